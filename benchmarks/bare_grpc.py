@@ -29,21 +29,21 @@ _METHOD = "/tfe_bench.Bare/Stream"
 _SMALL = b"12345678"
 
 
-def _serve(folder: Path, tls_on: bool) -> None:
+def _run_server(folder: Path, tls_on: bool) -> None:
     """The second process: echoes, exchanges or swallows, as the first message says."""
 
-    def stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def handle_stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         mode, kind, count = next(requests).split()
-        answers = _answers(kind, int(count), requests)
+        answers = _stream_answers(kind, int(count), requests)
         if mode == b"duplex":
             replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-            threading.Thread(target=_reply, args=(answers, replies), daemon=True).start()
+            threading.Thread(target=_queue_replies, args=(answers, replies), daemon=True).start()
             answers = iter(replies.get, None)
         yield from answers
 
     server = grpc.server(ThreadPoolExecutor(4), options=CHANNEL_OPTIONS)
     handler = grpc.stream_stream_rpc_method_handler(
-        stream, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
+        handle_stream, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
     )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tfe_bench.Bare", {"Stream": handler}),)
@@ -62,7 +62,7 @@ def _serve(folder: Path, tls_on: bool) -> None:
     sys.stdin.read()
 
 
-def _answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Iterator[bytes]:
+def _stream_answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Iterator[bytes]:
     for _ in range(count):
         if kind == b"exchange":
             yield _SMALL
@@ -74,14 +74,14 @@ def _answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Iterator[byt
     yield b"end"
 
 
-def _reply(answers: Iterator[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
+def _queue_replies(answers: Iterator[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
     """The duplex server's reading thread."""
     for answer in answers:
         replies.put(answer)
     replies.put(None)
 
 
-def measure(
+def measure_bare_grpc(
     rounds: int = 200,
     megabytes: int = 64,
     repeat: int = 5,
@@ -122,10 +122,10 @@ def measure(
             )
             result: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
             for turn in range(repeat + 1):
-                exchange = _run(call, mode, "exchange", rounds)
-                hop = _run(call, mode, "ping", rounds) / 2
+                exchange = _time_calls(call, mode, "exchange", rounds)
+                hop = _time_calls(call, mode, "ping", rounds) / 2
                 blobs = megabytes * 1_000_000 // BLOB_BYTES
-                bulk = blobs * BLOB_BYTES / _run(call, mode, "bulk", blobs)
+                bulk = blobs * BLOB_BYTES / _time_calls(call, mode, "bulk", blobs)
                 if turn:
                     result["exchange"].append(exchange / rounds)
                     result["hop"].append(hop / rounds)
@@ -138,7 +138,7 @@ def measure(
             server.wait(5)
 
 
-def _run(call: Any, mode: str, kind: str, count: int) -> float:
+def _time_calls(call: Any, mode: str, kind: str, count: int) -> float:
     to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     responses = call(iter(to_send.get, None))
     to_send.put(f"{mode} {kind} {count}".encode())
@@ -155,4 +155,4 @@ def _run(call: Any, mode: str, kind: str, count: int) -> float:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]), sys.argv[2] == "1")
+    _run_server(Path(sys.argv[1]), sys.argv[2] == "1")

@@ -11,37 +11,37 @@ from tfe_bench.errors import DataError, UsageError, did_you_mean
 PerParty = tuple[int, int, int]
 
 
-def plain(value: Any) -> Any:
+def to_python_number(value: Any) -> Any:
     """A NumPy scalar as the Python number it stands for, without importing NumPy."""
     return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
-def text(name: str, value: object) -> str:
+def check_text(name: str, value: object) -> str:
     """A text that says something."""
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name} is text. Received: {value!r}.")
     return value
 
 
-def truth(name: str, value: object) -> bool:
+def check_bool(name: str, value: object) -> bool:
     """True or false."""
-    value = plain(value)
+    value = to_python_number(value)
     if not isinstance(value, bool):
         raise UsageError(f"{name} is true or false. Received: {value!r}.")
     return value
 
 
-def count(name: str, value: object) -> int:
+def check_count(name: str, value: object) -> int:
     """An integer from 0."""
-    value = plain(value)
+    value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UsageError(f"{name} is an integer, 0 or more. Received: {value!r}.")
     return value
 
 
-def number(name: str, value: object, *, finite: bool = True) -> float:
+def check_number(name: str, value: object, *, finite: bool = True) -> float:
     """A real from 0; else, if it need not be finite, any."""
-    value = plain(value)
+    value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{name} is a number. Received: {value!r}.")
     try:
@@ -53,34 +53,36 @@ def number(name: str, value: object, *, finite: bool = True) -> float:
     return value
 
 
-def three(check: Callable[[str, object], Any]) -> Callable[[str, object], tuple[Any, ...]]:
+def check_per_party(
+    check: Callable[[str, object], Any],
+) -> Callable[[str, object], tuple[Any, ...]]:
     """Checks one entry per party."""
 
-    def checked(name: str, value: object) -> tuple[Any, ...]:
+    def check_entries(name: str, value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or len(value) != 3:
             raise UsageError(f"{name} has one entry per party. Received: {value!r}.")
         return tuple(check(name, v) for v in value)
 
-    return checked
+    return check_entries
 
 
-def json_object(name: str, value: object) -> dict[str, Any]:
+def copy_json_object(name: str, value: object) -> dict[str, Any]:
     """A deep copy with lists for tuples, so that a record equals what is read back."""
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
         raise UsageError(f"{name} are values by name. Received: {value!r}.")
-    return {k: _json_value(f"{name}.{k}", v) for k, v in value.items()}
+    return {k: _copy_json_value(f"{name}.{k}", v) for k, v in value.items()}
 
 
-def _json_value(name: str, value: Any) -> Any:
-    value = plain(value)
+def _copy_json_value(name: str, value: Any) -> Any:
+    value = to_python_number(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, list | tuple):
-        return [_json_value(name, v) for v in value]
+        return [_copy_json_value(name, v) for v in value]
     if isinstance(value, Mapping):
-        return json_object(name, value)
+        return copy_json_object(name, value)
     raise UsageError(f"{name} is a JSON value. Received: {type(value).__name__}.")
 
 

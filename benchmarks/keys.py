@@ -14,7 +14,7 @@ Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 _INT64 = np.iinfo(np.int64)
 
 
-def generate(n: int, seed: int, kind: str = "int64") -> Numbers:
+def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
     """Returns `n` made-up keys, shape (n,); the same seed gives the same keys.
 
     Args:
@@ -42,7 +42,7 @@ def generate(n: int, seed: int, kind: str = "int64") -> Numbers:
     return keys if kind == "sorted" else np.ascontiguousarray(keys[::-1])
 
 
-def ordered(values: Numbers) -> npt.NDArray[np.int64]:
+def to_ordered_integers(values: Numbers) -> npt.NDArray[np.int64]:
     """Returns int64 in the order of the values: equal where they are equal, less where less.
 
     A float64 is read as an integer of 64 bits: from 0 up that is their order already, below 0 it is

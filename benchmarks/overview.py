@@ -9,13 +9,13 @@ from rich.console import Console
 
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.table import (
-    clean,
-    columns,
+    align_columns,
+    format_three_digits,
     human_bytes,
     human_seconds,
-    put_faint,
-    put_rows,
-    three_digits,
+    print_faint,
+    print_rows,
+    strip_control,
 )
 
 _WIDEST = 88
@@ -24,7 +24,7 @@ _DISPENSABLE = ("size", "sent", "rounds", "B/elem", "ulp")
 
 
 @dataclass(frozen=True)
-class Line:
+class OperationLine:
     """One operation's measurement.
 
     Attributes:
@@ -38,47 +38,47 @@ class Line:
     ulps: float
 
 
-def render(lines: Sequence[Line], console: Console) -> None:
+def print_overview(lines: Sequence[OperationLine], console: Console) -> None:
     """Prints the table, and under it what its columns mean and where it was measured."""
     if not lines:
         return
     width = min(console.width, _WIDEST)
-    cells = [_cells(line) for line in lines]
+    cells = [_line_cells(line) for line in lines]
     left_out: list[str] = []
     rows: list[str] = []
     for name in (*_DISPENSABLE, None):
         kept = [column for column in cells[0] if column not in left_out]
         right = [i for i, column in enumerate(kept) if column not in ("operation", "size")]
-        rows = columns([kept, *([row[column] for column in kept] for row in cells)], right)
+        rows = align_columns([kept, *([row[column] for column in kept] for row in cells)], right)
         if name is None or max(map(len, rows)) <= width:
             break
         left_out.append(name)
-    put_rows(console, rows, [not line.record.correct for line in lines], width)
-    put_faint(console, _notes(lines, left_out), width)
+    print_rows(console, rows, [not line.record.correct for line in lines], width)
+    print_faint(console, _overview_notes(lines, left_out), width)
 
 
-def _cells(line: Line) -> dict[str, str]:
+def _line_cells(line: OperationLine) -> dict[str, str]:
     record = line.record
     sent = sum(record.bytes_sent or ())
     return {
-        "operation": clean(record.workload),
-        "size": clean(str(record.parameters.get("shape", "-"))),
+        "operation": strip_control(record.workload),
+        "size": strip_control(str(record.parameters.get("shape", "-"))),
         "time": human_seconds(record.seconds.median),
-        "B/elem": three_digits(sent / line.elements),
+        "B/elem": format_three_digits(sent / line.elements),
         "sent": human_bytes(sent),
         "rounds": f"{record.rounds}/{record.rounds_ahead}",
-        "ulp": _ulps(line.ulps),
+        "ulp": _format_ulps(line.ulps),
         "ok": "yes" if record.correct else "NO",
     }
 
 
-def _ulps(ulps: float) -> str:
+def _format_ulps(ulps: float) -> str:
     if ulps == 0:
         return "0"
     return f"{ulps:.3f}" if ulps < 1000 else f"{ulps:.0e}"
 
 
-def _notes(lines: Sequence[Line], left_out: Sequence[str]) -> list[str]:
+def _overview_notes(lines: Sequence[OperationLine], left_out: Sequence[str]) -> list[str]:
     first = lines[0].record
     notes = []
     if left_out:
@@ -88,14 +88,14 @@ def _notes(lines: Sequence[Line], left_out: Sequence[str]) -> list[str]:
         "sums, means and sorts). rounds: with dealing/online. ulp: largest error in 2^-f, f the "
         "result's fractional bits; of results above 1 in 2^-f parts."
     )
-    wrong = [clean(line.record.workload) for line in lines if not line.record.correct]
+    wrong = [strip_control(line.record.workload) for line in lines if not line.record.correct]
     verdict = f"wrong: {', '.join(wrong)}" if wrong else "all correct"
     sha, mark, dirty = (first.commit or "").partition("+")
-    commit = f", commit {clean(sha[:12] + mark + dirty)}" if sha else ""
+    commit = f", commit {strip_control(sha[:12] + mark + dirty)}" if sha else ""
     tls = "on" if first.tls else "OFF"
     notes.append(
         f"{len(lines)} operations, {first.repeats} runs each, {verdict}. Cluster "
-        f"{clean(first.cluster)}, TLS {tls}; {clean(first.machine.cpu)}, {first.machine.cores} "
-        f"cores; tfe_bench {first.versions['tfe_bench']}{commit}; {clean(first.time)}."
+        f"{strip_control(first.cluster)}, TLS {tls}; {strip_control(first.machine.cpu)}, {first.machine.cores} "
+        f"cores; tfe_bench {first.versions['tfe_bench']}{commit}; {strip_control(first.time)}."
     )
     return notes

@@ -38,7 +38,7 @@ def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return with_dealing, online
 
 
-def turn_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
+def run_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
     """The time of each run: it is over when the last of the three is."""
     return [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
 
@@ -62,7 +62,9 @@ def compute_seconds(seconds: Sequence[float], waited: Sequence[Sequence[float]])
     return max(max(0.0, run - sum(w)) for run, w in zip(seconds, waited, strict=True))
 
 
-def forecast(measured: Sequence[Mapping[str, Any]], profile: str, median: float) -> dict[str, Any]:
+def predict_times(
+    measured: Sequence[Mapping[str, Any]], profile: str, median: float
+) -> dict[str, Any]:
     """What a record says of prediction, from what the three workers measured.
 
     Args:

@@ -40,10 +40,10 @@ class Machine:
     kernel: str
 
     def __post_init__(self) -> None:
-        fields.text("machine.cpu", self.cpu)
-        fields.text("machine.kernel", self.kernel)
+        fields.check_text("machine.cpu", self.cpu)
+        fields.check_text("machine.kernel", self.kernel)
         for name in ("cores", "memory_bytes"):
-            value = fields.count(f"machine.{name}", getattr(self, name))
+            value = fields.check_count(f"machine.{name}", getattr(self, name))
             object.__setattr__(self, name, value)
 
 
@@ -57,7 +57,7 @@ def machine() -> Machine:
     ceiling = _first_line("/sys/fs/cgroup/memory.max")
     if ceiling.isdigit():
         memory = min(memory, int(ceiling))
-    return Machine(_cpu(), cores or 1, memory, f"{platform.system()} {platform.release()}")
+    return Machine(_cpu_name(), cores or 1, memory, f"{platform.system()} {platform.release()}")
 
 
 def versions() -> dict[str, str | None]:
@@ -67,7 +67,9 @@ def versions() -> dict[str, str | None]:
     """
     found: dict[str, str | None] = {}
     for name in VERSIONED:
-        found[name] = next(filter(None, map(_version, _DISTRIBUTIONS.get(name, (name,)))), None)
+        found[name] = next(
+            filter(None, map(_distribution_version, _DISTRIBUTIONS.get(name, (name,)))), None
+        )
     found["tfe_bench"] = tfe_bench.__version__  # the code that runs, also from a bare checkout
     found["python"] = platform.python_version()
     return found
@@ -82,16 +84,16 @@ def commit(file: Path = Path(__file__)) -> str | None:
     first answer is kept: it is the nearest to what was imported.
     """
     real = file.resolve()
-    if _git(real.parent, "ls-files", "--error-unmatch", "--", real.name) is None:
+    if _run_git(real.parent, "ls-files", "--error-unmatch", "--", real.name) is None:
         return None
-    head = _git(real.parent, "rev-parse", "--verify", "HEAD")
-    changes = _git(real.parent, "status", "--porcelain", "--untracked-files=no")
+    head = _run_git(real.parent, "rev-parse", "--verify", "HEAD")
+    changes = _run_git(real.parent, "status", "--porcelain", "--untracked-files=no")
     if not head or changes is None:
         return None
     return f"{head}+dirty" if changes else head
 
 
-def _version(distribution: str) -> str | None:
+def _distribution_version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -105,7 +107,7 @@ def _first_line(path: str) -> str:
         return ""
 
 
-def _cpu() -> str:
+def _cpu_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
@@ -116,7 +118,7 @@ def _cpu() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     """What git prints, or None if it fails. Runs no hook or monitor of the checkout."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}

@@ -23,7 +23,13 @@ from typing import Any, Final, Protocol, cast
 
 from tfe_bench.benchmarks import fields
 from tfe_bench.benchmarks.fields import PerParty
-from tfe_bench.benchmarks.provenance import VERSIONED, Machine, commit, machine, versions
+from tfe_bench.benchmarks.provenance import (
+    VERSIONED,
+    Machine,
+    commit,
+    machine,
+    versions,
+)
 from tfe_bench.errors import DataError, UsageError
 
 SCHEMA: Final = 1
@@ -56,7 +62,7 @@ class Seconds:
     all: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        times = tuple(fields.number("seconds.all", t) for t in self.all)
+        times = tuple(fields.check_number("seconds.all", t) for t in self.all)
         if not times:
             raise UsageError("seconds.all holds one time or more. Received: none.")
         object.__setattr__(self, "all", times)
@@ -65,13 +71,13 @@ class Seconds:
             ("min", min(times)),
             ("max", max(times)),
         ):
-            given = fields.number(f"seconds.{name}", getattr(self, name))
+            given = fields.check_number(f"seconds.{name}", getattr(self, name))
             if not math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12):
                 raise UsageError(f"seconds.{name} is {expected!r} by `all`. Received: {given!r}.")
             object.__setattr__(self, name, given)
 
     @classmethod
-    def of(cls, times: Iterable[float]) -> Seconds:
+    def from_times(cls, times: Iterable[float]) -> Seconds:
         """Returns the times with their median, least and greatest."""
         every = tuple(times)
         if not every:
@@ -79,7 +85,7 @@ class Seconds:
         return cls(float(statistics.median(every)), min(every), max(every), every)
 
 
-def now() -> str:
+def current_time() -> str:
     """The time, as records have it: ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -161,7 +167,7 @@ class Record:
     versions: Mapping[str, str | None] = field(default_factory=versions)
     machine: Machine = field(default_factory=machine)
     commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=now)
+    time: str = field(default_factory=current_time)
     cpu_seconds: tuple[float, float, float] | None = None
     messages: PerParty | None = None
     bytes_by_link: tuple[PerParty, ...] | None = None
@@ -173,8 +179,8 @@ class Record:
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
-            value, check = getattr(self, each.name), _check_of(each)
-            if check is not None and not (value is None and _may_lack(each)):
+            value, check = getattr(self, each.name), _find_field_check(each)
+            if check is not None and not (value is None and _is_optional(each)):
                 object.__setattr__(self, each.name, check(each.name, value))
         if "/" in self.cluster or "\\" in self.cluster:
             raise UsageError(f"cluster is a file name without folders. Received: {self.cluster!r}.")
@@ -236,7 +242,7 @@ def _check_versions(_: str, value: object) -> dict[str, str | None]:
         raise UsageError(f"versions has the names {', '.join(VERSIONED)}. Received: {value!r}.")
     for name, version in value.items():
         if version is not None:
-            fields.text(f"versions.{name}", version)
+            fields.check_text(f"versions.{name}", version)
     return {name: value[name] for name in VERSIONED}
 
 
@@ -247,7 +253,7 @@ def check_time(_: str, value: object) -> str:
     except (TypeError, ValueError):
         offset = None
     if offset != timedelta(0):
-        raise UsageError(f"time is ISO 8601 in UTC, e.g. {now()!r}. Received: {value!r}.")
+        raise UsageError(f"time is ISO 8601 in UTC, e.g. {current_time()!r}. Received: {value!r}.")
     return cast(str, value)
 
 
@@ -257,36 +263,36 @@ def _refuse_constant(name: str) -> float:
 
 # By the field, or else by its type as it is written above.
 _CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
-    "max_error": functools.partial(fields.number, finite=False),
+    "max_error": functools.partial(fields.check_number, finite=False),
     "versions": _check_versions,
     "time": check_time,
-    "str": fields.text,
-    "int": fields.count,
-    "float": fields.number,
-    "bool": fields.truth,
-    "Mapping[str, Any]": fields.json_object,
-    "PerParty": fields.three(fields.count),
-    "tuple[float, float, float]": fields.three(fields.number),
-    "tuple[PerParty, ...]": fields.three(fields.three(fields.count)),
-    "tuple[Mapping[str, Any], ...]": fields.three(fields.json_object),
+    "str": fields.check_text,
+    "int": fields.check_count,
+    "float": fields.check_number,
+    "bool": fields.check_bool,
+    "Mapping[str, Any]": fields.copy_json_object,
+    "PerParty": fields.check_per_party(fields.check_count),
+    "tuple[float, float, float]": fields.check_per_party(fields.check_number),
+    "tuple[PerParty, ...]": fields.check_per_party(fields.check_per_party(fields.check_count)),
+    "tuple[Mapping[str, Any], ...]": fields.check_per_party(fields.copy_json_object),
 }
 
 
-def _check_of(each: dataclasses.Field[Any]) -> Callable[[str, object], Any] | None:
+def _find_field_check(each: dataclasses.Field[Any]) -> Callable[[str, object], Any] | None:
     return _CHECKS.get(each.name) or _CHECKS.get(str(each.type).removesuffix(" | None"))
 
 
-def _may_lack(each: dataclasses.Field[Any]) -> bool:
+def _is_optional(each: dataclasses.Field[Any]) -> bool:
     return str(each.type).endswith(" | None")
 
 
-class Line(Protocol):
+class JsonLine(Protocol):
     """What is kept as a line of JSON: a record, or a measurement of another technology."""
 
     def to_json(self) -> str: ...
 
 
-def append(path: str | os.PathLike[str], record: Line) -> None:
+def append_record(path: str | os.PathLike[str], record: JsonLine) -> None:
     """Adds the record as one line to a JSON-lines file, which is made with mode 0600 if missing.
 
     The line goes out in a single write at the end of the file, under a lock, so that several
@@ -298,7 +304,7 @@ def append(path: str | os.PathLike[str], record: Line) -> None:
     """
     line = (record.to_json() + "\n").encode()
     try:
-        written = _append(path, line)
+        written = _append_line(path, line)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"Cannot write the record to {os.fspath(path)!r}: {reason}.") from error
@@ -306,7 +312,7 @@ def append(path: str | os.PathLike[str], record: Line) -> None:
         raise DataError(f"No room for the record in {os.fspath(path)!r}: the disk may be full.")
 
 
-def _append(path: str | os.PathLike[str], line: bytes) -> bool:
+def _append_line(path: str | os.PathLike[str], line: bytes) -> bool:
     """Adds all of a line to a file, or nothing; whether it fitted."""
     existed = os.path.lexists(path)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -334,16 +340,16 @@ def _append(path: str | os.PathLike[str], line: bytes) -> bool:
         os.close(handle)
 
 
-def lines_of(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+def iterate_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """The lines of a file of records that are not blank, with their numbers from 1.
 
     Raises:
         DataError: the file cannot be read.
     """
-    return ((n, line) for n, line in enumerate(text_of(path).split("\n"), 1) if line.strip())
+    return ((n, line) for n, line in enumerate(read_text(path).split("\n"), 1) if line.strip())
 
 
-def text_of(path: str | os.PathLike[str]) -> str:
+def read_text(path: str | os.PathLike[str]) -> str:
     """A file of records as text.
 
     Raises:
@@ -356,14 +362,14 @@ def text_of(path: str | os.PathLike[str]) -> str:
         raise DataError(f"Cannot read records from {os.fspath(path)!r}: {reason}.") from error
 
 
-def read(path: str | os.PathLike[str]) -> list[Record]:
+def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """Returns the records of a JSON-lines file, in order; blank lines are skipped.
 
     Raises:
         DataError: the file cannot be read, or a line is no record (its number is given).
     """
     records = []
-    for number, line in lines_of(path):
+    for number, line in iterate_lines(path):
         try:
             records.append(Record.from_json(line))
         except DataError as error:

@@ -53,7 +53,7 @@ class Row:
         """For people."""
         return f"{self.name} {self.size}"
 
-    def made(self, record: Record, profile: str, cluster: str) -> bool:
+    def matches_record(self, record: Record, profile: str, cluster: str) -> bool:
         """Whether the record is of this row, at this profile and on this cluster, by this code."""
         return (
             record.workload == self.workload
@@ -65,35 +65,35 @@ class Row:
         )
 
 
-def _sort(n: int) -> Row:
+def _sort_row(n: int) -> Row:
     expected = {"n": n, "keys": "int64", "source": "int64, seed 1", "algorithm": "auto"}
     words = ("sort", "--n", str(n))
     return Row("sort", str(n), words, "sort", {**expected, "descending": False})
 
 
-def _max(n: int) -> Row:
+def _max_row(n: int) -> Row:
     size = f"{n}x4"
     expected = {"shape": size, "source": "seed 1", "method": "auto"}
     return Row("max", size, ("max", "--shape", size), "max", expected)
 
 
-def _resnet50() -> Row:
+def _resnet50_row() -> Row:
     expected = {"model": "ResNet50", "batch": 1}
     return Row("resnet50", "1 image", ("resnet50",), "resnet50", expected)
 
 
-def _text(name: str, tokens: int) -> Row:
+def _text_row(name: str, tokens: int) -> Row:
     words = ("infer", name, "--tokens", str(tokens))
     return Row(name, f"{tokens} tokens", words, name, {"tokens": tokens, "batch": 1})
 
 
-def _generated(name: str, tokens: int, new: int) -> Row:
+def _generation_row(name: str, tokens: int, new: int) -> Row:
     words = ("generate", name, "--tokens", str(tokens), "--new", str(new))
     expected = {"tokens": tokens, "new": new, "batch": 1}
     return Row(name, f"{tokens} tokens and {new}", words, f"generate {name}", expected)
 
 
-def _train(
+def _training_row(
     name: str,
     model: str,
     optimizer: str,
@@ -113,46 +113,48 @@ def _train(
     )
 
 
-def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
+def _batch_row(model: str, optimizer: str, steps: int, rows: int) -> Row:
     """What a batch of 128 costs."""
     words = ("--steps", steps, "--limit", rows)
-    return _train("train", model, optimizer, words, {"steps": steps, "rows": rows})
+    return _training_row("train", model, optimizer, words, {"steps": steps, "rows": rows})
 
 
-def _learning(model: str, optimizer: str, epochs: int) -> Row:
+def _learning_row(model: str, optimizer: str, epochs: int) -> Row:
     """How right a model becomes; on a WAN, as right as here."""
     expected = {"epochs": epochs, "steps": None, "dataset": "mnist"}
-    return _train("learn", model, optimizer, ("--epochs", epochs), expected, ("local", "lan"))
+    return _training_row(
+        "learn", model, optimizer, ("--epochs", epochs), expected, ("local", "lan")
+    )
 
 
-def paper(quick: bool = False) -> list[Row]:
+def paper_rows(quick: bool = False) -> list[Row]:
     """The published table, as far as there are commands for it; `quick`: small sizes."""
     sizes = (256, 1024) if quick else (1 << 10, 1 << 16, 1 << 20)
-    found = [*(_sort(n) for n in sizes), *(_max(n) for n in sizes)]
+    found = [*(_sort_row(n) for n in sizes), *(_max_row(n) for n in sizes)]
     models = ("logistic", "network-a") if quick else TRAINED
     optimizers = ("sgd",) if quick else OPTIMIZERS
     pairs = [(m, o) for m in models for o in optimizers]
-    found.append(_resnet50())
-    found += [_batches(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
+    found.append(_resnet50_row())
+    found += [_batch_row(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
     whole = models[:1] if quick else LEARNED
-    return [*found, *(_learning(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
+    return [*found, *(_learning_row(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
 
 
-def ops(quick: bool = False) -> list[Row]:
+def operation_rows(quick: bool = False) -> list[Row]:
     """Every operation of the catalogue's table; `quick`: a fiftieth of the elements."""
     from tfe_bench.benchmarks import operations
 
     scale = _QUICK_OPS if quick else 1.0
     found = []
-    for entry in operations.in_table():
-        size = "x".join(map(str, entry.scaled(scale)))
+    for entry in operations.listed_operations():
+        size = "x".join(map(str, entry.scaled_size(scale)))
         command = ("ops", "--scale", str(scale))
         expected = {"shape": size, "source": "seed 1"}
         found.append(Row(entry.name, size, command, entry.name, expected, entry.name))
     return found
 
 
-def tables(quick: bool = False) -> list[Row]:
+def table_rows(quick: bool = False) -> list[Row]:
     """Questions on private tables; `quick`: on few rows."""
     from tfe_bench.benchmarks.relational import WORKLOADS
 
@@ -166,18 +168,23 @@ def tables(quick: bool = False) -> list[Row]:
     return found
 
 
-def models(quick: bool = False) -> list[Row]:
+def model_rows(quick: bool = False) -> list[Row]:
     """Predictions of well-known models, and a text; `quick`: the tiny ones."""
     if quick:
-        return [_text("bert-tiny", 16), _generated("gpt2-tiny", 8, 2)]
+        return [_text_row("bert-tiny", 16), _generation_row("gpt2-tiny", 8, 2)]
     picture = Row("vit-b16", "1 image", ("infer", "vit-b16"), "vit-b16", {"batch": 1})
-    return [_resnet50(), picture, _text("bert-base", 128), _generated("gpt2", 64, 8)]
+    return [_resnet50_row(), picture, _text_row("bert-base", 128), _generation_row("gpt2", 64, 8)]
 
 
-SUITES: Final = {"paper": paper, "ops": ops, "tables": tables, "models": models}
+SUITES: Final = {
+    "paper": paper_rows,
+    "ops": operation_rows,
+    "tables": table_rows,
+    "models": model_rows,
+}
 
 
-def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
+def suite_rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
     """The rows of a suite, or those of `only`: names with commas between them.
 
     Raises:
@@ -210,20 +217,20 @@ class Task(NamedTuple):
         return f"{self.row.label}, {self.profile}"
 
 
-def find(task: Task, cluster: str, measured: Iterable[Record]) -> Record | None:
+def find_record(task: Task, cluster: str, measured: Iterable[Record]) -> Record | None:
     """The last right record of the task, None if there is none.
 
     A wrong result finishes nothing: the row runs again.
     """
-    found = [r for r in measured if task.row.made(r, task.profile, cluster)]
+    found = [r for r in measured if task.row.matches_record(r, task.profile, cluster)]
     right = [r for r in found if r.correct is not False]
     return right[-1] if right else None
 
 
-def batches(pending: Sequence[Task]) -> list[list[Task]]:
+def group_tasks(pending: Sequence[Task]) -> list[list[Task]]:
     """Tasks that one command runs together: neighbors of one command with `only`."""
 
-    def joined(done: list[list[Task]], task: Task) -> list[list[Task]]:
+    def join_task(done: list[list[Task]], task: Task) -> list[list[Task]]:
         last = done[-1][-1] if done else None
         if (
             last is not None
@@ -236,10 +243,10 @@ def batches(pending: Sequence[Task]) -> list[list[Task]]:
             done.append([task])
         return done
 
-    return functools.reduce(joined, pending, [])
+    return functools.reduce(join_task, pending, [])
 
 
-def words(batch: Sequence[Task], repeat: int = 1, pictures: str | None = None) -> list[str]:
+def command_words(batch: Sequence[Task], repeat: int = 1, pictures: str | None = None) -> list[str]:
     """The command line of a batch, without files of ours; the profile enters here alone.
 
     Args:

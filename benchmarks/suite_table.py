@@ -11,22 +11,22 @@ from rich.text import Text
 
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.beside import best_pair
+from tfe_bench.benchmarks.report.comparison_columns import best_pair
 from tfe_bench.benchmarks.table import (
-    clean,
-    columns,
+    align_columns,
+    format_three_digits,
     human_seconds,
-    put,
-    put_faint,
-    put_rows,
-    three_digits,
+    print_faint,
+    print_rows,
+    print_within,
+    strip_control,
 )
 
 _HEAD = ("row", "profile", "time", "published", "ratio", "")
 
 
 @dataclass(frozen=True)
-class Line:
+class SuiteLine:
     """One row at one profile.
 
     Attributes:
@@ -40,28 +40,30 @@ class Line:
     state: str
 
 
-def render(lines: Sequence[Line], failures: Sequence[str], file: Path, console: Console) -> None:
+def print_suite(
+    lines: Sequence[SuiteLine], failures: Sequence[str], file: Path, console: Console
+) -> None:
     """Prints the table, what failed, and where the records are."""
-    rows = columns([_HEAD, *map(_cells, lines)], (2, 3, 4))
-    put_rows(console, rows, [line.state in ("failed", "WRONG") for line in lines], console.width)
+    rows = align_columns([_HEAD, *map(_line_cells, lines)], (2, 3, 4))
+    print_rows(console, rows, [line.state in ("failed", "WRONG") for line in lines], console.width)
     for failure in failures:
-        put(console, Text(f"failed: {clean(failure)}", style="red"), console.width)
+        print_within(console, Text(f"failed: {strip_control(failure)}", style="red"), console.width)
     notes = [
         "time: median. published: TF Encrypted's figure at about that size (a LAN's beside "
         f"local). {published.CAVEAT}",
         f"Records: {file}. A page of them: python -m tfe_bench report {file.parent}",
     ]
-    put_faint(console, notes, console.width)
+    print_faint(console, notes, console.width)
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _line_cells(line: SuiteLine) -> tuple[str, ...]:
     pair = best_pair(line.record) if line.record else None
     ratio = pair.ratio if pair else None
     return (
-        clean(line.label),
-        clean(line.record.profile if line.record else line.profile),
+        strip_control(line.label),
+        strip_control(line.record.profile if line.record else line.profile),
         human_seconds(line.record.seconds.median) if line.record else "-",
         human_seconds(pair.figure.seconds) if pair else "-",
-        f"{three_digits(ratio)}x" if ratio is not None else "-",
+        f"{format_three_digits(ratio)}x" if ratio is not None else "-",
         line.state,
     )

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tfe_bench.benchmarks import judged
+from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.beside import near
+from tfe_bench.benchmarks.report.comparison_columns import find_nearby_figures
 
 _ABSENT = "-"
 _GAP = "  "
@@ -29,7 +29,7 @@ def human_bytes(count: float) -> str:
     """Returns a number of bytes with three digits and an SI unit: 999 B, 1.50 kB, 2.00 GB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5 or unit == "TB":
-            return f"{count:.0f} B" if unit == "B" else f"{three_digits(count)} {unit}"
+            return f"{count:.0f} B" if unit == "B" else f"{format_three_digits(count)} {unit}"
         count /= 1000
     raise AssertionError("unreachable")
 
@@ -39,8 +39,8 @@ def human_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     if abs(seconds) < 0.9995:
-        return f"{three_digits(seconds * 1000)} ms"
-    return f"{three_digits(seconds)} s"
+        return f"{format_three_digits(seconds * 1000)} ms"
+    return f"{format_three_digits(seconds)} s"
 
 
 def is_styled(console: Console) -> bool:
@@ -48,7 +48,7 @@ def is_styled(console: Console) -> bool:
     return console.is_terminal and not console.no_color and not console.options.ascii_only
 
 
-def put(console: Console, thing: Text | Table, width: int) -> None:
+def print_within(console: Console, thing: Text | Table, width: int) -> None:
     """Prints within a width: styled, or plain text that the console's encoding can hold."""
     if is_styled(console):
         console.print(thing, width=width)
@@ -59,7 +59,7 @@ def put(console: Console, thing: Text | Table, width: int) -> None:
         console.out(text, highlight=False)
 
 
-def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
     """Rows as lines, their columns as wide as they must be; those of `right` end alike."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
@@ -71,21 +71,21 @@ def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
     ]
 
 
-def put_rows(console: Console, lines: Sequence[str], wrong: Sequence[bool], width: int) -> None:
+def print_rows(console: Console, lines: Sequence[str], wrong: Sequence[bool], width: int) -> None:
     """Prints a heading and the lines under it, those that are wrong in red; and an empty line."""
     for line, bad in zip(lines, (None, *wrong), strict=True):
         style = "bold" if bad is None else "bold red" if bad else ""
-        put(console, Text(line, style=style), width)
-    put(console, Text(), width)
+        print_within(console, Text(line, style=style), width)
+    print_within(console, Text(), width)
 
 
-def put_faint(console: Console, sentences: Iterable[str], width: int) -> None:
+def print_faint(console: Console, sentences: Iterable[str], width: int) -> None:
     """Prints what is of less weight."""
     for sentence in sentences:
-        put(console, Text(sentence, style="dim"), width)
+        print_within(console, Text(sentence, style="dim"), width)
 
 
-def render(record: Record, console: Console) -> None:
+def print_record(record: Record, console: Console) -> None:
     """Prints the record to `console`: what ran, how long, what each party sent and held.
 
     Args:
@@ -93,25 +93,25 @@ def render(record: Record, console: Console) -> None:
         console: where to; its width is used up to 88 columns and text wraps below that.
     """
     width = min(console.width, _WIDEST)
-    title = Text(clean(record.workload), style="bold")
+    title = Text(strip_control(record.workload), style="bold")
     if record.parameters:
-        title.append(f"  {_parameters(record.parameters)}", style="not bold")
+        title.append(f"  {_format_parameters(record.parameters)}", style="not bold")
     figures = Table.grid(padding=(0, 2))
     figures.add_column(style="dim", min_width=_LABELS, no_wrap=True)
     figures.add_column(overflow="fold")
-    for label, value in _figures(record):
+    for label, value in _figure_rows(record):
         figures.add_row(label, value)
-    figures.add_row("correct", _correct(record))
+    figures.add_row("correct", _correctness_text(record))
     if record.agreement and "private" not in record.agreement:  # a training's: render_learning
-        figures.add_row("agreement", _agreement(record.agreement))
-    for label, words in _circumstances(record):
+        figures.add_row("agreement", _describe_agreement(record.agreement))
+    for label, words in _circumstance_rows(record):
         figures.add_row(label, words)
-    for part in (title, figures, Text(), _parties(record), Text()):
-        put(console, part, width)
-    put_faint(console, _packed(_versions(record), width), width)
+    for part in (title, figures, Text(), _party_table(record), Text()):
+        print_within(console, part, width)
+    print_faint(console, _pack_lines(_list_versions(record), width), width)
 
 
-def brief(record: Record) -> str:
+def brief_line(record: Record) -> str:
     """One line of a run that was not made for its figures."""
     sent = human_bytes(sum(record.bytes_sent or ()))
     return (
@@ -121,42 +121,42 @@ def brief(record: Record) -> str:
     )
 
 
-def render_learning(record: Record, console: Console) -> None:
+def print_learning(record: Record, console: Console) -> None:
     """Prints what a training has learned by its epochs, beside plaintext and published figures."""
     width = min(console.width, _WIDEST)
-    put(console, Text(), width)
+    print_within(console, Text(), width)
     found = record.agreement or {}
-    if rows := _scores(found):
-        table = _bare("epochs", ("private", "plaintext", "difference"), least=10)
+    if rows := _score_rows(found):
+        table = _plain_table("epochs", ("private", "plaintext", "difference"), least=10)
         for row in rows:
             table.add_row(*row)
-        put(console, table, width)
+        print_within(console, table, width)
         losses = found.get("loss")
         if isinstance(losses, list) and all(isinstance(v, float) for v in losses):
             shown = ", ".join(f"{v:.4f}" for v in losses)
-            put_faint(console, [f"loss of each epoch, revealed: {shown}"], width)
+            print_faint(console, [f"loss of each epoch, revealed: {shown}"], width)
         words = "mean squared error" if found.get("score") == "mse" else "right answers"
-        put_faint(console, [f"{words} on {found.get('samples')} test rows"], width)
+        print_faint(console, [f"{words} on {found.get('samples')} test rows"], width)
         if isinstance(error := found.get("root_error"), float):
             shown = f"the label is scaled; the root of the last one is {error:.4g} in its own unit"
-            put_faint(console, [shown], width)
-        put(console, Text(), width)
-    if theirs := _published_training(record):
+            print_faint(console, [shown], width)
+        print_within(console, Text(), width)
+    if theirs := _published_rows(record):
         heads = ("network", "per batch", "theirs / ours", "5 epochs")
-        table = _bare("published", heads, wrap=True)
+        table = _plain_table("published", heads, wrap=True)
         for line in theirs:
             table.add_row(*line)
-        put(console, table, width)
+        print_within(console, table, width)
 
 
-def _scores(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def _score_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Lines of a training's scores; a record from elsewhere may hold others."""
     try:
         squared = found["score"] == "mse"
         plain = found["plain"] or [None] * len(found["private"])
         rows = []
         for epoch, own, other in zip(found["epochs"], found["private"], plain, strict=True):
-            shown = [_ABSENT if v is None else _score(v, squared) for v in (own, other)]
+            shown = [_ABSENT if v is None else _format_score(v, squared) for v in (own, other)]
             gap = _ABSENT
             if other is not None:
                 gap = f"{own - other:+.4f}" if squared else f"{100 * (own - other):+.2f}"
@@ -166,26 +166,26 @@ def _scores(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         return []
 
 
-def _score(value: float, squared: bool) -> str:
+def _format_score(value: float, squared: bool) -> str:
     return f"{value:.4f}" if squared else f"{100 * value:.2f} %"
 
 
-def _published_training(record: Record) -> list[tuple[str, str, str, str, str]]:
+def _published_rows(record: Record) -> list[tuple[str, str, str, str, str]]:
     """Figures of others for this model and optimizer, at batches of 128."""
     given = record.parameters
     if given.get("batch") != 128 or given.get("dataset") not in ("mnist", None):
         return []
     rows = []
     ours = record.seconds.median
-    for figure in near(record):
+    for figure in find_nearby_figures(record):
         here = figure.profile == {"local": "lan"}.get(record.profile, record.profile)
-        ratio = f"{three_digits(figure.seconds / ours)}x" if here and ours else ""
+        ratio = f"{format_three_digits(figure.seconds / ours)}x" if here and ours else ""
         accuracy = "" if figure.accuracy is None else f"{figure.accuracy:.1f} %"
         rows.append((figure.system, figure.profile, human_seconds(figure.seconds), ratio, accuracy))
     return rows
 
 
-def _figures(record: Record) -> list[tuple[str, str]]:
+def _figure_rows(record: Record) -> list[tuple[str, str]]:
     seconds = record.seconds
     spread = f"{human_seconds(seconds.min)} .. {human_seconds(seconds.max)}"
     run = human_seconds(seconds.median)
@@ -198,15 +198,18 @@ def _figures(record: Record) -> list[tuple[str, str]]:
         run += f"  ({spread}, {count} {noun})"
     return [
         ("per batch" if trains else "run time", run),
-        ("build graph", _seconds(record.build_seconds)),
-        ("start workers", _seconds(record.start_seconds)),
-        ("share inputs", _seconds(record.share_seconds)),
-        ("rounds", f"{_count(record.rounds)} with dealing / {_count(record.rounds_ahead)} online"),
-        *_prediction(record),
+        ("build graph", _format_seconds(record.build_seconds)),
+        ("start workers", _format_seconds(record.start_seconds)),
+        ("share inputs", _format_seconds(record.share_seconds)),
+        (
+            "rounds",
+            f"{_format_count(record.rounds)} with dealing / {_format_count(record.rounds_ahead)} online",
+        ),
+        *_prediction_rows(record),
     ]
 
 
-def _prediction(record: Record) -> list[tuple[str, str]]:
+def _prediction_rows(record: Record) -> list[tuple[str, str]]:
     """What it would take on other networks, or should have taken on this one."""
     found = record.prediction or {}
     seconds = found.get("seconds")
@@ -217,55 +220,61 @@ def _prediction(record: Record) -> list[tuple[str, str]]:
         ratio = record.seconds.median / own if own else math.inf
         lines.append(("predicted", f"{human_seconds(own)}  (measured / predicted {ratio:.2f})"))
     lines += [
-        (f"predicted {clean(str(name))}", human_seconds(value))
+        (f"predicted {strip_control(str(name))}", human_seconds(value))
         for name, value in seconds.items()
         if name != record.profile and isinstance(value, float | int)
     ]
     return lines
 
 
-def _circumstances(record: Record) -> list[tuple[str, str]]:
-    emulated = f" ({clean(record.profile_emulation)})" if record.profile_emulation else ""
+def _circumstance_rows(record: Record) -> list[tuple[str, str]]:
+    emulated = f" ({strip_control(record.profile_emulation)})" if record.profile_emulation else ""
     sha, mark, dirty = (record.commit or "").partition("+")
-    commit = clean(sha[:12] + mark + dirty) if sha else _ABSENT
+    commit = strip_control(sha[:12] + mark + dirty) if sha else _ABSENT
     here = record.machine
     cpu, cores, memory, kernel = here.cpu, here.cores, here.memory_bytes, here.kernel
     encoding = f"ring 2^{record.ring}, {record.fractional_bits} fractional bits"
     rows = [
-        ("protocol", f"{clean(record.protocol)}, {encoding}"),
-        ("network", f"{clean(record.profile)}{emulated}, TLS {'on' if record.tls else 'OFF'}"),
-        ("cluster", clean(record.cluster)),
-        ("machine", f"{clean(cpu)}, {cores} cores, {human_bytes(memory)}, {clean(kernel)}"),
+        ("protocol", f"{strip_control(record.protocol)}, {encoding}"),
+        (
+            "network",
+            f"{strip_control(record.profile)}{emulated}, TLS {'on' if record.tls else 'OFF'}",
+        ),
+        ("cluster", strip_control(record.cluster)),
+        (
+            "machine",
+            f"{strip_control(cpu)}, {cores} cores, {human_bytes(memory)}, {strip_control(kernel)}",
+        ),
         ("commit", commit),
-        ("measured", clean(record.time)),
+        ("measured", strip_control(record.time)),
     ]
     if record.links:
-        rows.insert(2, ("links", _links(record.links)))
+        rows.insert(2, ("links", _describe_links(record.links)))
     return rows
 
 
-def _links(links: Mapping[str, Any]) -> str:
+def _describe_links(links: Mapping[str, Any]) -> str:
     """The realized figures; a record from elsewhere may hold others."""
     try:
         delays = [float(v) for v in links["one_way_ms"].values()]
         rates = [float(v) for v in links["egress_mbit"]]
         return (
-            f"{three_digits(min(delays))} .. {three_digits(max(delays))} ms one way, "
-            f"{three_digits(min(rates))} .. {three_digits(max(rates))} Mbit/s per host"
+            f"{format_three_digits(min(delays))} .. {format_three_digits(max(delays))} ms one way, "
+            f"{format_three_digits(min(rates))} .. {format_three_digits(max(rates))} Mbit/s per host"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return _ABSENT
 
 
-def _correct(record: Record) -> Text:
+def _correctness_text(record: Record) -> Text:
     words = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("not checked", "yellow")}
     text = Text(*words[record.correct])
-    if (error := judged.said(record)) is not None:
-        text.append(f", max error {clean(error)}", style="default")
+    if (error := error_metrics.format_error(record)) is not None:
+        text.append(f", max error {strip_control(error)}", style="default")
     return text
 
 
-def _agreement(found: Mapping[str, Any]) -> str:
+def _describe_agreement(found: Mapping[str, Any]) -> str:
     """With plaintext outputs; a record from elsewhere may hold others."""
     try:
         if "top5" not in found:  # a text's
@@ -285,8 +294,8 @@ def _agreement(found: Mapping[str, Any]) -> str:
         return _ABSENT
 
 
-def _parties(record: Record) -> Table:
-    table = _bare("per party", ("0", "1", "2"), least=8)
+def _party_table(record: Record) -> Table:
+    table = _plain_table("per party", ("0", "1", "2"), least=8)
     for label, sign, values in (
         ("sent", "", record.bytes_sent),
         ("sent framed", "", record.frame_bytes),
@@ -296,15 +305,15 @@ def _parties(record: Record) -> Table:
         cells = [_ABSENT] * 3 if values is None else [sign + human_bytes(v) for v in values]
         table.add_row(label, *cells)
     if record.messages is not None:
-        table.add_row("messages", *map(_count, record.messages))
+        table.add_row("messages", *map(_format_count, record.messages))
     if record.cpu_seconds is not None:
         table.add_row("processor", *map(human_seconds, record.cpu_seconds))
-    for label, times in _waits(record):
+    for label, times in _wait_rows(record):
         table.add_row(label, *times)
     return table
 
 
-def _waits(record: Record) -> list[tuple[str, list[str]]]:
+def _wait_rows(record: Record) -> list[tuple[str, list[str]]]:
     """How long each party was busy in the last run, and idle until a message of another came."""
     try:
         parts = [
@@ -324,11 +333,13 @@ def _waits(record: Record) -> list[tuple[str, list[str]]]:
     return [("busy", busy), *named] if parts else []
 
 
-def _versions(record: Record) -> list[str]:
-    return [f"{name} {clean(version or _ABSENT)}" for name, version in record.versions.items()]
+def _list_versions(record: Record) -> list[str]:
+    return [
+        f"{name} {strip_control(version or _ABSENT)}" for name, version in record.versions.items()
+    ]
 
 
-def _packed(parts: list[str], width: int) -> list[str]:
+def _pack_lines(parts: list[str], width: int) -> list[str]:
     """The parts in one line, or in as few as hold them without breaking one."""
     lines = [parts[0]]
     for part in parts[1:]:
@@ -340,7 +351,9 @@ def _packed(parts: list[str], width: int) -> list[str]:
     return lines
 
 
-def _bare(label: str, heads: Sequence[str], least: int | None = None, wrap: bool = False) -> Table:
+def _plain_table(
+    label: str, heads: Sequence[str], least: int | None = None, wrap: bool = False
+) -> Table:
     """A table without lines: of labels, and of figures under their heads."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(label, style="dim", min_width=_LABELS, no_wrap=not wrap)
@@ -349,28 +362,30 @@ def _bare(label: str, heads: Sequence[str], least: int | None = None, wrap: bool
     return table
 
 
-def _parameters(parameters: Mapping[str, Any]) -> str:
-    return " ".join(f"{clean(name)}={_value(value)}" for name, value in parameters.items())
+def _format_parameters(parameters: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{strip_control(name)}={_format_value(value)}" for name, value in parameters.items()
+    )
 
 
-def _value(value: Any) -> str:
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+def _format_value(value: Any) -> str:
+    return strip_control(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def clean(text: str) -> str:
+def strip_control(text: str) -> str:
     """Without control characters: a record may come from somebody else's file."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _seconds(seconds: float | None) -> str:
+def _format_seconds(seconds: float | None) -> str:
     return _ABSENT if seconds is None else human_seconds(seconds)
 
 
-def _count(count: int | None) -> str:
+def _format_count(count: int | None) -> str:
     return _ABSENT if count is None else f"{count:,}"
 
 
-def three_digits(value: float) -> str:
+def format_three_digits(value: float) -> str:
     """Three significant digits without an exponent, trailing zeros kept; all of larger integers."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"

@@ -25,7 +25,7 @@ _STEPS, _WAITS, _TO, _FROM, _OPS = 1, 2, 10, 20, 100
 _BETWEEN = 10_000_000  # between jobs, ns
 
 
-def offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+def clock_offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     """Of each party: what its clock is ahead of party 0's, and how wrong that may be, in ns.
 
     0 where both read the same clock; else from the messages of `timeline.clock_gaps`: half the
@@ -41,7 +41,7 @@ def offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     return found
 
 
-def events(jobs: Jobs) -> list[Row]:
+def trace_events(jobs: Jobs) -> list[Row]:
     """The trace events of jobs, one after the other.
 
     Args:
@@ -51,7 +51,7 @@ def events(jobs: Jobs) -> list[Row]:
     names: dict[tuple[int, int], str] = {}
     start = 0
     for number, (title, parts) in enumerate(jobs):
-        shifts = offsets(parts)
+        shifts = clock_offsets(parts)
         origins = [
             int(part["begun"]) - shift for part, (shift, _) in zip(parts, shifts, strict=True)
         ]
@@ -61,36 +61,36 @@ def events(jobs: Jobs) -> list[Row]:
             at = start + origins[p] - first
             end = max(end, at + int(part["ended"]))
             offset, off_by = (ns / 1e3 for ns in shifts[p])
-            row = _slice(p, _STEPS, title, at, at + int(part["ended"]))
+            row = _slice_event(p, _STEPS, title, at, at + int(part["ended"]))
             rows.append({**row, "args": {"clock_offset_us": offset, "off_by_at_most_us": off_by}})
             names[p, _STEPS] = "steps"
-            rows += _party(p, part, at, f"{number}", names)
+            rows += _party_events(p, part, at, f"{number}", names)
         start = end + _BETWEEN
     both = Counter(row["id"] for row in rows if "id" in row)
     # A message whose other end was not seen has no arrow.
     rows = [row for row in rows if "id" not in row or both[row["id"]] == 2]
-    return _headings(3 if names else 0, names) + sorted(rows, key=lambda row: row["ts"])
+    return _heading_events(3 if names else 0, names) + sorted(rows, key=lambda row: row["ts"])
 
 
-def _headings(parties: int, names: Mapping[tuple[int, int], str]) -> list[Row]:
+def _heading_events(parties: int, names: Mapping[tuple[int, int], str]) -> list[Row]:
     rows = [
         row
         for p in range(parties)
-        for row in _heading(p, 0, "process", name=f"party {p}", sort_index=p)
+        for row in _heading_event(p, 0, "process", name=f"party {p}", sort_index=p)
     ]
     for (p, thread), name in sorted(names.items()):
-        rows += _heading(p, thread, "thread", name=name, sort_index=thread)
+        rows += _heading_event(p, thread, "thread", name=name, sort_index=thread)
     return rows
 
 
-def _heading(p: int, thread: int, what: str, **told: object) -> list[Row]:
+def _heading_event(p: int, thread: int, what: str, **told: object) -> list[Row]:
     return [
         {"name": f"{what}_{key}", "ph": "M", "pid": p, "tid": thread, "args": {key: value}}
         for key, value in told.items()
     ]
 
 
-def _party(
+def _party_events(
     p: int, part: Mapping[str, Any], at: int, job: str, names: dict[tuple[int, int], str]
 ) -> list[Row]:
     sites = {int(n): str(name) for n, name in part["sites"].items()}
@@ -102,15 +102,15 @@ def _party(
         begin, end = at + e["begin"], at + e["end"]
         site = sites.get(e["site"], "bookkeeping")
         if kind == _STEP:
-            row = _slice(p, _STEPS, f"step {e['step']}", begin, end)
+            row = _slice_event(p, _STEPS, f"step {e['step']}", begin, end)
         elif kind == _WAITED:
             names[p, _WAITS] = "waiting"
-            row = _slice(p, _WAITS, f"for party {peer}: {site}", begin, end)
+            row = _slice_event(p, _WAITS, f"for party {peer}: {site}", begin, end)
             row["args"] = {"peer": peer, "site": e["site"], "step": e["step"]}
         else:
             thread = (_TO if kind == _SENT else _FROM) + peer
             names[p, thread] = f"sends to {peer}" if kind == _SENT else f"receives from {peer}"
-            row = _slice(p, thread, site, begin, end)
+            row = _slice_event(p, thread, site, begin, end)
             told = {name: e[name] for name in ("peer", "bytes", "site", "slot", "step")}
             row["args"] = {**told, "run_ahead": bool(e["run_ahead"])}
             if e["iteration"]:
@@ -120,20 +120,20 @@ def _party(
                 row["args"]["queued_us" if kind == _SENT else "asked_for_us_before"] = waited / 1e3
             ends = (p, peer) if kind == _SENT else (peer, p)
             name = "/".join(map(str, (job, *ends, e["step"], e["site"], e["iteration"], e["slot"])))
-            arrows.append(_arrow(row, "s" if kind == _SENT else "f", name))
+            arrows.append(_arrow_event(row, "s" if kind == _SENT else "f", name))
         lanes.setdefault(row["tid"], []).append(row)
     for thread, op, begin, length in part["ops"]:
         names[p, _OPS + thread] = f"ops, thread {thread}"
         begin += at
-        row = _slice(p, _OPS + thread, str(part["op_names"][op]), begin, begin + length)
+        row = _slice_event(p, _OPS + thread, str(part["op_names"][op]), begin, begin + length)
         lanes.setdefault(row["tid"], []).append(row)
     for thread, row_of in lanes.items():
         if thread != _STEPS and thread < _OPS:
-            _part(row_of)
+            _separate_slices(row_of)
     return [*(row for row_of in lanes.values() for row in row_of), *arrows]
 
 
-def _slice(p: int, thread: int, name: str, begin: int, end: int) -> Row:
+def _slice_event(p: int, thread: int, name: str, begin: int, end: int) -> Row:
     return {
         "name": name,
         "ph": "X",
@@ -144,7 +144,7 @@ def _slice(p: int, thread: int, name: str, begin: int, end: int) -> Row:
     }
 
 
-def _arrow(row: Row, kind: str, name: str) -> Row:
+def _arrow_event(row: Row, kind: str, name: str) -> Row:
     arrow = {"name": "message", "cat": "message", "ph": kind, "id": name}
     arrow.update({key: row[key] for key in ("pid", "tid", "ts")})
     if kind == "f":
@@ -152,14 +152,14 @@ def _arrow(row: Row, kind: str, name: str) -> Row:
     return arrow
 
 
-def _part(row_of: list[Row]) -> None:
+def _separate_slices(row_of: list[Row]) -> None:
     """Slices of one row must not overlap halfway: an earlier one ends where the next begins."""
     row_of.sort(key=lambda row: row["ts"])
     for row, following in itertools.pairwise(row_of):
         row["dur"] = min(row["dur"], following["ts"] - row["ts"])
 
 
-def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
+def write_trace(path: str | os.PathLike[str], jobs: Jobs) -> None:
     """Writes the trace of jobs, all of it or nothing, with mode 0600.
 
     Raises:
@@ -168,7 +168,7 @@ def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
     try:
         left_out = sum(int(part["left_out"]) for _, parts in jobs for part in parts)
         whole = {
-            "traceEvents": events(jobs),
+            "traceEvents": trace_events(jobs),
             "displayTimeUnit": "ms",
             "otherData": {"by": "tfe_bench", "events_left_out": left_out},
         }

@@ -176,7 +176,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedClass:
     """Result of trying one class.
 
     Attributes:
@@ -192,7 +192,7 @@ class Tried:
 # ---- exports of Keras
 
 
-def exported(module: Any, base: type | None = None) -> dict[str, Any]:
+def list_exported(module: Any, base: type | None = None) -> dict[str, Any]:
     """Return the classes of a module below a base, or its functions; aliases once."""
     found = {}
     for alias, value in vars(module).items():
@@ -206,7 +206,7 @@ def exported(module: Any, base: type | None = None) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def words(error: Exception, name: str) -> str:
+def refusal_text(error: Exception, name: str) -> str:
     """Return the reason of a refusal as a cell of a table."""
     text = " ".join(str(error).split())
     if re.search(rf"(Received:|activation is) '?{name}'?\.?$", text.partition(" (Supported")[0]):
@@ -226,7 +226,7 @@ def words(error: Exception, name: str) -> str:
 # ---- layers
 
 
-def _built(name: str, cls: Any) -> Iterator[tuple[Any, Any]]:
+def _build_layer(name: str, cls: Any) -> Iterator[tuple[Any, Any]]:
     """Yield (input, output) of a layer for each kind of input that Keras accepts."""
     for shape, dtype in [GIVEN[name]] if name in GIVEN else [(s, "float32") for s in SHAPES]:
         x = keras.Input(shape, dtype=dtype)
@@ -239,23 +239,23 @@ def _built(name: str, cls: Any) -> Iterator[tuple[Any, Any]]:
         yield x, y
 
 
-def layer(name: str, cls: Any) -> Tried:
+def try_layer(name: str, cls: Any) -> TriedClass:
     """Try one class of layers, with the first input that Keras and conversion accept."""
     refused = None
-    for x, y in _built(name, cls):
+    for x, y in _build_layer(name, cls):
         model = keras.Model(x, y)
         try:
-            _check(model)
+            _check_plaintext(model)
         except TfeBenchError as error:
-            refused = refused or Tried(name, words(error, name))
+            refused = refused or TriedClass(name, refusal_text(error, name))
             continue
-        return Tried(name, "yes", _trains(name, x, y))
+        return TriedClass(name, "yes", _try_training(name, x, y))
     if refused is None:
         raise LookupError(f"Say in docs/keras_page.py how {name} is made, and what it takes.")
     return refused
 
 
-def _check(model: Any) -> None:
+def _check_plaintext(model: Any) -> None:
     """Check that the plaintext result of a converted model agrees with Keras.
 
     Raises:
@@ -277,14 +277,14 @@ def _check(model: Any) -> None:
         raise ArithmeticError(f"A model of {model.layers[-1].name} differs from Keras.")
 
 
-def _trains(name: str, x: Any, y: Any) -> str:
+def _try_training(name: str, x: Any, y: Any) -> str:
     """Return the result of training a model with a layer."""
     end = keras.layers.Dense(1)(y if len(y.shape) == 2 else keras.layers.Flatten()(y))
     try:
         tfe.trainable(keras.Model(x, end)).compile("sgd", "mse")
         return "yes"
     except TfeBenchError as error:
-        refused = words(error, name)
+        refused = refusal_text(error, name)
     own = y._keras_history.operation
     for loss in ("categorical_crossentropy", "binary_crossentropy"):
         try:
@@ -297,11 +297,11 @@ def _trains(name: str, x: Any, y: Any) -> str:
     return "no" if refused == NOTHING else f"no: {refused}"
 
 
-def layers() -> list[Tried]:
+def try_layers() -> list[TriedClass]:
     """Try all classes of keras.layers that are layers."""
-    found = exported(keras.layers, keras.layers.Layer)
+    found = list_exported(keras.layers, keras.layers.Layer)
     del found["InputLayer"]  # part of every model
-    return [layer(name, cls) for name, cls in found.items() if name not in NO_LAYERS]
+    return [try_layer(name, cls) for name, cls in found.items() if name not in NO_LAYERS]
 
 
 # ---- classes other than layers
@@ -313,75 +313,78 @@ FUNCTIONS = {
 }
 
 
-def activations() -> list[Tried]:
+def try_activations() -> list[TriedClass]:
     """Try all functions of keras.activations."""
     found = []
-    for name in exported(keras.activations):
+    for name in list_exported(keras.activations):
         x = keras.Input(SERIES)
         try:
             y = keras.layers.Activation(FUNCTIONS.get(name, name))(x)
             model = keras.Model(x, y)
-            _check(model)
-            found.append(Tried(name, "yes", _trains(name, x, y)))
+            _check_plaintext(model)
+            found.append(TriedClass(name, "yes", _try_training(name, x, y)))
         except TfeBenchError as error:
-            found.append(Tried(name, words(error, name)))
+            found.append(TriedClass(name, refusal_text(error, name)))
     return found
 
 
-def _compiled(name: str, ways: Iterator[tuple[Any, Any, Any]]) -> Tried:
+def _try_compiled(name: str, ways: Iterator[tuple[Any, Any, Any]]) -> TriedClass:
     """Return whether training accepts one of some (model, optimizer, loss)."""
     refused = ""
     for model, optimizer, loss in ways:
         try:
             tfe.trainable(model).compile(optimizer, loss)
-            return Tried(name, "", "yes")
+            return TriedClass(name, "", "yes")
         except TfeBenchError as error:
-            refused = refused or words(error, name)
-    return Tried(name, "", refused)
+            refused = refused or refusal_text(error, name)
+    return TriedClass(name, "", refused)
 
 
-def _network(outputs: int, end: str | None = None, **options: Any) -> Any:
+def _small_network(outputs: int, end: str | None = None, **options: Any) -> Any:
     dense = keras.layers.Dense(outputs, activation=end, **options)
     return keras.Sequential([keras.Input(ROW), dense])
 
 
-def loss_classes() -> list[Tried]:
+def try_losses() -> list[TriedClass]:
     """Try all classes of keras.losses, with a model whose last layer fits."""
     ends = ((3, "softmax"), (1, "sigmoid"), (1, None), (1, "tanh"), (2, "relu"))
 
-    def ways(cls: Any) -> Iterator[tuple[Any, Any, Any]]:
+    def list_ways(cls: Any) -> Iterator[tuple[Any, Any, Any]]:
         for end in ends:
-            yield _network(*end), "sgd", cls()
+            yield _small_network(*end), "sgd", cls()
 
-    return [_compiled(name, ways(cls)) for name, cls in exported(keras.losses, keras.Loss).items()]
+    return [
+        _try_compiled(name, list_ways(cls))
+        for name, cls in list_exported(keras.losses, keras.Loss).items()
+    ]
 
 
-def optimizers() -> list[Tried]:
+def try_optimizers() -> list[TriedClass]:
     """Try all classes of keras.optimizers, with their defaults."""
-    found = exported(keras.optimizers, keras.Optimizer)
+    found = list_exported(keras.optimizers, keras.Optimizer)
     made = ((name, OPTIMIZERS.get(name, lambda kind: kind())(cls)) for name, cls in found.items())
-    return [_compiled(name, iter([(_network(1), each, "mse")])) for name, each in made]
+    return [_try_compiled(name, iter([(_small_network(1), each, "mse")])) for name, each in made]
 
 
-def schedules() -> list[Tried]:
+def try_schedules() -> list[TriedClass]:
     """Try all classes of keras.optimizers.schedules."""
     module = keras.optimizers.schedules
     found = []
-    for name, cls in exported(module, module.LearningRateSchedule).items():
+    for name, cls in list_exported(module, module.LearningRateSchedule).items():
         rates = SCHEDULES.get(name, lambda kind: kind(0.1, 10))(cls)
         optimizer = keras.optimizers.SGD(rates)
-        found.append(_compiled(name, iter([(_network(1), optimizer, "mse")])))
+        found.append(_try_compiled(name, iter([(_small_network(1), optimizer, "mse")])))
     return found
 
 
-def regularizers() -> list[Tried]:
+def try_regularizers() -> list[TriedClass]:
     """Try all classes of keras.regularizers, for a kernel."""
-    found = exported(keras.regularizers, keras.Regularizer)
-    made = ((name, _network(2, kernel_regularizer=cls())) for name, cls in found.items())
-    return [_compiled(name, iter([(model, "sgd", "mse")])) for name, model in made]
+    found = list_exported(keras.regularizers, keras.Regularizer)
+    made = ((name, _small_network(2, kernel_regularizer=cls())) for name, cls in found.items())
+    return [_try_compiled(name, iter([(model, "sgd", "mse")])) for name, model in made]
 
 
-def applications() -> list[Tried]:
+def try_applications() -> list[TriedClass]:
     """Try the smallest member of each family of keras.applications, with random weights."""
     found = []
     for family, (name, size) in FAMILIES.items():
@@ -389,14 +392,14 @@ def applications() -> list[Tried]:
         make = getattr(keras.applications, name)
         try:
             model = make(weights=None, input_shape=(size, size, 3), classes=10)
-            _check(model)
+            _check_plaintext(model)
             told = "yes"
         except TfeBenchError as error:
             lacking = sorted(
                 set(re.findall(r"[:;] (\w+) '", str(error).partition(". Supported")[0]))
             )
-            told = f"lacks {', '.join(lacking)}" if lacking else words(error, name)
-        found.append(Tried(f"{family}: `{name}`", told))
+            told = f"lacks {', '.join(lacking)}" if lacking else refusal_text(error, name)
+        found.append(TriedClass(f"{family}: `{name}`", told))
         keras.backend.clear_session()
     return found
 
@@ -404,14 +407,14 @@ def applications() -> list[Tried]:
 # ---- tables
 
 
-def _yes(cell: str) -> bool:
+def _is_supported(cell: str) -> bool:
     return cell in ("yes", "as the last")
 
 
-def _fate(tried: Tried) -> str:
+def _describe_fate(tried: TriedClass) -> str:
     """Describe the result of a class."""
     predicts, trains = tried.predicts, tried.trains
-    if not _yes(predicts or trains):
+    if not _is_supported(predicts or trains):
         why = (predicts or trains).removeprefix("no: ")
         return "refused" if why == NOTHING else f"refused ({why})"
     if not predicts:
@@ -423,16 +426,18 @@ def _fate(tried: Tried) -> str:
     return f"predict, and do not train{f' ({trains[4:]})' if trains[4:] else ''}"
 
 
-def _list(tried: list[Tried]) -> str:
+def _list_by_fate(tried: list[TriedClass]) -> str:
     """Group classes by their result, the best first."""
     fates: dict[str, list[str]] = {}
-    for t in sorted(tried, key=lambda t: (not _yes(t.predicts or "yes"), not _yes(t.trains))):
-        fates.setdefault(_fate(t), []).append(f"`{t.name}`")
+    for t in sorted(
+        tried, key=lambda t: (not _is_supported(t.predicts or "yes"), not _is_supported(t.trains))
+    ):
+        fates.setdefault(_describe_fate(t), []).append(f"`{t.name}`")
     return "".join(f"- **{fate}:** {', '.join(names)}\n" for fate, names in fates.items())
 
 
-def _total(what: str, tried: list[Tried]) -> str:
-    numbers = [sum(_yes(getattr(t, of)) for t in tried) for of in ("predicts", "trains")]
+def _count_supported(what: str, tried: list[TriedClass]) -> str:
+    numbers = [sum(_is_supported(getattr(t, of)) for t in tried) for of in ("predicts", "trains")]
     predicts = str(numbers[0]) if any(t.predicts for t in tried) else ""
     return f"| {what} | {predicts} | {numbers[1]} | {len(tried)} |\n"
 
@@ -440,25 +445,25 @@ def _total(what: str, tried: list[Tried]) -> str:
 def tables() -> str:
     """Return the totals, and tables of everything except the applications."""
     all_tried = {
-        "layers": layers(),
-        "activations": activations(),
-        "losses": loss_classes(),
-        "optimizers": optimizers(),
-        "schedules": schedules(),
-        "regularizers": regularizers(),
+        "layers": try_layers(),
+        "activations": try_activations(),
+        "losses": try_losses(),
+        "optimizers": try_optimizers(),
+        "schedules": try_schedules(),
+        "regularizers": try_regularizers(),
     }
     left = ", ".join(f"`{name}` ({why})" for name, why in sorted(NO_LAYERS.items()))
     parts = ["| of Keras' | predict | train | of |\n|---|---|---|---|\n"]
-    parts += [_total(what, tried) for what, tried in all_tried.items()]
+    parts += [_count_supported(what, tried) for what, tried in all_tried.items()]
     parts.append(f"\nNot counted are `InputLayer`, {left}.\n")
     for what, tried in all_tried.items():
-        parts.append(f"\n### {what.capitalize()}\n\n{_list(tried)}")
+        parts.append(f"\n### {what.capitalize()}\n\n{_list_by_fate(tried)}")
     return "".join(parts)
 
 
 def applications_table() -> str:
     """Return the table of the families of keras.applications."""
-    tried = applications()
-    good = sum(_yes(t.predicts) for t in tried)
+    tried = try_applications()
+    good = sum(_is_supported(t.predicts) for t in tried)
     head = f"{good} of {len(tried)} families predict.\n\n| family | predicts |\n|---|---|\n"
     return head + "".join(f"| {t.name} | {t.predicts} |\n" for t in tried)

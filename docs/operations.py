@@ -24,7 +24,7 @@ F = 16
 Case = tuple[Callable[[Shared], Any], int]
 
 
-def _integers(x: Shared) -> Shared:
+def _to_integers(x: Shared) -> Shared:
     """Encode reals as ring elements."""
     return replace(x, fractional_bits=0)
 
@@ -40,15 +40,15 @@ _CASES: dict[str, Case] = {
     "`pow` by a private exponent": (lambda x: x**x, 1000),
     "`floordiv`": (lambda x: x // 3, 1000),
     "`floordiv` of two private ones": (lambda x: x // x, 1000),
-    "`bitwise_and`": (lambda x: tfe.bitwise_and(_integers(x), 255), 1000),
+    "`bitwise_and`": (lambda x: tfe.bitwise_and(_to_integers(x), 255), 1000),
     "`bitwise_and` of two private words": (
-        lambda x: tfe.bitwise_and(_integers(x), _integers(x), 8),
+        lambda x: tfe.bitwise_and(_to_integers(x), _to_integers(x), 8),
         1000,
     ),
-    "`bit_extract`": (lambda x: tfe.bit_extract(_integers(x), 31), 1000),
-    "`unpack_bits`": (lambda x: tfe.unpack_bits(_integers(x), 8), 1000),
-    "`popcount`": (lambda x: tfe.popcount(_integers(x), 8), 1000),
-    "`right_shift`": (lambda x: tfe.right_shift(_integers(x), 8), 1000),
+    "`bit_extract`": (lambda x: tfe.bit_extract(_to_integers(x), 31), 1000),
+    "`unpack_bits`": (lambda x: tfe.unpack_bits(_to_integers(x), 8), 1000),
+    "`popcount`": (lambda x: tfe.popcount(_to_integers(x), 8), 1000),
+    "`right_shift`": (lambda x: tfe.right_shift(_to_integers(x), 8), 1000),
     "`einsum`": (lambda x: tfe.einsum("ij,kj->ik", x, x), 10000),
     "`reduce_prod`": (lambda x: tfe.reduce_prod(x, 1), 1000),
     "`cumprod`": (lambda x: tfe.cumprod(x, 1), 1000),
@@ -56,10 +56,10 @@ _CASES: dict[str, Case] = {
     "`norm`": (lambda x: tfe.norm(x, axis=1), 100),
     "`reduce_variance`": (lambda x: tfe.reduce_variance(x, 1), 100),
     "`reduce_std`": (lambda x: tfe.reduce_std(x, 1), 100),
-    "`bincount`": (lambda x: tfe.bincount(_integers(x), maxlength=8), 1000),
+    "`bincount`": (lambda x: tfe.bincount(_to_integers(x), maxlength=8), 1000),
     "`histogram_fixed_width`": (lambda x: tfe.histogram_fixed_width(x, [0, 1], 8), 1000),
-    "`one_hot`": (lambda x: tfe.one_hot(_integers(x), 8), 1000),
-    "`gather` with private indices": (lambda x: tfe.gather(x, _integers(x)[0], 1), 1000),
+    "`one_hot`": (lambda x: tfe.one_hot(_to_integers(x), 8), 1000),
+    "`gather` with private indices": (lambda x: tfe.gather(x, _to_integers(x)[0], 1), 1000),
     "`max_pool_with_argmax`": (
         lambda x: tfe.max_pool_with_argmax(tfe.reshape(x, [10, 10, 10, 1]), 2),
         1000,
@@ -104,22 +104,22 @@ OF_BITS: dict[str, Callable[[Shared, MaskedBits], Any]] = {
 }
 
 
-def named(first_cell: str) -> str:
+def row_name(first_cell: str) -> str:
     """Return the row's name in `measured` or OF_BITS, without examples and equivalents."""
     return re.sub(r"(,| \(here).*", "", first_cell)
 
 
-def rows(page: str) -> list[list[str]]:
+def table_rows(page: str) -> list[list[str]]:
     """Return the cells of the rows of all operations."""
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in page.splitlines()]
     return [row for row in cells if len(row) == 5 and row[0].startswith("`")]
 
 
-def measured(page: str) -> dict[str, Case]:
+def find_cases(page: str) -> dict[str, Case]:
     """Return the operation of each row with a cost: functions of x alone, and those above."""
     found = {}
-    for cells in rows(page):
-        name = named(cells[0])
+    for cells in table_rows(page):
+        name = row_name(cells[0])
         if name in OF_BITS or cells[-1] == "by size":
             continue
         if name in _CASES:
@@ -131,7 +131,7 @@ def measured(page: str) -> dict[str, Case]:
     return found
 
 
-def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
+def count_costs(page: str | None = None) -> dict[str, tuple[int, str]]:
     """Count (rounds, bytes per element by all three parties together) of each row with a cost.
 
     Args:
@@ -140,7 +140,7 @@ def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
     page = PAGE.read_text() if page is None else page
     x, b = Private((100, 10), F), PrivateBits((100, 10))
     found = {}
-    for name, (operation, n) in measured(page).items():
+    for name, (operation, n) in find_cases(page).items():
         cost = count_cost(lambda party, x, f=operation: f(x), x).cost
         found[name] = cost.rounds, f"{cost.total / 8 / n:.0f}"
     for name, of_bits in OF_BITS.items():
@@ -149,14 +149,14 @@ def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
     return found
 
 
-def written(page: str) -> str:
+def write_costs(page: str) -> str:
     """Return the page with counted costs in the last two cells of every row with a cost."""
-    costs = counted(page)
+    costs = count_costs(page)
     lines = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("| `") and len(cells) == 5 and named(cells[0]) in costs:
-            rounds, size = costs[named(cells[0])]
+        if line.startswith("| `") and len(cells) == 5 and row_name(cells[0]) in costs:
+            rounds, size = costs[row_name(cells[0])]
             line = f"| {' | '.join([*cells[:3], str(rounds), size])} |"
         lines.append(line)
     return "\n".join(lines) + "\n"
@@ -165,7 +165,7 @@ def written(page: str) -> str:
 def main() -> int:
     """Write or compare the page; return the exit status."""
     page = PAGE.read_text()
-    wanted = written(page)
+    wanted = write_costs(page)
     if "--write" in sys.argv[1:]:
         PAGE.write_text(wanted)
     elif page != wanted:

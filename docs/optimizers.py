@@ -19,7 +19,7 @@ from tfe_bench.protocols.session.sharing import Shared
 WEIGHTS = 1000
 
 
-def cost(name: str) -> Cost:
+def count_update_cost(name: str) -> Cost:
     """Count the cost of an update of WEIGHTS weights."""
     layer = LayerSpec("dense", "dense", ("x",), {}, {"kernel": np.zeros((WEIGHTS, 1))})
     graph = Graph("update", {"x": (WEIGHTS,)}, (layer,), ("dense",))
@@ -29,11 +29,11 @@ def cost(name: str) -> Cost:
         s.key: Private(s.shape, s.fractional_bits).to_symbolic() for s in state.list_specs(recipe)
     }
 
-    def counted(party: Party, gradient: Shared) -> None:
+    def run_update(party: Party, gradient: Shared) -> None:
         p = ForwardContext(Operations(party, Setting()), held, numbers, public=public)
         updates.update_state(p, recipe, {"dense/kernel": gradient})
 
-    return count_cost(counted, Private((WEIGHTS, 1), numbers.activation + numbers.gradient)).cost
+    return count_cost(run_update, Private((WEIGHTS, 1), numbers.activation + numbers.gradient)).cost
 
 
 def table() -> str:
@@ -48,7 +48,7 @@ def table() -> str:
         for setting in cls.list_own_settings():
             low, high = setting.metadata.get("range", ("true", "or false"))
             own.append(f"`{setting.name}` {low} {high if low == 'true' else f'to {high}'}")
-        found = cost(name)
+        found = count_update_cost(name)
         lines.append(
             f"| `{name}` | {' or '.join(f'`{c}`' for c in cls.keras_classes)}"
             f"{' with ' if given else ''}{given} | {', '.join(own)} | {found.rounds} | "

@@ -65,7 +65,7 @@ E1 > client: at the end: the weights; or shares stay for predictions
 }
 
 
-def imported(path: Path) -> Iterator[str]:
+def imported_names(path: Path) -> Iterator[str]:
     """Yield the names that a file imports, also in functions: modules, and names in them."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -74,18 +74,18 @@ def imported(path: Path) -> Iterator[str]:
             yield from (a.name for a in node.names)
 
 
-def imports() -> Counter[tuple[str, str]]:
+def count_imports() -> Counter[tuple[str, str]]:
     """Count the modules of a layer that import from another layer."""
     found: Counter[tuple[str, str]] = Counter()
     for folder in LAYERS:
         own = folder.rpartition("/")[2]
         for path in (ROOT / folder).rglob("*.py"):
-            names = {m.group(1) for name in imported(path) if (m := _IMPORT.match(name))}
+            names = {m.group(1) for name in imported_names(path) if (m := _IMPORT.match(name))}
             found.update((own, name) for name in names - {own})
     return found
 
 
-def _drawn(width: int, height: int, parts: Sequence[str]) -> str:
+def _svg_document(width: int, height: int, parts: Sequence[str]) -> str:
     start = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="14"><defs><marker id="to" viewBox="0 0 8 8" refX="8" '
@@ -96,18 +96,18 @@ def _drawn(width: int, height: int, parts: Sequence[str]) -> str:
     return "\n".join([start, *parts, "</svg>"])
 
 
-def _text(x: int, y: int, what: str, *, anchor: str = "start", bold: bool = False) -> str:
+def _svg_text(x: int, y: int, what: str, *, anchor: str = "start", bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
     return (
         f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{_TEXT}"{weight}>{escape(what)}</text>'
     )
 
 
-def _line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
+def _svg_line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
     return f'<path d="{path}" fill="none" stroke="{_INK}" stroke-width="1.5" {ends}/>'
 
 
-def layers() -> str:
+def draw_layers() -> str:
     """Draw the five layers; a number counts the modules that import across."""
     names = [folder.rpartition("/")[2] for folder in LAYERS]
     step, width = 92, 400
@@ -118,22 +118,22 @@ def layers() -> str:
             f'<rect x="10" y="{y}" width="{width}" height="56" rx="8" fill="{_FILL}" '
             f'stroke="{_INK}"/>'
         )
-        parts += [_text(28, y + 24, name, bold=True), _text(28, y + 44, about)]
+        parts += [_svg_text(28, y + 24, name, bold=True), _svg_text(28, y + 44, about)]
     lane = width + 40
-    for (upper, lower), count in sorted(imports().items(), key=lambda item: item[0]):
+    for (upper, lower), count in sorted(count_imports().items(), key=lambda item: item[0]):
         a, b = names.index(upper), names.index(lower)
         if b == a + 1:
             x, y = width // 2, step * a + 66
-            parts += [_line(f"M{x} {y}V{y + step - 56}"), _text(x + 8, y + 24, str(count))]
+            parts += [_svg_line(f"M{x} {y}V{y + step - 56}"), _svg_text(x + 8, y + 24, str(count))]
             continue
         top, end = step * a + 24 + 8 * (b - a), step * b + 20 + 8 * (b - a)
-        parts.append(_line(f"M{width + 10} {top}H{lane}V{end}H{width + 12}"))
-        parts.append(_text(lane + 5, top + 30, str(count)))
+        parts.append(_svg_line(f"M{width + 10} {top}H{lane}V{end}H{width + 12}"))
+        parts.append(_svg_text(lane + 5, top + 30, str(count)))
         lane += 42
-    return _drawn(lane + 20, step * len(names), parts)
+    return _svg_document(lane + 20, step * len(names), parts)
 
 
-def journey(steps: str) -> str:
+def draw_journey(steps: str) -> str:
     """Draw the messages between the client and the three workers, from top to bottom."""
     apart, row, top = 330, 44, 60
     lines = steps.strip().splitlines()
@@ -146,21 +146,24 @@ def journey(steps: str) -> str:
             f'<rect x="{x - 75}" y="10" width="150" height="30" rx="6" fill="{_FILL}" '
             f'stroke="{_INK}"/>'
         )
-        parts.append(_text(x, 30, LANES[name], anchor="middle", bold=True))
+        parts.append(_svg_text(x, 30, LANES[name], anchor="middle", bold=True))
     for i, line in enumerate(lines):
         who, _, what = line.partition(": ")
         source, _, to = who.partition(" > ")
         y = top + row * i + 24
         if not to:
-            parts.append(_text(at[source] + 8, y, what))
+            parts.append(_svg_text(at[source] + 8, y, what))
             continue
         both = {source, to} == {"E1", "E2"}
         ends = 'marker-end="url(#to)"' + (' marker-start="url(#to)"' if both else "")
-        parts.append(_line(f"M{at[source]} {y}H{at[to]}", ends))
-        parts.append(_text((at[source] + at[to]) // 2, y - 7, what, anchor="middle"))
-    return _drawn(apart * len(LANES) - 40, height, parts)
+        parts.append(_svg_line(f"M{at[source]} {y}H{at[to]}", ends))
+        parts.append(_svg_text((at[source] + at[to]) // 2, y - 7, what, anchor="middle"))
+    return _svg_document(apart * len(LANES) - 40, height, parts)
 
 
 def all_of_them() -> dict[str, str]:
     """Return SVGs by name."""
-    return {"layers": layers(), **{name: journey(steps) for name, steps in JOURNEYS.items()}}
+    return {
+        "layers": draw_layers(),
+        **{name: draw_journey(steps) for name, steps in JOURNEYS.items()},
+    }

@@ -17,12 +17,12 @@ NOTEBOOKS = tuple(sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")))
 SECONDS = 120
 
 
-def cells(path: Path) -> Any:
+def read_cells(path: Path) -> Any:
     """Return a notebook's cells as JSON objects."""
     return json.loads(path.read_text())["cells"]
 
 
-def printed(outputs: Any) -> str:
+def printed_text(outputs: Any) -> str:
     """Return a cell's standard output, and the value of its last line."""
     parts = []
     for each in outputs:
@@ -33,7 +33,7 @@ def printed(outputs: Any) -> str:
     return "".join(parts)
 
 
-def run(path: Path) -> list[str]:
+def run_notebook(path: Path) -> list[str]:
     """Run a notebook in a kernel of this Python and return the output of each cell.
 
     Raises:
@@ -45,10 +45,10 @@ def run(path: Path) -> list[str]:
     book = nbformat.read(path, as_version=4)
     at = {"metadata": {"path": str(ROOT)}}
     NotebookClient(book, timeout=SECONDS, kernel_name="python3", resources=at).execute()
-    return [printed(cell.get("outputs", ())) for cell in book.cells]
+    return [printed_text(cell.get("outputs", ())) for cell in book.cells]
 
 
-def renewed(path: Path, now: list[str]) -> str:
+def renew_outputs(path: Path, now: list[str]) -> str:
     """Return the notebook's text with its present output."""
     book = json.loads(path.read_text())
     for cell, text in zip(book["cells"], now, strict=True):
@@ -62,11 +62,11 @@ def renewed(path: Path, now: list[str]) -> str:
 def markdown(path: Path) -> str:
     """Return the notebook as a page."""
     parts = []
-    for cell in cells(path):
+    for cell in read_cells(path):
         text = "".join(cell["source"])
         if cell["cell_type"] == "code":
             text = f"```python\n{text}\n```"
-            if said := printed(cell["outputs"]):
+            if said := printed_text(cell["outputs"]):
                 text += f"\n\n```text\n{said}```"
         parts.append(text.replace(".ipynb)", ".md)"))
     return "\n\n".join(parts) + "\n"
@@ -82,13 +82,13 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     wrong = False
     for path in given.notebooks or NOTEBOOKS:
-        now = run(path)
-        for number, (cell, text) in enumerate(zip(cells(path), now, strict=True)):
-            if not alike(shown := printed(cell.get("outputs", ())), text):
+        now = run_notebook(path)
+        for number, (cell, text) in enumerate(zip(read_cells(path), now, strict=True)):
+            if not alike(shown := printed_text(cell.get("outputs", ())), text):
                 print(f"{path.name}, cell {number}: it says\n{shown}and prints\n{text}")
                 wrong = True
         if given.write:
-            path.write_text(renewed(path, now))
+            path.write_text(renew_outputs(path, now))
     return 1 if wrong and not given.write else 0
 
 

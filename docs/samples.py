@@ -112,12 +112,12 @@ class Block:
     line: int
 
     @property
-    def slow(self) -> bool:
+    def is_slow(self) -> bool:
         """True if --fast skips the block."""
         return self.rest == "slow"
 
 
-def blocks(page: str) -> list[Block]:
+def parse_blocks(page: str) -> list[Block]:
     """Return the fenced blocks of a page's text."""
     found = []
     for match in _FENCE.finditer(page):
@@ -130,7 +130,7 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
-def commands(block: Block) -> Iterator[list[str]]:
+def parse_commands(block: Block) -> Iterator[list[str]]:
     """Yield the words of every `python -m tfe_bench ...` of a shell block."""
     import shlex
 
@@ -140,7 +140,7 @@ def commands(block: Block) -> Iterator[list[str]]:
             yield shlex.split(words, comments=True)
 
 
-def alike(shown: str, printed: str) -> bool:
+def is_alike(shown: str, printed: str) -> bool:
     """Compare two outputs, without the values that differ between two runs."""
     for pattern, word in _UNLIKE:
         shown, printed = pattern.sub(word, shown), pattern.sub(word, printed)
@@ -150,7 +150,7 @@ def alike(shown: str, printed: str) -> bool:
     return words[0] == words[1] and len(ours) == len(theirs) and close
 
 
-def run(block: Block, folder: Path) -> str:
+def run_block(block: Block, folder: Path) -> str:
     """Run a block and return its standard output.
 
     Raises:
@@ -170,7 +170,7 @@ def run(block: Block, folder: Path) -> str:
     return LEFT_OUT.sub("", done.stdout)
 
 
-def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
+def rerun_page(page: str, fast: bool) -> tuple[str, list[str]]:
     """Run the blocks of a page.
 
     Returns:
@@ -178,7 +178,7 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
     """
     edits: list[tuple[tuple[int, int], str]] = []
     differs: list[str] = []
-    all_blocks = blocks(page)
+    all_blocks = parse_blocks(page)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, content in GIVEN.items():
@@ -187,11 +187,11 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
             if block.kind == "file":
                 (folder / block.rest).parent.mkdir(parents=True, exist_ok=True)
                 (folder / block.rest).write_text(block.text)
-            if block.kind != "run" or (fast and block.slow):
+            if block.kind != "run" or (fast and block.is_slow):
                 continue
             after = all_blocks[number + 1] if number + 1 < len(all_blocks) else None
             try:
-                printed = run(block, folder)
+                printed = run_block(block, folder)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 differs.append(f"line {block.line}: {error}")
                 continue
@@ -206,7 +206,7 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
                     renewed = renewed[:start] + line + renewed[end:]
             else:
                 continue
-            if not alike(shown, printed):
+            if not is_alike(shown, printed):
                 differs.append(f"line {block.line}: expected\n{shown}Received:\n{printed}")
             edits.append((span, renewed))
     for (start, end), text in reversed(edits):
@@ -219,15 +219,15 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
 
 def keras_layers() -> str:
     """Tables of supported Keras classes: each class is tried."""
-    return str(_beside("keras_page").tables())
+    return str(_load_docs_module("keras_page").tables())
 
 
 def keras_applications() -> str:
     """Table of the families of keras.applications that predict."""
-    return str(_beside("keras_page").applications_table())
+    return str(_load_docs_module("keras_page").applications_table())
 
 
-def _beside(name: str) -> Any:
+def _load_docs_module(name: str) -> Any:
     """Import docs/NAME.py; tests run this file outside of any package."""
     import importlib.util
 
@@ -309,7 +309,7 @@ def functions() -> str:
 
 def optimizers() -> str:
     """Table of docs/optimizers.py."""
-    return str(_beside("optimizers").table())
+    return str(_load_docs_module("optimizers").table())
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -329,12 +329,12 @@ SLOW = ("keras-applications",)
 def regenerate(page: str, fast: bool = True) -> str:
     """Return the page with its generated sections updated from the code."""
 
-    def renewed(found: re.Match[str]) -> str:
+    def renew_section(found: re.Match[str]) -> str:
         if fast and found["name"] in SLOW:
             return found[0]
         return found["head"] + "\n" + GENERATED[found["name"]]() + "\n"
 
-    return _SECTION.sub(renewed, page)
+    return _SECTION.sub(renew_section, page)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -351,7 +351,7 @@ def main(argv: list[str] | None = None) -> int:
     wrong = False
     for page in given.pages or PAGES:
         text = page.read_text()
-        renewed, differs = rerun(text, given.fast)
+        renewed, differs = rerun_page(text, given.fast)
         if (sections := regenerate(renewed, given.fast)) != renewed:
             differs.append("a generated section is out of date")
         if given.write:

@@ -54,16 +54,16 @@ def on_files(files: Files, config: Any) -> Files:
         for module in modules:
             parts.append(f"## tfe_bench.{module}\n\n::: tfe_bench.{module}\n")
         files.append(File.generated(config, f"api/{name}.md", content="\n".join(parts)))
-    for name, picture in _module("pictures").all_of_them().items():
+    for name, picture in _load_docs_module("pictures").all_of_them().items():
         files.append(File.generated(config, f"{name}.svg", content=picture))
-    notebooks = _module("run_notebooks")
+    notebooks = _load_docs_module("run_notebooks")
     for path in notebooks.NOTEBOOKS:
         text = f"{notebooks.markdown(path)}\n[This page as a notebook]({path.name})\n"
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
 
 
-def _module(name: str) -> Any:
+def _load_docs_module(name: str) -> Any:
     """Import docs/NAME.py; mkdocs runs hooks outside of any package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None

@@ -20,10 +20,10 @@ FAST = "first_prediction"
 @pytest.mark.parametrize("path", ALL)
 def test_a_notebook_is_as_it_was_written_and_holds_nothing_of_its_machine(path: Path) -> None:
     text = path.read_text()
-    said = [notebooks.printed(cell.get("outputs", ())) for cell in notebooks.cells(path)]
-    assert notebooks.renewed(path, said) == text
+    said = [notebooks.printed_text(cell.get("outputs", ())) for cell in notebooks.read_cells(path)]
+    assert notebooks.renew_outputs(path, said) == text
     assert not re.search(r"/(root|home|tmp|usr)/|I0000|Traceback", text)
-    code = [c for c in notebooks.cells(path) if c["cell_type"] == "code"]
+    code = [c for c in notebooks.read_cells(path) if c["cell_type"] == "code"]
     for cell in code:
         ast.parse("".join(cell["source"]))
     assert json.loads(text)["nbformat"] == 4 and any(cell["outputs"] for cell in code)
@@ -44,6 +44,6 @@ def test_a_page_shows_code_and_what_it_prints() -> None:
     ],
 )
 def test_a_notebook_prints_what_it_says(path: Path) -> None:
-    shown = [notebooks.printed(cell.get("outputs", ())) for cell in notebooks.cells(path)]
-    for number, (says, prints) in enumerate(zip(shown, notebooks.run(path), strict=True)):
-        assert samples.alike(says, prints), f"cell {number} prints\n{prints}"
+    shown = [notebooks.printed_text(cell.get("outputs", ())) for cell in notebooks.read_cells(path)]
+    for number, (says, prints) in enumerate(zip(shown, notebooks.run_notebook(path), strict=True)):
+        assert samples.is_alike(says, prints), f"cell {number} prints\n{prints}"

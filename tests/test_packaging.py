@@ -116,7 +116,7 @@ def _layer(module: str) -> int | None:
 
 def _imported(path: Path) -> Iterator[str]:
     """The modules that a file imports: also late, and as texts (import_module, entry points)."""
-    yield from PICTURES.imported(path)
+    yield from PICTURES.imported_names(path)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
             yield str(node.value).partition(":")[0]

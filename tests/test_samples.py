@@ -27,14 +27,14 @@ PAGES = [pytest.param(page, id=page.stem) for page in samples.PAGES]
 
 def _runs(page: Path) -> bool:
     text = page.read_text()
-    fast = any(b.kind == "run" and not b.slow for b in samples.blocks(text))
+    fast = any(b.kind == "run" and not b.is_slow for b in samples.parse_blocks(text))
     return fast or "<!-- generated" in text
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_runs_or_says_why_not(page: Path) -> None:
     before = None
-    for block in samples.blocks(page.read_text()):
+    for block in samples.parse_blocks(page.read_text()):
         where = f"{page.name}, line {block.line}"
         assert block.language and block.kind, f"{where}: see docs/samples.py for what it may be"
         if block.kind == "run":
@@ -51,7 +51,9 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
 def test_every_query_is_sql_of_duckdb() -> None:
     import duckdb
 
-    texts = [block.text for page in samples.PAGES for block in samples.blocks(page.read_text())]
+    texts = [
+        block.text for page in samples.PAGES for block in samples.parse_blocks(page.read_text())
+    ]
     texts += [path.read_text() for path in (ROOT / "models" / "queries").glob("*.py")]
     texts = [text.replace("\\\n", "") for text in texts]  # (lines that a shell joins)
     found = [query for text in texts for query in re.findall(r'"(select [^"]+ from [^"]+)"', text)]
@@ -63,9 +65,9 @@ def test_every_query_is_sql_of_duckdb() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_one_that_the_parser_knows(page: Path) -> None:
-    for block in samples.blocks(page.read_text()):
+    for block in samples.parse_blocks(page.read_text()):
         if block.language == "sh":
-            for words in samples.commands(block):
+            for words in samples.parse_commands(block):
                 parsed = make_parser().parse_args(words)
                 assert parsed.command == words[0], words
 
@@ -76,7 +78,7 @@ def _generates(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if _runs(p.values[0])])  # type: ignore[arg-type]
 def test_what_starts_no_worker_prints_what_its_page_says(page: Path) -> None:
-    text, differs = samples.rerun(page.read_text(), fast=True)
+    text, differs = samples.rerun_page(page.read_text(), fast=True)
     assert not differs, "\n".join(differs)
     assert samples.regenerate(text) == text, "python -m docs.samples --fast --write renews it"
 
@@ -91,7 +93,7 @@ def test_every_generated_section_is_what_the_code_says(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_sample_prints_what_its_page_says(page: Path) -> None:
-    _, differs = samples.rerun(page.read_text(), fast=False)
+    _, differs = samples.rerun_page(page.read_text(), fast=False)
     assert not differs, "\n".join(differs)
 
 
@@ -99,20 +101,20 @@ def test_the_files_of_the_cluster_page_fit_each_other_and_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the steps make is what later commands name, and is read as it stands there."""
-    blocks = samples.blocks((ROOT / "docs" / "cluster.md").read_text())
+    blocks = samples.parse_blocks((ROOT / "docs" / "cluster.md").read_text())
     monkeypatch.chdir(tmp_path)
     for block in blocks:
         if block.kind == "file":
             Path(block.rest).write_text(block.text)
         elif block.kind == "run":
-            for words in samples.commands(block):
+            for words in samples.parse_commands(block):
                 assert main(words) == 0
     for party in "12":  # made on the other hosts
         assert main(["certs", "party", "--party", party, "--out", "."]) == 0
     assert len(ClusterConfig.load("cluster.toml").parties) == 3
     assert WorkerPolicy.load("worker.toml").load_key()
     for block in blocks:
-        for words in samples.commands(block) if block.language == "sh" else ():
+        for words in samples.parse_commands(block) if block.language == "sh" else ():
             for option, name in itertools.pairwise(words):
                 if option in ("--cluster", "--config", "--worker"):
                     assert Path(name).is_file(), words
@@ -170,7 +172,7 @@ def test_commands_order_the_programs_of_the_table(
 def test_commands_fit_a_page_of_the_site() -> None:
     """At 1200 px a line of code shows some 110 characters; what follows has to be scrolled to."""
     for page in samples.PAGES:
-        for block in samples.blocks(page.read_text()):
+        for block in samples.parse_blocks(page.read_text()):
             if block.language == "sh":
                 long = [line for line in block.text.splitlines() if len(line) > 110]
                 assert not long, (page.name, long)
@@ -238,7 +240,7 @@ def _fence(mark: str, text: str) -> str:
 )
 def test_outputs_agree_but_for_what_two_runs_cannot_share(printed: str, same: bool) -> None:
     shown = "in 1.5 ms  (1 ms .. 2 ms)\nsent  12 MB\nrounds  19 with dealing / 15 online\nx 1.00 3"
-    assert samples.alike(shown, printed) is same
+    assert samples.is_alike(shown, printed) is same
 
 
 def test_a_sample_that_is_stale_or_fails_is_told_and_renewed(

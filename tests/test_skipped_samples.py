@@ -135,7 +135,7 @@ def _run(words: list[str], folder: Path, where: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_skipped_samples_run_on_three_hosts(name: str, folder: Path) -> None:
     page = samples.ROOT / "docs" / f"{name}.md"
-    for block in samples.blocks(page.read_text()):
+    for block in samples.parse_blocks(page.read_text()):
         if block.kind != "skip" or block.rest not in REASONS:
             continue
         where = f"{page.name}, line {block.line}"
@@ -156,5 +156,5 @@ def test_skipped_samples_run_on_three_hosts(name: str, folder: Path) -> None:
 def test_what_is_left_out_still_stands_on_a_page() -> None:
     text = "".join(p.read_text() for p in (samples.ROOT / "docs").glob("*.md"))
     assert all(begin in text for begin in (*LEFT_OUT, *_BEFORE))
-    reasons = {b.rest for p in samples.PAGES for b in samples.blocks(p.read_text())}
+    reasons = {b.rest for p in samples.PAGES for b in samples.parse_blocks(p.read_text())}
     assert set(REASONS) <= reasons

@@ -66,7 +66,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
 
     parser = parsing.Parser(
         groups=listing.GROUPS,
-        prog=parsing.typed(),
+        prog=parsing.typed_command(),
         description="Secure three-party computation as TensorFlow graphs, and what it costs. "
         "`COMMAND --help` describes one command; `--flagfile FILE` reads options from a file, one "
         "on each line.",
@@ -128,7 +128,7 @@ def _add_commands(
         p = commands.add_parser(
             name,
             description=rest or summary,
-            epilog=listing.examples(name),
+            epilog=listing.format_examples(name),
             **({} if name in RENAMED else listed),
         )
         if name in wanted:
@@ -139,7 +139,7 @@ def _add_commands(
 def parse_command(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; the result can parse others, for commands that run commands."""
     parsed: argparse.Namespace = make_parser(words).parse_args(words)
-    defaults.apply(parsed)
+    defaults.apply_defaults(parsed)
     parsed.parse = parse_command
     return parsed
 
@@ -158,7 +158,7 @@ def _expand_shortcuts(words: list[str]) -> list[str]:
 
 def run() -> int:
     """Run a command as a process: `main`, with only its own lines on the terminal."""
-    from tfe_bench.cli import noise
+    from tfe_bench.cli import quiet_imports
 
     if sys.stderr is None:  # closed: errors are not read, and no file may get its number
         _redirect_to_null(2)
@@ -179,7 +179,7 @@ def run() -> int:
         line_buffering=bool(before.line_buffering),
     )
     if "--debug" not in sys.argv:
-        noise.quiet()
+        quiet_imports.install_quiet_import()
     try:
         return main()
     except BrokenPipeError:

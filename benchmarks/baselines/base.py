@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tfe_bench.benchmarks.table import clean
+from tfe_bench.benchmarks.table import strip_control
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.links import Links, NoNamespaces
 from tfe_bench.errors import UsageError, check_range
@@ -57,7 +57,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BaselineResult:
     """What a baseline took.
 
     Attributes:
@@ -76,7 +76,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Missing:
+class UnavailableBaseline:
     """Why there is no figure."""
 
     reason: str
@@ -87,16 +87,16 @@ class Baseline(Protocol):
 
     name: str
 
-    def available(self) -> Missing | None:
+    def find_obstacle(self) -> UnavailableBaseline | None:
         """None if it can be run, else why not."""
         ...
 
-    def run(self, request: Request) -> Measured | Missing:
+    def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
         """Runs the work; never raises for what is the baseline's fault."""
         ...
 
 
-class InEnvironment:
+class VenvBaseline:
     """A system that is a Python package in a virtual environment of its own.
 
     Args:
@@ -117,22 +117,26 @@ class InEnvironment:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def available(self) -> Missing | None:
+    def find_obstacle(self) -> UnavailableBaseline | None:
         """None if the environment has the package."""
-        python = python_of(self._folder, self.option, self.hint)
-        if isinstance(python, Missing):
+        python = find_python(self._folder, self.option, self.hint)
+        if isinstance(python, UnavailableBaseline):
             return python
-        if isinstance(call([str(python), "-c", f"import {self.package}"], 120.0), Missing):
-            return Missing(f"not found: {self._folder} has no package {self.name}{self.hint}")
+        if isinstance(
+            run_process([str(python), "-c", f"import {self.package}"], 120.0), UnavailableBaseline
+        ):
+            return UnavailableBaseline(
+                f"not found: {self._folder} has no package {self.name}{self.hint}"
+            )
         return None
 
-    def run(self, request: Request) -> Measured | Missing:
+    def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
         """Runs the work in the environment."""
-        python = python_of(self._folder, self.option)
-        if isinstance(python, Missing):
+        python = find_python(self._folder, self.option)
+        if isinstance(python, UnavailableBaseline):
             return python
-        missing = None if self.on_networks else only_local(self.name, request)
-        missing = missing or (None if self.scripts else no_join(self.name, request))
+        missing = None if self.on_networks else refuse_networks(self.name, request)
+        missing = missing or (None if self.scripts else refuse_join(self.name, request))
         if missing is not None:
             return missing
         name = self.scripts.get(request.workload, f"{self.package}_run.py")
@@ -140,29 +144,33 @@ class InEnvironment:
         return run_script(python, script, request)
 
 
-def only_local(name: str, request: Request) -> Missing | None:
+def refuse_networks(name: str, request: Request) -> UnavailableBaseline | None:
     """Refuses networks that are not imposed on baselines."""
     if request.profile == "local":
         return None
-    return Missing(f"the profile {request.profile!r} is not imposed on {name}: local only")
+    return UnavailableBaseline(
+        f"the profile {request.profile!r} is not imposed on {name}: local only"
+    )
 
 
-def no_join(name: str, request: Request) -> Missing | None:
+def refuse_join(name: str, request: Request) -> UnavailableBaseline | None:
     """Refuses joins, for which few systems have a program."""
-    return Missing(f"{name} brings no join") if request.workload == "join" else None
+    return UnavailableBaseline(f"{name} brings no join") if request.workload == "join" else None
 
 
-def python_of(folder: Path | None, option: str, hint: str = "") -> Path | Missing:
+def find_python(folder: Path | None, option: str, hint: str = "") -> Path | UnavailableBaseline:
     """The interpreter of a virtual environment."""
     if folder is None:
-        return Missing(f"not found: no {option} DIR was given{hint}")
+        return UnavailableBaseline(f"not found: no {option} DIR was given{hint}")
     python = folder / "bin" / "python"
     if not python.is_file() or not os.access(python, os.X_OK):
-        return Missing(f"not found: {folder} has no bin/python")
+        return UnavailableBaseline(f"not found: {folder} has no bin/python")
     return python
 
 
-def run_script(python: Path, script: Path, request: Request) -> Measured | Missing:
+def run_script(
+    python: Path, script: Path, request: Request
+) -> BaselineResult | UnavailableBaseline:
     """Runs a script in a baseline's environment: the request as JSON in, one JSON object out.
 
     The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.  For a
@@ -177,45 +185,45 @@ def run_script(python: Path, script: Path, request: Request) -> Measured | Missi
                 links = stack.enter_context(contextlib.closing(Links(profile)))
             except NoNamespaces as error:
                 reason = f"the profile {request.profile!r} cannot be imposed on it: {error}"
-                return Missing(reason)
+                return UnavailableBaseline(reason)
             spaces = links.namespaces
             given |= {"hosts": links.hosts[:3], "namespaces": spaces}
         command = [str(python), str(script)]
-        done = call(command, request.timeout, json.dumps(given), pass_fds=spaces)
-    if isinstance(done, Missing):
+        done = run_process(command, request.timeout, json.dumps(given), pass_fds=spaces)
+    if isinstance(done, UnavailableBaseline):
         return done
     lines = [line for line in done.splitlines() if line.strip()]
     try:
-        return measured(json.loads(lines[-1]), request)
+        return parse_answer(json.loads(lines[-1]), request)
     except (IndexError, ValueError, RecursionError, TypeError, KeyError):
-        return Missing("failed: it printed no result")
+        return UnavailableBaseline("failed: it printed no result")
 
 
-def measured(given: Mapping[str, Any], request: Request) -> Measured:
+def parse_answer(answer: Mapping[str, Any], request: Request) -> BaselineResult:
     """A script's answer.
 
     Raises:
         ValueError, TypeError, KeyError: it does not fit.
     """
-    seconds = tuple(float(t) for t in given["seconds"])
+    seconds = tuple(float(t) for t in answer["seconds"])
     if len(seconds) != request.repeat or not all(math.isfinite(t) and t >= 0 for t in seconds):
         raise ValueError("seconds")
-    sent, correct = given.get("bytes_sent"), given.get("correct")
+    sent, correct = answer.get("bytes_sent"), answer.get("correct")
     if sent is not None and (isinstance(sent, bool) or not isinstance(sent, int) or sent < 0):
         raise ValueError("bytes_sent")
     if correct is not None and not isinstance(correct, bool):
         raise ValueError("correct")
-    version, setting = (clean(str(given[k]))[:120] for k in ("version", "setting"))
-    return Measured(seconds, sent, correct, version, setting)
+    version, setting = (strip_control(str(answer[k]))[:120] for k in ("version", "setting"))
+    return BaselineResult(seconds, sent, correct, version, setting)
 
 
-def call(
+def run_process(
     command: Sequence[str],
     timeout: float,
-    given: str = "",
+    standard_input: str = "",
     folder: Path | None = None,
     pass_fds: Sequence[int] = (),
-) -> str | Missing:
+) -> str | UnavailableBaseline:
     """What a command prints; its whole process group ends with the time limit or with Ctrl-C."""
     # A baseline's Python must not find our packages.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -233,23 +241,23 @@ def call(
             pass_fds=pass_fds,
         )
     except OSError as error:
-        return Missing(f"not found: {command[0]} cannot be run ({error.strerror})")
+        return UnavailableBaseline(f"not found: {command[0]} cannot be run ({error.strerror})")
     try:
-        out, err = process.communicate(given, timeout)
+        out, err = process.communicate(standard_input, timeout)
     except subprocess.TimeoutExpired:
-        _end(process)
-        return Missing(f"failed: not done after {timeout:g} s")
+        _end_process(process)
+        return UnavailableBaseline(f"failed: not done after {timeout:g} s")
     except BaseException:
-        _end(process)
+        _end_process(process)
         raise
     if process.returncode:
         said = [line.strip() for line in (err or out).splitlines() if line.strip()]
-        last = clean(said[-1])[:160] if said else "nothing was said"
-        return Missing(f"failed: exit code {process.returncode}, {last}")
+        last = strip_control(said[-1])[:160] if said else "nothing was said"
+        return UnavailableBaseline(f"failed: exit code {process.returncode}, {last}")
     return out[-_LONGEST:]
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end_process(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

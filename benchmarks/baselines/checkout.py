@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfe_bench.benchmarks.baselines.base import Missing, call
+from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, run_process
 from tfe_bench.errors import UsageError
 
 _RUNNER = "tfe_bench.tf_encrypted.checkout"
@@ -63,7 +63,7 @@ OUTCOMES = ("passed", "refused", "failed", "stopped", "skipped")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TestOutcome:
     """What became of one test.
 
     Attributes:
@@ -95,24 +95,28 @@ def check_source(source: Path) -> Path:
     return source.resolve()
 
 
-def files(source: Path) -> list[Path]:
+def list_test_files(source: Path) -> list[Path]:
     """The test files: of ABY3 and of Keras."""
     return sorted(file for pattern in _TESTS for file in source.glob(pattern))
 
 
-def run_tests(source: Path, only: Sequence[str], seconds: int) -> Iterator[Outcome]:
+def run_tests(source: Path, only: Sequence[str], seconds: int) -> Iterator[TestOutcome]:
     """Runs tests here, a process for each file.
 
     Args:
         only: parts of tests' names; all unless given.
         seconds: of each test at most.
     """
-    for file in files(source):
+    for file in list_test_files(source):
         command = [sys.executable, "-m", _RUNNER, str(source), str(file)]
         command += ["--seconds", str(seconds), "--only", *only]
         name = str(file.relative_to(source / "tf_encrypted")).removesuffix("_test.py")
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_quiet()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=_quiet_environment(),
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -120,16 +124,18 @@ def run_tests(source: Path, only: Sequence[str], seconds: int) -> Iterator[Outco
                     found = json.loads(line)
                     test = str(found["test"]).rpartition(".")[2]
                     words = str(found["words"])
-                    yield Outcome(name, test, found["outcome"], float(found["seconds"]), words)
+                    yield TestOutcome(name, test, found["outcome"], float(found["seconds"]), words)
         if process.returncode:
-            yield Outcome(name, "(the file)", "failed", 0.0, f"it ended with {process.returncode}")
+            yield TestOutcome(
+                name, "(the file)", "failed", 0.0, f"it ended with {process.returncode}"
+            )
 
 
-def _quiet() -> dict[str, str]:
+def _quiet_environment() -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def programs(parts: Sequence[str]) -> list[str]:
+def select_programs(parts: Sequence[str]) -> list[str]:
     """The example programs whose names have one of these parts; all if there are none.
 
     Raises:
@@ -141,17 +147,19 @@ def programs(parts: Sequence[str]) -> list[str]:
     return [name for name in PROGRAMS if not parts or any(part in name for part in parts)]
 
 
-def run_here(source: Path, program: str, timeout: float) -> dict[str, float] | Missing:
+def run_with_tfe_bench(
+    source: Path, program: str, timeout: float
+) -> dict[str, float] | UnavailableBaseline:
     """The times that an example program prints here, by its tags."""
     file, *arguments = PROGRAMS[program]
     command = [sys.executable, "-m", _RUNNER, str(source), str(source / file)]
     command += ["--script", *arguments, "--config", "local"]
-    return _times(call(command, timeout))
+    return _parse_times(run_process(command, timeout))
 
 
-def run_there(
+def run_with_tf_encrypted(
     source: Path, python: Path, program: str, timeout: float
-) -> dict[str, float] | Missing:
+) -> dict[str, float] | UnavailableBaseline:
     """The times that it prints with tf-encrypted itself: its players on this host."""
     file, *arguments = PROGRAMS[program]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -166,7 +174,7 @@ def run_there(
             stack.callback(process.kill)
         command = [str(python), "-c", _SCRIPT, str(source / file)]
         command += [*arguments, "--config", str(config)]
-        return _times(call(command, timeout, folder=Path(folder)))
+        return _parse_times(run_process(command, timeout, folder=Path(folder)))
 
 
 def _free_port() -> int:
@@ -175,11 +183,11 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _times(printed: str | Missing) -> dict[str, float] | Missing:
-    if isinstance(printed, Missing):
+def _parse_times(printed: str | UnavailableBaseline) -> dict[str, float] | UnavailableBaseline:
+    if isinstance(printed, UnavailableBaseline):
         return printed
     found = {m["tag"]: float(m["seconds"]) for m in _TIME.finditer(printed)}
     steps = re.findall(r"([0-9.]+) s a step|time: ([0-9.]+)", printed)
     if steps:
         found["a step"] = float(next(filter(None, steps[-1])))
-    return found or Missing("failed: it printed no time")
+    return found or UnavailableBaseline("failed: it printed no time")

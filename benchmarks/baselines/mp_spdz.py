@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from tfe_bench.benchmarks.baselines.base import (
-    Measured,
-    Missing,
+    BaselineResult,
     Request,
-    call,
-    no_join,
-    only_local,
+    UnavailableBaseline,
+    refuse_join,
+    refuse_networks,
+    run_process,
 )
 
 _PROGRAM: Final = "replicated-ring-party.x"
@@ -42,50 +42,52 @@ class MpSpdz:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def available(self) -> Missing | None:
+    def find_obstacle(self) -> UnavailableBaseline | None:
         """None if the folder has what is needed."""
         if self._folder is None:
-            return Missing("not found: no --mp-spdz DIR was given")
+            return UnavailableBaseline("not found: no --mp-spdz DIR was given")
         for name in ("compile.py", _PROGRAM, "Scripts/ring.sh"):
             if not (self._folder / name).is_file():
-                return Missing(f"not found: {self._folder} has no {name}")
+                return UnavailableBaseline(f"not found: {self._folder} has no {name}")
         return None
 
-    def run(self, request: Request) -> Measured | Missing:
+    def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
         """Compiles the work with 64-bit shares and runs it; its program is removed again."""
-        missing = only_local(self.name, request) or no_join(self.name, request)
-        missing = missing or self.available()
+        missing = refuse_networks(self.name, request) or refuse_join(self.name, request)
+        missing = missing or self.find_obstacle()
         if missing is not None or self._folder is None:
-            return missing or Missing("not found")
+            return missing or UnavailableBaseline("not found")
         name = f"tfe_bench_{os.getpid()}"
         source = self._folder / "Programs" / "Source" / f"{name}.mpc"
         try:
             source.parent.mkdir(parents=True, exist_ok=True)
             source.write_text(_SOURCES[request.workload].format(n=request.n), encoding="ascii")
-            return self._measure(self._folder, name, request)
+            return self._compile_and_run(self._folder, name, request)
         except OSError as error:
-            return Missing(f"failed: {source} cannot be written ({error.strerror})")
+            return UnavailableBaseline(f"failed: {source} cannot be written ({error.strerror})")
         finally:
             for folder, pattern in (("Source", "mpc"), ("Bytecode", "bc"), ("Schedules", "sch")):
                 for left in (self._folder / "Programs" / folder).glob(f"{name}*.{pattern}"):
                     left.unlink(missing_ok=True)
 
-    def _measure(self, folder: Path, name: str, request: Request) -> Measured | Missing:
-        compiled = call(["./compile.py", "-R", "64", name], request.timeout, folder=folder)
-        if isinstance(compiled, Missing):
+    def _compile_and_run(
+        self, folder: Path, name: str, request: Request
+    ) -> BaselineResult | UnavailableBaseline:
+        compiled = run_process(["./compile.py", "-R", "64", name], request.timeout, folder=folder)
+        if isinstance(compiled, UnavailableBaseline):
             return compiled
         seconds: list[float] = []
         sent: int | None = None
         for _ in range(request.repeat):
-            out = call(["Scripts/ring.sh", name], request.timeout, folder=folder)
-            if isinstance(out, Missing):
+            out = run_process(["Scripts/ring.sh", name], request.timeout, folder=folder)
+            if isinstance(out, UnavailableBaseline):
                 return out
             timed = _TIME.search(out)
             if timed is None:
-                return Missing("failed: it printed no Time1")
+                return UnavailableBaseline("failed: it printed no Time1")
             seconds.append(float(timed[1]))
             total = _SENT.search(out)
             if total is not None:  # of the whole program, its inputs too
                 sent = round(float(total[1]) * 1e6)
         setting = "replicated-ring-party, 64-bit ring, three processes, its TLS"
-        return Measured(tuple(seconds), sent, None, "as built", setting)
+        return BaselineResult(tuple(seconds), sent, None, "as built", setting)

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from types import MappingProxyType
 
-from tfe_bench.benchmarks.baselines.base import InEnvironment, Missing, call
+from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, VenvBaseline, run_process
 
 PACKAGE = "spu==0.9.5"
 _INSTALL_SECONDS = 1800.0
 
 
-class Spu(InEnvironment):
+class Spu(VenvBaseline):
     """SPU's runtime in three processes over TCP, without TLS, on links of the profile.
 
     A join is its PSI between two owners, who both learn which rows match.
@@ -32,20 +32,22 @@ class Spu(InEnvironment):
         super().__init__(folder)
         self._install = install
 
-    def available(self) -> Missing | None:
+    def find_obstacle(self) -> UnavailableBaseline | None:
         """None if the environment has the package."""
         failed = None
         if self._install and self._folder is not None:
-            failed = self._make(self._folder)
-        return failed or super().available()
+            failed = self._create_environment(self._folder)
+        return failed or super().find_obstacle()
 
-    def _make(self, folder: Path) -> Missing | None:
+    def _create_environment(self, folder: Path) -> UnavailableBaseline | None:
         if not (folder / "bin" / "python").exists():
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                return Missing(f"not installed: {folder} exists and is no virtual environment")
-            made = call([sys.executable, "-m", "venv", str(folder)], 300.0)
-            if isinstance(made, Missing):
+                return UnavailableBaseline(
+                    f"not installed: {folder} exists and is no virtual environment"
+                )
+            made = run_process([sys.executable, "-m", "venv", str(folder)], 300.0)
+            if isinstance(made, UnavailableBaseline):
                 return made
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE]
-        done = call(pip, _INSTALL_SECONDS)
-        return done if isinstance(done, Missing) else None
+        done = run_process(pip, _INSTALL_SECONDS)
+        return done if isinstance(done, UnavailableBaseline) else None

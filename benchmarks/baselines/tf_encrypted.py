@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tfe_bench.benchmarks.baselines.base import InEnvironment
+from tfe_bench.benchmarks.baselines.base import VenvBaseline
 
 
-class TfEncrypted(InEnvironment):
+class TfEncrypted(VenvBaseline):
     """TF Encrypted with all parties in one process."""
 
     name, package, option = "tf-encrypted", "tf_encrypted", "--tf-encrypted-env"

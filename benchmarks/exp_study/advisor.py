@@ -18,7 +18,7 @@ WORST = 0.01
 
 
 @dataclass(frozen=True)
-class Advice:
+class FormAdvice:
     """A form that covers a range, and what it costs.
 
     Attributes:
@@ -37,7 +37,7 @@ class Advice:
     seconds: dict[str, float]
 
 
-def candidates() -> list[Form]:
+def list_candidates() -> list[Form]:
     """Every form that exists, but for other numbers of squarings."""
     found = []
     for ring in (64, 128):
@@ -47,14 +47,14 @@ def candidates() -> list[Form]:
                     form = Form(method, ring, clamp, softmax=softmax)
                     try:
                         form.cost(1)
-                        form.covered()
+                        form.useful_range()
                     except UsageError:
                         continue
                     found.append(form)
     return found
 
 
-def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[Advice]:
+def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[FormAdvice]:
     """Forms that cover [low, high] with a relative error below 1 %, cheapest at `level` first.
 
     Raises:
@@ -64,8 +64,8 @@ def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[
         raise UsageError(f"A range is LOW <= HIGH, both finite. Received: {low:g} {high:g}.")
     check_range("n", n, 1)
     found = []
-    for form in candidates():
-        first, last = form.covered()
+    for form in list_candidates():
+        first, last = form.useful_range()
         if not first <= low <= high <= last:
             continue
         error = float(form.relative_error(np.array([low, high])).max())
@@ -74,7 +74,7 @@ def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[
         cost = form.cost(n)
         sent = tuple(bits // 8 for bits in cost.by_party(0))
         found.append(
-            Advice(
+            FormAdvice(
                 form,
                 first,
                 last,
@@ -89,31 +89,31 @@ def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[
     return found
 
 
-def sentence(low: float, high: float, n: int = 10_000, level: Profile = LEVELS[2]) -> str:
+def advice_sentence(low: float, high: float, n: int = 10_000, level: Profile = LEVELS[2]) -> str:
     """One line: what to take for a range."""
-    found = advise(low, high, n, level)
+    found = rank_forms(low, high, n, level)
     where = f"x in [{low:g}, {high:g}]"
     if not found:
         return f"{where}: no form covers it; clamp or scale x first."
     best = found[0]
-    text = f"{where}: {_described(best, n)}"
+    text = f"{where}: {_describe_advice(best, n)}"
     finer = next((a for a in found if a.form.ring_bits == 128 and a.error < best.error), None)
     if best.form.ring_bits == 64 and finer is not None:
-        text += f"; where more digits are wanted, {_described(finer, n)}"
+        text += f"; where more digits are wanted, {_describe_advice(finer, n)}"
     return text + "."
 
 
-def sentences() -> list[str]:
+def advice_sentences() -> list[str]:
     """A line for each of some ranges."""
-    return [sentence(*limits) for limits in RANGES]
+    return [advice_sentence(*limits) for limits in RANGES]
 
 
-def _described(a: Advice, n: int) -> str:
+def _describe_advice(a: FormAdvice, n: int) -> str:
     return (
         f"{a.form.name} in the ring of {a.form.ring_bits} bits ({a.bytes_total / n:.0f} B in all "
-        f"per element, {_rounds(a.rounds)}, error {a.error:.0e} and {a.form.fxp} bits)"
+        f"per element, {_format_rounds(a.rounds)}, error {a.error:.0e} and {a.form.fxp} bits)"
     )
 
 
-def _rounds(count: int) -> str:
+def _format_rounds(count: int) -> str:
     return f"{count} round" + "s" * (count != 1)

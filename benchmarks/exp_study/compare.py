@@ -12,7 +12,7 @@ from tfe_bench.benchmarks.exp_study.grid import NAMES
 from tfe_bench.benchmarks.exp_study.levels import CLOSED_FORM, LEVELS, MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.measurement import Measurement
 from tfe_bench.benchmarks.exp_study.published import Published
-from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, Study, Timed
+from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, Study, TimePoint
 from tfe_bench.benchmarks.workloads.links import PAIRS as PAIRS_OF_WORKERS
 from tfe_bench.cluster.profiles import Profile
 
@@ -47,9 +47,9 @@ def exp_rows(study: Study) -> list[Row]:
     """
     rows = []
     for form, measurements in study.measurements.items():
-        by_level = {level: study.times(form, level) for level in LEVELS}
+        by_level = {level: study.times_at_level(form, level) for level in LEVELS}
         for i, m in enumerate(measurements):
-            own = Timed(m.n, m.median, MEASURED, math.nan, len(m.seconds))
+            own = TimePoint(m.n, m.median, MEASURED, math.nan, len(m.seconds))
             rows.append(_exp_row(form, m, LOCAL, own, ""))
             for level, times in by_level.items():
                 at = study.levels[level.name] if times[i].source == MEASURED else None
@@ -82,7 +82,7 @@ _LEFT_BLANK = dict.fromkeys(
 )
 
 
-def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
+def _make_row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
     """A line of exp.csv, blank where `more` says nothing."""
     return {
         **_form_columns(form),
@@ -96,7 +96,7 @@ def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more:
     }
 
 
-def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) -> Row:
+def _exp_row(form: Form, m: Measurement, level: str, time: TimePoint, links: str) -> Row:
     measured = {
         "rounds": m.rounds,
         "rounds_ahead": m.rounds_ahead,
@@ -108,14 +108,14 @@ def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) ->
         "predicted_over_measured": "" if math.isnan(time.ratio) else time.ratio,
         "links": links,
     }
-    return _row(form, m.n, level, m.sent, MEASURED, measured)
+    return _make_row(form, m.n, level, m.sent, MEASURED, measured)
 
 
 def _closed_form_row(form: Form, n: int) -> Row:
     cost = form.cost(n)
     sent = [bits // 8 for bits in cost.by_party(0)]
     declared = {"rounds": cost.with_dealing, "rounds_ahead": cost.rounds, "repeat": 0}
-    return _row(form, n, "", sent, CLOSED_FORM, declared)
+    return _make_row(form, n, "", sent, CLOSED_FORM, declared)
 
 
 def level_rows(study: Study) -> list[Row]:
@@ -153,7 +153,7 @@ def level_rows(study: Study) -> list[Row]:
 def level_ratios(study: Study, name: str) -> list[float]:
     """Predicted over measured, of every time that was measured at a level."""
     level = next(v for v in LEVELS if v.name == name)
-    every = (t.ratio for form in study.main for t in study.times(form, level))
+    every = (t.ratio for form in study.main_forms for t in study.times_at_level(form, level))
     return [ratio for ratio in every if not math.isnan(ratio)]
 
 
@@ -189,10 +189,10 @@ def fit_rows(study: Study) -> list[Row]:
     Beside a line through times measured at a level stands the model's, over the same sizes.
     """
     rows = []
-    for form in study.main:
+    for form in study.main_forms:
         for quantity in QUANTITIES:
-            fit, model = study.fit(form, quantity), study.model_fit(form, quantity)
-            source = study.source(form, quantity)
+            fit, model = study.fit_quantity(form, quantity), study.model_fit(form, quantity)
+            source = study.quantity_source(form, quantity)
             measured = source == MEASURED and model is not None
             rows.append(
                 {
@@ -216,13 +216,13 @@ def compare_rows(study: Study) -> list[Row]:
     rows = []
     for form, method in PAIRS:
         if form in study.measurements:
-            rows += _pair(study, form, published.columns()[method])
+            rows += _compare_with_method(study, form, published.published_columns()[method])
     return rows
 
 
-def _pair(study: Study, form: Form, theirs: Published) -> list[Row]:
+def _compare_with_method(study: Study, form: Form, theirs: Published) -> list[Row]:
     per_party = study.bytes_per_element(form)
-    largest, accuracy = study.largest(form), study.accuracy[form]
+    largest, accuracy = study.largest_measurement(form), study.accuracy[form]
     each, rounds = theirs.bytes_per_element, theirs.rounds
     # metric, ours, theirs, note
     measured: list[tuple[str, float, float, str]] = [
@@ -238,23 +238,23 @@ def _pair(study: Study, form: Form, theirs: Published) -> list[Row]:
     for name in ("mse", "mae", "mape"):
         ours, other = getattr(accuracy, name), getattr(theirs, name)
         measured.append((f"{name} on [-20, 20]", ours, other, rounded))
-    if form in study.main:
-        a, b = study.memory(form), theirs.memory
+    if form in study.main_forms:
+        a, b = study.fit_memory(form), theirs.memory
         measured += [
             ("memory slope, kB per element", a.a, b.a, "largest worker"),
             ("memory intercept, kB", a.b, b.b, "ours holds TensorFlow"),
         ]
     rows = [(metric, a, b, MEASURED, note) for metric, a, b, note in measured]
-    if form in study.main:
-        rows += [_at_level(study, form, theirs, v) for v in LEVELS if v.name in theirs.times]
-    return [_compared(form, theirs.method, *row) for row in rows]
+    if form in study.main_forms:
+        rows += [_time_at_level(study, form, theirs, v) for v in LEVELS if v.name in theirs.times]
+    return [_comparison_row(form, theirs.method, *row) for row in rows]
 
 
-def _at_level(
+def _time_at_level(
     study: Study, form: Form, theirs: Published, level: Profile
 ) -> tuple[str, float, float, str, str]:
     quantity = f"seconds_{level.name}"
-    source = study.source(form, quantity)
+    source = study.quantity_source(form, quantity)
     how = source.upper()
     if source == MEASURED:
         sizes = [t.n for t in study.fitted_times(form, level)]
@@ -262,14 +262,14 @@ def _at_level(
         how = f"measured ({links}; n = {sizes[0]:,} to {sizes[-1]:,})"
     return (
         f"seconds per element at {level.name}",
-        study.fit(form, quantity).a,
+        study.fit_quantity(form, quantity).a,
         theirs.times[level.name].a,
         source,
         f"{level.text}; ours {how}, published measured on shaped links",
     )
 
 
-def _compared(
+def _comparison_row(
     form: Form, method: str, metric: str, ours: float, other: float, source: str, note: str
 ) -> Row:
     more = metric in _MORE
@@ -293,20 +293,20 @@ def _compared(
 AXES = ("bytes", "rounds", "range\nscore", "MAPE", "memory\nslope", "net2 time\nslope")
 
 
-def radar(study: Study) -> dict[str, tuple[float, ...]]:
+def radar_scores(study: Study) -> dict[str, tuple[float, ...]]:
     """Six scores by label, 1 for the best: 1 / (1 + log10(how many times worse than the best))."""
     figures: dict[str, tuple[float, ...]] = {}
-    for form in study.main:
+    for form in study.main_forms:
         a = study.accuracy[form]
         figures[form.label] = (
             max(study.bytes_per_element(form)),
-            study.largest(form).rounds,
+            study.largest_measurement(form).rounds,
             1 / max(a.mean6, 1e-9),
             a.mape,
-            study.memory(form).a,
-            study.fit(form, "seconds_net2").a,
+            study.fit_memory(form).a,
+            study.fit_quantity(form, "seconds_net2").a,
         )
-    for method, column in published.columns().items():
+    for method, column in published.published_columns().items():
         figures[f"published {method}"] = (
             column.bytes_per_element,
             column.rounds,

@@ -27,7 +27,7 @@ class Fit:
     points: int
 
 
-def line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
+def fit_line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
     """The least-squares line through (n, y).
 
     Raises:

@@ -94,7 +94,7 @@ class Form:
             exp, x, self.method, self.clamp, iterations=self.iterations, softmax=self.softmax
         )
 
-    def _parameters(self) -> exponential.ExpForm:
+    def _choose_exp_form(self) -> exponential.ExpForm:
         from tfe_bench.protocols.functions import exponential
 
         return exponential.choose_form(
@@ -103,10 +103,10 @@ class Form:
 
     def valid_range(self) -> tuple[float, float]:
         """The x for which exp is computed, as declared; a clamp decides what comes outside."""
-        own = self._parameters()
+        own = self._choose_exp_form()
         return own.lowest_input, own.highest_input
 
-    def covered(self) -> tuple[float, float]:
+    def useful_range(self) -> tuple[float, float]:
         """The x with a useful result: any lower x too where a clamp gives it less than an ulp."""
         low, high = self.valid_range()
         vanishes = math.exp(max(low, -700.0)) <= 2.0**-self.fxp
@@ -118,7 +118,7 @@ class Form:
             return np.full_like(x, _RELATIVE[self.ring_bits][self.method])
         return np.minimum(x**2 / 2.0 ** (self.iterations + 1), 1.0)
 
-    def tolerance(self, x: Reals) -> Reals:
+    def error_tolerance(self, x: Reals) -> Reals:
         """How far a result for x of the valid range may be from exp(x) to be called correct.
 
         Twice the declared relative error, and four units of the last place (of taylor 2 * 2^k).
@@ -129,7 +129,7 @@ class Form:
 
     def failure_probability(self) -> float:
         """Of one element of the valid range, as declared."""
-        return self._parameters().failure_probability
+        return self._choose_exp_form().failure_probability
 
 
 def main_forms() -> list[Form]:
@@ -137,7 +137,7 @@ def main_forms() -> list[Form]:
     return [Form(method, ring) for ring in (64, 128) for method in METHODS]
 
 
-def variants(quick: bool = False) -> list[Form]:
+def variant_forms(quick: bool = False) -> list[Form]:
     """Other clamps, the softmax ranges, and other numbers of squarings."""
     found = [Form("prime", 128, "low"), Form("prime", 128, "both")]
     found += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]

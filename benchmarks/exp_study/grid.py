@@ -51,7 +51,7 @@ class Accuracy:
         return float(np.mean(self.shares))
 
 
-def points(float32: bool = False) -> Reals:
+def grid_points(float32: bool = False) -> Reals:
     """The points of RANGE, then those of ERROR_RANGE, [2 * POINTS].
 
     Args:
@@ -61,7 +61,7 @@ def points(float32: bool = False) -> Reals:
     return both.astype(np.float32).astype(np.float64) if float32 else both
 
 
-def measure(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
+def score_accuracy(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
     """Scores what came back for `points()`.
 
     Args:
@@ -84,8 +84,8 @@ def measure(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
         mse=float(np.mean(ae[narrow] ** 2)),
         mae=float(np.mean(ae[narrow])),
         mape=float(np.mean(ape[narrow])),
-        max_ape=_max(ape[wide][inside]),
-        max_ae_below_zero=_max(ae[wide][below]),
+        max_ape=_max_or_nan(ape[wide][inside]),
+        max_ae_below_zero=_max_or_nan(ae[wide][below]),
         first=float(good.min()) if good.size else float("nan"),
         last=float(good.max()) if good.size else float("nan"),
         x=x[wide],
@@ -93,5 +93,5 @@ def measure(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
     )
 
 
-def _max(values: Reals) -> float:
+def _max_or_nan(values: Reals) -> float:
     return float(values.max()) if values.size else float("nan")

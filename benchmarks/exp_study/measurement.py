@@ -11,8 +11,8 @@ import numpy as np
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.fields import PerParty
-from tfe_bench.benchmarks.prediction import modeled_seconds, total_rounds, turn_seconds
-from tfe_bench.benchmarks.realized import Realized
+from tfe_bench.benchmarks.measured_links import MeasuredLinks
+from tfe_bench.benchmarks.prediction import modeled_seconds, run_seconds, total_rounds
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -27,7 +27,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def realized(self) -> Realized | None:
+    def realized(self) -> MeasuredLinks | None:
         """What the links were found to hold; None where nothing is shaped."""
         ...
 
@@ -63,40 +63,40 @@ class Measurement:
         """Of the seconds."""
         return statistics.median(self.seconds)
 
-    def modeled(self, level: Profile) -> float:
+    def modeled_seconds(self, level: Profile) -> float:
         """Seconds at a network level, modeled; of a local measurement."""
         return modeled_seconds(level, self.median, self.rounds, self.sent)
 
     @property
-    def as_declared(self) -> bool:
+    def matches_declared_cost(self) -> bool:
         """Whether bytes and rounds are what the closed form says."""
         cost = self.form.cost(self.n)
         declared = (cost.by_party(0), cost.rounds, cost.with_dealing)
         return (tuple(8 * b for b in self.sent), self.rounds_ahead, self.rounds) == declared
 
 
-def inputs(form: Form, x: Any) -> dict[str, PrivateInput]:
+def encode_inputs(form: Form, x: Any) -> dict[str, PrivateInput]:
     """x, encoded for the program "exp"."""
     point = FixedPoint(form.fxp, form.ring_bits)
     return {"x": PrivateInput(point.encode(x), form.fxp, point.limbs)}
 
 
-def decoded(form: Form, result: JobResult) -> Any:
+def decode_result(form: Form, result: JobResult) -> Any:
     """exp(x) as float64."""
     bits = result.fractional_bits["y"]
     return FixedPoint(bits, 64 * result.limbs["y"]).decode(result.outputs["y"])
 
 
-def usual_range(form: Form) -> tuple[float, float]:
+def drawing_range(form: Form) -> tuple[float, float]:
     """The declared range within that of the accuracy points: where x is drawn from."""
     low, high = form.valid_range()
     return max(grid.RANGE[0], low), min(grid.RANGE[1], high)
 
 
-def measure(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
+def measure_form(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
     """Runs a form on n points of its range, `repeat` times."""
-    x = np.linspace(*usual_range(form), n)
-    result = cluster.run("exp", {**form.parameters, "repeat": repeat}, inputs(form, x))
+    x = np.linspace(*drawing_range(form), n)
+    result = cluster.run("exp", {**form.parameters, "repeat": repeat}, encode_inputs(form, x))
     measured = result.measured
     with_dealing, online = total_rounds(measured)
     a, b, c = measured
@@ -106,20 +106,20 @@ def measure(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
         sent=(sum(a["payload"]), sum(b["payload"]), sum(c["payload"])),
         rounds=with_dealing,
         rounds_ahead=online,
-        peak_rss=(_peak(a), _peak(b), _peak(c)),
+        peak_rss=(_peak_bytes(a), _peak_bytes(b), _peak_bytes(c)),
         growth=(a["peak_memory"], b["peak_memory"], c["peak_memory"]),
-        seconds=tuple(turn_seconds(measured)),
+        seconds=tuple(run_seconds(measured)),
     )
 
 
-def _peak(measured: dict[str, Any]) -> int:
+def _peak_bytes(measured: dict[str, Any]) -> int:
     return int(measured["idle_memory"]) + int(measured["peak_memory"])
 
 
-def accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accuracy:
+def measure_accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accuracy:
     """Runs a form on the points of `grid`."""
-    x = grid.points(float32)
+    x = grid.grid_points(float32)
     parameters = {**form.parameters, "repeat": 1, "warm_up": 0}
-    y = decoded(form, cluster.run("exp", parameters, inputs(form, x)))
+    y = decode_result(form, cluster.run("exp", parameters, encode_inputs(form, x)))
     # Against the points that were meant, as in the published benchmark: an input's rounding counts.
-    return grid.measure(grid.points(), y, form.valid_range())
+    return grid.score_accuracy(grid.grid_points(), y, form.valid_range())

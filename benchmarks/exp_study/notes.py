@@ -8,13 +8,15 @@ from tfe_bench.benchmarks.exp_study.levels import LEVELS
 from tfe_bench.benchmarks.exp_study.study import Study
 
 
-def notes(study: Study) -> list[str]:
+def collect_notes(study: Study) -> list[str]:
     """What a reader must know, contradictions of the published figures included."""
     every = [study.measurements, *(at.measurements for at in study.levels.values())]
-    declared = all(m.as_declared for forms in every for rows in forms.values() for m in rows)
+    declared = all(
+        m.matches_declared_cost for forms in every for rows in forms.values() for m in rows
+    )
     found = [
         published.CAVEAT,
-        *_notes_on_times(study),
+        *_time_notes(study),
         "Rounds and bytes are measured at the channel"
         + (
             " and equal the declared closed form in every measurement."
@@ -31,10 +33,10 @@ def notes(study: Study) -> list[str]:
     ]
     if study.cut:
         found.append("Sizes left out: " + "; ".join(study.cut) + ".")
-    return found + published.contradictions()
+    return found + published.find_contradictions()
 
 
-def _notes_on_times(study: Study) -> list[str]:
+def _time_notes(study: Study) -> list[str]:
     """Which times are measured, how far the model is off them, and which are the model's."""
     found = []
     for name, at in study.levels.items():
@@ -68,7 +70,7 @@ def _notes_on_times(study: Study) -> list[str]:
         + ", ".join(
             f"{low:.1f} to {high:.1f} times ({level})"
             for level in ("net1", "net2", "net3")
-            for low, high in [published.slower_than_modeled(level)]
+            for low, high in [published.compare_with_model(level)]
         )
         + " what the formula gives for their network alone."
     )

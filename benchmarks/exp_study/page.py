@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.exp_study import advisor, published, tables
 from tfe_bench.benchmarks.exp_study.levels import MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.notes import notes
+from tfe_bench.benchmarks.exp_study.notes import collect_notes
 from tfe_bench.benchmarks.exp_study.study import Study
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Figure, Items, Page, Part, Section
 
 
-def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
+def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
     """The page of a study."""
     here, versions = provenance.machine(), provenance.versions()
     lede = [
@@ -27,7 +27,7 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
         "Bytes and rounds are measured. Score: the mean of six shares of 10,000 points on "
         "[-40, 40] (APE < 5 %, 1 %, 0.05 %; AE < 5, 1, 0.05). MAPE: on [-20, 20]. Failure: "
         "declared probability that one element of the declared range comes out wrong.",
-        tables.summary(study),
+        tables.summary_table(study),
         Figure(
             pictures["exp_radar"],
             "six dimensions",
@@ -48,8 +48,8 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
     ]
     time: list[Part] = [
         "Slopes of least-squares lines over n, local ones without shaped links.",
-        tables.times(study),
-        f"({tables.key(study)}.)",
+        tables.times_table(study),
+        f"({tables.describe_marks(study)}.)",
         Figure(
             pictures["exp_time"],
             "time at four network levels",
@@ -67,20 +67,20 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
         + published.CAVEAT
         + " Like for like are the columns of an evaluator's bytes and of rounds with the dealer's "
         "material there.",
-        tables.comparison(study),
+        tables.comparison_table(study),
     ]
     advice: list[Part] = [
-        Items(advisor.sentences()),
+        Items(advisor.advice_sentences()),
         "(Cheapest by bytes and rounds at net2 for 10,000 elements, of the forms whose declared "
         "range holds x.)",
     ]
     sections = [
         Section("cost", "Cost and accuracy", cost),
         Section("time", "Time and memory", time),
-        Section("levels", "Network levels", _levels(study)),
+        Section("levels", "Network levels", _level_parts(study)),
         Section("published", "Beside the published figures", beside),
         Section("advice", "Which form to take", advice),
-        Section("notes", "Notes", [Items(notes(study))]),
+        Section("notes", "Notes", [Items(collect_notes(study))]),
     ]
     foot = (
         "Files: exp.csv (every measurement), exp_accuracy.csv, exp_fits.csv (y = a n + b), "
@@ -92,17 +92,17 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
 
 
 def _net2_source(study: Study) -> str:
-    sources = {study.source(form, "seconds_net2") for form in study.main}
+    sources = {study.quantity_source(form, "seconds_net2") for form in study.main_forms}
     return MEASURED if sources == {MEASURED} else MODELED.upper()
 
 
-def _levels(study: Study) -> list[Part]:
+def _level_parts(study: Study) -> list[Part]:
     parts: list[Part] = [
         "Delay and egress: what the links were found to hold before anything was measured. "
         "Predicted: local time + rounds x latency + bytes of the busiest party x 8 / rate.",
-        tables.links(study),
+        tables.links_table(study),
     ]
-    checked = tables.model_check(study)
+    checked = tables.model_table(study)
     if len(checked.head) > 1:
         parts += [
             "Measured seconds / predicted over measured, at the largest n that all forms share:",

@@ -12,9 +12,9 @@ import numpy as np
 from tfe_bench.benchmarks.exp_study import compare, grid, published
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.study import Study, Timed
+from tfe_bench.benchmarks.exp_study.study import Study, TimePoint
 from tfe_bench.benchmarks.report import drawing
-from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, canvas, panels
+from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, new_figure, new_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -31,36 +31,42 @@ _RINGS: Final = {
 }
 
 
-def draw(study: Study) -> dict[str, Picture]:
+def draw_pictures(study: Study) -> dict[str, Picture]:
     """Draws all pictures.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    makers = {"radar": _radar, "error": _error, "range": _range, "time": _time, "memory": _memory}
-    return drawing.pictures(
+    makers = {
+        "radar": _plot_radar,
+        "error": _plot_error,
+        "range": _plot_range,
+        "time": _plot_time,
+        "memory": _plot_memory,
+    }
+    return drawing.draw_pictures(
         {f"exp_{name}": functools.partial(make, study) for name, make in makers.items()}
     )
 
 
-def _look(label: str) -> dict[str, Any]:
+def _line_style(label: str) -> dict[str, Any]:
     """The color and line of a method."""
     method = next(method for method in _COLORS if method in label)
     return {"color": _COLORS[method], "ls": _LINES[method]}
 
 
-def _of_ring(study: Study, bits: int) -> Iterator[Form]:
-    return (form for form in study.main if form.ring_bits == bits)
+def _forms_of_ring(study: Study, bits: int) -> Iterator[Form]:
+    return (form for form in study.main_forms if form.ring_bits == bits)
 
 
-def _logarithmic(axes: Any, names: str) -> None:
+def _set_log_axes(axes: Any, names: str) -> None:
     """Makes the axes of these names, "x" or "xy", logarithmic, with decades as ticks."""
     for name in names:
         axes.set(**{f"{name}scale": "log"})
-        drawing.powers_ticks(getattr(axes, f"{name}axis"), 10)
+        drawing.set_power_ticks(getattr(axes, f"{name}axis"), 10)
 
 
-def _shared_legend(figure: Drawing, axes: list[Any], narrow: bool) -> None:
+def _add_shared_legend(figure: Drawing, axes: list[Any], narrow: bool) -> None:
     """One for all panels, below them: not every panel has every line."""
     by_label: dict[str, Any] = {}
     for each in axes:
@@ -71,26 +77,26 @@ def _shared_legend(figure: Drawing, axes: list[Any], narrow: bool) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def _by_elements(figure: Drawing, axes: list[Any], what: str, narrow: bool) -> Drawing:
+def _label_elements(figure: Drawing, axes: list[Any], what: str, narrow: bool) -> Drawing:
     """Names what panels of one scale show, and adds their legend."""
     for each in axes:
         each.set_xlabel("elements")
         each.grid()
     axes[0].set_ylabel(what)
-    _shared_legend(figure, axes, narrow)
+    _add_shared_legend(figure, axes, narrow)
     return figure
 
 
-def _theirs(axes: Any, method: str, points: Sequence[tuple[float, float]]) -> None:
+def _plot_published(axes: Any, method: str, points: Sequence[tuple[float, float]]) -> None:
     """A published line."""
     look = {"color": _COLORS[_PUBLISHED[method]], "markersize": 3.5, "linewidth": 1, "alpha": 0.8}
     axes.plot(*zip(*points, strict=True), "s:", label=f"{method} (published)", **look)
 
 
-def _radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
-    scores = compare.radar(study)
+def _plot_radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    scores = compare.radar_scores(study)
     down, across = (3, 1) if narrow else (1, 3)
-    figure = canvas(NARROW if narrow else 13, 5.4 * down)
+    figure = new_figure(NARROW if narrow else 13, 5.4 * down)
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, 0.02, 1, 0.93))  # round axes leave no room for titles and legends
     turns = np.linspace(0, 2 * math.pi, len(compare.AXES), endpoint=False)
@@ -115,52 +121,54 @@ def _radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
         for label, row in rows.items():
             values = [*row, row[0]]
             name = label.removeprefix("published ").partition(" / ")[0]
-            axes.plot(closed, values, label=name, **_look(label))
-            axes.fill(closed, values, color=_look(label)["color"], alpha=0.05)
+            axes.plot(closed, values, label=name, **_line_style(label))
+            axes.fill(closed, values, color=_line_style(label)["color"], alpha=0.05)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=9)
     return figure
 
 
-def _error(study: Study, theme: Theme, narrow: bool) -> Drawing:
-    figure, axes = panels(2, 2, narrow, (5.5, 3.75))
+def _plot_error(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    figure, axes = new_panels(2, 2, narrow, (5.5, 3.75))
     kinds = (
         ("relative error (APE)", grid.APE_LIMITS, (1e-15, 1e2)),
         ("absolute error (AE)", grid.AE_LIMITS, (1e-13, 1e18)),
     )
     for column, ring in enumerate((64, 128)):
         own = axes[column::2]
-        for form in _of_ring(study, ring):
+        for form in _forms_of_ring(study, ring):
             a = study.accuracy[form]
             exact = np.exp(a.x)
             ae = np.abs(a.y - exact)
             for place, error in zip(own, (ae / exact, ae), strict=True):
-                place.plot(*_envelope(a.x, error), label=form.name, lw=1.4, **_look(form.name))
+                place.plot(
+                    *_max_envelope(a.x, error), label=form.name, lw=1.4, **_line_style(form.name)
+                )
         for place, (name, limits, shown) in zip(own, kinds, strict=True):
-            _logarithmic(place, "y")
+            _set_log_axes(place, "y")
             place.set(xlabel="x", xlim=grid.RANGE, ylabel=name, ylim=shown)
             place.grid()
             place.set_title(_RINGS[ring], fontsize=11)
             for limit in limits:
                 place.axhline(limit, color=theme.faint, linewidth=0.7, linestyle=":")
-    _shared_legend(figure, axes, narrow)
+    _add_shared_legend(figure, axes, narrow)
     return figure
 
 
-def _envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
+def _max_envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
     """The largest error of each few neighboring points: a curve instead of a cloud."""
     whole = len(x) // width * width
     middle = x[:whole].reshape(-1, width).mean(axis=1)
     return middle, np.maximum(error[:whole].reshape(-1, width).max(axis=1), 1e-30)
 
 
-def _range(study: Study, theme: Theme, narrow: bool) -> Drawing:
-    figure = canvas(NARROW if narrow else 10, 1.4 + 0.34 * len(study.accuracy))
+def _plot_range(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    figure = new_figure(NARROW if narrow else 10, 1.4 + 0.34 * len(study.accuracy))
     axes: Any = figure.subplots()
     for i, (form, a) in enumerate(study.accuracy.items()):
         exact = np.exp(a.x)
         good = np.abs(a.y - exact) / exact < 0.01
-        for first, last in _runs(a.x, good):
-            color = _look(form.name)["color"]
+        for first, last in _find_intervals(a.x, good):
+            color = _line_style(form.name)["color"]
             axes.barh(i, last - first, left=first, height=0.55, color=color)
         for end in form.valid_range():
             if abs(end) <= 40:
@@ -172,7 +180,7 @@ def _range(study: Study, theme: Theme, narrow: bool) -> Drawing:
     return figure
 
 
-def _runs(x: Any, good: Any) -> list[tuple[float, float]]:
+def _find_intervals(x: Any, good: Any) -> list[tuple[float, float]]:
     """Stretches of neighboring points that are good; single points get the grid's width."""
     half = float(x[1] - x[0]) / 2
     edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
@@ -182,23 +190,23 @@ def _runs(x: Any, good: Any) -> list[tuple[float, float]]:
     ]
 
 
-def _time(study: Study, theme: Theme, narrow: bool) -> Drawing:
-    figure, every = panels(1, 4, narrow, (3.3, 4.2), sharey=True)
+def _plot_time(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    figure, every = new_panels(1, 4, narrow, (3.3, 4.2), sharey=True)
     for level, axes in zip(LEVELS, every, strict=True):
-        for form in _of_ring(study, 128):
-            _our_times(axes, form, study.times(form, level), theme)
+        for form in _forms_of_ring(study, 128):
+            _plot_our_times(axes, form, study.times_at_level(form, level), theme)
         for method in _PUBLISHED:
-            _theirs(axes, method, published.times(method, level.name))
-        _logarithmic(axes, "xy")
+            _plot_published(axes, method, published.published_times(method, level.name))
+        _set_log_axes(axes, "xy")
         at = study.levels.get(level.name)
         how = at.emulation if at and at.measurements else "ours MODELED"
         axes.set_title(f"{level.name}: {level.text}\n({how})", fontsize=10)
-    return _by_elements(figure, every, "seconds", narrow)
+    return _label_elements(figure, every, "seconds", narrow)
 
 
-def _our_times(axes: Any, form: Form, times: list[Timed], theme: Theme) -> None:
+def _plot_our_times(axes: Any, form: Form, times: list[TimePoint], theme: Theme) -> None:
     """Measured times filled and joined; the model's at all sizes, hollow where it stands alone."""
-    look = _look(form.name)
+    look = _line_style(form.name)
     measured = [(t.n, t.seconds) for t in times if t.source == MEASURED]
     alone = [(t.n, t.modeled) for t in times if t.source == MODELED]
     points: dict[str, Any] = {"marker": "o", "markersize": 4.5}
@@ -212,16 +220,16 @@ def _our_times(axes: Any, form: Form, times: list[Timed], theme: Theme) -> None:
         axes.plot(*zip(*alone, strict=True), label=f"{form.name} (modeled)", **points)
 
 
-def _memory(study: Study, theme: Theme, narrow: bool) -> Drawing:
-    figure, every = panels(1, 2, narrow, (5.0, 4.4), sharey=True)
+def _plot_memory(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    figure, every = new_panels(1, 2, narrow, (5.0, 4.4), sharey=True)
     for ring, axes in zip((64, 128), every, strict=True):
-        for form in _of_ring(study, ring):
+        for form in _forms_of_ring(study, ring):
             points = [(m.n, max(m.peak_rss) / 1e6) for m in study.measurements[form]]
-            look = {"marker": "o", "markersize": 4, "linewidth": 1.5, **_look(form.name)}
+            look = {"marker": "o", "markersize": 4, "linewidth": 1.5, **_line_style(form.name)}
             axes.plot(*zip(*points, strict=True), label=form.name, **look)
         for method in _PUBLISHED if ring == 128 else ():
-            theirs = published.points("memory", method, "mem_cost_kb")
-            _theirs(axes, method, [(n, 1.024e-3 * kb) for n, kb in theirs])
-        _logarithmic(axes, "x")
+            theirs = published.published_points("memory", method, "mem_cost_kb")
+            _plot_published(axes, method, [(n, 1.024e-3 * kb) for n, kb in theirs])
+        _set_log_axes(axes, "x")
         axes.set_title(f"ring of {ring} bits", fontsize=11)
-    return _by_elements(figure, every, "peak resident memory, MB", narrow)
+    return _label_elements(figure, every, "peak resident memory, MB", narrow)

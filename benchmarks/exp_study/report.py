@@ -13,7 +13,7 @@ from typing import Any
 from tfe_bench.benchmarks.exp_study import compare, page, plots
 from tfe_bench.benchmarks.exp_study.study import Study
 from tfe_bench.benchmarks.report import html, markdown
-from tfe_bench.benchmarks.report.drawing import require
+from tfe_bench.benchmarks.report.drawing import require_matplotlib
 from tfe_bench.errors import DataError
 
 FILES = (
@@ -41,7 +41,7 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def write(study: Study, folder: Path) -> list[str]:
+def write_report(study: Study, folder: Path) -> list[str]:
     """Writes the report; the folder appears when all of it is there.
 
     Returns:
@@ -52,13 +52,13 @@ def write(study: Study, folder: Path) -> list[str]:
         ConfigError: matplotlib is missing.
     """
     check_folder(folder)
-    require()
+    require_matplotlib()
     unfinished = None
     try:
         parent = folder.absolute().parent
         unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=parent))
-        _fill(study, unfinished)
-        unfinished.chmod(0o777 & ~_umask())
+        _write_files(study, unfinished)
+        unfinished.chmod(0o777 & ~_current_umask())
         if folder.exists():
             folder.rmdir()  # empty, as checked: os.rename may not replace it everywhere
         unfinished.rename(folder)
@@ -71,34 +71,34 @@ def write(study: Study, folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def _umask() -> int:
+def _current_umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
-def _fill(study: Study, folder: Path) -> None:
+def _write_files(study: Study, folder: Path) -> None:
     _write_csv(folder / "exp.csv", compare.exp_rows(study))
     _write_csv(folder / "exp_accuracy.csv", compare.accuracy_rows(study))
     _write_csv(folder / "exp_fits.csv", compare.fit_rows(study))
     _write_csv(folder / "exp_levels.csv", compare.level_rows(study))
     _write_csv(folder / "exp_compare.csv", compare.compare_rows(study))
-    pictures = plots.draw(study)
+    pictures = plots.draw_pictures(study)
     for name, picture in pictures.items():
         (folder / f"{name}.png").write_bytes(picture.light)
-    whole = page.make(study, pictures)
-    (folder / "report.html").write_text(html.render(whole), encoding="utf-8")
-    (folder / "report.md").write_text(markdown.render(whole), encoding="utf-8")
+    whole = page.build_page(study, pictures)
+    (folder / "report.html").write_text(html.render_html(whole), encoding="utf-8")
+    (folder / "report.md").write_text(markdown.render_markdown(whole), encoding="utf-8")
 
 
 def _write_csv(path: Path, rows: Sequence[compare.Row]) -> None:
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: _cell(v) for k, v in row.items()} for row in rows)
+        writer.writerows({k: _format_cell(v) for k, v in row.items()} for row in rows)
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.7g}" if isinstance(value, float) else value

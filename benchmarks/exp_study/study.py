@@ -8,17 +8,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tfe_bench.benchmarks.exp_study import grid
-from tfe_bench.benchmarks.exp_study.fits import Fit, line
-from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variants
+from tfe_bench.benchmarks.exp_study.fits import Fit, fit_line
+from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variant_forms
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.measurement import Measurement, Runner, accuracy, measure
-from tfe_bench.benchmarks.realized import HOST_LIMITED, Realized
+from tfe_bench.benchmarks.exp_study.measurement import (
+    Measurement,
+    Runner,
+    measure_accuracy,
+    measure_form,
+)
+from tfe_bench.benchmarks.measured_links import HOST_LIMITED, MeasuredLinks
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import PolicyError, ProfileError
 
-Tell = Callable[[float, str], None]
+ProgressCallback = Callable[[float, str], None]
 LOCAL = "local"
-Opener = Callable[[str], contextlib.AbstractContextManager[Runner]]
+ClusterOpener = Callable[[str], contextlib.AbstractContextManager[Runner]]
 """Gives workers whose links are those of a profile."""
 
 
@@ -44,7 +49,7 @@ LEVEL_PLANS: dict[str, LevelPlan] = {
 
 
 @dataclass
-class AtLevel:
+class LevelResults:
     """What was measured at one level.
 
     Attributes:
@@ -56,7 +61,7 @@ class AtLevel:
 
     level: Profile
     emulation: str = ""
-    realized: Realized | None = None
+    realized: MeasuredLinks | None = None
     measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
     refused: str = ""
 
@@ -104,7 +109,7 @@ QUICK = Plan(
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimePoint:
     """The time of a form at one n and network level.
 
     Attributes:
@@ -138,16 +143,16 @@ class Study:
 
     plan: Plan
     measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
-    levels: dict[str, AtLevel] = field(default_factory=dict)
+    levels: dict[str, LevelResults] = field(default_factory=dict)
     accuracy: dict[Form, grid.Accuracy] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
 
     @property
-    def main(self) -> list[Form]:
+    def main_forms(self) -> list[Form]:
         """Forms measured at several sizes."""
         return [f for f, rows in self.measurements.items() if len(rows) > 1]
 
-    def largest(self, form: Form) -> Measurement:
+    def largest_measurement(self, form: Form) -> Measurement:
         """At the greatest n."""
         return self.measurements[form][-1]
 
@@ -155,50 +160,52 @@ class Study:
         """By party: the slope where there are sizes, else at the only one."""
         rows = self.measurements[form]
         if len(rows) > 1:
-            a, b, c = (self.fit(form, f"bytes_P{p}").a for p in range(3))
+            a, b, c = (self.fit_quantity(form, f"bytes_P{p}").a for p in range(3))
         else:
             a, b, c = (sent / rows[0].n for sent in rows[0].sent)
         return a, b, c
 
-    def times(self, form: Form, level: Profile) -> list[Timed]:
+    def times_at_level(self, form: Form, level: Profile) -> list[TimePoint]:
         """At a network level, for each n that was measured locally: measured there, or modeled."""
         at = self.levels.get(level.name)
         there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
         found = []
         for m in self.measurements[form]:
-            modeled, own = m.modeled(level), there.get(m.n)
+            modeled, own = m.modeled_seconds(level), there.get(m.n)
             if own is None:
-                found.append(Timed(m.n, modeled, MODELED, modeled, len(m.seconds)))
+                found.append(TimePoint(m.n, modeled, MODELED, modeled, len(m.seconds)))
             else:
-                found.append(Timed(m.n, own.median, MEASURED, modeled, len(own.seconds)))
+                found.append(TimePoint(m.n, own.median, MEASURED, modeled, len(own.seconds)))
         return found
 
-    def fitted_times(self, form: Form, level: Profile) -> list[Timed]:
+    def fitted_times(self, form: Form, level: Profile) -> list[TimePoint]:
         """What the line of a level goes through: measured times if there are two, else modeled."""
-        rows = self.times(form, level)
+        rows = self.times_at_level(form, level)
         measured = [t for t in rows if t.source == MEASURED]
         if len(measured) > 1:
             return measured
         return [replace(t, seconds=t.modeled, source=MODELED) for t in rows]
 
-    def source(self, form: Form, quantity: str) -> str:
+    def quantity_source(self, form: Form, quantity: str) -> str:
         """Whether what a line goes through was measured, or modeled."""
         level = _LEVEL_OF.get(quantity)
         return MEASURED if level is None else self.fitted_times(form, level)[0].source
 
-    def fit(self, form: Form, quantity: str) -> Fit:
+    def fit_quantity(self, form: Form, quantity: str) -> Fit:
         """The line of one of QUANTITIES over the sizes of a main form."""
         level = _LEVEL_OF.get(quantity)
         if level is not None:
             times = self.fitted_times(form, level)
-            return line([t.n for t in times], [t.seconds for t in times])
+            return fit_line([t.n for t in times], [t.seconds for t in times])
         value = _MEASURED[quantity]
         rows = self.measurements[form]
-        return line([m.n for m in rows], [value(m) for m in rows])
+        return fit_line([m.n for m in rows], [value(m) for m in rows])
 
-    def memory(self, form: Form) -> Fit:
+    def fit_memory(self, form: Form) -> Fit:
         """The line of peak memory in kB of the worker for which it is steepest."""
-        return max((self.fit(form, f"peak_rss_kb_P{p}") for p in range(3)), key=lambda f: f.a)
+        return max(
+            (self.fit_quantity(form, f"peak_rss_kb_P{p}") for p in range(3)), key=lambda f: f.a
+        )
 
     def model_fit(self, form: Form, quantity: str) -> Fit | None:
         """The model's line over the same sizes as `fit`; None for what is no time at a level."""
@@ -206,7 +213,7 @@ class Study:
         if level is None:
             return None
         times = self.fitted_times(form, level)
-        return line([t.n for t in times], [t.modeled for t in times])
+        return fit_line([t.n for t in times], [t.modeled for t in times])
 
 
 _MEASURED: dict[str, Callable[[Measurement], float]] = {
@@ -220,7 +227,9 @@ QUANTITIES = (*_MEASURED, *_LEVEL_OF)
 """What lines are fitted to."""
 
 
-def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: None) -> Study:
+def run_study(
+    open_cluster: ClusterOpener, plan: Plan, tell: ProgressCallback = lambda fraction, text: None
+) -> Study:
     """Measures every form: without shaped links, then at each network level of the plan.
 
     Links that do not hold a level's figures, or that the workers' operators do not let be shaped,
@@ -235,7 +244,7 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
         TfeBenchError: a worker failed.
     """
     study = Study(plan)
-    main, others = main_forms(), variants(plan.quick)
+    main, others = main_forms(), variant_forms(plan.quick)
     at_levels = {
         level: len(main) * len(plan.levels[level.name].sizes)
         for level in LEVELS
@@ -244,27 +253,27 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
     work = len(main) * (len(plan.sizes) + 1) + 2 * len(others) + sum(at_levels.values())
     done = 0
 
-    def step(form: Form, what: str) -> None:
+    def report_step(form: Form, what: str) -> None:
         nonlocal done
         tell(done / work, f"{form.label}: {what}")
         done += 1
 
-    def one(cluster: Runner, form: Form, sizes: tuple[int, ...]) -> None:
+    def measure_one(cluster: Runner, form: Form, sizes: tuple[int, ...]) -> None:
         nonlocal done
         rows = study.measurements.setdefault(form, [])
         for i, n in enumerate(sizes):
-            if rows and (reason := _too_large(plan, rows[-1], n)):
+            if rows and (reason := _reason_to_skip(plan, rows[-1], n)):
                 study.cut.append(f"{form.label}: n = {n:,} left out, {reason}")
                 done += len(sizes) - i
                 break
-            step(form, f"n = {n:,}")
-            rows.append(measure(cluster, form, n, plan.repeat))
-        step(form, f"accuracy on {grid.POINTS:,} points")
-        study.accuracy[form] = accuracy(cluster, form, plan.float32)
+            report_step(form, f"n = {n:,}")
+            rows.append(measure_form(cluster, form, n, plan.repeat))
+        report_step(form, f"accuracy on {grid.POINTS:,} points")
+        study.accuracy[form] = measure_accuracy(cluster, form, plan.float32)
 
-    def at_level(level: Profile) -> AtLevel:
+    def measure_level(level: Profile) -> LevelResults:
         """The main forms at a level, on one set of workers."""
-        found, own = AtLevel(level), plan.levels[level.name]
+        found, own = LevelResults(level), plan.levels[level.name]
         with contextlib.ExitStack() as stack:
             try:
                 cluster = stack.enter_context(open_cluster(level.name))
@@ -275,15 +284,15 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
             for form in main:
                 known = {m.n: m for m in study.measurements[form]}
                 for n in (n for n in own.sizes if n in known):
-                    seconds = known[n].modeled(level) * (plan.repeat + 1)
-                    if reason := _over(seconds, own.job_seconds):
+                    seconds = known[n].modeled_seconds(level) * (plan.repeat + 1)
+                    if reason := _describe_excess(seconds, own.job_seconds):
                         study.cut.append(
                             f"{form.label} at {level.name}: n = {n:,} left out, {reason}"
                         )
                         break
-                    step(form, f"n = {n:,} at {level.name}")
+                    report_step(form, f"n = {n:,} at {level.name}")
                     rows = found.measurements.setdefault(form, [])
-                    rows.append(measure(cluster, form, n, plan.repeat))
+                    rows.append(measure_form(cluster, form, n, plan.repeat))
         return found
 
     with contextlib.ExitStack() as stack:
@@ -291,15 +300,15 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
         for form in main:
             own = open_cluster(LOCAL) if shared is None else contextlib.nullcontext(shared)
             with own as cluster:
-                one(cluster, form, plan.sizes)
+                measure_one(cluster, form, plan.sizes)
         shared = shared or stack.enter_context(open_cluster(LOCAL))
         for form in others:
-            one(shared, form, (plan.variant_size,))
+            measure_one(shared, form, (plan.variant_size,))
     refused: list[Profile] = []
     for again in (False, True):  # once more after the others: a busy moment may be over
         for level in refused if again else at_levels:
             before = done
-            found = study.levels[level.name] = at_level(level)
+            found = study.levels[level.name] = measure_level(level)
             if found.refused and not again:
                 refused.append(level)
             else:
@@ -308,16 +317,16 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
     return study
 
 
-def _over(seconds: float, limit: float) -> str:
+def _describe_excess(seconds: float, limit: float) -> str:
     return f"about {seconds:.0f} s of runs (limit {limit:.0f} s)" if seconds > limit else ""
 
 
-def _too_large(plan: Plan, before: Measurement, n: int) -> str:
+def _reason_to_skip(plan: Plan, before: Measurement, n: int) -> str:
     """Why n is not measured, or ''; by what the size before it took."""
     factor = n / before.n
     if before.n < 1_000:  # fixed costs only
         return ""
-    if reason := _over(before.median * factor * (plan.repeat + 1), plan.job_seconds):
+    if reason := _describe_excess(before.median * factor * (plan.repeat + 1), plan.job_seconds):
         return reason
     growth = max(before.growth) * factor
     if before.n >= 100_000 and growth > plan.job_bytes:

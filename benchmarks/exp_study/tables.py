@@ -12,7 +12,7 @@ from tfe_bench.benchmarks.report.parts import Table
 from tfe_bench.cluster.profiles import Profile
 
 
-def summary(study: Study) -> Table:
+def summary_table(study: Study) -> Table:
     """One line a form, then the published ones: bytes, rounds, accuracy."""
     head = (
         *("form / ring", "B/element P0/P1/P2", "rounds with dealing/online", "declared range"),
@@ -20,14 +20,18 @@ def summary(study: Study) -> Table:
     )
     rows: list[tuple[str, ...]] = []
     for form in study.measurements:
-        sent, largest, a = study.bytes_per_element(form), study.largest(form), study.accuracy[form]
+        sent, largest, a = (
+            study.bytes_per_element(form),
+            study.largest_measurement(form),
+            study.accuracy[form],
+        )
         each = "/".join(f"{b:.0f}" for b in sent)
         rounds = f"{largest.rounds}/{largest.rounds_ahead}"
         declared = "{:.4g} .. {:.4g}".format(*form.valid_range())
         failure = f"{form.failure_probability():.1g}"
         score = f"{a.mean6:.3f}", f"{a.mape:.2g}"
         rows.append((form.label, each, rounds, declared, *score, failure))
-    for method, column in published.columns().items():
+    for method, column in published.published_columns().items():
         each = f"{column.bytes_per_element:.0f}"
         score = f"{column.mean6:.3f}", f"{column.mape:.2g}"
         name = f"published {method} / 128"
@@ -35,7 +39,7 @@ def summary(study: Study) -> Table:
     return Table(head, rows)
 
 
-def links(study: Study) -> Table:
+def links_table(study: Study) -> Table:
     """What each level is to be, what its links were found to hold, and how the model does."""
     head = ("level", "one-way delay", "egress per host", "links", "times", "predicted / measured")
     rows: list[tuple[str, ...]] = []
@@ -43,8 +47,8 @@ def links(study: Study) -> Table:
         at, ratios = study.levels.get(level.name), compare.level_ratios(study, level.name)
         delay, egress, how = "-", "-", "-"
         if at is not None and at.realized is not None:
-            delay = _between([1e3 * d for d in at.realized.delays], "ms")
-            egress = _between([r / 1e6 for r in at.realized.rates], "Mbit/s")
+            delay = _format_range([1e3 * d for d in at.realized.delays], "ms")
+            egress = _format_range([r / 1e6 for r in at.realized.rates], "Mbit/s")
             how = at.emulation
         times = f"{len(ratios)} measured" if ratios else MODELED
         held = f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-"
@@ -52,17 +56,18 @@ def links(study: Study) -> Table:
     return Table(head, rows)
 
 
-def _between(values: Sequence[float], unit: str) -> str:
+def _format_range(values: Sequence[float], unit: str) -> str:
     low, high = (f"{v:.3g}" if v < 1000 else f"{v:.0f}" for v in (min(values), max(values)))
     return f"{low} {unit}" if low == high else f"{low} .. {high} {unit}"
 
 
-def model_check(study: Study) -> Table:
+def model_table(study: Study) -> Table:
     """Measured seconds and predicted / measured, at the largest n that all forms share."""
     columns: list[tuple[Profile, int]] = []
     for level in LEVELS:
         sizes = [
-            {t.n for t in study.times(form, level) if t.source == MEASURED} for form in study.main
+            {t.n for t in study.times_at_level(form, level) if t.source == MEASURED}
+            for form in study.main_forms
         ]
         shared = set.intersection(*sizes) if sizes else set()
         if shared:
@@ -73,16 +78,16 @@ def model_check(study: Study) -> Table:
             *(
                 f"{t.seconds:.3g} s / {t.ratio:.2f}"
                 for level, n in columns
-                for t in study.times(form, level)
+                for t in study.times_at_level(form, level)
                 if t.n == n
             ),
         )
-        for form in study.main
+        for form in study.main_forms
     ]
     return Table(("form / ring", *(f"{level.name} n = {n:,}" for level, n in columns)), rows)
 
 
-def times(study: Study) -> Table:
+def times_table(study: Study) -> Table:
     """Time and memory per element of the main forms and the published ones.
 
     Times are measured; "~" marks modeled ones, "*" published ones.
@@ -93,26 +98,26 @@ def times(study: Study) -> Table:
     )
     quantities = [f"seconds_{name}" for name in (LOCAL, *(v.name for v in LEVELS))]
     rows: list[tuple[str, ...]] = []
-    for form in study.main:
-        marks = ("~" if study.source(form, q) == MODELED else "" for q in quantities)
-        slopes = (f"{study.fit(form, q).a * 1e6:.3g}" for q in quantities)
+    for form in study.main_forms:
+        marks = ("~" if study.quantity_source(form, q) == MODELED else "" for q in quantities)
+        slopes = (f"{study.fit_quantity(form, q).a * 1e6:.3g}" for q in quantities)
         times = (mark + slope for mark, slope in zip(marks, slopes, strict=True))
-        rows.append((form.label, *_memory(study.memory(form)), *times))
-    for method, column in published.columns().items():
+        rows.append((form.label, *_memory_cells(study.fit_memory(form)), *times))
+    for method, column in published.published_columns().items():
         times = (f"{column.times[level.name].a * 1e6:.3g}*" for level in LEVELS)
-        rows.append((f"published {method} / 128", *_memory(column.memory), "-", *times))
+        rows.append((f"published {method} / 128", *_memory_cells(column.memory), "-", *times))
     return Table(head, rows)
 
 
-def _memory(fit: Fit) -> tuple[str, str]:
+def _memory_cells(fit: Fit) -> tuple[str, str]:
     return f"{fit.a:.3f}", f"{fit.b / 1024:.0f}"
 
 
-def key(study: Study) -> str:
+def describe_marks(study: Study) -> str:
     """What the marks of `times` mean."""
     marks = "* published, measured on shaped links"
     quantities = [f"seconds_{level.name}" for level in LEVELS]
-    if any(study.source(f, q) == MODELED for f in study.main for q in quantities):
+    if any(study.quantity_source(f, q) == MODELED for f in study.main_forms for q in quantities):
         marks = "~ MODELED from local runs, not measured; " + marks
     return marks
 
@@ -130,7 +135,7 @@ _COMPARED = {
 }
 
 
-def comparison(study: Study) -> Table:
+def comparison_table(study: Study) -> Table:
     """How many times better ours is than the published figure, one line a pair."""
     pairs: dict[tuple[str, str], dict[str, str]] = {}
     for row in compare.compare_rows(study):

@@ -6,29 +6,34 @@ touches TensorFlow, so that a client needs none.
 """
 
 from tfe_bench.benchmarks.operations import comparisons, functions, numbers, products
-from tfe_bench.benchmarks.operations.catalogue import OPERATIONS, Operation, find, in_table
+from tfe_bench.benchmarks.operations.catalogue import (
+    OPERATIONS,
+    Operation,
+    find_operation,
+    listed_operations,
+)
 from tfe_bench.benchmarks.operations.checking import (
-    Private,
+    EncodedInputs,
     Verdict,
-    encode,
-    generate,
-    judge,
-    settle,
+    encode_inputs,
+    generate_inputs,
+    judge_result,
+    settle_options,
 )
 
 __all__ = [
     "OPERATIONS",
+    "EncodedInputs",
     "Operation",
-    "Private",
     "Verdict",
     "comparisons",
-    "encode",
-    "find",
+    "encode_inputs",
+    "find_operation",
     "functions",
-    "generate",
-    "in_table",
-    "judge",
+    "generate_inputs",
+    "judge_result",
+    "listed_operations",
     "numbers",
     "products",
-    "settle",
+    "settle_options",
 ]

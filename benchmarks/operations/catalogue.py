@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.benchmarks import judged
+from tfe_bench.benchmarks import error_metrics
 from tfe_bench.cluster.jobs import GROWTH, shape_extent
 from tfe_bench.errors import UsageError, check_known
 from tfe_bench.protocols.ring import truncation
@@ -42,7 +42,7 @@ def same_shapes(*names: str) -> Shapes:
 _only_x = same_shapes("x")
 
 
-def _nothing(*_: Any) -> None:
+def _accept_all(*_: Any) -> None:
     """No condition."""
 
 
@@ -94,8 +94,8 @@ class Operation:
     helps: Mapping[str, str] = field(default_factory=dict)
     shapes: Shapes = _only_x
     size_of: Callable[[Sequence[Shape]], Shape] = lambda shapes: shapes[0]
-    check: Callable[[Shape, Options], None] = _nothing
-    domain: Callable[[Arrays, Options], None] = _nothing
+    check: Callable[[Shape, Options], None] = _accept_all
+    domain: Callable[[Arrays, Options], None] = _accept_all
     input_bits: int = FRACTIONAL_BITS
     integers: bool = False
     most: Callable[[Shape, Options], int] | None = None
@@ -106,7 +106,7 @@ class Operation:
     listed: bool = True
 
     @property
-    def along_rows(self) -> bool:
+    def is_row_wise(self) -> bool:
         """Whether it treats each row of its only input by itself."""
         return len(self.size) == 2
 
@@ -115,7 +115,7 @@ class Operation:
         """Whether columns of a file can be its inputs."""
         return len(self.size) <= 2
 
-    def largest(self, size: Shape, options: Options) -> int:
+    def max_array_words(self, size: Shape, options: Options) -> int:
         """An upper bound on the words of the largest array of a run.
 
         As counted; for what is local, GROWTH for each element of the largest input at least.
@@ -149,22 +149,22 @@ class Operation:
         axes = len(self.size)
         if len(size) != axes and (axes > 1 or not size):
             raise UsageError(
-                f"{self.name} wants a shape of {axes} axes, as {self.example()}. Received: {given}."
+                f"{self.name} wants a shape of {axes} axes, as {self.default_size_text()}. Received: {given}."
             )
         least = [*self.least, *[1] * len(size)]
         if any(n < low for n, low in zip(size, least, strict=False)):
             smallest = "x".join(map(str, least[: len(size)]))
             raise UsageError(f"{self.name} wants a shape of {smallest} or more. Received: {given}.")
 
-    def example(self) -> str:
+    def default_size_text(self) -> str:
         """The default size as it is written on the command line."""
         return "x".join(map(str, self.size))
 
-    def of_length(self, n: int) -> Shape:
+    def size_for_length(self, n: int) -> Shape:
         """The size that --n stands for: n along the first axis, the default along the others."""
         return (n, *self.size[1:])
 
-    def scaled(self, factor: float) -> Shape:
+    def scaled_size(self, factor: float) -> Shape:
         """The default size with about `factor` times the elements, as far as `least` lets it."""
         each = factor ** (1 / len(self.shrinks))
         least = [*self.least, *[1] * len(self.size)]
@@ -182,7 +182,7 @@ def register(name: str, about: str, *more: Any, **fields: Any) -> None:
     OPERATIONS[name] = Operation(name, about, *more, **fields)
 
 
-def find(name: str) -> Operation:
+def find_operation(name: str) -> Operation:
     """The operation of a name.
 
     Raises:
@@ -192,7 +192,7 @@ def find(name: str) -> Operation:
     return OPERATIONS[name]
 
 
-def in_table() -> list[Operation]:
+def listed_operations() -> list[Operation]:
     """The operations that `ops` runs, in its order."""
     return [operation for operation in OPERATIONS.values() if operation.listed]
 
@@ -226,7 +226,7 @@ def uniform(low: float, high: float, *names: str) -> Inputs:
     return inputs
 
 
-def log_uniform(
+def draw_log_uniform(
     rng: np.random.Generator, low: float, high: float | Array, size: Shape, signed: bool = False
 ) -> Array:
     """Reals whose logarithm is uniform: every order of magnitude from low to high alike."""
@@ -244,7 +244,7 @@ class Tolerance:
     """
 
     allowed: Callable[[Arrays, Array], Array]
-    unit: str = judged.ULP
+    unit: str = error_metrics.ULP
 
 
 def ulps(count: float) -> Tolerance:
@@ -255,5 +255,5 @@ def ulps(count: float) -> Tolerance:
 def relative(bits: float, count: float) -> Tolerance:
     """A tolerance of 2^-bits of the result and so many units in the last place."""
     return Tolerance(
-        lambda inputs, exact: np.abs(exact) * 2.0**-bits + count * ULP, judged.RELATIVE
+        lambda inputs, exact: np.abs(exact) * 2.0**-bits + count * ULP, error_metrics.RELATIVE
     )

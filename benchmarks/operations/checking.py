@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.benchmarks import judged
+from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.operations.catalogue import Array, Operation, Options, Shape
 from tfe_bench.errors import UsageError, check_range, did_you_mean
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -19,7 +19,7 @@ _FLOAT_ERROR = 2.0**-48
 
 
 @dataclass(frozen=True)
-class Private:
+class EncodedInputs:
     """Inputs as they are shared: ring elements by name, all of one scale."""
 
     rings: Mapping[str, Array]
@@ -49,36 +49,38 @@ class Verdict:
     error: Mapping[str, Any] | None = None
 
 
-def settle(operation: Operation, size: Sequence[int], given: Options) -> tuple[Shape, Options]:
-    """A size and the options with their defaults, once both are found fit.
+def settle_options(
+    operation: Operation, size: Sequence[int], overrides: Options
+) -> tuple[Shape, Options]:
+    """A size and the overrides with their defaults, once both are found fit.
 
     Raises:
         UsageError: an unknown option, or a size or option that does not fit.
     """
-    for name in given:
+    for name in overrides:
         if name not in operation.options:
             raise UsageError(
                 f"{operation.name} has no option {name!r}.{did_you_mean(name, operation.options)}"
             )
         kind = type(operation.options[name])
-        if type(given[name]) is not kind:
+        if type(overrides[name]) is not kind:
             raise UsageError(
                 f"{operation.name}: {name} is of type {kind.__name__}. Received: "
-                f"{str(given[name])[:80]!r}."
+                f"{str(overrides[name])[:80]!r}."
             )
     shape = tuple(int(n) for n in size)
-    options = {**operation.options, **given}
+    options = {**operation.options, **overrides}
     operation.check_size(shape)
     operation.check(shape, options)
     return shape, options
 
 
-def generate(
+def generate_inputs(
     operation: Operation,
     size: Shape,
     seed: int,
     draw: Callable[[Shape, np.random.Generator], dict[str, Array]] | None = None,
-) -> Private:
+) -> EncodedInputs:
     """Made-up inputs of a size; the same seed gives the same.
 
     Args:
@@ -90,7 +92,7 @@ def generate(
     check_range("--seed", seed, 0)
     try:
         values = (draw or operation.inputs)(size, np.random.default_rng(seed))
-        return encode(operation, values)
+        return encode_inputs(operation, values)
     except (MemoryError, OverflowError, ValueError):  # sizes that NumPy cannot count
         raise UsageError(
             "The shape is more than this machine's memory holds. "
@@ -98,7 +100,7 @@ def generate(
         ) from None
 
 
-def encode(operation: Operation, values: Mapping[str, Array]) -> Private:
+def encode_inputs(operation: Operation, values: Mapping[str, Array]) -> EncodedInputs:
     """Inputs as ring elements: integers exactly where the operation takes them, else fixed point.
 
     Raises:
@@ -107,12 +109,12 @@ def encode(operation: Operation, values: Mapping[str, Array]) -> Private:
     integers = operation.integers and all(v.dtype.kind in "iu" for v in values.values())
     bits = 0 if integers else operation.input_bits
     encoder = FixedPoint(bits)
-    return Private({name: encoder.encode(v) for name, v in values.items()}, bits)
+    return EncodedInputs({name: encoder.encode(v) for name, v in values.items()}, bits)
 
 
-def judge(
+def judge_result(
     operation: Operation,
-    inputs: Private,
+    inputs: EncodedInputs,
     options: Options,
     result: Array,
     fractional_bits: int,
@@ -135,10 +137,12 @@ def judge(
     error = np.abs(found - exact)
     allowed = operation.tolerance.allowed(reals, exact) + np.abs(exact) * _FLOAT_ERROR
     unit = operation.tolerance.unit
-    parts = judged.largest(judged.RELATIVE, error, exact, fractional_bits)
+    parts = error_metrics.largest_error(error_metrics.RELATIVE, error, exact, fractional_bits)
     return Verdict(
         bool(np.all(error <= allowed)),
         float(error.max(initial=0.0)),
         math.ldexp(parts, fractional_bits),
-        judged.as_json(unit, judged.largest(unit, error, exact, fractional_bits)),
+        error_metrics.error_to_json(
+            unit, error_metrics.largest_error(unit, error, exact, fractional_bits)
+        ),
     )

@@ -25,7 +25,7 @@ MOST_BITS = 64
 LAYER_BITS = 31
 
 
-def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
+def check_magnitudes(name: str, rings: Arrays, bits: int, what: str) -> None:
     """Refuses ring elements of 2^bits and more; the text gives the place, never the value.
 
     Raises:
@@ -46,16 +46,16 @@ def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
 # ---- comparisons of two values
 
 
-def pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def draw_real_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Reals of all magnitudes; of the pairs a quarter are equal and a quarter neighbors."""
-    x = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
-    y = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    x = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    y = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     kind = rng.integers(0, 4, size)
     near = x + rng.choice((-1.0, 1.0), size) * np.maximum(2.0**-16, np.abs(x) * 2.0**-52)
     return {"x": x, "y": np.where(kind == 0, x, np.where(kind == 1, near, y))}
 
 
-def integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def draw_integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Integers of the whole 64-bit range; of the pairs a quarter are equal, some neighbors."""
     info = np.iinfo(np.int64)
     x, y = (rng.integers(info.min, info.max, size, np.int64, endpoint=True) for _ in range(2))
@@ -67,7 +67,7 @@ def integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": x, "y": np.select([kind < 2, kind == 2, kind == 6], [x, near, ends], y)}
 
 
-def _full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
+def _compare_full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
     """A comparison of integers, of which some are NOT of another or with sides changed."""
     if name in ("equal", "not_equal"):
         bits = full_range.equal(party, x, y)
@@ -78,11 +78,11 @@ def _full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
     return logic.invert_bits(bits) if name in ("not_equal", "greater_equal", "less_equal") else bits
 
 
-def _compared(name: str) -> catalogue.Run:
+def _comparison_run(name: str) -> catalogue.Run:
     def run(party: Party, x: catalogue.Shares, options: Options) -> Shared:
         # Differences of encoded reals fit 64 bits, those of integers need not.
         if x["x"].fractional_bits == 0:
-            bits = _full_range(party, name, x["x"], x["y"])
+            bits = _compare_full_range(party, name, x["x"], x["y"])
         else:
             bits = getattr(relational, name)(party, x["x"], x["y"])
         return convert.b2a(party, bits, tensor_ops.dynamic_shape(x["x"].any))
@@ -111,8 +111,8 @@ _SELECTION = "LUT-msb 64 bits, injection"
 
 for _name, (_sign, _ufunc) in COMPARISONS.items():
     _pairwise(
-        *(_name, f"[x {_sign} y] as 0 or 1", _compared(_name), _exact_comparison(_ufunc)),
-        inputs=pairs,
+        *(_name, f"[x {_sign} y] as 0 or 1", _comparison_run(_name), _exact_comparison(_ufunc)),
+        inputs=draw_real_pairs,
         integers=True,
         variant="LUT-msb",
         listed=_name in ("less", "equal"),
@@ -123,12 +123,12 @@ _pairwise(
     "the larger of x and y",
     call(relational.maximum, "x", "y"),
     lambda x, _: np.maximum(x["x"], x["y"]),
-    inputs=pairs,
+    inputs=draw_real_pairs,
     variant=_SELECTION,
 )
 
 
-def _where(party: Party, x: catalogue.Shares, options: Options) -> Shared:
+def _select_where(party: Party, x: catalogue.Shares, options: Options) -> Shared:
     bits = relational.is_negative(party, x["c"])
     return relational.where(party, bits, x["x"], x["y"])
 
@@ -136,10 +136,13 @@ def _where(party: Party, x: catalogue.Shares, options: Options) -> Shared:
 _pairwise(
     "where",
     "x where c < 0, else y (with the comparison)",
-    _where,
+    _select_where,
     lambda x, _: np.where(x["c"] < 0, x["x"], x["y"]),
     shapes=catalogue.same_shapes("c", "x", "y"),
-    inputs=lambda size, rng: {**catalogue.uniform(-100, 100, "c")(size, rng), **pairs(size, rng)},
+    inputs=lambda size, rng: {
+        **catalogue.uniform(-100, 100, "c")(size, rng),
+        **draw_real_pairs(size, rng),
+    },
     variant=_SELECTION,
 )
 
@@ -153,16 +156,16 @@ def _check_relu(size: Shape, options: Options) -> None:
         raise UsageError(f"relu compares 2 to {MOST_BITS} bits. Received: {bits!r}.")
 
 
-def _relu_domain(rings: Arrays, options: Options) -> None:
+def _check_relu_domain(rings: Arrays, options: Options) -> None:
     if options["bits"] < MOST_BITS:
         limit = options["bits"] - 1
         what = f"less than 2^{limit} ring units (2^{limit - 16} for reals; more bits take more)"
-        refuse_beyond("relu", rings, limit, what)
+        check_magnitudes("relu", rings, limit, what)
 
 
-def _layer(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_layer_values(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Values of a layer: most of them small, some of any magnitude below 2^14."""
-    large = catalogue.log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
+    large = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-16, 16, size))}
 
 
@@ -173,12 +176,12 @@ catalogue.register(
     lambda x, _: np.maximum(x["x"], 0),
     tolerance=None,
     size=(1 << 18,),
-    inputs=_layer,
+    inputs=_draw_layer_values,
     options={"bits": LAYER_BITS},
     help="set private values below zero to zero",
     helps={"bits": "compare K bits: |x| < 2^(K-17), of integers 2^(K-1); 64 for all (default 31)"},
     check=_check_relu,
-    domain=_relu_domain,
+    domain=_check_relu_domain,
     integers=True,
     variant="LUT-msb, injection",
 )
@@ -191,13 +194,13 @@ def _check_extreme(size: Shape, options: Options) -> None:
     extremes.choose_method(options["method"], size[0], size[-1], options["profile"])
 
 
-def _extreme_domain(rings: Arrays, options: Options) -> None:
-    refuse_beyond("max", rings, 62, "less than 2^62, as differences must fit 64 bits")
+def _check_extreme_domain(rings: Arrays, options: Options) -> None:
+    check_magnitudes("max", rings, 62, "less than 2^62, as differences must fit 64 bits")
 
 
-def _rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Reals of all magnitudes, some of a row equal."""
-    x = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    x = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.1, x[..., :1], x)}
 
 
@@ -205,11 +208,11 @@ _extreme = partial(
     catalogue.register,
     tolerance=None,
     size=(1 << 16, 4),
-    inputs=_rows,
+    inputs=_draw_rows,
     options={"method": "auto", "profile": "local"},
     helps={"method": "auto, tree, all-pairs", "profile": "auto plans"},
     check=_check_extreme,
-    domain=_extreme_domain,
+    domain=_check_extreme_domain,
     integers=True,
     variant=_SELECTION,
 )
@@ -262,7 +265,7 @@ _sorted(
     lambda party, x, options: order_statistics.top_k(party, x["x"], **options)[0],
     lambda x, o: -np.sort(-x["x"], axis=-1)[..., : o["k"]],
     tolerance=None,
-    inputs=_rows,
+    inputs=_draw_rows,
     options={"k": 16, **_ORDER},
     helps={"k": "how many of each row (default 16)", **_ORDER_HELPS},
     check=_check_top_k,

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
-from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
+from tfe_bench.benchmarks.operations.comparisons import check_magnitudes
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
 from tfe_bench.protocols.nn import activations, gelu, silu
@@ -24,23 +24,25 @@ _MOST_CLASSES = 1 << 16
 # ---- activations
 
 
-def _logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Where the function bends, and every fourth of any magnitude below 2^14."""
-    large = catalogue.log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
+    large = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-12, 12, size))}
 
 
-def _layer_domain(name: str) -> Callable[[Arrays, Options], None]:
+def _layer_domain_check(name: str) -> Callable[[Arrays, Options], None]:
     what = "less than 2^14"
-    return lambda rings, options: refuse_beyond(name, rings, _LAYER, what)
+    return lambda rings, options: check_magnitudes(name, rings, _LAYER, what)
 
 
 _function = partial(catalogue.register, size=(1 << 16,))
 
 
-def _activation(name: str, run: catalogue.Run, reference: catalogue.Reference, **more: Any) -> None:
+def _register_activation(
+    name: str, run: catalogue.Run, reference: catalogue.Reference, **more: Any
+) -> None:
     """An entry of a function of a layer's values."""
-    more = {"inputs": _logits, "domain": _layer_domain(name), **more}
+    more = {"inputs": _draw_logits, "domain": _layer_domain_check(name), **more}
     _function(name, "for |x| < 2^14", run, reference, **more)
 
 
@@ -60,16 +62,16 @@ def _exact_gelu(x: Arrays, options: Options) -> Array:
 
 
 _BY_EXP = {"tolerance": catalogue.ulps(2), "variant": "one-round exponential, polynomial"}
-_activation("sigmoid", call(activations.sigmoid), _exact_sigmoid, **_BY_EXP)
-_activation("tanh", call(activations.tanh), lambda x, _: np.tanh(x["x"]), **_BY_EXP)
-_activation(
+_register_activation("sigmoid", call(activations.sigmoid), _exact_sigmoid, **_BY_EXP)
+_register_activation("tanh", call(activations.tanh), lambda x, _: np.tanh(x["x"]), **_BY_EXP)
+_register_activation(
     "gelu",
     call(gelu.gelu),
     _exact_gelu,
     tolerance=catalogue.ulps(3),
     variant="piecewise polynomial",
 )
-_activation(
+_register_activation(
     "silu",
     call(silu.silu),
     lambda x, options: x["x"] * _exact_sigmoid(x, options),
@@ -90,12 +92,12 @@ _function(
     _exact_softmax,
     tolerance=catalogue.ulps(2),
     size=(128, 10),
-    inputs=_logits,
+    inputs=_draw_logits,
     options={"profile": "local"},
     help="compute softmax of rows of private values",
     helps={"profile": "its maximum plans"},
     check=_check_softmax,
-    domain=_layer_domain("softmax"),
+    domain=_layer_domain_check("softmax"),
     variant="one-round exponential, reciprocal",
 )
 
@@ -119,11 +121,11 @@ _function(
 _LOW, _HIGH = 2.0**-16, 2.0**45.9
 
 
-def _positive(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    return {"x": catalogue.log_uniform(rng, _LOW, _HIGH, size)}
+def _draw_positive(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    return {"x": catalogue.draw_log_uniform(rng, _LOW, _HIGH, size)}
 
 
-_of_positive = partial(_function, inputs=_positive, variant="normalization, polynomial")
+_of_positive = partial(_function, inputs=_draw_positive, variant="normalization, polynomial")
 _of_positive(
     "log",
     "ln(x) for 0 < x < 2^46",
@@ -144,10 +146,12 @@ for _name, _protocol, _exact in (
     )
 
 
-def _quotients(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_quotients(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """|x| < 2^14 and y > 0 of all magnitudes for which |x / y| < 2^14."""
-    y = catalogue.log_uniform(rng, 2.0**-14, _HIGH, size)
-    x = catalogue.log_uniform(rng, 2.0**-16, np.minimum(2.0**13.9, y * 2.0**12), size, signed=True)
+    y = catalogue.draw_log_uniform(rng, 2.0**-14, _HIGH, size)
+    x = catalogue.draw_log_uniform(
+        rng, 2.0**-16, np.minimum(2.0**13.9, y * 2.0**12), size, signed=True
+    )
     return {"x": x, "y": y}
 
 
@@ -158,7 +162,7 @@ _of_positive(
     lambda x, _: x["x"] / x["y"],
     tolerance=catalogue.relative(20, 1.25),
     shapes=catalogue.same_shapes("x", "y"),
-    inputs=_quotients,
+    inputs=_draw_quotients,
 )
 
 # ---- polynomials

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from tfe_bench.benchmarks import judged
+from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import ULP, Array, Arrays, Options, Shape
-from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
+from tfe_bench.benchmarks.operations.comparisons import check_magnitudes
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import (
     bitwise,
@@ -28,7 +28,7 @@ from tfe_bench.protocols.session.sharing import Shared
 _ONE = 1 << catalogue.FRACTIONAL_BITS
 
 
-def _of(function: Callable[..., Shared], *names: str) -> catalogue.Run:
+def _bind_function(function: Callable[..., Shared], *names: str) -> catalogue.Run:
     """A function that users call, of the inputs of these names."""
     return lambda party, x, options: function(*(x[name] for name in names or ("x",)))
 
@@ -38,50 +38,50 @@ _exact = partial(_function, tolerance=None)
 _of_two = catalogue.same_shapes("x", "y")
 
 
-def _within(name: str, bits: int, what: str) -> Callable[[Arrays, Options], None]:
-    return lambda rings, options: refuse_beyond(name, rings, bits, what)
+def _magnitude_check(name: str, bits: int, what: str) -> Callable[[Arrays, Options], None]:
+    return lambda rings, options: check_magnitudes(name, rings, bits, what)
 
 
 # ---- rounding
 
 
-def _halves(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_halves(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Reals of all magnitudes, a quarter of them halves."""
-    x = catalogue.log_uniform(rng, ULP, 2.0**45.9, size, signed=True)
+    x = catalogue.draw_log_uniform(rng, ULP, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, rng.integers(-99, 99, size) / 2, x)}
 
 
 _exact(
     "floor",
     "the largest whole number that is not above x",
-    _of(rounding.floor),
+    _bind_function(rounding.floor),
     lambda x, _: x["x"] // _ONE * _ONE,
-    inputs=_halves,
+    inputs=_draw_halves,
     variant="T5",
 )
 _exact(
     "round",
     "the nearest whole number, of two the even one",
-    _of(rounding.round),
+    _bind_function(rounding.round),
     lambda x, _: np.rint(x["x"] / _ONE).astype(np.int64) * _ONE,
-    inputs=lambda size, rng: {"x": np.clip(_halves(size, rng)["x"], -(2.0**30), 2.0**30)},
+    inputs=lambda size, rng: {"x": np.clip(_draw_halves(size, rng)["x"], -(2.0**30), 2.0**30)},
     variant="bit extraction, T5",
 )
 
 
-def _dividends(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    y = catalogue.log_uniform(rng, 2.0**-6, 2.0**13, size, signed=True)
+def _draw_dividends(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    y = catalogue.draw_log_uniform(rng, 2.0**-6, 2.0**13, size, signed=True)
     return {"x": rng.uniform(-(2.0**13), 2.0**13, size), "y": y}
 
 
 _exact(
     "floordiv",
     "floor(x / y) for |x|, |y| < 2^14, |x / y| < 2^21",
-    _of(rounding.floordiv, "x", "y"),
+    _bind_function(rounding.floordiv, "x", "y"),
     lambda x, _: x["x"] // x["y"] * _ONE,
     shapes=_of_two,
-    inputs=_dividends,
-    domain=_within("floordiv", 30, "less than 2^14"),
+    inputs=_draw_dividends,
+    domain=_magnitude_check("floordiv", 30, "less than 2^14"),
     variant="reciprocal, two comparisons",
 )
 
@@ -90,7 +90,7 @@ _exact(
 _word = partial(_exact, size=(1 << 12,), input_bits=0)
 
 
-def _words(*names: str) -> catalogue.Inputs:
+def _draw_words(*names: str) -> catalogue.Inputs:
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         return {n: rng.integers(-(2**63), 2**63 - 1, size, np.int64) for n in names}
 
@@ -100,9 +100,9 @@ def _words(*names: str) -> catalogue.Inputs:
 _word(
     "popcount",
     "how many bits of 64 are 1",
-    _of(bitwise.popcount),
+    _bind_function(bitwise.popcount),
     lambda x, _: np.bitwise_count(x["x"].view(np.uint64)).astype(np.int64),
-    inputs=_words("x"),
+    inputs=_draw_words("x"),
     variant="LUT-msb of every width",
 )
 # ---- angles and powers
@@ -110,7 +110,7 @@ _word(
 _function(
     "sin",
     "sin(x) for every x",
-    _of(elementary.sin),
+    _bind_function(elementary.sin),
     lambda x, _: np.sin(x["x"]),
     tolerance=catalogue.ulps(2.1),
     inputs=catalogue.uniform(-1e4, 1e4),
@@ -119,24 +119,25 @@ _function(
 _function(
     "atan2",
     "the angle of (x, y), |x|, |y| < 2^14",
-    _of(elementary.atan2, "y", "x"),
+    _bind_function(elementary.atan2, "y", "x"),
     lambda x, _: np.arctan2(x["y"], x["x"]),
     tolerance=catalogue.ulps(4),
     shapes=catalogue.same_shapes("y", "x"),
     inputs=lambda size, rng: {
-        name: catalogue.log_uniform(rng, 2.0**-8, 2.0**13.9, size, signed=True) for name in "yx"
+        name: catalogue.draw_log_uniform(rng, 2.0**-8, 2.0**13.9, size, signed=True)
+        for name in "yx"
     },
-    domain=_within("atan2", 30, "less than 2^14"),
+    domain=_magnitude_check("atan2", 30, "less than 2^14"),
     variant="division, polynomial",
 )
 _function(
     "erf",
     "for |x| < 2^14",
-    _of(elementary.erf),
+    _bind_function(elementary.erf),
     lambda x, _: np.vectorize(math.erf, [float])(x["x"]),
     tolerance=catalogue.ulps(3),
     inputs=catalogue.uniform(-5, 5),
-    domain=_within("erf", 30, "less than 2^14"),
+    domain=_magnitude_check("erf", 30, "less than 2^14"),
     variant="piecewise polynomial",
 )
 
@@ -149,12 +150,12 @@ def _power_error(inputs: Arrays, exact: Array) -> Array:
 _function(
     "pow",
     "x^y for x > 0 and a private y",
-    _of(powers.pow, "x", "y"),
+    _bind_function(powers.pow, "x", "y"),
     lambda x, _: x["x"] ** x["y"],
-    tolerance=catalogue.Tolerance(_power_error, judged.RELATIVE),
+    tolerance=catalogue.Tolerance(_power_error, error_metrics.RELATIVE),
     shapes=_of_two,
     inputs=lambda size, rng: {
-        "x": catalogue.log_uniform(rng, 0.1, 10.0, size),
+        "x": catalogue.draw_log_uniform(rng, 0.1, 10.0, size),
         "y": rng.uniform(-2, 2, size),
     },
     variant="logarithm, exponential",
@@ -200,7 +201,7 @@ _function(
 _BINS, _RANGE, _DEPTH = 16, (0.0, 4.0), 16
 
 
-def _binned(x: Arrays, options: Options) -> Array:
+def _exact_histogram(x: Arrays, options: Options) -> Array:
     place = np.floor_divide(x["x"], int(_RANGE[1]) * _ONE // _BINS)
     return np.bincount(np.clip(place, 0, _BINS - 1).reshape(-1), minlength=_BINS)
 
@@ -209,7 +210,7 @@ _exact(
     "histogram",
     f"how many values are in each of {_BINS} parts of a range",
     lambda party, x, _: statistics.histogram_fixed_width(x["x"], _RANGE, _BINS),
-    _binned,
+    _exact_histogram,
     size=(1 << 14,),
     inputs=lambda size, rng: {"x": np.minimum(rng.exponential(1.0, size), 1e6)},
     per_input=True,

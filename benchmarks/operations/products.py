@@ -26,12 +26,13 @@ _POOL = 2
 # ---- elementwise
 
 
-def _factors(*names: str) -> catalogue.Inputs:
+def _draw_factors(*names: str) -> catalogue.Inputs:
     """Reals of any magnitude whose products stay below 2^28."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         return {
-            name: catalogue.log_uniform(rng, 2.0**-16, 2.0**14, size, signed=True) for name in names
+            name: catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**14, size, signed=True)
+            for name in names
         }
 
     return inputs
@@ -46,14 +47,14 @@ _product(
     call(arithmetic.mul, "x", "y", truncated=True),
     lambda x, _: x["x"] * x["y"],
     shapes=catalogue.same_shapes("x", "y"),
-    inputs=_factors("x", "y"),
+    inputs=_draw_factors("x", "y"),
 )
 _product(
     "square",
     "x * x, truncated",
     call(reductions.square, truncated=True),
     lambda x, _: x["x"] ** 2,
-    inputs=_factors("x"),
+    inputs=_draw_factors("x"),
 )
 _product(
     "truncate",
@@ -61,7 +62,7 @@ _product(
     lambda party, x, _: truncation.truncate(party, x["x"], catalogue.FRACTIONAL_BITS),
     lambda x, _: x["x"],
     inputs=lambda size, rng: {
-        "x": catalogue.log_uniform(rng, 2.0**-32, 2.0**29.9, size, signed=True)
+        "x": catalogue.draw_log_uniform(rng, 2.0**-32, 2.0**29.9, size, signed=True)
     },
     input_bits=2 * catalogue.FRACTIONAL_BITS,
     variant="T3",
@@ -105,7 +106,7 @@ _reduction(
 # ---- matrices
 
 
-def _matrices(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_matrices(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {name: rng.uniform(-10, 10, shape) for name, shape in _factor_shapes(size).items()}
 
 
@@ -133,7 +134,7 @@ _product(
     size=(128, 128, 128),
     shapes=_factor_shapes,
     size_of=_product_size,
-    inputs=_matrices,
+    inputs=_draw_matrices,
     most=_product_words,
     shrinks=(0, 1, 2),
 )
@@ -142,23 +143,23 @@ _product(
 # ---- images
 
 
-def _kernels(size: Shape) -> dict[str, Shape]:
+def _kernel_shapes(size: Shape) -> dict[str, Shape]:
     """Shapes of images and a 3x3 kernel to as many channels."""
     return {"x": size, "w": (_KERNEL, _KERNEL, size[3], size[3])}
 
 
-def _depthwise(size: Shape) -> dict[str, Shape]:
+def _depthwise_shapes(size: Shape) -> dict[str, Shape]:
     """The same of a kernel for each channel."""
     return {"x": size, "w": (_KERNEL, _KERNEL, size[3], 1)}
 
 
-def _convolution(
+def _register_convolution(
     name: str,
     about: str,
     run: catalogue.Run,
     reference: catalogue.Reference,
     variant: str,
-    shapes: catalogue.Shapes = _kernels,
+    shapes: catalogue.Shapes = _kernel_shapes,
 ) -> None:
     """An entry of a convolution of images."""
 
@@ -176,21 +177,21 @@ def _convolution(
     )
 
 
-def _patches(x: Array) -> Array:
+def _extract_patches(x: Array) -> Array:
     """[n, h, w, channels, 3, 3]: what a 3x3 kernel sees, zeros around the image."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     return np.lib.stride_tricks.sliding_window_view(padded, (_KERNEL, _KERNEL), axis=(1, 2))
 
 
 def _exact_conv2d(x: Arrays, options: Options) -> Array:
-    return np.asarray(np.tensordot(_patches(x["x"]), x["w"], axes=([4, 5, 3], [0, 1, 2])))
+    return np.asarray(np.tensordot(_extract_patches(x["x"]), x["w"], axes=([4, 5, 3], [0, 1, 2])))
 
 
 def _exact_depthwise(x: Arrays, options: Options) -> Array:
-    return np.asarray(np.einsum("nhwcab,abc->nhwc", _patches(x["x"]), x["w"][..., 0]))
+    return np.asarray(np.einsum("nhwcab,abc->nhwc", _extract_patches(x["x"]), x["w"][..., 0]))
 
 
-def _same(convolution: Callable[..., Shared]) -> catalogue.Run:
+def _same_convolution(convolution: Callable[..., Shared]) -> catalogue.Run:
     return call(convolution, "x", "w", truncated=True, padding="SAME")
 
 
@@ -206,18 +207,24 @@ def _conv2d_relu(party: Party, x: catalogue.Shares, options: Options) -> Shared:
     return relu.relu(party, small)
 
 
-_convolution(
-    *("conv2d", "3x3 kernel, truncated", _same(conv.conv2d), _exact_conv2d, "dealer form, T3")
+_register_convolution(
+    *(
+        "conv2d",
+        "3x3 kernel, truncated",
+        _same_convolution(conv.conv2d),
+        _exact_conv2d,
+        "dealer form, T3",
+    )
 )
-_convolution(
+_register_convolution(
     "depthwise_conv2d",
     "3x3 kernels, truncated",
-    _same(conv.depthwise_conv2d),
+    _same_convolution(conv.depthwise_conv2d),
     _exact_depthwise,
     "dealer form",
-    _depthwise,
+    _depthwise_shapes,
 )
-_convolution(
+_register_convolution(
     "conv2d_relu",
     "3x3 kernel, truncation and ReLU fused",
     _conv2d_relu,
@@ -226,7 +233,7 @@ _convolution(
 )
 
 
-def _windows(x: Array) -> Array:
+def _pooling_windows(x: Array) -> Array:
     """[n, h / 2, w / 2, channels, 2, 2]: the cells of each 2x2 window."""
     view = np.lib.stride_tricks.sliding_window_view(x, (_POOL, _POOL), axis=(1, 2))
     return view[:, ::_POOL, ::_POOL]
@@ -237,7 +244,7 @@ _pooled(
     "max_pool",
     "largest of each 2x2 window",
     call(pool.max_pool2d, ksize=_POOL, strides=_POOL),
-    lambda x, _: _windows(x["x"]).max(axis=(4, 5)),
+    lambda x, _: _pooling_windows(x["x"]).max(axis=(4, 5)),
     tolerance=None,
     size=(1, 56, 56, 64),
     inputs=catalogue.uniform(-8000, 8000),
@@ -247,7 +254,7 @@ _pooled(
     "avg_pool",
     "mean of each 2x2 window",
     call(reductions.avg_pool, ksize=_POOL),
-    lambda x, _: _windows(x["x"]).mean(axis=(4, 5)),
+    lambda x, _: _pooling_windows(x["x"]).mean(axis=(4, 5)),
     tolerance=catalogue.ulps(1),
     size=(1, 112, 112, 64),
     inputs=catalogue.uniform(-1e4, 1e4),

@@ -25,7 +25,7 @@ TF_ENCRYPTED: Final = (
 
 
 @dataclass(frozen=True)
-class Figure:
+class PublishedFigure:
     """One figure of another system.
 
     Attributes:
@@ -54,10 +54,10 @@ class Figure:
     @property
     def elements(self) -> tuple[int, ...] | None:
         """The size as numbers, None for a network."""
-        return numbers(self.size)
+        return parse_extents(self.size)
 
 
-def numbers(size: str) -> tuple[int, ...] | None:
+def parse_extents(size: str) -> tuple[int, ...] | None:
     """A size's extents, None if it is a name."""
     if re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", size, re.ASCII):
         return tuple(int(n) for n in size.split("x"))
@@ -65,14 +65,14 @@ def numbers(size: str) -> tuple[int, ...] | None:
 
 
 @cache
-def published() -> tuple[Figure, ...]:
+def load_figures() -> tuple[PublishedFigure, ...]:
     """All published figures."""
     text = importlib.resources.files(__name__).joinpath("figures.csv").read_text("utf-8")
-    return tuple(_figure(row) for row in csv.DictReader(text.splitlines()))
+    return tuple(_parse_figure(row) for row in csv.DictReader(text.splitlines()))
 
 
-def _figure(row: dict[str, str]) -> Figure:
+def _parse_figure(row: dict[str, str]) -> PublishedFigure:
     given: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
     for name in ("build_seconds", "accuracy"):
         given[name] = float(row[name]) if row[name] else None
-    return Figure(**given)
+    return PublishedFigure(**given)

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.benchmarks.relational.workload import Made, Workload
+from tfe_bench.benchmarks.relational.workload import GeneratedTable, Workload
 
 _WORDS = ",".join(f"c{i}" for i in range(16))
 _KEY, _VALUE = "int[0,1099511627775]", "int[0,1000000]"
 
 
-def _two(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+def _make_two_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     """Two tables of unique 40-bit keys, half of them common, in different orders."""
     n = int(size)
     every = np.unique(rng.integers(0, 1 << 40, 2 * n + n // 8 + 64))
     every = rng.permutation(every)[: n + n - n // 2]
     sides = every[:n], every[len(every) - n :]
     return {
-        name: Made(
+        name: GeneratedTable(
             {"id": rng.permutation(keys), value: rng.integers(0, 1_000_001, n)},
             {"id": _KEY, value: _VALUE},
             ("id",),
@@ -29,19 +29,19 @@ def _two(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
     }
 
 
-def _linked(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+def _make_linked_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     """The same, prepared by their owners."""
-    made = _two(size, rng)
+    made = _make_two_tables(size, rng)
     x, y = made["x"], made["y"]
     return {"x": replace(x, hashed_by="id"), "y": replace(y, links=("id=x.id",))}
 
 
-def _one(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+def _make_one_table(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     """Keys of 32 bits that repeat about four times, words, days, and values."""
     n = int(size)
     groups = rng.integers(0, 1 << 32, max(1, n // 4))
     return {
-        "t": Made(
+        "t": GeneratedTable(
             {
                 "k": groups[rng.integers(0, len(groups), n)],
                 "c": rng.integers(0, 16, n),
@@ -58,37 +58,39 @@ WORKLOADS = [
         "join",
         "two tables by unique 40-bit keys",
         "select v, w from x join y using (id)",
-        _two,
+        _make_two_tables,
         _SIZES,
     ),
     Workload(
         "linked",
         "the same join of tables that their owners have prepared for it",
         "select w, v from y join x using (id)",
-        _linked,
+        _make_linked_tables,
         _SIZES,
     ),
     Workload(
         "group",
         "sums and counts by 32-bit keys",
         "select k, sum(v), count(*) from t group by k",
-        _one,
+        _make_one_table,
         _SIZES,
     ),
     Workload(
         "dense",
         "sums and counts of 16 categories",
         "select c, sum(v), count(*) from t group by c",
-        _one,
+        _make_one_table,
         _SIZES,
     ),
-    Workload("median", "the median of a column", "select median(v) from t", _one, _SIZES),
+    Workload(
+        "median", "the median of a column", "select median(v) from t", _make_one_table, _SIZES
+    ),
     Workload(
         "window",
         "places and running sums in groups of 32-bit keys",
         "select k, v, row_number() over (partition by k order by v) place, "
         "sum(v) over (partition by k order by v rows unbounded preceding) total from t",
-        _one,
+        _make_one_table,
         _SIZES,
     ),
 ]

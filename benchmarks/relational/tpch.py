@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfe_bench.benchmarks.relational.workload import Made, Workload
+from tfe_bench.benchmarks.relational.workload import GeneratedTable, Workload
 
 _MODES = "AIR,FOB,MAIL,RAIL,REG AIR,SHIP,TRUCK"
 _PRIORITIES = "1-URGENT,2-HIGH,3-MEDIUM,4-NOT SPECIFIED,5-LOW"
@@ -21,7 +21,7 @@ _FIRST, _LAST, _TODAY = 8035, 10440, 9298
 _DATES = "date[1992-01-01,1998-12-31]"
 
 
-def _tables(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+def _make_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     customers, orders, parts = (max(1, round(size * k)) for k in (150_000, 1_500_000, 200_000))
     placed = rng.integers(_FIRST, _LAST + 1, orders)
     of = np.repeat(np.arange(orders), rng.integers(1, 8, orders))  # 1 to 7 lines of an order
@@ -34,12 +34,12 @@ def _tables(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
     received = shipped + rng.integers(1, 31, n)
     key = f"int[0,{orders - 1}]"
     return {
-        "customer": Made(
+        "customer": GeneratedTable(
             {"c_custkey": np.arange(customers), "c_mktsegment": rng.integers(0, 5, customers)},
             {"c_custkey": f"int[0,{customers - 1}]", "c_mktsegment": f"category({_SEGMENTS})"},
             ("c_custkey",),
         ),
-        "orders": Made(
+        "orders": GeneratedTable(
             {
                 "o_orderkey": rng.permutation(orders),
                 "o_custkey": rng.integers(0, customers, orders),
@@ -56,12 +56,12 @@ def _tables(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
             },
             ("o_orderkey",),
         ),
-        "part": Made(
+        "part": GeneratedTable(
             {"p_partkey": np.arange(parts), "p_promo": (rng.integers(0, 6, parts) == 0) * 1},
             {"p_partkey": f"int[0,{parts - 1}]", "p_promo": "bool"},
             ("p_partkey",),
         ),
-        "lineitem": Made(
+        "lineitem": GeneratedTable(
             {
                 "l_orderkey": of,
                 "l_partkey": part,
@@ -141,6 +141,6 @@ _QUERIES = {
     ),
 }
 WORKLOADS = [
-    Workload(name, f"TPC-H {name.upper()}, {about}", sql, _tables, (0.1, 0.001), True)
+    Workload(name, f"TPC-H {name.upper()}, {about}", sql, _make_tables, (0.1, 0.001), True)
     for name, (about, sql) in _QUERIES.items()
 ]

@@ -13,7 +13,7 @@ from tfe_bench.models.queries.io import Result
 _OFF, _OFF_BY = 1e-3, 2e-5
 
 
-def answer(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], float]:
+def query_plaintext(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], float]:
     """DuckDB's rows, and its seconds.
 
     Args:
@@ -32,7 +32,7 @@ def answer(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], 
     return rows, time.perf_counter() - started
 
 
-def agrees(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> bool:
+def results_agree(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> bool:
     """Whether rows are the same: as a sequence where they are in order, else as a multiset.
 
     Of equal keys of an order any may come first, and all of them must be there but the last, of
@@ -43,27 +43,27 @@ def agrees(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> bool:
         return False
     reals = [kind.fraction > 0 for kind in found.types.values()]
 
-    def key(row: Sequence[Any]) -> Any:
+    def sort_key(row: Sequence[Any]) -> Any:
         exact = [str(v) for v, real in zip(row, reals, strict=True) if not real]
-        about = [(v is None, 0.0 if v is None else round(float(v), 1)) for v in row if _real(v)]
+        about = [(v is None, 0.0 if v is None else round(float(v), 1)) for v in row if _is_real(v)]
         return exact, about
 
     import sqlglot
 
     # (a window has an order too)
     if sqlglot.parse_one(sql, read="duckdb").args.get("order") is None:
-        own, wanted = sorted(own, key=key), sorted(wanted, key=key)
+        own, wanted = sorted(own, key=sort_key), sorted(wanted, key=sort_key)
     return all(
-        all(_same(a, b, real) for a, b, real in zip(x, y, reals, strict=True))
+        all(_values_agree(a, b, real) for a, b, real in zip(x, y, reals, strict=True))
         for x, y in zip(own, wanted, strict=True)
     )
 
 
-def _real(value: Any) -> bool:
+def _is_real(value: Any) -> bool:
     return value is None or isinstance(value, float)
 
 
-def _same(a: Any, b: Any, real: bool) -> bool:
+def _values_agree(a: Any, b: Any, real: bool) -> bool:
     if a is None or b is None:
         return a is b
     if real:

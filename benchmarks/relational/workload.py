@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedTable:
     """One made-up table.
 
     Attributes:
@@ -54,12 +54,12 @@ class Workload:
     name: str
     about: str
     sql: str
-    make: Callable[[float, np.random.Generator], Mapping[str, Made]]
+    make: Callable[[float, np.random.Generator], Mapping[str, GeneratedTable]]
     sizes: tuple[float, float]
     scaled: bool = False
     doc: Mapping[str, Any] = field(default_factory=dict)
 
-    def tables(self, size: float, seed: int) -> Mapping[str, Made]:
+    def make_tables(self, size: float, seed: int) -> Mapping[str, GeneratedTable]:
         """Its tables.
 
         Raises:
@@ -71,14 +71,16 @@ class Workload:
         return self.make(size, np.random.default_rng(seed))
 
 
-def arrow_of(made: Made) -> Any:
+def to_arrow(made: GeneratedTable) -> Any:
     """A table of pyarrow."""
     import pyarrow
 
-    return pyarrow.table({name: _arrow(v, made.types[name]) for name, v in made.columns.items()})
+    return pyarrow.table(
+        {name: _to_arrow_array(v, made.types[name]) for name, v in made.columns.items()}
+    )
 
 
-def _arrow(values: Ints, kind: str) -> Any:
+def _to_arrow_array(values: Ints, kind: str) -> Any:
     import pyarrow
 
     word, _, inside = kind.partition("(")

@@ -62,7 +62,7 @@ class Picture:
     narrow: Picture | None = None
 
 
-def require() -> None:
+def require_matplotlib() -> None:
     """Fails early where pictures cannot be drawn.
 
     Raises:
@@ -77,29 +77,29 @@ def require() -> None:
         ) from error
 
 
-def pictures(makers: Mapping[str, Maker]) -> dict[str, Picture]:
+def draw_pictures(makers: Mapping[str, Maker]) -> dict[str, Picture]:
     """Draws pictures by name: one that would be empty is left out.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    require()
+    require_matplotlib()
     found = {}
     for name, make in makers.items():
-        if (wide := _picture(name, make, False)) is not None:
-            found[name] = replace(wide, narrow=_picture(name, make, True))
+        if (wide := _draw_picture(name, make, False)) is not None:
+            found[name] = replace(wide, narrow=_draw_picture(name, make, True))
     return found
 
 
-def _picture(name: str, make: Maker, narrow: bool) -> Picture | None:
-    light, dark = (_png(make, theme, narrow) for theme in (LIGHT, DARK))
+def _draw_picture(name: str, make: Maker, narrow: bool) -> Picture | None:
+    light, dark = (_render_png(make, theme, narrow) for theme in (LIGHT, DARK))
     return None if light is None or dark is None else Picture(name, light[0], dark[0], light[1])
 
 
-def _png(make: Maker, theme: Theme, narrow: bool) -> tuple[bytes, int] | None:
+def _render_png(make: Maker, theme: Theme, narrow: bool) -> tuple[bytes, int] | None:
     import matplotlib
 
-    with matplotlib.rc_context(style(theme)):
+    with matplotlib.rc_context(theme_settings(theme)):
         drawing = make(theme, narrow)
         if drawing is None:
             return None
@@ -108,7 +108,7 @@ def _png(make: Maker, theme: Theme, narrow: bool) -> tuple[bytes, int] | None:
         return out.getvalue(), round(drawing.get_figwidth() * 96)
 
 
-def style(theme: Theme) -> Any:
+def theme_settings(theme: Theme) -> Any:
     """matplotlib's settings for a theme."""
     return {
         "font.size": 9.5,
@@ -134,7 +134,7 @@ def style(theme: Theme) -> Any:
     }
 
 
-def canvas(width: float, height: float) -> Drawing:
+def new_figure(width: float, height: float) -> Drawing:
     """An empty picture of so many inches."""
     from matplotlib.figure import Figure as New
 
@@ -145,7 +145,7 @@ def canvas(width: float, height: float) -> Drawing:
     return drawing
 
 
-def panels(
+def new_panels(
     down: int, across: int, narrow: bool, each: tuple[float, float], sharey: bool = False
 ) -> tuple[Drawing, list[Any]]:
     """A picture of panels, row by row; of a narrow one below the other.
@@ -157,12 +157,12 @@ def panels(
     width, height = NARROW if narrow else across * each[0], each[1]
     if narrow:
         down, across = down * across, 1
-    drawing = canvas(width, down * height)
+    drawing = new_figure(width, down * height)
     axes: Any = drawing.subplots(down, across, squeeze=False, sharey=sharey)
     return drawing, list(axes.reshape(-1))
 
 
-def legend(axes: Any, narrow: bool, **place: Any) -> None:
+def add_legend(axes: Any, narrow: bool, **place: Any) -> None:
     """Where there is room: inside the axes, or of a narrow picture below them."""
     if not narrow:
         axes.legend(**place)
@@ -172,7 +172,7 @@ def legend(axes: Any, narrow: bool, **place: Any) -> None:
     axes.legend(lines, wrapped, loc="upper left", bbox_to_anchor=(-0.02, -0.2))
 
 
-def plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
+def set_plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
     """Ticks in words: matplotlib's own are formulas, which a record's words must not become."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -180,9 +180,9 @@ def plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def powers_ticks(axis: Any, base: int) -> None:
+def set_power_ticks(axis: Any, base: int) -> None:
     """Ticks as powers: 2 or 10 with an exponent in small raised digits."""
     raised = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-    plain_ticks(
+    set_plain_ticks(
         axis, lambda v: f"{base}{str(round(math.log(v, base))).translate(raised)}" if v > 0 else ""
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tfe_bench import atomic
 from tfe_bench.benchmarks.report import html, page, plots
-from tfe_bench.benchmarks.report.reading import Reading
+from tfe_bench.benchmarks.report.reading import ReportInput
 from tfe_bench.benchmarks.technologies import pages
 from tfe_bench.errors import UsageError
 
@@ -23,7 +23,7 @@ def check_output(path: Path) -> None:
     atomic.check_writable(path, "--output", "The page")
 
 
-def write(reading: Reading, path: Path) -> list[Path]:
+def write_page(reading: ReportInput, path: Path) -> list[Path]:
     """Writes the page, and its pictures beside it as NAME-time.png and so on.
 
     Pictures of an earlier page of that name that this one has no more are removed.
@@ -36,19 +36,19 @@ def write(reading: Reading, path: Path) -> list[Path]:
         ConfigError: matplotlib is missing.
     """
     check_output(path)
-    pictures = plots.draw(reading.records) | pages.draw(reading.technologies)
-    text = html.render(page.make(reading, pictures))
+    pictures = plots.draw_record_plots(reading.records) | pages.draw(reading.technologies)
+    text = html.render_html(page.build_page(reading, pictures))
     written = [path]
     for name in (*plots.NAMES, *pages.NAMES):
         beside = path.with_name(f"{path.stem}-{name}.png")
         if name in pictures:
-            _replace(beside, pictures[name].light)
+            _replace_file(beside, pictures[name].light)
             written.append(beside)
         else:
             beside.unlink(missing_ok=True)
-    _replace(path, text.encode())
+    _replace_file(path, text.encode())
     return written
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace_file(path: Path, content: bytes) -> None:
     atomic.write_atomically(path, lambda out: out.write(content), 0o644)

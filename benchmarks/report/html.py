@@ -11,19 +11,19 @@ from typing import Final
 
 from tfe_bench.benchmarks.report import parts
 from tfe_bench.benchmarks.report.drawing import Picture
-from tfe_bench.benchmarks.table import clean
+from tfe_bench.benchmarks.table import strip_control
 
 _LONGEST: Final = 2000
 _NARROW: Final = "(max-width: 40rem)"  # as page.css has it
 
 
-def text(words: object) -> str:
+def escape_text(words: object) -> str:
     """Text as HTML: without control characters, of bounded length, escaped."""
-    given = clean(str(words))
+    given = strip_control(str(words))
     return html.escape(given if len(given) <= _LONGEST else given[:_LONGEST] + "…")
 
 
-def render(page: parts.Page) -> str:
+def render_html(page: parts.Page) -> str:
     """The whole page; it may load nothing, and run no script but its own."""
     folder = importlib.resources.files("tfe_bench.benchmarks.report")
     frame, style, script = (
@@ -31,51 +31,53 @@ def render(page: parts.Page) -> str:
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sources = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    links = (f'<a href="#{each.key}">{text(each.title)}</a>' for each in page.sections)
+    links = (f'<a href="#{each.key}">{escape_text(each.title)}</a>' for each in page.sections)
     lede = (
-        f'<p class="lede">{text(part)}</p>' if isinstance(part, str) else _part(part)
+        f'<p class="lede">{escape_text(part)}</p>' if isinstance(part, str) else _render_part(part)
         for part in page.lede
     )
     return Template(frame).substitute(
         policy=f"{sources}; script-src 'sha256-{digest}'",
-        title=text(page.title),
+        title=escape_text(page.title),
         style=style,
         lede="\n".join(lede),
         links="".join(links),
-        sections="\n".join(map(_section, page.sections)),
-        foot=page.foot.html if isinstance(page.foot, parts.Raw) else text(page.foot),
+        sections="\n".join(map(_render_section, page.sections)),
+        foot=page.foot.html if isinstance(page.foot, parts.RawHtml) else escape_text(page.foot),
         script=script,
     )
 
 
-def _section(given: parts.Section) -> str:
-    body = "\n".join(map(_part, given.parts))
-    return f'<section id="{given.key}">\n<h2>{text(given.title)}</h2>\n{body}\n</section>'
+def _render_section(given: parts.Section) -> str:
+    body = "\n".join(map(_render_part, given.parts))
+    return f'<section id="{given.key}">\n<h2>{escape_text(given.title)}</h2>\n{body}\n</section>'
 
 
-def _part(part: parts.Part) -> str:
+def _render_part(part: parts.Part) -> str:
     match part:
         case str():
-            return f"<p>{text(part)}</p>"
-        case parts.Raw():
+            return f"<p>{escape_text(part)}</p>"
+        case parts.RawHtml():
             return part.html
         case parts.Table():
-            return _table(part)
+            return _render_table(part)
         case parts.Figure():
-            return _figure(part)
+            return _render_figure(part)
         case parts.Items():
-            return _items(part)
+            return _render_items(part)
 
 
-def _items(given: parts.Items) -> str:
+def _render_items(given: parts.Items) -> str:
     if not given.keys:
-        return "<ul>" + "".join(f"<li>{text(line)}</li>" for line in given.lines) + "</ul>"
+        return "<ul>" + "".join(f"<li>{escape_text(line)}</li>" for line in given.lines) + "</ul>"
     pairs = zip(given.keys, given.lines, strict=True)
-    items = "".join(f"<li><b>{text(key)}</b> {text(line)}</li>" for key, line in pairs)
+    items = "".join(
+        f"<li><b>{escape_text(key)}</b> {escape_text(line)}</li>" for key, line in pairs
+    )
     return f'<ul class="legend">{items}</ul>'
 
 
-def _table(given: parts.Table) -> str:
+def _render_table(given: parts.Table) -> str:
     """A table that the page's script makes sortable; columns without any entry are left out."""
     columns = [
         (head, cells)
@@ -85,49 +87,49 @@ def _table(given: parts.Table) -> str:
     heads, lines = "", [""] * len(given.rows)
     for head, cells in columns:
         numbers = [cell for cell in cells if isinstance(cell, parts.Number)]
-        heads += f'<th scope="col"{" class=n" if numbers else ""}>{text(head)}</th>'
-        width = max((len(number.parts[1]) for number in numbers), default=0)
-        lines = [line + _cell(cell, width) for line, cell in zip(lines, cells, strict=True)]
+        heads += f'<th scope="col"{" class=n" if numbers else ""}>{escape_text(head)}</th>'
+        width = max((len(number.split_at_point[1]) for number in numbers), default=0)
+        lines = [line + _render_cell(cell, width) for line, cell in zip(lines, cells, strict=True)]
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
     # The words are outside of what scrolls, where they would be as wide as the table.
     return (
         f'<figure><div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n'
-        f"</tbody></table></div>{_caption(given.caption)}</figure>"
+        f"</tbody></table></div>{_render_caption(given.caption)}</figure>"
     )
 
 
-def _caption(words: str) -> str:
-    return f"<figcaption>{text(words)}</figcaption>" if words else ""
+def _render_caption(words: str) -> str:
+    return f"<figcaption>{escape_text(words)}</figcaption>" if words else ""
 
 
-def _cell(cell: parts.Cell, width: int) -> str:
-    if isinstance(cell, parts.Raw):
+def _render_cell(cell: parts.Cell, width: int) -> str:
+    if isinstance(cell, parts.RawHtml):
         return f'<td class="t">{cell.html}</td>'
     if isinstance(cell, str):
         kind = "wide" if len(cell) > 40 else "t" if len(cell) < 26 else ""
-        return f'<td class="{kind}">{text(cell)}</td>'
-    whole, rest = cell.parts
+        return f'<td class="{kind}">{escape_text(cell)}</td>'
+    whole, rest = cell.split_at_point
     value = "" if cell.value is None else repr(float(cell.value))
-    fraction = f'<span class="f f{min(width, 8)}">{text(rest)}</span>' if width else ""
-    return f'<td class=n data-v="{value}">{text(whole)}{fraction}</td>'
+    fraction = f'<span class="f f{min(width, 8)}">{escape_text(rest)}</span>' if width else ""
+    return f'<td class=n data-v="{value}">{escape_text(whole)}{fraction}</td>'
 
 
-def _figure(given: parts.Figure) -> str:
+def _render_figure(given: parts.Figure) -> str:
     """A picture inside the page, in the colors and at the width of the reader's choice."""
 
-    def source(media: str, of: Picture, content: bytes) -> str:
-        return f'<source media="{media}" width="{of.width}" srcset="{_data(content)}">'
+    def source_tag(media: str, of: Picture, content: bytes) -> str:
+        return f'<source media="{media}" width="{of.width}" srcset="{_data_url(content)}">'
 
     dark, wide, small = "(prefers-color-scheme: dark)", given.picture, given.picture.narrow
-    sources = source(dark, wide, wide.dark)
+    sources = source_tag(dark, wide, wide.dark)
     if small is not None:  # the first that fits is taken
-        narrow = source(f"{_NARROW} and {dark}", small, small.dark)
-        sources = narrow + source(_NARROW, small, small.light) + sources
+        narrow = source_tag(f"{_NARROW} and {dark}", small, small.dark)
+        sources = narrow + source_tag(_NARROW, small, small.light) + sources
     return (
-        f'<figure><picture>{sources}<img alt="{text(given.words)}" width="{wide.width}" '
-        f'src="{_data(wide.light)}"></picture>{_caption(given.caption)}</figure>'
+        f'<figure><picture>{sources}<img alt="{escape_text(given.words)}" width="{wide.width}" '
+        f'src="{_data_url(wide.light)}"></picture>{_render_caption(given.caption)}</figure>'
     )
 
 
-def _data(png: bytes) -> str:
+def _data_url(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.benchmarks import published
-from tfe_bench.benchmarks.published import Figure
+from tfe_bench.benchmarks.published import PublishedFigure
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.beside import latest
+from tfe_bench.benchmarks.report.comparison_columns import latest_records
 from tfe_bench.benchmarks.report.drawing import BLUE, GREEN, RED, Theme
-from tfe_bench.benchmarks.table import clean
+from tfe_bench.benchmarks.table import strip_control
 
 PUBLISHED_EPOCHS = 5
 COLORS = {"sgd": BLUE, "amsgrad": RED, "adam": GREEN}
@@ -36,37 +36,37 @@ class Curve:
     @property
     def model(self) -> str:
         """Its name."""
-        return self._said("model", 40)
+        return self._parameter_text("model", 40)
 
     @property
     def optimizer(self) -> str:
         """Its name."""
-        return self._said("optimizer", 20)
+        return self._parameter_text("optimizer", 20)
 
     @property
     def dataset(self) -> str:
         """What was learned."""
-        return self._said("dataset", 40)
+        return self._parameter_text("dataset", 40)
 
-    def _said(self, parameter: str, longest: int) -> str:
-        return clean(str(self.record.parameters.get(parameter, "")))[:longest]
+    def _parameter_text(self, parameter: str, longest: int) -> str:
+        return strip_control(str(self.record.parameters.get(parameter, "")))[:longest]
 
-    def published(self) -> Figure | None:
+    def published_figure(self) -> PublishedFigure | None:
         """TF Encrypted's figure for the same, with an accuracy after 5 epochs."""
         if self.dataset != "mnist":
             return None
         wanted = ("tf-encrypted", "train", self.model, self.optimizer)
         found = (
             f
-            for f in published.published()
+            for f in published.load_figures()
             if (f.system, f.workload, f.size, f.optimizer) == wanted and f.accuracy is not None
         )
         return next(found, None)
 
 
-def curves(records: Iterable[Record]) -> list[Curve]:
+def collect_curves(records: Iterable[Record]) -> list[Curve]:
     """Of every model, data and optimizer the training of most epochs, the newest of those."""
-    every = filter(None, map(_curve, latest(records)))
+    every = filter(None, map(_parse_curve, latest_records(records)))
     by_epochs = sorted(every, key=lambda c: (c.epochs[-1], c.record.time))
     best = {(c.dataset, c.model, c.optimizer): c for c in by_epochs}
     known = [*COLORS]
@@ -79,7 +79,7 @@ def curves(records: Iterable[Record]) -> list[Curve]:
     )
 
 
-def _curve(record: Record) -> Curve | None:
+def _parse_curve(record: Record) -> Curve | None:
     """A record's scores; one from elsewhere may hold others."""
     found = record.agreement
     if record.workload != "train" or not found or found.get("score") != "accuracy":
@@ -95,14 +95,14 @@ def _curve(record: Record) -> Curve | None:
     return Curve(record, epochs, private, plain if plain and len(plain) == len(epochs) else None)
 
 
-def draw(
+def draw_curves(
     found: Sequence[Curve], theme: Theme, axes: Sequence[Any], legend: Callable[[Any], None]
 ) -> None:
     """One panel for each model and data set: lines are private, crosses plaintext."""
     panels = list(dict.fromkeys((c.model, c.dataset) for c in found))
     for panel, place in zip(panels, axes, strict=False):
         mine = [c for c in found if (c.model, c.dataset) == panel]
-        lows = [low for curve in mine for low in _draw(curve, theme, place, curve is mine[0])]
+        lows = [low for curve in mine for low in _draw_curve(curve, theme, place, curve is mine[0])]
         low = min(100.0, *lows)
         place.set_title(f"{panel[0]}, {panel[1]}", loc="left", fontweight="bold", fontsize=10)
         place.set(xlabel="epochs", ylabel="right answers, %")
@@ -114,7 +114,7 @@ def draw(
         place.set_axis_off()
 
 
-def _draw(curve: Curve, theme: Theme, place: Any, first: bool) -> list[float]:
+def _draw_curve(curve: Curve, theme: Theme, place: Any, first: bool) -> list[float]:
     """Draws a training, and what stands beside it; the least of each."""
     color = COLORS.get(curve.optimizer, "#555555")
     values = [100 * v for v in curve.private]
@@ -128,7 +128,7 @@ def _draw(curve: Curve, theme: Theme, place: Any, first: bool) -> list[float]:
         look = {"color": theme.ink, "alpha": 0.75, "linewidth": 1.0, "markersize": 6, "zorder": 4}
         place.plot(curve.epochs, theirs, "x--", label=label, **look)
         lows.append(min(theirs))
-    figure = curve.published()
+    figure = curve.published_figure()
     if figure is not None and figure.accuracy is not None:
         label = "tf-encrypted, published" if first else None
         look = {"markerfacecolor": theme.paper, "markeredgecolor": color, "markeredgewidth": 1.4}

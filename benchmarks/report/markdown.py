@@ -2,41 +2,50 @@
 
 from __future__ import annotations
 
-from tfe_bench.benchmarks.report.parts import Cell, Figure, Items, Number, Page, Part, Raw, Table
+from tfe_bench.benchmarks.report.parts import (
+    Cell,
+    Figure,
+    Items,
+    Number,
+    Page,
+    Part,
+    RawHtml,
+    Table,
+)
 
 
-def render(page: Page) -> str:
+def render_markdown(page: Page) -> str:
     """The whole page."""
-    blocks = [f"# {page.title}", *map(_part, page.lede)]
+    blocks = [f"# {page.title}", *map(_render_part, page.lede)]
     for section in page.sections:
-        blocks += [f"## {section.title}", *map(_part, section.parts)]
-    return "\n\n".join([*blocks, _cell(page.foot)]) + "\n"
+        blocks += [f"## {section.title}", *map(_render_part, section.parts)]
+    return "\n\n".join([*blocks, _render_cell(page.foot)]) + "\n"
 
 
-def _part(part: Part) -> str:
+def _render_part(part: Part) -> str:
     match part:
         case Table():
             rows = [part.head, "-" * len(part.head), *part.rows]
-            lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+            lines = ["| " + " | ".join(map(_render_cell, row)) + " |" for row in rows]
             lines[1] = "|" + "---|" * len(part.head)
-            return _above("\n".join(lines), part.caption)
+            return _caption_below("\n".join(lines), part.caption)
         case Figure():
-            return _above(f"![{part.words}]({part.picture.name}.png)", part.caption)
+            return _caption_below(f"![{part.words}]({part.picture.name}.png)", part.caption)
         case Items():
             return "\n".join(f"- {line}" for line in part.lines)
         case _:
-            return _cell(part)
+            return _render_cell(part)
 
 
-def _above(block: str, caption: str) -> str:
+def _caption_below(block: str, caption: str) -> str:
     return f"{block}\n\n{caption}" if caption else block
 
 
-def _cell(cell: Cell) -> str:
+def _render_cell(cell: Cell) -> str:
     match cell:
         case Number():
             return cell.shown + cell.after
-        case Raw():
+        case RawHtml():
             return cell.html
         case _:
             return cell

@@ -8,13 +8,13 @@ from typing import Any
 
 from tfe_bench.benchmarks import fields
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.beside import profile_of
+from tfe_bench.benchmarks.report.comparison_columns import plain_profile
 from tfe_bench.cluster.profiles import PROFILES
 from tfe_bench.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Share:
+class NetworkShare:
     """The network's share of a run.
 
     Attributes:
@@ -31,30 +31,32 @@ class Share:
         return max(self.latency, self.transfer)
 
 
-def share(record: Record) -> Share | None:
+def network_share(record: Record) -> NetworkShare | None:
     """The network's share, None where the network's figures or the rounds are not known."""
-    profile = PROFILES.get(profile_of(record))
+    profile = PROFILES.get(plain_profile(record))
     if profile is None or not profile.shaped or record.rounds_ahead is None:
         return None
     measured = _measured_delay(record.links)
     delay = profile.delay if measured is None else measured
     sent = max(record.bytes_sent) if record.bytes_sent is not None else 0
-    return Share(record.rounds_ahead * delay, 8 * sent / profile.bits_per_second)
+    return NetworkShare(record.rounds_ahead * delay, 8 * sent / profile.bits_per_second)
 
 
 def _measured_delay(links: Any) -> float | None:
     """The mean of the links' one-way delays in seconds; somebody else's record may hold others."""
     try:
         values = links["one_way_ms"].values()
-        return statistics.fmean(fields.number("one_way_ms", value) for value in values) / 1000
+        return statistics.fmean(fields.check_number("one_way_ms", value) for value in values) / 1000
     except (TypeError, KeyError, AttributeError, ValueError, UsageError):
         return None
 
 
-def predicted(record: Record) -> float | None:
+def predicted_seconds(record: Record) -> float | None:
     """The predicted time in seconds, where the record has one."""
     try:
-        value = fields.number("seconds", (record.prediction or {})["seconds"][profile_of(record)])
+        value = fields.check_number(
+            "seconds", (record.prediction or {})["seconds"][plain_profile(record)]
+        )
     except (TypeError, KeyError, UsageError):
         return None
     return value or None

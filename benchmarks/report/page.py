@@ -11,26 +11,35 @@ from typing import TypeVarTuple
 from tfe_bench import __version__
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.fields import PerParty
-from tfe_bench.benchmarks.published import Figure as Published
+from tfe_bench.benchmarks.published import PublishedFigure as Published
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import cells, learning, network
-from tfe_bench.benchmarks.report.beside import (
-    Pair,
+from tfe_bench.benchmarks.report.comparison_columns import (
+    RecordPair,
     best_pair,
-    extents,
-    latest,
-    order,
-    pairs,
-    profile_of,
-    size_of,
+    find_pairs,
+    format_size,
+    latest_records,
+    plain_profile,
+    record_extents,
+    sort_key,
 )
 from tfe_bench.benchmarks.report.drawing import Picture
-from tfe_bench.benchmarks.report.html import text
-from tfe_bench.benchmarks.report.network import Share
-from tfe_bench.benchmarks.report.parts import Cell, Figure, Items, Page, Part, Raw, Section, Table
+from tfe_bench.benchmarks.report.html import escape_text
+from tfe_bench.benchmarks.report.network import NetworkShare
+from tfe_bench.benchmarks.report.parts import (
+    Cell,
+    Figure,
+    Items,
+    Page,
+    Part,
+    RawHtml,
+    Section,
+    Table,
+)
 from tfe_bench.benchmarks.report.plots import MOST_ROWS
-from tfe_bench.benchmarks.report.reading import Entry, Reading
-from tfe_bench.benchmarks.table import human_seconds, three_digits
+from tfe_bench.benchmarks.report.reading import Entry, ReportInput
+from tfe_bench.benchmarks.table import format_three_digits, human_seconds
 from tfe_bench.benchmarks.technologies import pages
 
 _TILES = 6
@@ -40,45 +49,45 @@ Ts = TypeVarTuple("Ts")
 Columns = dict[str, Callable[[*Ts], Cell]]
 
 
-def _table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
+def _build_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
     rows = [[cell(*item) for cell in columns.values()] for item in items]
     return Table([*columns], rows, caption)
 
 
-def make(reading: Reading, pictures: Pictures) -> Page:
+def build_page(reading: ReportInput, pictures: Pictures) -> Page:
     """The page of some records."""
-    newest = latest(reading.records)
+    newest = latest_records(reading.records)
     others = pages.sections(reading.technologies, pictures)
-    notes = [Section("notes", "How to read this", [Items(_notes(reading))])]
+    notes = [Section("notes", "How to read this", [Items(_report_notes(reading))])]
     sections = [
-        Section("headline", "Headline figures", _headline(newest)),
-        Section("published", "Beside published figures", _published(newest)),
-        Section("time", "Time against n", _time(pictures)),
-        Section("network", "Rounds and latency", _network(newest, pictures)),
-        Section("bytes", "Bytes", _bytes(newest, pictures)),
-        Section("memory", "Memory", _memory(newest, pictures)),
-        Section("learning", "Training", _learning(newest, pictures)),
-        Section("records", "All records", _records(reading.records)),
+        Section("headline", "Headline figures", _headline_parts(newest)),
+        Section("published", "Beside published figures", _published_parts(newest)),
+        Section("time", "Time against n", _time_parts(pictures)),
+        Section("network", "Rounds and latency", _network_parts(newest, pictures)),
+        Section("bytes", "Bytes", _traffic_parts(newest, pictures)),
+        Section("memory", "Memory", _memory_parts(newest, pictures)),
+        Section("learning", "Training", _learning_parts(newest, pictures)),
+        Section("records", "All records", _record_parts(reading.records)),
     ]
     if not reading.records:
         sections = []
-    foot = Raw(f"Made by tfe_bench {text(__version__)} from {_files(reading)}.")
-    return Page("tfe_bench: measurements", _lede(reading), sections + others + notes, foot)
+    foot = RawHtml(f"Made by tfe_bench {escape_text(__version__)} from {_describe_files(reading)}.")
+    return Page("tfe_bench: measurements", _lede_parts(reading), sections + others + notes, foot)
 
 
-def _files(reading: Reading) -> str:
+def _describe_files(reading: ReportInput) -> str:
     names = [path.name for path in reading.files]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(f"<code>{text(name)}</code>" for name in names[:6]) + more
+    return ", ".join(f"<code>{escape_text(name)}</code>" for name in names[:6]) + more
 
 
-def _lede(reading: Reading) -> list[Part]:
+def _lede_parts(reading: ReportInput) -> list[Part]:
     records, others = reading.records, reading.technologies
     entries: list[Entry] = [*records, *others]
     times = [entry.time for entry in entries]
     first, last = min(times)[:10], max(times)[:10]
     when = f"on {first}" if first == last else f"from {first} to {last}"
-    machines = list(dict.fromkeys(map(cells.machine, entries)))
+    machines = list(dict.fromkeys(map(cells.describe_machine, entries)))
     where = machines[0] if len(machines) == 1 else f"{len(machines)} machines"
     wrong = [r for r in records if r.correct is False]
     lost = [m for m in others if m.correct is False]
@@ -86,88 +95,90 @@ def _lede(reading: Reading) -> list[Part]:
     words = "Secure three-party computation over replicated shares, one semi-honest corruption. "
     if others:
         words += "Beside it, other ways to compute on what stays private. "
-    words += f"{cells.counted(len(times), 'measurement')} {when}, on {where}."
+    words += f"{cells.format_count(len(times), 'measurement')} {when}, on {where}."
     if not wrong and not lost:
         words += " Every result that was checked agrees with the plaintext."
     if unchecked:
-        words += f" {cells.counted(unchecked, 'result')} not checked."
+        words += f" {cells.format_count(unchecked, 'result')} not checked."
     if not wrong and not lost:
         return [words]
     names = ", ".join(
         dict.fromkeys(
-            [f"{r.workload} {size_of(r)}" for r in wrong]
+            [f"{r.workload} {format_size(r)}" for r in wrong]
             + [f"{m.technology} {m.job}" for m in lost]
         )
     )
     said = (
         f'<p class="warn"><span class="bad">Wrong results:</span> {len(wrong) + len(lost)} of '
-        f"{len(times)} ({text(names)}). They are listed below and compared with nothing.</p>"
+        f"{len(times)} ({escape_text(names)}). They are listed below and compared with nothing.</p>"
     )
-    return [words, Raw(said)]
+    return [words, RawHtml(said)]
 
 
-def _headline(newest: Sequence[Record]) -> list[Part]:
+def _headline_parts(newest: Sequence[Record]) -> list[Part]:
     largest: dict[tuple[str, str], Record] = {}
     for record in newest:
-        key = (record.workload, profile_of(record))
-        if key not in largest or (extents(record) or ()) > (extents(largest[key]) or ()):
+        key = (record.workload, plain_profile(record))
+        if key not in largest or (record_extents(record) or ()) > (
+            record_extents(largest[key]) or ()
+        ):
             largest[key] = record
     ranked = sorted(largest.values(), key=lambda r: best_pair(r) is None)  # else as they come
-    tiles = "\n".join(_tile(record) for record in ranked[:_TILES])
+    tiles = "\n".join(_headline_tile(record) for record in ranked[:_TILES])
     said = (
         "Median run time of the largest size of each workload and network; building the graph and "
         f"starting the workers not counted. {published.CAVEAT}"
     )
     return [
-        Raw(f'<div class="tiles">\n{tiles}\n</div>'),
-        Raw(f'<p class="say">{text(said)}</p>'),
+        RawHtml(f'<div class="tiles">\n{tiles}\n</div>'),
+        RawHtml(f'<p class="say">{escape_text(said)}</p>'),
     ]
 
 
-def _tile(record: Record) -> str:
+def _headline_tile(record: Record) -> str:
     number, _, unit = human_seconds(record.seconds.median).partition(" ")
     pair = best_pair(record)
     below = ""
     if record.rounds_ahead is not None:
         below = f"{record.rounds_ahead:,} round{'' if record.rounds_ahead == 1 else 's'}"
     if pair is not None and (ratio := pair.ratio) is not None:
-        times = three_digits(ratio if ratio >= 1 else 1 / ratio)
+        times = format_three_digits(ratio if ratio >= 1 else 1 / ratio)
         words = f"{times}× {'as fast as' if ratio >= 1 else 'slower than'}"
         theirs = f"{human_seconds(pair.figure.seconds)}, {pair.figure.profile.upper()}"
         if not pair.exact:
             theirs += f", n = {(pair.figure.elements or (0,))[0]:,}"
-        below = f"<b>{text(words)}</b> {text(pair.figure.system)} published ({text(theirs)})"
-    what = f"{text(record.workload)} {text(cells.size(record))}, {cells.network(record).html}"
+        below = f"<b>{escape_text(words)}</b> {escape_text(pair.figure.system)} published ({escape_text(theirs)})"
+    what = f"{escape_text(record.workload)} {escape_text(cells.readable_size(record))}, {cells.network_cell(record).html}"
     return (
-        f'<div class="tile"><h3>{what}</h3><div class="big">{text(number)}'
-        f"<small>{text(unit)}</small></div><p>{below}</p></div>"
+        f'<div class="tile"><h3>{what}</h3><div class="big">{escape_text(number)}'
+        f"<small>{escape_text(unit)}</small></div><p>{below}</p></div>"
     )
 
 
-def _published(newest: Sequence[Record]) -> list[Part]:
-    every = [(record, pair) for record in newest for pair in pairs(record)]
+def _published_parts(newest: Sequence[Record]) -> list[Part]:
+    every = [(record, pair) for record in newest for pair in find_pairs(record)]
     if not every:
         return ["No record is of work that a published figure is known of."]
-    legend = _legend((_source(pair.figure) for _, pair in every), "S")
+    legend = _number_keys((_describe_source(pair.figure) for _, pair in every), "S")
 
-    def their_size(_: Record, pair: Pair) -> str:
+    def published_size(_: Record, pair: RecordPair) -> str:
         elements = pair.figure.elements
         size = " × ".join(f"{n:,}" for n in elements) if elements else pair.figure.size
         return size if pair.exact else f"{size} (near)"
 
-    def their_network(_: Record, pair: Pair) -> str:
+    def published_network(_: Record, pair: RecordPair) -> str:
         return pair.figure.profile.upper() if pair.figure.profile != "local" else "one host"
 
-    columns: Columns[Record, Pair] = {
+    columns: Columns[Record, RecordPair] = {
         "workload": lambda r, _: r.workload,
-        "n": lambda r, _: cells.first_extent(r),
-        "network": lambda r, _: cells.network(r),
+        "n": lambda r, _: cells.size_cell(r),
+        "network": lambda r, _: cells.network_cell(r),
         "ours, s": lambda r, _: cells.seconds(r.seconds.median),
         "theirs, s": lambda _, p: cells.seconds(p.figure.seconds),
         "theirs / ours": lambda _, p: cells.ratio(p.ratio),
-        "system": lambda _, p: f"{p.figure.system} [{legend[_source(p.figure)]}]",
-        "their n": their_size,
-        "their network": their_network,
+        "system": lambda _, p: f"{p.figure.system} [{legend[_describe_source(p.figure)]}]",
+        "their n": published_size,
+        "their network": published_network,
         "graph, ours": lambda r, _: cells.seconds(r.build_seconds),
         "graph, theirs": lambda _, p: cells.seconds(p.figure.build_seconds),
     }
@@ -177,17 +188,17 @@ def _published(newest: Sequence[Record]) -> list[Part]:
         "stands beside published LANs. “graph” is building the graph, in seconds apart "
         "from the run. Sources:"
     )
-    return [_table(columns, every, caption), Items([*legend], [*legend.values()])]
+    return [_build_table(columns, every, caption), Items([*legend], [*legend.values()])]
 
 
-def _source(figure: Published) -> str:
+def _describe_source(figure: Published) -> str:
     return f"{figure.system}: {figure.setting}; {figure.source}"
 
 
-def _time(pictures: Pictures) -> list[Part]:
+def _time_parts(pictures: Pictures) -> list[Part]:
     if "time" not in pictures:
         return ["No records of several sizes, or of work that is published."]
-    return _drawn(
+    return _picture_parts(
         pictures,
         "time",
         "run time against n on logarithmic scales, ours and published",
@@ -197,28 +208,30 @@ def _time(pictures: Pictures) -> list[Part]:
     )
 
 
-def _drawn(pictures: Pictures, name: str, words: str, caption: str) -> list[Part]:
+def _picture_parts(pictures: Pictures, name: str, words: str, caption: str) -> list[Part]:
     """The picture of a name, where there is one."""
     return [Figure(pictures[name], words, caption)] if name in pictures else []
 
 
-def _network(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    shares = [(record, of) for record in newest if (of := network.share(record)) is not None]
+def _network_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
+    shares = [
+        (record, of) for record in newest if (of := network.network_share(record)) is not None
+    ]
     if not shares:
         return [
-            Raw(
+            RawHtml(
                 "<p>All records are of this machine's loopback: there is no latency that rounds "
                 "could cost. Measure with <code>--profile wan</code> to see their share.</p>"
             )
         ]
 
-    def of_predicted(r: Record, _: Share) -> Cell:
-        forecast = network.predicted(r)
+    def of_predicted(r: Record, _: NetworkShare) -> Cell:
+        forecast = network.predicted_seconds(r)
         return cells.ratio(r.seconds.median / forecast if forecast else None)
 
-    columns: Columns[Record, Share] = {
-        "work": lambda r, _: _work(r),
-        "network": lambda r, _: cells.network(r),
+    columns: Columns[Record, NetworkShare] = {
+        "work": lambda r, _: _describe_work(r),
+        "network": lambda r, _: cells.network_cell(r),
         "rounds": lambda r, _: cells.whole(r.rounds_ahead),
         "rounds × latency, s": lambda _, of: cells.seconds(of.latency),
         "bytes / rate, s": lambda _, of: cells.seconds(of.transfer),
@@ -226,7 +239,7 @@ def _network(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "measured / floor": lambda r, of: cells.ratio(
             r.seconds.median / of.floor if of.floor > 0 else None
         ),
-        "predicted, s": lambda r, _: cells.seconds(network.predicted(r)),
+        "predicted, s": lambda r, _: cells.seconds(network.predicted_seconds(r)),
         "measured / predicted": of_predicted,
     }
     caption = (
@@ -235,23 +248,25 @@ def _network(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "dealer's material already there; the latency is the one measured on the links where the "
         "record has it, else the profile's; bytes are those of the party that sends most."
     )
-    drawn = _drawn(
+    drawn = _picture_parts(
         pictures,
         "network",
         "measured time against rounds times latency",
         "Measured time against rounds × latency, both axes logarithmic. On the line the "
         "network's latency is all there is; the height above it is computing and transfer.",
     )
-    return [*drawn, _table(columns, shares, caption)]
+    return [*drawn, _build_table(columns, shares, caption)]
 
 
-def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    by_work = {f"{_work(r)} {r.protocol}": (r, r.bytes_sent) for r in newest if r.bytes_sent}
+def _traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
+    by_work = {
+        f"{_describe_work(r)} {r.protocol}": (r, r.bytes_sent) for r in newest if r.bytes_sent
+    }
     if not by_work:
         return ["No record counts bytes."]
 
     def per_element(r: Record, sent: PerParty) -> Cell:
-        count = math.prod(extents(r) or (0,))
+        count = math.prod(record_extents(r) or (0,))
         return cells.seconds(sum(sent) / count if count else None)
 
     def headers(r: Record, sent: PerParty) -> Cell:
@@ -260,7 +275,7 @@ def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         return cells.part(None if framed is None else 100 * (framed - total) / total)
 
     columns: Columns[Record, PerParty] = {
-        "work": lambda r, _: _work(r),
+        "work": lambda r, _: _describe_work(r),
         "party 0, MB": lambda _, sent: cells.megabytes(sent[0]),
         "party 1, MB": lambda _, sent: cells.megabytes(sent[1]),
         "party 2, MB": lambda _, sent: cells.megabytes(sent[2]),
@@ -274,31 +289,31 @@ def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Payload that each party sent in one run, counted at the channel; elements are those of "
         "the input. “headers” is what messages add to it. They are the same on every network."
     )
-    drawn = _drawn(
+    drawn = _picture_parts(
         pictures,
         "bytes",
         "bytes sent by each party",
         "Bytes that each party sent in one run, logarithmic: marks far apart mean that the "
         f"load is uneven.{_first_rows(len(by_work))}",
     )
-    return [*drawn, _table(columns, by_work.values(), caption)]
+    return [*drawn, _build_table(columns, by_work.values(), caption)]
 
 
-def _work(record: Record) -> str:
-    return f"{record.workload} {cells.size(record)}"
+def _describe_work(record: Record) -> str:
+    return f"{record.workload} {cells.readable_size(record)}"
 
 
 def _first_rows(count: int) -> str:
     return f" The first {MOST_ROWS} of the table below." if count > MOST_ROWS else ""
 
 
-def _memory(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
+def _memory_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     grown = [(record, record.peak_memory) for record in newest if record.peak_memory is not None]
     if not grown:
         return ["No record has memory."]
     columns: Columns[Record, PerParty] = {
-        "work": lambda r, _: _work(r),
-        "network": lambda r, _: cells.network(r),
+        "work": lambda r, _: _describe_work(r),
+        "network": lambda r, _: cells.network_cell(r),
         "party 0, MB": lambda _, peak: cells.megabytes(peak[0]),
         "party 1, MB": lambda _, peak: cells.megabytes(peak[1]),
         "party 2, MB": lambda _, peak: cells.megabytes(peak[2]),
@@ -310,28 +325,28 @@ def _memory(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "The most that each worker held during the runs, above what an idle worker holds (last "
         "column, mostly TensorFlow itself)."
     )
-    drawn = _drawn(
+    drawn = _picture_parts(
         pictures,
         "memory",
         "growth of each worker's memory",
         "Growth of each worker's memory above an idle one, logarithmic."
-        + _first_rows(len({_work(record) for record, _ in grown})),
+        + _first_rows(len({_describe_work(record) for record, _ in grown})),
     )
-    return [*drawn, _table(columns, grown, caption)]
+    return [*drawn, _build_table(columns, grown, caption)]
 
 
-def _learning(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    found = [(curve, curve.published()) for curve in learning.curves(newest)]
+def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
+    found = [(curve, curve.published_figure()) for curve in learning.collect_curves(newest)]
     if not found:
         return [
-            Raw(
+            RawHtml(
                 "<p>No record is of a training of an epoch or more. "
                 "<code>python -m tfe_bench train logistic --discard</code> makes one.</p>"
             )
         ]
 
-    def gap(c: learning.Curve, _: Published | None) -> Cell:
-        return cells.number(
+    def gap_cell(c: learning.Curve, _: Published | None) -> Cell:
+        return cells.number_cell(
             "{:+.2f}".format, "", 100 * (c.private[-1] - c.plain[-1]) if c.plain else None
         )
 
@@ -339,12 +354,12 @@ def _learning(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "model": lambda c, _: c.model,
         "data": lambda c, _: c.dataset,
         "optimizer": lambda c, _: c.optimizer,
-        "network": lambda c, _: cells.network(c.record),
+        "network": lambda c, _: cells.network_cell(c.record),
         "per batch, s": lambda c, _: cells.seconds(c.record.seconds.median),
-        "epochs": lambda c, _: cells.number("{:g}".format, "", c.epochs[-1]),
+        "epochs": lambda c, _: cells.number_cell("{:g}".format, "", c.epochs[-1]),
         "private, %": lambda c, _: cells.percent(100 * c.private[-1]),
         "plaintext, %": lambda c, _: cells.percent(100 * c.plain[-1] if c.plain else None),
-        "difference": gap,
+        "difference": gap_cell,
         "tf-encrypted, %": lambda _, theirs: cells.percent(theirs.accuracy if theirs else None),
     }
     caption = (
@@ -353,35 +368,35 @@ def _learning(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "as TF Encrypted published it after 5 epochs. Some of the published figures lie slightly "
         "above what plaintext reaches with these settings."
     )
-    drawn = _drawn(
+    drawn = _picture_parts(
         pictures,
         "learning",
         "right answers by epochs, private and in plaintext",
         "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
         "same training in plaintext; diamonds are TF Encrypted's published figures.",
     )
-    return [*drawn, _table(columns, found, caption)]
+    return [*drawn, _build_table(columns, found, caption)]
 
 
-def _records(records: Sequence[Record]) -> list[Part]:
-    machines = _legend(map(cells.machine, records), "M")
-    codes = _legend(map(cells.code, records), "C")
+def _record_parts(records: Sequence[Record]) -> list[Part]:
+    machines = _number_keys(map(cells.describe_machine, records), "M")
+    codes = _number_keys(map(cells.describe_code, records), "C")
     columns: Columns[Record] = {
         "workload": lambda r: r.workload,
-        "n": cells.first_extent,
-        "network": cells.network,
+        "n": cells.size_cell,
+        "network": cells.network_cell,
         "median, s": lambda r: cells.seconds(r.seconds.median),
         "min, s": lambda r: cells.seconds(r.seconds.min),
         "max, s": lambda r: cells.seconds(r.seconds.max),
         "runs": lambda r: cells.whole(r.repeats),
         "graph, s": lambda r: cells.seconds(r.build_seconds),
         "CPU, s": lambda r: cells.seconds(sum(r.cpu_seconds) if r.cpu_seconds else None),
-        "right": cells.correct,
+        "right": cells.correctness_cell,
         "protocol": lambda r: f"{r.protocol}, 2^{r.ring}, {r.fractional_bits} bits",
-        "on": lambda r: f"{machines[cells.machine(r)]} {codes[cells.code(r)]}",
+        "on": lambda r: f"{machines[cells.describe_machine(r)]} {codes[cells.describe_code(r)]}",
         "cluster": lambda r: r.cluster,
         "UTC": lambda r: r.time[:16].replace("T", " "),
-        "parameters": cells.parameters,
+        "parameters": cells.describe_parameters,
     }
     caption = (
         "Every record that was read, also older ones and those with wrong results. “network” "
@@ -389,15 +404,15 @@ def _records(records: Sequence[Record]) -> list[Part]:
         "machine and code:"
     )
     legend = Items([*machines, *codes], [*machines.values(), *codes.values()])
-    rows = ((record,) for record in sorted(records, key=order))
-    return [_table(columns, rows, caption), legend]
+    rows = ((record,) for record in sorted(records, key=sort_key))
+    return [_build_table(columns, rows, caption), legend]
 
 
-def _legend(words: Iterable[str], letter: str) -> dict[str, str]:
+def _number_keys(words: Iterable[str], letter: str) -> dict[str, str]:
     return {w: f"{letter}{i}" for i, w in enumerate(dict.fromkeys(words), 1)}
 
 
-def _notes(reading: Reading) -> list[str]:
+def _report_notes(reading: ReportInput) -> list[str]:
     records = reading.records
     said = [
         published.CAVEAT,
@@ -408,7 +423,7 @@ def _notes(reading: Reading) -> list[str]:
         "“near” sizes: published tables have n = 1000 and 1,000,000 where ours have 2^10 and 2^20, "
         "2.4 % and 4.9 % more. No figure is scaled.",
     ]
-    profiles = {profile_of(r) for r in records}
+    profiles = {plain_profile(r) for r in records}
     if "local" in profiles:
         said.append(
             "Profile local: all three parties share one machine and its cores, over its loopback. "

@@ -23,7 +23,7 @@ class Number:
     after: str = ""
 
     @property
-    def parts(self) -> tuple[str, str]:
+    def split_at_point(self) -> tuple[str, str]:
         """Before the decimal point, and the rest."""
         whole, point, decimals = self.shown.partition(".")
         return whole, point + decimals + self.after
@@ -33,13 +33,13 @@ NOTHING = Number(None, "–")  # noqa: RUF001 (a page is typeset)
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawHtml:
     """HTML that was made here."""
 
     html: str
 
 
-Cell = str | Number | Raw
+Cell = str | Number | RawHtml
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Items:
 
 
 # A text is a paragraph.
-Part = str | Raw | Table | Figure | Items
+Part = str | RawHtml | Table | Figure | Items
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,4 @@ class Page:
     title: str
     lede: Sequence[Part]
     sections: Sequence[Section]
-    foot: str | Raw
+    foot: str | RawHtml

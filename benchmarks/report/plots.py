@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.fields import PerParty
-from tfe_bench.benchmarks.published import Figure
+from tfe_bench.benchmarks.published import PublishedFigure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import drawing, learning, network
-from tfe_bench.benchmarks.report.beside import extents, latest, profile_of, size_of
-from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, canvas, plain_ticks
-from tfe_bench.benchmarks.table import clean, human_bytes
+from tfe_bench.benchmarks.report.comparison_columns import (
+    format_size,
+    latest_records,
+    plain_profile,
+    record_extents,
+)
+from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, new_figure, set_plain_ticks
+from tfe_bench.benchmarks.table import human_bytes, strip_control
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -31,92 +36,102 @@ _MARKERS: Final = "sDv^<>PX*h"
 _PARTIES: Final = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
 
 
-def draw(records: Sequence[Record]) -> dict[str, Picture]:
+def draw_record_plots(records: Sequence[Record]) -> dict[str, Picture]:
     """Draws what the records allow: a picture that would be empty is left out.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    newest = latest(records)
-    makers = dict(zip(NAMES, (_time, _network, _bytes, _memory, _learning), strict=True))
-    return drawing.pictures(
+    newest = latest_records(records)
+    makers = dict(
+        zip(
+            NAMES,
+            (_plot_time, _plot_network, _plot_bytes, _plot_memory, _plot_learning),
+            strict=True,
+        )
+    )
+    return drawing.draw_pictures(
         {name: functools.partial(make, newest) for name, make in makers.items()}
     )
 
 
-def _color(profile: str) -> str:
+def _profile_color(profile: str) -> str:
     return _OURS.get(profile, "#555555")
 
 
-def _name(record: Record) -> str:
-    size = "x".join(f"{n:,}" for n in extents(record) or ()) or size_of(record)
-    return clean(f"{record.workload} {size}".strip())[:48]
+def _record_label(record: Record) -> str:
+    size = "x".join(f"{n:,}" for n in record_extents(record) or ()) or format_size(record)
+    return strip_control(f"{record.workload} {size}".strip())[:48]
 
 
 # ---- time against n
 
 
-def _column(profile: str) -> str:
+def _panel_profile(profile: str) -> str:
     """The loopback shares its panel with LANs."""
     return "lan" if profile in ("local", "lan", "net0") else profile
 
 
-def _kind(size: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _trailing_extents(size: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """The extents after the first, which grows."""
     return size[1:] if size and size[0] > 0 else None
 
 
-def _workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
+def _plotted_workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
     """(workload, extents after the first) that a plot of time against n says something about."""
-    kinds = {(r.workload, kind): None for r in records if (kind := _kind(extents(r))) is not None}
-    known = {(f.workload, f.elements[1:]) for f in published.published() if f.elements}
-    columns = {_column(profile_of(r)) for r in records}
+    kinds = {
+        (r.workload, kind): None
+        for r in records
+        if (kind := _trailing_extents(record_extents(r))) is not None
+    }
+    known = {(f.workload, f.elements[1:]) for f in published.load_figures() if f.elements}
+    columns = {_panel_profile(plain_profile(r)) for r in records}
 
     def has_line(workload: str, rest: tuple[int, ...]) -> bool:
         return any(
-            len({extents(r) for r in group}) > 1
+            len({record_extents(r) for r in group}) > 1
             for column in columns
-            for group in _series(records, workload, rest, column).values()
+            for group in _record_series(records, workload, rest, column).values()
         )
 
     chosen = [kind for kind in kinds if kind in known or has_line(*kind)]
     return sorted(chosen, key=lambda kind: kind not in known)[:_MOST_WORKLOADS]
 
 
-def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
-    workloads = _workloads(records)
+def _plot_time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
+    workloads = _plotted_workloads(records)
     if not workloads:
         return None
     known = [*_OURS]
     columns = sorted(
-        {_column(profile_of(r)) for r in records},
+        {_panel_profile(plain_profile(r)) for r in records},
         key=lambda name: known.index(name) if name in known else len(known),
     )
     panels = [(workload, column) for workload in workloads for column in columns]
-    series = {(w, c): _series(records, *w, c) for w, c in panels}
+    series = {(w, c): _record_series(records, *w, c) for w, c in panels}
     theirs = {
         (workload, rest): [
             f
-            for f in published.published()
+            for f in published.load_figures()
             if f.workload == workload and f.elements and f.elements[1:] == rest
         ]
         for workload, rest in workloads
     }
     if narrow:
         # A legend's lines add to what the axes need.
-        lines = [len(series[w, c]) + len(_systems(theirs[w], c)) for w, c in panels]
+        lines = [len(series[w, c]) + len(_published_systems(theirs[w], c)) for w, c in panels]
         heights = [3.1 + 0.22 * count for count in lines]
-        figure = canvas(NARROW, sum(heights))
+        figure = new_figure(NARROW, sum(heights))
         grid: Any = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     else:
-        figure = canvas(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
+        figure = new_figure(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
         grid = figure.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
     for (workload, column), axes in zip(panels, grid.flat, strict=True):
-        _panel(axes, column, theirs[workload], series[workload, column], theme, narrow)
+        _plot_panel(axes, column, theirs[workload], series[workload, column], theme, narrow)
         name, rest = workload
-        network_name = "loopback and LAN" if column == "lan" else clean(column)
+        network_name = "loopback and LAN" if column == "lan" else strip_control(column)
         shape = "".join(f" x {n}" for n in rest)
-        title = f"{clean(name)}{' of n' + shape if shape else ''}, {network_name}"
+        title = f"{strip_control(name)}{' of n' + shape if shape else ''}, {network_name}"
         axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
     for row in grid:
         row[0].set_ylabel("seconds")
@@ -127,21 +142,25 @@ def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     return figure
 
 
-def _systems(theirs: list[Figure], column: str) -> list[tuple[str, str]]:
+def _published_systems(theirs: list[PublishedFigure], column: str) -> list[tuple[str, str]]:
     """(system, profile) of the published figures that a panel shows."""
     shown = ("lan", "local") if column == "lan" else (column,)
     return sorted({(f.system, f.profile) for f in theirs if f.profile in shown})
 
 
-def _series(
+def _record_series(
     records: Sequence[Record], workload: str, rest: tuple[int, ...], column: str
 ) -> dict[str, list[Record]]:
     """Lines of one panel: records that differ in n alone, by label."""
     groups: dict[str, list[Record]] = {}
     words: dict[str, tuple[str, str]] = {}
     for record in records:
-        profile = profile_of(record)
-        if (record.workload, _kind(extents(record)), _column(profile)) != (workload, rest, column):
+        profile = plain_profile(record)
+        if (
+            record.workload,
+            _trailing_extents(record_extents(record)),
+            _panel_profile(profile),
+        ) != (workload, rest, column):
             continue
         varying = ("n", "shape", "source")
         options = {k: v for k, v in record.parameters.items() if k not in varying}
@@ -155,29 +174,29 @@ def _series(
         label = f"ours, {profile}"
         if profiles.count(profile) > 1:
             label += f" ({options_text})"
-        label = clean(label)[:60]
+        label = strip_control(label)[:60]
         while label in found:
             label += "'"
-        found[label] = sorted(group, key=lambda r: extents(r) or ())
+        found[label] = sorted(group, key=lambda r: record_extents(r) or ())
     return found
 
 
-def _panel(
+def _plot_panel(
     axes: Any,
     column: str,
-    theirs: list[Figure],
+    theirs: list[PublishedFigure],
     series: dict[str, list[Record]],
     theme: Theme,
     narrow: bool,
 ) -> None:
     for label, group in series.items():
-        n = [(extents(r) or (1,))[0] for r in group]
+        n = [(record_extents(r) or (1,))[0] for r in group]
         times = [r.seconds for r in group]
         spread = [t.median - t.min for t in times], [t.max - t.median for t in times]
-        color = _color(profile_of(group[0]))
+        color = _profile_color(plain_profile(group[0]))
         median = [t.median for t in times]
         axes.errorbar(n, median, spread, fmt="o-", color=color, label=label, zorder=3)
-    systems = _systems(theirs, column)
+    systems = _published_systems(theirs, column)
     for i, (system, profile) in enumerate(systems):
         points = sorted(
             (f.elements[0], f.seconds)
@@ -197,86 +216,90 @@ def _panel(
         )
     axes.set_xscale("log", base=2)
     axes.set(yscale="log", xlabel="n")
-    plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
-    drawing.powers_ticks(axes.xaxis, 2)
+    set_plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
+    drawing.set_power_ticks(axes.xaxis, 2)
     axes.grid()
     if series or systems:
-        drawing.legend(axes, narrow, loc="upper left")
+        drawing.add_legend(axes, narrow, loc="upper left")
 
 
 # ---- the network's share
 
 
-def _network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
+def _plot_network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     by_profile: dict[str, list[tuple[float, float]]] = {}
     for record in records:
-        share = network.share(record)
+        share = network.network_share(record)
         if share is not None and share.latency > 0:
             point = share.latency, record.seconds.median
-            by_profile.setdefault(profile_of(record), []).append(point)
+            by_profile.setdefault(plain_profile(record), []).append(point)
     if not by_profile:
         return None
-    figure = canvas(*((NARROW, 4.4) if narrow else (7.6, 4.6)))
+    figure = new_figure(*((NARROW, 4.4) if narrow else (7.6, 4.6)))
     axes: Any = figure.subplots()
     for profile, points in by_profile.items():
         look = {"s": 34, "edgecolor": theme.paper, "linewidth": 0.6, "zorder": 3}
         latency, seconds = zip(*points, strict=True)
-        axes.scatter(latency, seconds, color=_color(profile), label=clean(profile), **look)
+        axes.scatter(
+            latency, seconds, color=_profile_color(profile), label=strip_control(profile), **look
+        )
     measured = [s for points in by_profile.values() for _, s in points if s > 0]
     ends = [min(measured, default=1.0) / 3, max(measured, default=1.0) * 3]
     axes.plot(ends, ends, color=theme.faint, lw=1.2, label="time = rounds x latency")
     axes.set(xscale="log", xlabel="rounds x one-way latency, seconds")
     axes.set(yscale="log", ylabel="measured, seconds")
     for axis in (axes.xaxis, axes.yaxis):
-        plain_ticks(axis, lambda v: f"{v:,g}")
+        set_plain_ticks(axis, lambda v: f"{v:,g}")
     axes.grid()
-    drawing.legend(axes, narrow, loc="lower right")
+    drawing.add_legend(axes, narrow, loc="lower right")
     return figure
 
 
 # ---- what trainings have learned
 
 
-def _learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
-    found = learning.curves(records)
+def _plot_learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
+    found = learning.collect_curves(records)
     panels = len({(c.model, c.dataset) for c in found})
     if not panels:
         return None
     columns = 1 if narrow else min(panels, 3)
     rows = math.ceil(panels / columns)
     width = NARROW if narrow else max(5.6, 4.4 * columns)
-    figure = canvas(width, (4.3 if narrow else 3.9) * rows)
+    figure = new_figure(width, (4.3 if narrow else 3.9) * rows)
     grid: Any = figure.subplots(rows, columns, squeeze=False)
-    legend = functools.partial(drawing.legend, narrow=narrow, loc="lower right")
-    learning.draw(found, theme, list(grid.flat), legend)
+    legend = functools.partial(drawing.add_legend, narrow=narrow, loc="lower right")
+    learning.draw_curves(found, theme, list(grid.flat), legend)
     return figure
 
 
 # ---- figures of each party
 
 
-def _bytes(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
-    rows = {_name(r): r.bytes_sent for r in records if r.bytes_sent is not None}
-    return _parties(rows, "bytes sent in one run", theme, narrow)
+def _plot_bytes(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
+    rows = {_record_label(r): r.bytes_sent for r in records if r.bytes_sent is not None}
+    return _plot_parties(rows, "bytes sent in one run", theme, narrow)
 
 
-def _memory(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
+def _plot_memory(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     rows: dict[str, PerParty] = {}
     for record in records:
         if record.peak_memory is not None:
-            name = _name(record)
+            name = _record_label(record)
             a, b, c = map(max, zip(rows.get(name, (0, 0, 0)), record.peak_memory, strict=True))
             rows[name] = (a, b, c)
-    return _parties(rows, "growth above an idle worker, bytes", theme, narrow)
+    return _plot_parties(rows, "growth above an idle worker, bytes", theme, narrow)
 
 
-def _parties(rows: dict[str, PerParty], label: str, theme: Theme, narrow: bool) -> Drawing | None:
+def _plot_parties(
+    rows: dict[str, PerParty], label: str, theme: Theme, narrow: bool
+) -> Drawing | None:
     from matplotlib.ticker import LogLocator
 
     shown = [(name, values) for name, values in rows.items() if max(values) > 0][:MOST_ROWS]
     if not shown:
         return None
-    figure = canvas(NARROW if narrow else 8.2, 1.3 + 0.3 * len(shown))
+    figure = new_figure(NARROW if narrow else 8.2, 1.3 + 0.3 * len(shown))
     axes: Any = figure.subplots()
     for i, (_, values) in enumerate(shown):
         ends = min(v for v in values if v > 0), max(values)
@@ -293,7 +316,7 @@ def _parties(rows: dict[str, PerParty], label: str, theme: Theme, narrow: bool) 
     axes.set(xscale="log", xlabel=label)
     if narrow:
         axes.xaxis.set_major_locator(LogLocator(numticks=3))
-    plain_ticks(axes.xaxis, human_bytes)
+    set_plain_ticks(axes.xaxis, human_bytes)
     axes.grid(axis="x")
     # "outside" makes room for it, where a legend of the axes would be cut off.
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tfe_bench.benchmarks.provenance import VERSIONED, Machine
-from tfe_bench.benchmarks.records import SCHEMA, Record, Seconds, lines_of, text_of
+from tfe_bench.benchmarks.records import SCHEMA, Record, Seconds, iterate_lines, read_text
 from tfe_bench.benchmarks.technologies import measurement
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import DataError
@@ -26,7 +26,7 @@ _LARGEST: Final = 1 << 60
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReportInput:
     """What was read.
 
     Attributes:
@@ -42,7 +42,7 @@ class Reading:
     technologies: tuple[Measurement, ...] = ()
 
 
-def read(paths: Sequence[Path]) -> Reading:
+def read_report_input(paths: Sequence[Path]) -> ReportInput:
     """Reads the records of files and folders.
 
     Args:
@@ -56,7 +56,7 @@ def read(paths: Sequence[Path]) -> Reading:
     notes: list[str] = []
     files: list[Path] = []
     for path in paths:
-        for file in _files(path):
+        for file in _list_files(path):
             found, said = _read_file(file, listed=file == path)
             notes += said
             files += [file] if found else []
@@ -70,10 +70,10 @@ def read(paths: Sequence[Path]) -> Reading:
     if len(once) < len(entries):
         notes.append(f"{len(entries) - len(once)} records were there twice and count once.")
     others = tuple(entry for entry in once if isinstance(entry, Measurement))
-    return Reading(_records(once), tuple(notes), tuple(files), others)
+    return ReportInput(_select_records(once), tuple(notes), tuple(files), others)
 
 
-def _records(entries: Sequence[Entry]) -> tuple[Record, ...]:
+def _select_records(entries: Sequence[Entry]) -> tuple[Record, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Record))
 
 
@@ -85,12 +85,12 @@ def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
     """
     found: list[Entry] = []
     unknown: Counter[str] = Counter()
-    for number, line in lines_of(path):
-        found.append(_record(_parsed(line, path, number), path, number, unknown))
-    return found, _notes(path, unknown)
+    for number, line in iterate_lines(path):
+        found.append(_parse_record(_parse_json(line, path, number), path, number, unknown))
+    return found, _unknown_field_notes(path, unknown)
 
 
-def _files(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     if not path.exists():
         raise DataError(f"No such file or folder. Received: {str(path)!r}.")
     if not path.is_dir():
@@ -107,56 +107,60 @@ def _read_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
     """`listed`: it was named itself; in a folder, other JSON files may lie beside records."""
     if path.suffix.lower() == ".jsonl":
         return read_lines(path)
-    whole = _parsed(text_of(path), path, None)
+    whole = _parse_json(read_text(path), path, None)
     entries = whole if isinstance(whole, list) else [whole]
     if not listed and not any(isinstance(e, dict) and "schema" in e for e in entries):
         return [], [f"{path.name} holds no records and was left out."]
     unknown: Counter[str] = Counter()
-    found = [_record(entry, path, None, unknown) for entry in entries]
-    return found, _notes(path, unknown)
+    found = [_parse_record(entry, path, None, unknown) for entry in entries]
+    return found, _unknown_field_notes(path, unknown)
 
 
-def _where(path: Path, line: int | None) -> str:
+def _describe_place(path: Path, line: int | None) -> str:
     return f"{str(path)!r}" if line is None else f"Line {line} of {str(path)!r}"
 
 
-def _parsed(text: str, path: Path, line: int | None) -> Any:
+def _parse_json(text: str, path: Path, line: int | None) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{_where(path, line)} is not JSON. Received: {error}.") from error
+        raise DataError(f"{_describe_place(path, line)} is not JSON. Received: {error}.") from error
 
 
-def _record(flat: Any, path: Path, line: int | None, unknown: Counter[str]) -> Entry:
+def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]) -> Entry:
     if not isinstance(flat, dict):
         kind = type(flat).__name__
-        raise DataError(f"{_where(path, line)} is no record. Received: {kind}, not an object.")
+        raise DataError(
+            f"{_describe_place(path, line)} is no record. Received: {kind}, not an object."
+        )
     if flat.get("schema") == measurement.SCHEMA:
         try:
-            _bounded(flat)
+            _check_bounds(flat)
             return Measurement.from_json(json.dumps(flat))
         except (DataError, ValueError, RecursionError) as error:
-            raise DataError(f"{_where(path, line)}: {error}") from error
+            raise DataError(f"{_describe_place(path, line)}: {error}") from error
     known = {f.name: str(f.type) for f in fields(Record)}
-    flat = _kept(flat, {"schema", *known}, "", unknown)
+    flat = _keep_known_fields(flat, {"schema", *known}, "", unknown)
     for name, part in (("seconds", Seconds), ("machine", Machine)):
         if isinstance(flat.get(name), dict):
-            flat[name] = _kept(flat[name], {f.name for f in fields(part)}, f"{name}.", unknown)
+            flat[name] = _keep_known_fields(
+                flat[name], {f.name for f in fields(part)}, f"{name}.", unknown
+            )
     if isinstance(flat.get("versions"), dict):
-        versions = _kept(flat["versions"], set(VERSIONED), "versions.", unknown)
+        versions = _keep_known_fields(flat["versions"], set(VERSIONED), "versions.", unknown)
         flat["versions"] = dict.fromkeys(VERSIONED) | versions
     for name, kind in known.items():
         if kind.endswith(" | None"):
             flat.setdefault(name, None)
     flat.setdefault("schema", SCHEMA if "workload" in flat else None)
     try:
-        _bounded(flat)
+        _check_bounds(flat)
         return Record.from_json(json.dumps(flat))
     except (DataError, ValueError, RecursionError) as error:
-        raise DataError(f"{_where(path, line)}: {error}") from error
+        raise DataError(f"{_describe_place(path, line)}: {error}") from error
 
 
-def _kept(
+def _keep_known_fields(
     given: dict[str, Any], known: set[str], prefix: str, unknown: Counter[str]
 ) -> dict[str, Any]:
     """What is known of the fields given; the others are counted."""
@@ -164,16 +168,16 @@ def _kept(
     return {name: value for name, value in given.items() if name in known}
 
 
-def _bounded(value: Any) -> None:
+def _check_bounds(value: Any) -> None:
     """Refuses integers that no figure can be: they do not even fit the plots' numbers."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
-            _bounded(part)
+            _check_bounds(part)
     elif isinstance(value, int) and abs(value) > _LARGEST:
         raise DataError(f"Figures are below 2^60. Received: {str(value)[:20]}...")
 
 
-def _notes(path: Path, unknown: Counter[str]) -> list[str]:
+def _unknown_field_notes(path: Path, unknown: Counter[str]) -> list[str]:
     return [
         f"{path.name}: the field {name!r} of {count} records is unknown here and was ignored."
         for name, count in sorted(unknown.items())

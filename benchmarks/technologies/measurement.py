@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tfe_bench.benchmarks import fields
 from tfe_bench.benchmarks.provenance import Machine, commit, machine
-from tfe_bench.benchmarks.records import Seconds, check_time, now
+from tfe_bench.benchmarks.records import Seconds, check_time, current_time
 from tfe_bench.errors import DataError, UsageError
 
 SCHEMA: Final = "technologies 1"
@@ -67,14 +67,16 @@ class Measurement:
     libraries: Mapping[str, str] = field(default_factory=libraries)
     machine: Machine = field(default_factory=machine)
     commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=now)
+    time: str = field(default_factory=current_time)
 
     def __post_init__(self) -> None:
         for name in ("technology", "job"):
-            fields.text(name, getattr(self, name))
+            fields.check_text(name, getattr(self, name))
         for name in ("parameters", "figures", "libraries"):
-            object.__setattr__(self, name, fields.json_object(name, getattr(self, name)))
-        object.__setattr__(self, "modeled", tuple(fields.text("modeled", n) for n in self.modeled))
+            object.__setattr__(self, name, fields.copy_json_object(name, getattr(self, name)))
+        object.__setattr__(
+            self, "modeled", tuple(fields.check_text("modeled", n) for n in self.modeled)
+        )
         if missing := set(self.modeled) - set(self.figures):
             raise UsageError(f"modeled names figures. Received: {', '.join(sorted(missing))}.")
         if self.seconds is not None and not isinstance(self.seconds, Seconds):
@@ -82,9 +84,9 @@ class Measurement:
         if not isinstance(self.machine, Machine):
             raise UsageError(f"machine is a Machine. Received: {self.machine!r}.")
         if self.correct is not None:
-            fields.truth("correct", self.correct)
+            fields.check_bool("correct", self.correct)
         if self.commit is not None:
-            fields.text("commit", self.commit)
+            fields.check_text("commit", self.commit)
         check_time("time", self.time)
 
     def to_json(self) -> str:

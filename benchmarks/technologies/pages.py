@@ -32,7 +32,7 @@ def draw(measured: Sequence[Measurement]) -> dict[str, Picture]:
     makers = {
         name: make for page in PAGES for name, make in page.makers(_of(page, measured)).items()
     }
-    return drawing.pictures(makers)
+    return drawing.draw_pictures(makers)
 
 
 def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _KNOWN = {"rounds": 100, "megabytes": 64, "repeat": 5}
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses unknown or unfit parameters.
 
     Raises:
@@ -33,14 +33,14 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"channel takes no inputs. Received: {len(inputs)}.")
 
 
-def size(
+def transfer_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the bulk transfer."""
     return int(parameters.get("megabytes", _KNOWN["megabytes"])) * 125_000
 
 
-def run(context: Context) -> dict[str, Shared]:
+def measure_channel(context: Context) -> dict[str, Shared]:
     """Times chains of exchanges between parties 1 and 2 in one graph, and a bulk transfer."""
     import tensorflow as tf
 
@@ -48,7 +48,7 @@ def run(context: Context) -> dict[str, Shared]:
     settings = {**_KNOWN, **context.parameters}
     count, words = int(settings["rounds"]), int(settings["megabytes"]) * 1_000_000 // 8
 
-    def chain(kind: str) -> Any:
+    def exchange_chain(kind: str) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
             for _ in range(count):
                 s = party.site(kind)
@@ -67,7 +67,7 @@ def run(context: Context) -> dict[str, Shared]:
 
         return build
 
-    def bulk(x: tf.Tensor) -> tf.Tensor:
+    def send_bulk(x: tf.Tensor) -> tf.Tensor:
         s = party.site("bulk")
         if s.is_e1:
             s.send(x, s.e2)
@@ -81,9 +81,9 @@ def run(context: Context) -> dict[str, Shared]:
     large = tf.zeros([words if party.index == 1 else 1], tf.int64)
     times: dict[str, list[float]] = {"exchange": [], "ping": [], "bulk": []}
     graphs = [
-        ("exchange", party.function(chain("exchange")), one),
-        ("ping", party.function(chain("ping")), one),
-        ("bulk", party.function(bulk), large),
+        ("exchange", party.function(exchange_chain("exchange")), one),
+        ("ping", party.function(exchange_chain("ping")), one),
+        ("bulk", party.function(send_bulk), large),
     ]
     for turn in range(1 + int(settings["repeat"])):
         for name, graph, argument in graphs:
@@ -101,5 +101,9 @@ def run(context: Context) -> dict[str, Shared]:
 
 
 PROGRAM = Program(
-    "channel", run, check, "measures rounds and bandwidth between workers 1 and 2", size=size
+    "channel",
+    measure_channel,
+    check_request,
+    "measures rounds and bandwidth between workers 1 and 2",
+    size=transfer_words,
 )

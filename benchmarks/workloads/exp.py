@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OWN = ("method", "clamp", "iterations", "softmax")
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses unknown parameters and inputs that do not fit.
 
     Raises:
@@ -26,25 +26,25 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     check_parameters("exp", parameters, _OWN)
     if [i.name for i in inputs] != ["x"]:
         raise UsageError(f'exp wants one input, "x". Received: {[i.name for i in inputs]}.')
-    _cost(parameters, inputs[0])  # that of a form that does not exist is refused in words
+    _declared_cost(parameters, inputs[0])  # that of a form that does not exist is refused in words
 
 
-def size(
+def max_array_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of all that is sent, of which no array has more, and those of the local residues."""
-    return max(_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].extent)
+    return max(_declared_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].extent)
 
 
-def _cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
+def _declared_cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
     from tfe_bench.protocols.functions.exponential import exp
     from tfe_bench.protocols.session.counting import Private, cost_of
 
     given = Private((x.elements,), x.fractional_bits, limbs=x.limbs)
-    return cost_of(exp, given, **_options(parameters))
+    return cost_of(exp, given, **_exp_options(parameters))
 
 
-def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _exp_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {"method": "one-round", "clamp": "none", "iterations": 8, "softmax": False}
     options = {name: parameters.get(name, value) for name, value in defaults.items()}
     for name, value in options.items():
@@ -54,12 +54,12 @@ def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def run(context: Context) -> dict[str, Shared]:
+def compute_exp(context: Context) -> dict[str, Shared]:
     """Computes `repeat` times; the last result is revealed to the client."""
     from tfe_bench.protocols.functions.exponential import exp
 
     party, x = context.party, context.inputs["x"]
-    options = _options(context.parameters)
+    options = _exp_options(context.parameters)
     graph = party.function(lambda a: exp(party, a, **options))
 
     variant = options["method"]
@@ -73,5 +73,10 @@ def run(context: Context) -> dict[str, Shared]:
 
 
 PROGRAM = Program(
-    "exp", run, check, "computes the exponential of private numbers", wide=True, size=size
+    "exp",
+    compute_exp,
+    check_request,
+    "computes the exponential of private numbers",
+    wide=True,
+    size=max_array_words,
 )

@@ -25,7 +25,7 @@ _KNOWN = {
 }
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses unknown or unfit parameters.
 
     Raises:
@@ -41,7 +41,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             )
 
 
-def size(
+def transfer_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the longest transfer."""
@@ -49,7 +49,7 @@ def size(
     return max(settings["kilobytes"] * 1000 // 16, settings["pair_kilobytes"] * 125, 1000)
 
 
-def run(context: Context) -> dict[str, Shared]:
+def measure_links(context: Context) -> dict[str, Shared]:
     """Times pings of every pair, then what each worker in turn sends to both others.
 
     With `pair_kilobytes`, also what the first of each pair sends to the second.
@@ -63,7 +63,7 @@ def run(context: Context) -> dict[str, Shared]:
     settings = {k: int(context.parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
     count, turns, ping_turns = (settings[k] for k in ("pings", "turns", "ping_turns"))
 
-    def ping(pair: tuple[int, int]) -> Any:
+    def ping_pair(pair: tuple[int, int]) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
             s = party.site("ping", dealer=3 - sum(pair))
             if s.is_dealer:
@@ -79,7 +79,7 @@ def run(context: Context) -> dict[str, Shared]:
 
         return build
 
-    def bulk(sender: int) -> Any:
+    def send_to_both(sender: int) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
             s = party.site("bulk", dealer=sender)
             if s.is_dealer:
@@ -93,7 +93,7 @@ def run(context: Context) -> dict[str, Shared]:
 
         return build
 
-    def pair_bulk(pair: tuple[int, int]) -> Any:
+    def send_to_peer(pair: tuple[int, int]) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
             s = party.site("pair bulk", dealer=3 - sum(pair))
             if party.index == pair[0]:
@@ -110,8 +110,8 @@ def run(context: Context) -> dict[str, Shared]:
     one = tf.constant([1], tf.int64)
     words = max(1, settings["kilobytes"] * 1000 // 16)
     large, little = tf.range(words, dtype=tf.int64), tf.range(1000, dtype=tf.int64)
-    pings = [party.function(ping(pair)) for pair in PAIRS]
-    bulks = [party.function(bulk(sender), dynamic=True) for sender in range(3)]
+    pings = [party.function(ping_pair(pair)) for pair in PAIRS]
+    bulks = [party.function(send_to_both(sender), dynamic=True) for sender in range(3)]
     for graph in pings:
         graph(one)
     for graph in bulks:
@@ -137,7 +137,9 @@ def run(context: Context) -> dict[str, Shared]:
                 lost += 8 * int(wrong.numpy()[0])
     if settings["pair_kilobytes"]:
         block = tf.range(settings["pair_kilobytes"] * 125, dtype=tf.int64)
-        context.measurements["pair_seconds"] = [_timed(party, pair_bulk(p), block) for p in PAIRS]
+        context.measurements["pair_seconds"] = [
+            _time_graph(party, send_to_peer(p), block) for p in PAIRS
+        ]
         context.measurements["pair_bytes"] = 8 * int(block.shape[0])
     context.measurements.update(
         trip_seconds=[trips[i] if pair[0] == party.index else [] for i, pair in enumerate(PAIRS)],
@@ -148,7 +150,7 @@ def run(context: Context) -> dict[str, Shared]:
     return {}
 
 
-def _timed(party: Party, build: Any, block: Any) -> float:
+def _time_graph(party: Party, build: Any, block: Any) -> float:
     """The shorter of two runs, after one that opens the windows."""
     graph = party.function(build, dynamic=True)
     seconds = []
@@ -161,5 +163,9 @@ def _timed(party: Party, build: Any, block: Any) -> float:
 
 
 PROGRAM = Program(
-    "links", run, check, "measures delay and bandwidth between the workers", size=size
+    "links",
+    measure_links,
+    check_request,
+    "measures delay and bandwidth between the workers",
+    size=transfer_words,
 )

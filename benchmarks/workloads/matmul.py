@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses unknown parameters and shapes that do not fit.
 
     Raises:
@@ -26,7 +26,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"matmul wants two matrices [m, k] and [k, n]. Received: {shapes}.")
 
 
-def size(
+def product_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the product."""
@@ -34,7 +34,7 @@ def size(
     return shape_extent((rows, columns))
 
 
-def run(context: Context) -> dict[str, Shared]:
+def multiply_matrices(context: Context) -> dict[str, Shared]:
     """Multiplies `repeat` times; the last product is revealed to the client."""
     from tfe_bench.protocols.ring import arithmetic
 
@@ -45,4 +45,10 @@ def run(context: Context) -> dict[str, Shared]:
     return {"product": measure_runs(context, "dealer form", lambda _: graph(x, y))}
 
 
-PROGRAM = Program("matmul", run, check, "multiplies two private matrices", size=size)
+PROGRAM = Program(
+    "matmul",
+    multiply_matrices,
+    check_request,
+    "multiplies two private matrices",
+    size=product_words,
+)

@@ -15,33 +15,33 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses unknown operations and parameters, and inputs that the operation does not have.
 
     Raises:
         UsageError: naming what does not fit.
     """
-    operation = operations.find(str(parameters.get("operation", "")))
+    operation = operations.find_operation(str(parameters.get("operation", "")))
     check_parameters(operation.name, parameters, ("operation", *operation.options))
-    shape, _ = _settled(operation, parameters, inputs)
+    shape, _ = _settle_job(operation, parameters, inputs)
     _check_inputs(operation, operation.shapes(shape), inputs)
 
 
-def size(
+def max_array_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the operation's largest array."""
-    operation = operations.find(str(parameters["operation"]))
-    return operation.largest(*_settled(operation, parameters, inputs))
+    operation = operations.find_operation(str(parameters["operation"]))
+    return operation.max_array_words(*_settle_job(operation, parameters, inputs))
 
 
-def _settled(
+def _settle_job(
     operation: operations.Operation, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> tuple[tuple[int, ...], Mapping[str, Any]]:
     """The size and the options of a job."""
     shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
     given = {k: v for k, v in parameters.items() if k in operation.options}
-    return operations.settle(operation, shape, given)
+    return operations.settle_options(operation, shape, given)
 
 
 def _check_inputs(
@@ -52,7 +52,7 @@ def _check_inputs(
     given = {i.name: i.shape for i in inputs}
     if list(given.items()) != list(wanted.items()):
         raise UsageError(
-            f"{operation.name} wants the inputs {_listed(wanted)}. Received: {_listed(given)}."
+            f"{operation.name} wants the inputs {_format_shapes(wanted)}. Received: {_format_shapes(given)}."
         )
     scales = {i.fractional_bits for i in inputs}
     known = {operation.input_bits, 0} if operation.integers else {operation.input_bits}
@@ -64,23 +64,29 @@ def _check_inputs(
         )
 
 
-def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"
 
 
-def run(context: Context) -> dict[str, Shared]:
+def run_operation(context: Context) -> dict[str, Shared]:
     """Runs the operation `repeat` times; the last result is revealed to the client."""
     party, parameters = context.party, context.parameters
-    operation = operations.find(str(parameters["operation"]))
+    operation = operations.find_operation(str(parameters["operation"]))
     options = {k: parameters.get(k, default) for k, default in operation.options.items()}
     names = list(context.inputs)
     shares = list(context.inputs.values())
 
-    def compute(*shares: Shared) -> Shared:
+    def apply_operation(*shares: Shared) -> Shared:
         return operation.run(party, dict(zip(names, shares, strict=True)), options)
 
-    graph = compute if operation.stepwise else party.function(compute)
+    graph = apply_operation if operation.stepwise else party.function(apply_operation)
     return {"result": measure_runs(context, operation.variant, lambda _: graph(*shares))}
 
 
-PROGRAM = Program("operation", run, check, "one operation of the catalogue", size=size)
+PROGRAM = Program(
+    "operation",
+    run_operation,
+    check_request,
+    "one operation of the catalogue",
+    size=max_array_words,
+)

@@ -42,9 +42,9 @@ USUAL: dict[str, Any] = {
 @pytest.fixture
 def one_theme(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws pictures for a light page alone, which stand for those of a dark one too."""
-    draw = drawing._png
+    draw = drawing._render_png
     once = functools.cache(lambda make, narrow: draw(make, drawing.LIGHT, narrow))
-    monkeypatch.setattr(drawing, "_png", lambda make, theme, narrow: once(make, narrow))
+    monkeypatch.setattr(drawing, "_render_png", lambda make, theme, narrow: once(make, narrow))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def make_record() -> Maker:
 
     def make(workload: str = "sort", seconds: float = 0.05, **fields: Any) -> Record:
         parameters = {"n": 1024} if workload == "sort" else {"shape": "1024x4"}
-        times = Seconds.of([seconds, 1.1 * seconds])
+        times = Seconds.from_times([seconds, 1.1 * seconds])
         own = {"workload": workload, "parameters": parameters, "seconds": times}
         return Record(**{**USUAL, **own, **fields})
 

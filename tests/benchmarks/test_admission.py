@@ -328,9 +328,11 @@ def test_the_largest_array_of_an_operation_is_counted() -> None:
     n, k = 1000, 31
     # what D sends of a GELU's last step are its two polynomials and an injection
     terms = sum(part.plan.dealt_words for part in gelu.residual_for_scale(16).parts)
-    assert operations.find("gelu").largest((n,), {}) >= (terms + 2) * n > GROWTH * n
-    assert operations.find("relu").largest((n,), {}) == GROWTH * n
-    rows = operations.find("softmax").largest((n, k), {"profile": "local"})
+    assert (
+        operations.find_operation("gelu").max_array_words((n,), {}) >= (terms + 2) * n > GROWTH * n
+    )
+    assert operations.find_operation("relu").max_array_words((n,), {}) == GROWTH * n
+    rows = operations.find_operation("softmax").max_array_words((n, k), {"profile": "local"})
     assert rows >= GROWTH * n * k
 
 

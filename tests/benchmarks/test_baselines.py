@@ -15,7 +15,12 @@ import pytest
 
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.baselines import base
-from tfe_bench.benchmarks.baselines.base import Baseline, Measured, Missing, Request
+from tfe_bench.benchmarks.baselines.base import (
+    Baseline,
+    BaselineResult,
+    Request,
+    UnavailableBaseline,
+)
 from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
 from tfe_bench.benchmarks.baselines.spu import Spu
 from tfe_bench.benchmarks.baselines.tf_encrypted import TfEncrypted
@@ -76,8 +81,8 @@ def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
         (MpSpdz(tmp_path), "has no compile.py"),
     ]
     for baseline, words in said:
-        missing = baseline.available()
-        assert isinstance(missing, Missing) and words in missing.reason, baseline
+        missing = baseline.find_obstacle()
+        assert isinstance(missing, UnavailableBaseline) and words in missing.reason, baseline
 
 
 def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> None:
@@ -89,7 +94,7 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
     )
     baseline = Spu(environment(tmp_path / "env", code))
     result = baseline.run(Request("sort", 8, 2))
-    assert isinstance(result, Measured)
+    assert isinstance(result, BaselineResult)
     assert result.seconds == (0.5, 0.25) and result.correct is True and result.bytes_sent is None
     assert json.loads(result.setting) == {"n": 8, "repeat": 2, "workload": "sort"}
 
@@ -113,7 +118,7 @@ def test_a_baseline_that_fails_is_missing_with_a_reason(
     tmp_path: Path, code: str, words: str
 ) -> None:
     result = Spu(environment(tmp_path / "env", code)).run(Request("max", 8, 2, timeout=1.0))
-    assert isinstance(result, Missing) and words in result.reason
+    assert isinstance(result, UnavailableBaseline) and words in result.reason
     assert "\x1b" not in result.reason
 
 
@@ -124,14 +129,14 @@ def test_a_network_that_is_not_imposed_on_a_baseline_gives_no_figure(
     wan = Request("sort", 8, 2, profile="wan")
     for baseline in (TfEncrypted(env), MpSpdz(env)):
         missing = baseline.run(wan)
-        assert isinstance(missing, Missing) and "local only" in missing.reason
+        assert isinstance(missing, UnavailableBaseline) and "local only" in missing.reason
 
     def refused(_: Any) -> Any:
         raise NoNamespaces("not here")
 
     monkeypatch.setattr(base, "Links", refused)
     missing = Spu(env).run(wan)
-    assert isinstance(missing, Missing) and "not here" in missing.reason
+    assert isinstance(missing, UnavailableBaseline) and "not here" in missing.reason
 
 
 def test_a_baseline_on_a_network_is_given_hosts_and_namespaces(
@@ -160,7 +165,7 @@ def test_a_baseline_on_a_network_is_given_hosts_and_namespaces(
     result = Spu(environment(tmp_path / "env", code)).run(Request("relu", 8, 2, profile="net1"))
     os.close(reading)
     os.close(writing)
-    assert isinstance(result, Measured) and result.setting == "a b c"
+    assert isinstance(result, BaselineResult) and result.setting == "a b c"
     assert Three.closed
 
 
@@ -177,7 +182,7 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
         def to_json() -> str:
             return "{}"
 
-    monkeypatch.setattr(command, "_ours", lambda arguments, request, bar: Ours)
+    monkeypatch.setattr(command, "_measure_ours", lambda arguments, request, bar: Ours)
     env = environment(tmp_path / "env", printing(json.dumps(ANSWER)))
     assert main(["baselines", "sort", "--n", "8", "--repeat", "2", "--spu-env", str(env)]) == 0
     out = capsys.readouterr().out
@@ -214,6 +219,8 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
 
 def test_a_folder_that_is_no_environment_is_not_installed_into(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    missing = Spu(tmp_path, install=True).available()
-    assert isinstance(missing, Missing) and "is no virtual environment" in missing.reason
+    missing = Spu(tmp_path, install=True).find_obstacle()
+    assert (
+        isinstance(missing, UnavailableBaseline) and "is no virtual environment" in missing.reason
+    )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["letter.txt"]

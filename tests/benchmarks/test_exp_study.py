@@ -28,12 +28,12 @@ from tfe_bench.benchmarks.exp_study import (
     study,
     tables,
 )
-from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
-from tfe_bench.benchmarks.realized import Realized
+from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variant_forms
+from tfe_bench.benchmarks.measured_links import MeasuredLinks
 from tfe_bench.benchmarks.report import drawing, markdown
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Page
-from tfe_bench.benchmarks.workloads.exp import check
+from tfe_bench.benchmarks.workloads.exp import check_request
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
@@ -63,7 +63,7 @@ class Plain:
         self.slow, self.extra_bytes = slow, extra_bytes
         self.jobs: list[tuple[str, Form, int]] = []
         self.emulation: str | None = None
-        self.realized: Realized | None = None
+        self.realized: MeasuredLinks | None = None
         self.level: Profile | None = None
 
     def at(self, profile: str) -> None:
@@ -74,14 +74,14 @@ class Plain:
             limited = ", host-limited" if profile in ("net0", "net1") else ""
             self.emulation = f"netns+tun{limited}"
             delay, rate = self.level.delay, self.level.bits_per_second
-            self.realized = Realized((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
+            self.realized = MeasuredLinks((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
         assert program == "exp"
         given: PrivateInput = inputs["x"]
         options = {k: v for k, v in parameters.items() if k not in ("repeat", "warm_up")}
         form = Form(ring_bits=64 * given.limbs, **options)
-        check(parameters, [InputSpec("x", given.shape, given.fractional_bits, given.limbs)])
+        check_request(parameters, [InputSpec("x", given.shape, given.fractional_bits, given.limbs)])
         point = FixedPoint(given.fractional_bits, form.ring_bits)
         x = point.decode(given.ring)
         self.jobs.append((self.level.name if self.level else study.LOCAL, form, x.size))
@@ -128,7 +128,7 @@ def _run(
         cluster.at(profile)
         yield cluster
 
-    return study.run(opened, plan)
+    return study.run_study(opened, plan)
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,12 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def test_every_form_is_measured_at_every_size_and_scored(found: study.Study) -> None:
-    assert [f.method for f in found.main] == list(METHODS) * 2
-    assert found.main == main_forms()
-    for form in found.main:
+    assert [f.method for f in found.main_forms] == list(METHODS) * 2
+    assert found.main_forms == main_forms()
+    for form in found.main_forms:
         assert [m.n for m in found.measurements[form]] == list(study.QUICK.sizes)
-        assert all(m.as_declared for m in found.measurements[form])
-    assert set(found.accuracy) == set(found.measurements) == {*main_forms(), *variants(True)}
+        assert all(m.matches_declared_cost for m in found.measurements[form])
+    assert set(found.accuracy) == set(found.measurements) == {*main_forms(), *variant_forms(True)}
     assert found.cut == []
 
 
@@ -159,20 +159,27 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study
     form = Form("one-round", 128)
     cost = form.cost(1)
     assert found.bytes_per_element(form) == pytest.approx([b / 8 for b in cost.by_party(0)])
-    memory = found.fit(form, "peak_rss_kb_P0")
+    memory = found.fit_quantity(form, "peak_rss_kb_P0")
     assert (memory.a, memory.b) == pytest.approx((200 / 1024, 500 * 1024 + 100))
-    assert found.fit(form, "seconds_local").a == pytest.approx(1e-6)
+    assert found.fit_quantity(form, "seconds_local").a == pytest.approx(1e-6)
     for name, rate, latency, source, times in (
         ("net2", 100e6, 0.01, levels.MEASURED, Plain.NETWORK),
         ("net3", 10e6, 0.1, levels.MODELED, 1),
     ):
         slope, fixed = 1e-6 + max(cost.by_party(0)) / rate, 0.01 + latency * cost.with_dealing
-        fit, model = found.fit(form, f"seconds_{name}"), found.model_fit(form, f"seconds_{name}")
-        assert found.source(form, f"seconds_{name}") == source
+        fit, model = (
+            found.fit_quantity(form, f"seconds_{name}"),
+            found.model_fit(form, f"seconds_{name}"),
+        )
+        assert found.quantity_source(form, f"seconds_{name}") == source
         assert model is not None and fit.points == model.points == (2 if times > 1 else 3)
         assert (fit.a, fit.b) == pytest.approx((times * slope, times * fixed))
         assert (model.a, model.b) == pytest.approx((slope, fixed))
-    assert found.source(form, "bytes_P0") == found.source(form, "seconds_local") == levels.MEASURED
+    assert (
+        found.quantity_source(form, "bytes_P0")
+        == found.quantity_source(form, "seconds_local")
+        == levels.MEASURED
+    )
     assert found.model_fit(form, "seconds_local") is None
 
 
@@ -181,7 +188,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
     found: study.Study, tmp_path: Path
 ) -> None:
     folder = tmp_path / "report"
-    files = report.write(found, folder)
+    files = report.write_report(found, folder)
     pictures = [f"{name}.png" for name in PICTURES]
     assert files == sorted([*report.FILES, *pictures])
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
@@ -198,7 +205,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         *("elapsed_s", "elapsed_source", "repeat"),
         *("modeled_s", "predicted_over_measured", "links"),
     ]
-    mains = {(f.name, str(f.ring_bits)) for f in found.main}
+    mains = {(f.name, str(f.ring_bits)) for f in found.main_forms}
     for row in rows:
         plan = study.QUICK.levels.get(row["net_level"])
         main = (row["params"], row["ring_bits"]) in mains
@@ -259,7 +266,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         "50 .. 100 Mbit/s",
         published.SOURCE,
         published.CAVEAT,
-        *published.contradictions(),
+        *published.find_contradictions(),
     ):
         assert word in text
     assert all(f"({name})" in text for name in pictures)
@@ -275,38 +282,38 @@ def test_a_report_that_fails_leaves_nothing_behind(
         raise KeyboardInterrupt
 
     empty = {name: Picture(name, b"", b"", 1) for name in PICTURES}
-    monkeypatch.setattr(plots, "draw", lambda found: empty)
+    monkeypatch.setattr(plots, "draw_pictures", lambda found: empty)
     with monkeypatch.context() as patch:
-        patch.setattr(markdown, "render", failing)
+        patch.setattr(markdown, "render_markdown", failing)
         with pytest.raises(KeyboardInterrupt):
-            report.write(found, tmp_path / "report")
+            report.write_report(found, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "report").mkdir()  # an empty one is filled
-    assert report.write(found, tmp_path / "report")
+    assert report.write_report(found, tmp_path / "report")
     with pytest.raises(DataError, match="exists"):
-        report.write(found, tmp_path / "report")
+        report.write_report(found, tmp_path / "report")
     with pytest.raises(DataError, match="parent"):
-        report.write(found, tmp_path / "none" / "report")
+        report.write_report(found, tmp_path / "none" / "report")
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
 
 
 def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    drawing.require()
+    drawing.require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install"):
-        drawing.require()
+        drawing.require_matplotlib()
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
     plan = study.Plan(sizes=(10, 1_000, 10_000, 100_000), quick=True, job_seconds=0.5)
     plan = replace(plan, levels={})
     cut = _run(plan, Plain(slow=1e-4))
-    assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main)
+    assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main_forms)
     assert len(cut.cut) == 8 and "n = 10,000 left out" in cut.cut[0]
-    assert any("Sizes left out" in note for note in notes.notes(cut))
-    assert any("Times at net0 to net3 are MODELED" in note for note in notes.notes(cut))
+    assert any("Sizes left out" in note for note in notes.collect_notes(cut))
+    assert any("Times at net0 to net3 are MODELED" in note for note in notes.collect_notes(cut))
     rows = compare.exp_rows(cut)
     assert {r["n"] for r in rows if r["bytes_source"] == "measured"} == {10, 1_000, 10_000}
 
@@ -320,15 +327,17 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
     assert [p for p, _ in itertools.groupby(seen)] == [study.LOCAL, *every.levels]
     for name, at in every.levels.items():
         sizes = [n for n in plan.levels[name].sizes if n in plan.sizes]
-        for form in every.main:
+        for form in every.main_forms:
             assert [m.n for m in at.measurements[form]] == sizes
-            assert every.source(form, f"seconds_{name}") == levels.MEASURED
+            assert every.quantity_source(form, f"seconds_{name}") == levels.MEASURED
         assert at.host_limited == (name in ("net0", "net1"))
     assert every.cut == []
-    assert not any("~" in str(cell) for row in tables.times(every).rows for cell in row)
-    assert "MODELED" not in tables.key(every)
-    assert [row[4] for row in tables.links(every).rows] == ["16 measured"] * 3 + ["24 measured"]
-    checked = tables.model_check(every)
+    assert not any("~" in str(cell) for row in tables.times_table(every).rows for cell in row)
+    assert "MODELED" not in tables.describe_marks(every)
+    assert [row[4] for row in tables.links_table(every).rows] == ["16 measured"] * 3 + [
+        "24 measured"
+    ]
+    checked = tables.model_table(every)
     assert [*checked.head[1:]] == [f"net{level} n = 10,000" for level in range(4)] and all(
         str(cell).endswith(" s / 0.80") for row in checked.rows for cell in row[1:]
     )
@@ -336,9 +345,9 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
     tight = {"net3": study.LevelPlan((100, 1_000, 10_000), 4.0)}
     cut = _run(replace(plan, levels=tight))
     form = Form("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
-    assert form in cut.main and form not in cut.levels["net3"].measurements
-    assert cut.source(form, "seconds_net3") == levels.MODELED
-    assert cut.source(Form("one-round", 128), "seconds_net3") == levels.MEASURED
+    assert form in cut.main_forms and form not in cut.levels["net3"].measurements
+    assert cut.quantity_source(form, "seconds_net3") == levels.MODELED
+    assert cut.quantity_source(Form("one-round", 128), "seconds_net3") == levels.MEASURED
     assert any(text.startswith("pade / 128 at net3: n = 100 left out, about") for text in cut.cut)
 
 
@@ -348,11 +357,13 @@ def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report(
         "net2": ProfileError("one-way delay 0-1 15 ms instead of 10 ms"),
     }
     found = _run(study.QUICK, refused=refused)
-    for form in found.main:
-        assert found.source(form, "seconds_net1") == levels.MODELED
-        assert found.source(form, "seconds_net2") == levels.MODELED
+    for form in found.main_forms:
+        assert found.quantity_source(form, "seconds_net1") == levels.MODELED
+        assert found.quantity_source(form, "seconds_net2") == levels.MODELED
     for name, error in refused.items():
-        assert any(f"at {name}" in note and str(error) in note for note in notes.notes(found))
+        assert any(
+            f"at {name}" in note and str(error) in note for note in notes.collect_notes(found)
+        )
     rows = {r["net_level"]: r for r in compare.level_rows(found)}
     assert rows["net2"]["source"] == "modeled" and "15 ms" in rows["net2"]["why_not_measured"]
     with pytest.raises(PeerLost):
@@ -372,16 +383,18 @@ def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
         cluster.at(profile)
         yield cluster
 
-    found = study.run(busy_at_first, study.QUICK, lambda fraction, text: told.append(fraction))
+    found = study.run_study(
+        busy_at_first, study.QUICK, lambda fraction, text: told.append(fraction)
+    )
     assert opened == ["local", "net1", "net2", "net1"] and list(found.levels) == ["net1", "net2"]
     assert told == sorted(told) and told[-1] == 1
     for name in found.levels:
-        assert found.source(Form("prime", 128), f"seconds_{name}") == levels.MEASURED
+        assert found.quantity_source(Form("prime", 128), f"seconds_{name}") == levels.MEASURED
 
 
 def test_bytes_other_than_declared_are_told() -> None:
     other = _run(study.QUICK, Plain(extra_bytes=8))
-    assert any("NOT every measurement" in note for note in notes.notes(other))
+    assert any("NOT every measurement" in note for note in notes.collect_notes(other))
 
 
 def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
@@ -393,7 +406,7 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
         cluster.at(profile)
         yield cluster
 
-    study.run(opened, study.QUICK, lambda fraction, text: told.append(fraction))
+    study.run_study(opened, study.QUICK, lambda fraction, text: told.append(fraction))
     assert told == sorted(told) and told[0] == 0 and told[-1] == 1
 
     class Lost(Plain):
@@ -405,7 +418,7 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
 
 
 def test_radar_scores_lie_between_nothing_and_the_best(found: study.Study) -> None:
-    scores = compare.radar(found)
+    scores = compare.radar_scores(found)
     assert len(scores) == 8 + 3
     every = np.array(list(scores.values()))
     assert every.shape == (11, len(compare.AXES))
@@ -417,19 +430,19 @@ def test_radar_scores_lie_between_nothing_and_the_best(found: study.Study) -> No
 
 def test_advice_covers_the_range_and_is_the_cheapest_that_does() -> None:
     for low, high in advisor.RANGES:
-        options = advisor.advise(low, high, 1000)
+        options = advisor.rank_forms(low, high, 1000)
         assert all(a.low <= low and high <= a.high for a in options)
         assert [a.seconds["net2"] for a in options] == sorted(a.seconds["net2"] for a in options)
-        text = advisor.sentence(low, high)
+        text = advisor.advice_sentence(low, high)
         assert f"[{low:g}, {high:g}]" in text
         assert (options[0].form.name in text) if options else ("no form" in text)
-    assert advisor.advise(-10, 10, 1000)
-    assert "no form" in advisor.sentence(0, 5000)
+    assert advisor.rank_forms(-10, 10, 1000)
+    assert "no form" in advisor.advice_sentence(0, 5000)
     for first, last in ((1, 0), (math.nan, 1), (-math.inf, 0)):
         with pytest.raises(UsageError):
-            advisor.advise(first, last, 10)
+            advisor.rank_forms(first, last, 10)
     with pytest.raises(UsageError):
-        advisor.advise(0, 1, 0)
+        advisor.rank_forms(0, 1, 0)
 
 
 # ---- the program
@@ -463,11 +476,13 @@ def test_the_program_refuses_what_does_not_fit(
     parameters: dict[str, Any], inputs: list[InputSpec]
 ) -> None:
     with pytest.raises(UsageError, match=r"Received|Did you mean"):
-        check(parameters, inputs)
+        check_request(parameters, inputs)
 
 
 def test_the_program_takes_every_form_of_the_study() -> None:
-    for form in (*main_forms(), *variants()):
-        check({**form.parameters, "repeat": 3}, _spec(limbs=form.ring_bits // 64, bits=form.fxp))
+    for form in (*main_forms(), *variant_forms()):
+        check_request(
+            {**form.parameters, "repeat": 3}, _spec(limbs=form.ring_bits // 64, bits=form.fxp)
+        )
         low, high = form.valid_range()
         assert low < 0 and high > -1e-5 and 0 <= form.failure_probability() < 1e-6

@@ -6,34 +6,34 @@ import numpy as np
 import pytest
 
 from tfe_bench.benchmarks import keys
-from tfe_bench.benchmarks.keys import generate
+from tfe_bench.benchmarks.keys import generate_keys
 from tfe_bench.errors import UsageError
 
 
 @pytest.mark.parametrize("kind", keys.KINDS)
 def test_generated_keys_follow_their_seed(kind: str) -> None:
-    assert np.array_equal(generate(100, 5, kind), generate(100, 5, kind))
-    assert not np.array_equal(generate(100, 5, kind), generate(100, 6, kind))
-    assert generate(0, 5, kind).shape == (0,)
+    assert np.array_equal(generate_keys(100, 5, kind), generate_keys(100, 5, kind))
+    assert not np.array_equal(generate_keys(100, 5, kind), generate_keys(100, 6, kind))
+    assert generate_keys(0, 5, kind).shape == (0,)
 
 
 def test_generated_kinds_are_what_they_say() -> None:
     seed = 11
     print("seed", seed)
-    keys = generate(4096, seed)
+    keys = generate_keys(4096, seed)
     assert keys.dtype == np.int64
     assert keys.min() < -(2**62) and keys.max() > 2**62
-    few = generate(4096, seed, "few")
+    few = generate_keys(4096, seed, "few")
     assert few.dtype == np.int64 and set(few.tolist()) == set(range(10))
-    reals = generate(4096, seed, "float")
+    reals = generate_keys(4096, seed, "float")
     assert reals.dtype == np.float64 and -1000 <= reals.min() < -900 < 900 < reals.max() <= 1000
-    assert np.array_equal(generate(4096, seed, "sorted"), np.sort(keys))
-    assert np.array_equal(generate(4096, seed, "reversed"), np.sort(keys)[::-1])
+    assert np.array_equal(generate_keys(4096, seed, "sorted"), np.sort(keys))
+    assert np.array_equal(generate_keys(4096, seed, "reversed"), np.sort(keys)[::-1])
 
 
 def test_other_kinds_and_negative_counts_are_usage_errors() -> None:
     with pytest.raises(UsageError, match=r'Did you mean "reversed"'):
-        generate(1, 0, "reverse")
+        generate_keys(1, 0, "reverse")
     for n, seed in ((-1, 0), (1, -1)):
         with pytest.raises(UsageError):
-            generate(n, seed)
+            generate_keys(n, seed)

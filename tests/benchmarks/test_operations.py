@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.benchmarks import operations
-from tfe_bench.benchmarks.operations import Operation, Private
+from tfe_bench.benchmarks.operations import EncodedInputs, Operation
 from tfe_bench.benchmarks.workloads import operation as program
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
@@ -32,7 +32,7 @@ def small(operation: Operation) -> tuple[int, ...]:
     return (99, 16) if operation.name.startswith("reduce") else sizes[len(operation.size)]
 
 
-def run(operation: Operation, inputs: Private, options: Mapping[str, Any]) -> Simulation:
+def run(operation: Operation, inputs: EncodedInputs, options: Mapping[str, Any]) -> Simulation:
     names = list(inputs.rings)
 
     def of_party(p: Party, *shares: Shared) -> Any:
@@ -48,15 +48,15 @@ def run(operation: Operation, inputs: Private, options: Mapping[str, Any]) -> Si
 def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
     name: str, seed: int
 ) -> None:
-    operation = operations.find(name)
-    size, options = operations.settle(operation, small(operation), {})
-    inputs = operations.generate(operation, size, seed)
+    operation = operations.find_operation(name)
+    size, options = operations.settle_options(operation, small(operation), {})
+    inputs = operations.generate_inputs(operation, size, seed)
     assert {n: r.shape for n, r in inputs.rings.items()} == operation.shapes(size)
     operation.domain(inputs.rings, options)
     done = run(operation, inputs, options)
     bits, result = done.outputs[0].fractional_bits, done.value()
 
-    verdict = operations.judge(operation, inputs, options, result, bits)
+    verdict = operations.judge_result(operation, inputs, options, result, bits)
     assert verdict.correct, verdict
     assert (verdict.max_error == 0) or operation.tolerance is not None
     if operation.tolerance is not None:  # told as it is judged: below what tolerances allow
@@ -64,7 +64,7 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
         assert verdict.error["value"] <= (4 if operation.tolerance.unit == "ulp" else 2.0**-14)
 
     def wrong(other: Array) -> bool:
-        found = operations.judge(operation, inputs, options, other, bits)
+        found = operations.judge_result(operation, inputs, options, other, bits)
         return not found.correct and found.max_error > 0 and found.ulps > 0
 
     worst = result.copy().reshape(-1)
@@ -77,23 +77,23 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
 
 @pytest.mark.parametrize("name", list(operations.comparisons.COMPARISONS))
 def test_integers_of_the_whole_range_compare_exactly(name: str, rng: np.random.Generator) -> None:
-    operation = operations.find(name)
-    values = operations.comparisons.integer_pairs((2000,), rng)
-    inputs = operations.encode(operation, values)
+    operation = operations.find_operation(name)
+    values = operations.comparisons.draw_integer_pairs((2000,), rng)
+    inputs = operations.encode_inputs(operation, values)
     assert inputs.fractional_bits == 0
     result = run(operation, inputs, {}).value()
-    assert operations.judge(operation, inputs, {}, result, 0).correct
+    assert operations.judge_result(operation, inputs, {}, result, 0).correct
     assert 0 < result.sum() < result.size
 
 
 @pytest.mark.parametrize(("name", "values"), [("relu", [-7, 0, 9]), ("max", [[2**61, -(2**61)]])])
 def test_integers_stay_integers(name: str, values: Any) -> None:
-    operation = operations.find(name)
-    inputs = operations.encode(operation, {"x": np.array(values)})
+    operation = operations.find_operation(name)
+    inputs = operations.encode_inputs(operation, {"x": np.array(values)})
     options = {**operation.options, **({"bits": 64} if name == "relu" else {})}
     done = run(operation, inputs, options)
     assert done.outputs[0].fractional_bits == 0
-    assert operations.judge(operation, inputs, options, done.value(), 0).correct
+    assert operations.judge_result(operation, inputs, options, done.value(), 0).correct
 
 
 # ---- what does not fit
@@ -126,7 +126,7 @@ def test_a_size_or_option_that_does_not_fit_is_refused(
     name: str, size: tuple[int, ...], options: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        operations.settle(operations.find(name), size, options)
+        operations.settle_options(operations.find_operation(name), size, options)
     assert told in str(caught.value)
 
 
@@ -155,19 +155,19 @@ def test_a_worker_refuses_what_does_not_fit_before_it_runs(
     parameters: dict[str, Any], inputs: list[InputSpec], told: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        program.check(parameters, inputs)
+        program.check_request(parameters, inputs)
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_worker_takes_what_the_client_makes(name: str) -> None:
-    operation = operations.find(name)
-    for size in (operation.size, operation.scaled(0.03)):
+    operation = operations.find_operation(name)
+    for size in (operation.size, operation.scaled_size(0.03)):
         shapes = operation.shapes(size)
         inputs = specs(*((n, s, operation.input_bits) for n, s in shapes.items()))
         given = {"k": min(16, size[-1])} if "k" in operation.options else {}
-        program.check({"operation": name, "repeat": 3, **given}, inputs)
-    assert np.prod(operation.scaled(0.03)) < np.prod(operation.size)
+        program.check_request({"operation": name, "repeat": 3, **given}, inputs)
+    assert np.prod(operation.scaled_size(0.03)) < np.prod(operation.size)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_worker_takes_what_the_client_makes(name: str) -> None:
 def test_a_value_that_an_operation_is_not_right_for_is_named_by_its_place(
     name: str, ring: int
 ) -> None:
-    operation = operations.find(name)
+    operation = operations.find_operation(name)
     rings = {"x": np.array([[1, 2], [ring, 3]], np.int64)}
     with pytest.raises(RangeError) as caught:
         operation.domain(rings, operation.options)
@@ -185,8 +185,10 @@ def test_a_value_that_an_operation_is_not_right_for_is_named_by_its_place(
 
 
 def test_the_same_seed_gives_the_same_inputs() -> None:
-    operation = operations.find("less")
-    one, same, other = (operations.generate(operation, (50,), s).rings["x"] for s in (1, 1, 2))
+    operation = operations.find_operation("less")
+    one, same, other = (
+        operations.generate_inputs(operation, (50,), s).rings["x"] for s in (1, 1, 2)
+    )
     assert np.array_equal(one, same) and not np.array_equal(one, other)
     with pytest.raises(UsageError, match="-1"):
-        operations.generate(operation, (50,), -1)
+        operations.generate_inputs(operation, (50,), -1)

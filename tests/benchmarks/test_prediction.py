@@ -21,7 +21,7 @@ def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> N
 
 def test_an_unknown_network_is_refused() -> None:
     with raises(UsageError, "unknown-name"):
-        prediction.forecast([_measured(0.0)] * 3, "wann", 1.0)
+        prediction.predict_times([_measured(0.0)] * 3, "wann", 1.0)
 
 
 def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:
@@ -47,11 +47,11 @@ def _measured(waited: float) -> dict[str, Any]:
 
 def test_a_local_run_foretells_lan_and_wan_a_shaped_one_is_compared() -> None:
     workers = [_measured(0.5), _measured(0.9), _measured(0.6)]
-    local = prediction.forecast(workers, "local", 1.0)
+    local = prediction.predict_times(workers, "local", 1.0)
     assert set(local["seconds"]) == {"lan", "wan"} and local["ratio"] is None
     assert local["rounds"] == 2 and local["bytes"] == 1000
     assert local["compute_seconds"] == pytest.approx(0.5)
-    shaped = prediction.forecast(workers, "net2", 1.04)
+    shaped = prediction.predict_times(workers, "net2", 1.04)
     expected = 0.5 + 2 * 0.01 + 1000 * 8 / 100e6
     assert shaped["seconds"]["net2"] == pytest.approx(expected)
     assert shaped["ratio"] == pytest.approx(1.04 / expected)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.benchmarks.conftest import USUAL
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.provenance import Machine
-from tfe_bench.benchmarks.records import Record, Seconds, append, read
+from tfe_bench.benchmarks.records import Record, Seconds, append_record, read_records
 from tfe_bench.errors import DataError, UsageError
 
 
@@ -29,7 +29,7 @@ def a_record(**changes: Any) -> Record:
     every: dict[str, Any] = {
         "parameters": {"n": 1024, "kind": "int64", "shape": (2, 3), "none": None},
         "repeats": 3,
-        "seconds": Seconds.of([0.3, 0.1, 0.2]),
+        "seconds": Seconds.from_times([0.3, 0.1, 0.2]),
         "build_seconds": 1.5,
         "start_seconds": 2,
         "share_seconds": 0.0,
@@ -87,7 +87,7 @@ def test_a_record_equals_what_is_read_back() -> None:
 @example(times=[0.1, 0.1, 0.3])
 @given(times=st.lists(st.floats(0, 1e300), min_size=1, max_size=20))
 def test_times_survive_exactly_with_their_statistics(times: list[float]) -> None:
-    record = a_record(seconds=Seconds.of(times), repeats=len(times))
+    record = a_record(seconds=Seconds.from_times(times), repeats=len(times))
     back = Record.from_json(record.to_json()).seconds
     assert back.all == tuple(times)
     assert back.min == min(times) <= back.median <= max(times) == back.max
@@ -112,7 +112,7 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         rounds=np.int32(4),
         correct=np.bool_(False),
         max_error=np.float32(0.25),
-        seconds=Seconds.of(list(np.array([1.0, 2.0, 3.0]))),
+        seconds=Seconds.from_times(list(np.array([1.0, 2.0, 3.0]))),
     )
     assert Record.from_json(record.to_json()) == record
     assert type(record.rounds) is int
@@ -180,7 +180,7 @@ def test_times_that_disagree_are_refused(arguments: Any) -> None:
     with pytest.raises(UsageError):
         Seconds(*arguments)
     with pytest.raises(UsageError):
-        Seconds.of([])
+        Seconds.from_times([])
 
 
 @pytest.mark.parametrize(
@@ -235,9 +235,9 @@ def test_changing_the_callers_parameters_does_not_change_the_record() -> None:
 def test_appended_records_are_read_in_order_from_a_private_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     first, second = a_record(), a_record(workload="max", parameters={"text": "a\nb\u2028ö\udcff"})
-    append(path, first)
-    append(str(path), second)
-    assert read(path) == [first, second]
+    append_record(path, first)
+    append_record(str(path), second)
+    assert read_records(path) == [first, second]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_bytes().count(b"\n") == 2
 
@@ -245,12 +245,12 @@ def test_appended_records_are_read_in_order_from_a_private_file(tmp_path: Path) 
 def test_a_line_that_was_cut_short_does_not_spoil_the_next(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text('{"schema"')
-    append(path, a_record())
+    append_record(path, a_record())
     lines = path.read_text().splitlines()
     assert lines[0] == '{"schema"'
     assert Record.from_json(lines[1]).workload == "sort"
     with pytest.raises(DataError, match="Line 1 of"):
-        read(path)
+        read_records(path)
 
 
 def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
@@ -258,33 +258,33 @@ def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
     (tmp_path / "line").write_text(a_record(parameters={"x": "y" * 5000}).to_json())
     code = (
         "import sys, pathlib\n"
-        "from tfe_bench.benchmarks.records import Record, append\n"
+        "from tfe_bench.benchmarks.records import Record, append_record\n"
         "r = Record.from_json(pathlib.Path(sys.argv[2]).read_text())\n"
-        "[append(sys.argv[1], r) for _ in range(50)]\n"
+        "[append_record(sys.argv[1], r) for _ in range(50)]\n"
     )
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", code, str(path), str(tmp_path / "line")]
     running = [subprocess.Popen(command, cwd=root) for _ in range(2)]
     assert [process.wait(60) for process in running] == [0, 0]
-    assert len(read(path)) == 100
+    assert len(read_records(path)) == 100
 
 
 def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None:
     for bad in (tmp_path, tmp_path / "no" / "r.jsonl"):
         with pytest.raises(DataError, match="Cannot write"):
-            append(bad, a_record())
+            append_record(bad, a_record())
         with pytest.raises(DataError, match="Cannot read"):
-            read(bad)
+            read_records(bad)
     (tmp_path / "b").write_bytes(b"\xff")
     with pytest.raises(DataError, match="UTF-8"):
-        read(tmp_path / "b")
+        read_records(tmp_path / "b")
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[Path, bytes]:
     """A file of one record, and what it holds."""
     path = tmp_path / "r.jsonl"
-    append(path, a_record())
+    append_record(path, a_record())
     return path, path.read_bytes()
 
 
@@ -296,7 +296,7 @@ def test_a_disk_that_is_full_halfway_keeps_what_was_there(
     monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[:20]))
     for file in (path, path.with_name("new.jsonl")):
         with pytest.raises(DataError, match="disk may be full") as told:
-            append(file, a_record())
+            append_record(file, a_record())
         assert told.value.exit_code == 10
     monkeypatch.undo()
     assert path.read_bytes() == before
@@ -313,7 +313,7 @@ def test_a_line_that_never_reached_the_disk_is_taken_back(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match="No space left"):
-        append(path, a_record())
+        append_record(path, a_record())
     assert path.read_bytes() == before
 
 
@@ -341,7 +341,7 @@ def test_the_breakdown_survives_its_file() -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_a_data_error() -> None:
     with pytest.raises(DataError, match="No space left"):
-        append("/dev/full", a_record())
+        append_record("/dev/full", a_record())
 
 
 # --- this machine -----------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from tfe_bench.models.queries.types import parse_type
 def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
     asked = WORKLOADS[name]
     for size in asked.sizes:
-        made = asked.tables(size if size < 1 << 20 and size != 0.1 else asked.sizes[1], 1)
-        given = {k: workload.arrow_of(m) for k, m in made.items()}
+        made = asked.make_tables(size if size < 1 << 20 and size != 0.1 else asked.sizes[1], 1)
+        given = {k: workload.to_arrow(m) for k, m in made.items()}
         tables = {}
         for k, m in made.items():
             columns = {c: Column(parse_type(kind), False) for c, kind in m.types.items()}
@@ -40,7 +40,7 @@ def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
         own = {alias: tables[k] for alias, (k, _) in plan.tables.items()}
         found = price_plan(plan, relations.derive_relations(plan, own), own, "wan")
         assert found.sent > 0 and found.seconds() > 0
-        rows, _ = truth.answer(asked.sql, given)
+        rows, _ = truth.query_plaintext(asked.sql, given)
         assert len(rows) <= 1 << 20
 
 
@@ -51,11 +51,11 @@ def test_answers_are_compared_as_they_were_asked_for() -> None:
     types = {"k": parse_type("int"), "x": parse_type("fixed")}
     found = io.Result(types, {"k": [2, 1, 1], "x": [0.5, None, 1e6]})
     same = [(1, 1e6 + 1), (2, 0.5), (1, None)]
-    assert truth.agrees(ANY, found, same)
-    assert not truth.agrees("select k, x from t order by k", found, same)
+    assert truth.results_agree(ANY, found, same)
+    assert not truth.results_agree("select k, x from t order by k", found, same)
     for wrong in (same[:2], [*same, (1, 1)], [(1, 1e6 + 100), *same[1:]], [(3, 1e6), *same[1:]]):
-        assert not truth.agrees(ANY, found, wrong)
-    assert not truth.agrees(ANY, found, [(1, 1e6), (2, None), (1, 0.5)])
+        assert not truth.results_agree(ANY, found, wrong)
+    assert not truth.results_agree(ANY, found, [(1, 1e6), (2, None), (1, 0.5)])
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_a_whole_suite_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = ["suite", "tables", "--quick", "--repeat", "1", "--out", str(tmp_path), "--json"]
     assert main(words) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(records) == len(suite.tables()) and all(r["correct"] for r in records)
+    assert len(records) == len(suite.table_rows()) and all(r["correct"] for r in records)

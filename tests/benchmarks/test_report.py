@@ -17,9 +17,9 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.benchmarks import published
-from tfe_bench.benchmarks.records import append
+from tfe_bench.benchmarks.records import append_record
 from tfe_bench.benchmarks.report import (
-    beside,
+    comparison_columns,
     drawing,
     files,
     html,
@@ -73,14 +73,14 @@ def _write(folder: Path, make_record: Maker) -> Path:
     """Records of every kind that the page has a section for."""
     shaped = {"profile": "wan", "profile_emulation": "netns+tun"}
     for n in (1024, 65536, 1 << 20):
-        append(folder / "records.jsonl", make_record(parameters={"n": n}, seconds=n / 1e5))
+        append_record(folder / "records.jsonl", make_record(parameters={"n": n}, seconds=n / 1e5))
         wan = make_record(parameters={"n": n}, seconds=0.4 + n / 1e5, **shaped)
-        append(folder / "records.jsonl", wan)
-    append(folder / "records.jsonl", make_record("max", correct=False, seconds=1e-9))
+        append_record(folder / "records.jsonl", wan)
+    append_record(folder / "records.jsonl", make_record("max", correct=False, seconds=1e-9))
     limited = {"profile": "lan", "profile_emulation": "channel, host-limited"}
-    append(folder / "other.jsonl", make_record("max", **limited, tls=False))
+    append_record(folder / "other.jsonl", make_record("max", **limited, tls=False))
     evil = {"n": 7, "source": _EVIL, _EVIL: _EVIL}
-    append(
+    append_record(
         folder / "other.jsonl", make_record(_EVIL, parameters=evil, cluster="a&b", protocol=_EVIL)
     )
     return folder
@@ -90,12 +90,12 @@ def _write(folder: Path, make_record: Maker) -> Path:
 def test_the_page_has_every_section_and_nothing_from_outside(
     tmp_path: Path, make_record: Maker
 ) -> None:
-    found = reading.read([_write(tmp_path, make_record)])
-    written = files.write(found, tmp_path / "report.html")
+    found = reading.read_report_input([_write(tmp_path, make_record)])
+    written = files.write_page(found, tmp_path / "report.html")
     text = written[0].read_text("utf-8")
     parsed = _Page(text)
     ids = [a["id"] for t, a in parsed.tags if t == "section"]
-    sections = page.make(found, {}).sections
+    sections = page.build_page(found, {}).sections
     assert ids == [section.key for section in sections] and len(ids) == 9
     assert all(section.title in parsed.text for section in sections)
 
@@ -134,7 +134,9 @@ def test_the_page_has_every_section_and_nothing_from_outside(
 def test_a_telephone_gets_narrow_pictures_and_whole_captions(
     tmp_path: Path, make_record: Maker
 ) -> None:
-    written = files.write(reading.read([_write(tmp_path, make_record)]), tmp_path / "report.html")
+    written = files.write_page(
+        reading.read_report_input([_write(tmp_path, make_record)]), tmp_path / "report.html"
+    )
     parsed = _Page(written[0].read_text("utf-8"))
     narrow = [a for t, a in parsed.tags if t == "source" and "max-width: 40rem" in str(a["media"])]
     assert len(narrow) == 8 and all(int(a["width"] or 999) <= 376 for a in narrow)
@@ -160,7 +162,7 @@ def test_no_legend_title_or_number_of_a_picture_is_cut_off(
         for profile in ("local", "lan", "wan"):
             records.append(make_record(parameters={"n": n, **options}, profile=profile))
             records.append(make_record("max", parameters={"shape": f"{n}x4"}, profile=profile))
-    with matplotlib.rc_context(drawing.style(drawing.LIGHT)):
+    with matplotlib.rc_context(drawing.theme_settings(drawing.LIGHT)):
         drawn: Any = getattr(plots, f"_{name}")(records, drawing.LIGHT, narrow)
         drawn.draw_without_rendering()
     assert not narrow or drawn.get_figwidth() <= 376 / 96
@@ -197,7 +199,9 @@ def test_a_single_bare_record_makes_a_page(tmp_path: Path, make_record: Maker) -
         max_error=None,
     )
     (tmp_path / "one.json").write_text(bare.to_json())
-    written = files.write(reading.read([tmp_path / "one.json"]), tmp_path / "p.html")
+    written = files.write_page(
+        reading.read_report_input([tmp_path / "one.json"]), tmp_path / "p.html"
+    )
     parsed = _Page(written[0].read_text("utf-8"))
     assert "unheard-of" in parsed.text and "1 result not checked" in parsed.text
     assert written[1:] == []  # there is nothing to draw
@@ -221,20 +225,20 @@ def test_a_line_that_is_no_record_is_named(
     file = tmp_path / "records.jsonl"
     file.write_text(make_record().to_json() + "\n" + line + "\n")
     with pytest.raises(DataError, match=words):
-        reading.read([tmp_path])
+        reading.read_report_input([tmp_path])
 
 
 def test_missing_files_are_data_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
-        reading.read([tmp_path / "none"])
+        reading.read_report_input([tmp_path / "none"])
     with pytest.raises(DataError, match="no records"):
-        reading.read([tmp_path])
+        reading.read_report_input([tmp_path])
     (tmp_path / "x.csv").write_text("a")
     with pytest.raises(DataError, match=r"\.jsonl or \.json"):
-        reading.read([tmp_path / "x.csv"])
+        reading.read_report_input([tmp_path / "x.csv"])
     (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="not UTF-8"):
-        reading.read([tmp_path])
+        reading.read_report_input([tmp_path])
 
 
 def test_other_versions_records_are_read_with_a_note(tmp_path: Path, make_record: Maker) -> None:
@@ -245,13 +249,13 @@ def test_other_versions_records_are_read_with_a_note(tmp_path: Path, make_record
     del flat["idle_memory"], flat["versions"]["grpcio"]
     (tmp_path / "a.json").write_text(json.dumps([flat, flat]))
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
-    found = reading.read([tmp_path])
+    found = reading.read_report_input([tmp_path])
     assert len(found.records) == 1 and found.records[0].idle_memory is None
     notes = " ".join(found.notes)
     assert "'unheard_of'" in notes and "'machine.gpu'" in notes and "'versions.jax'" in notes
     assert "trace.json holds no records" in notes and "1 records were there twice" in notes
     with pytest.raises(DataError, match=r"trace\.json"):
-        reading.read([tmp_path / "trace.json"])
+        reading.read_report_input([tmp_path / "trace.json"])
 
 
 def test_the_output_is_checked(tmp_path: Path) -> None:
@@ -262,7 +266,7 @@ def test_the_output_is_checked(tmp_path: Path) -> None:
 
 
 def test_published_figures_are_as_printed() -> None:
-    figures = published.published()
+    figures = published.load_figures()
     assert len({(f.system, f.workload, f.size, f.optimizer, f.profile) for f in figures}) == len(
         figures
     )
@@ -279,28 +283,28 @@ def test_published_figures_are_as_printed() -> None:
 
 
 def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Maker) -> None:
-    exact = beside.best_pair(make_record(seconds=0.07))
+    exact = comparison_columns.best_pair(make_record(seconds=0.07))
     assert exact is not None and exact.exact
     assert exact.figure.seconds == 0.14 and exact.ratio == pytest.approx(0.14 / 0.0735)
-    near = beside.best_pair(make_record(parameters={"n": 1 << 20}, profile="wan"))
+    near = comparison_columns.best_pair(make_record(parameters={"n": 1 << 20}, profile="wan"))
     assert near is not None and not near.exact
     assert near.figure.seconds == 1133.0
-    assert beside.best_pair(make_record(parameters={"n": 1100})) is None
-    assert beside.best_pair(make_record(parameters={"n": 1024, "rows": 4})) is None
-    assert beside.best_pair(make_record("max", parameters={"shape": "1024x5"})) is None
-    assert beside.best_pair(make_record(profile="net3")) is None
-    assert beside.best_pair(make_record(correct=False)) is None
+    assert comparison_columns.best_pair(make_record(parameters={"n": 1100})) is None
+    assert comparison_columns.best_pair(make_record(parameters={"n": 1024, "rows": 4})) is None
+    assert comparison_columns.best_pair(make_record("max", parameters={"shape": "1024x5"})) is None
+    assert comparison_columns.best_pair(make_record(profile="net3")) is None
+    assert comparison_columns.best_pair(make_record(correct=False)) is None
     model = make_record("infer", parameters={"model": "resnet50"}, profile="wan")
-    assert [p.figure.seconds for p in beside.pairs(model)] == [126.89, 84.29]
+    assert [p.figure.seconds for p in comparison_columns.find_pairs(model)] == [126.89, 84.29]
     one = make_record("resnet50", parameters={"model": "ResNet50", "batch": 1}, profile="wan")
-    assert [p.figure.seconds for p in beside.pairs(one)] == [126.89, 84.29]
+    assert [p.figure.seconds for p in comparison_columns.find_pairs(one)] == [126.89, 84.29]
     several = make_record("resnet50", parameters={"model": "ResNet50", "batch": 2}, profile="wan")
-    assert beside.pairs(several) == []
+    assert comparison_columns.find_pairs(several) == []
     given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "rows": 60000}
-    trained = beside.pairs(make_record("train", parameters=given, profile="wan"))
+    trained = comparison_columns.find_pairs(make_record("train", parameters=given, profile="wan"))
     assert {p.figure.seconds for p in trained} == {5.075, 9.724, 4.51}
     other = make_record("train", parameters={**given, "batch": 64}, profile="wan")
-    assert beside.pairs(other) == []
+    assert comparison_columns.find_pairs(other) == []
 
 
 def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_record: Maker) -> None:
@@ -318,19 +322,19 @@ def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_recor
         trained([1], [0.9], optimizer="adam", plain=None),
         make_record("train", parameters=given, agreement={"top1": 1.0}),
     ]
-    found = learning.curves(records)
+    found = learning.collect_curves(records)
     assert [(c.optimizer, c.epochs, c.plain) for c in found] == [
         ("sgd", (1.0, 2.0), (0.91, 0.96)),
         ("adam", (1.0,), None),
     ]
-    theirs = found[0].published()
+    theirs = found[0].published_figure()
     assert theirs is not None and theirs.accuracy == 96.8
-    written = files.write(reading.Reading(tuple(records), (), ()), tmp_path / "r.html")
+    written = files.write_page(reading.ReportInput(tuple(records), (), ()), tmp_path / "r.html")
     assert tmp_path / "r-learning.png" in written
-    drawn = plots.draw(records)["learning"]
+    drawn = plots.draw_record_plots(records)["learning"]
     assert drawn.light.startswith(_PNG) and drawn.dark.startswith(_PNG)
-    made = page.make(reading.Reading(tuple(records), (), ()), {"learning": drawn})
-    text = html.render(made)
+    made = page.build_page(reading.ReportInput(tuple(records), (), ()), {"learning": drawn})
+    text = html.render_html(made)
     assert "right answers by epochs" in text and "same weights to begin with" in text
     (learned,) = (section for section in made.sections if section.key == "learning")
     (table,) = (part for part in learned.parts if isinstance(part, parts.Table))
@@ -343,20 +347,25 @@ def test_the_newest_right_record_counts(make_record: Maker) -> None:
     new = make_record(time="2026-01-02T00:00:00+00:00", seconds=0.1)
     wrong = make_record(time="2026-01-03T00:00:00+00:00", correct=False)
     wan = make_record(profile="wan")
-    assert beside.latest([new, old, wrong, wan]) == [new, wan]
+    assert comparison_columns.latest_records([new, old, wrong, wan]) == [new, wan]
 
 
 def test_the_networks_share(make_record: Maker) -> None:
-    share = network.share(make_record(profile="wan", rounds_ahead=10, bytes_sent=(0, 44, 1)))
+    share = network.network_share(
+        make_record(profile="wan", rounds_ahead=10, bytes_sent=(0, 44, 1))
+    )
     assert share is not None
     assert share.latency == pytest.approx(0.2) and share.transfer == pytest.approx(1e-6)
     assert share.floor == share.latency
-    assert network.share(make_record()) is None
-    assert network.share(make_record(profile="wan", rounds_ahead=None)) is None
+    assert network.network_share(make_record()) is None
+    assert network.network_share(make_record(profile="wan", rounds_ahead=None)) is None
     forecast = {"seconds": {"wan": 0.25, "lan": 0.01}}
-    assert network.predicted(make_record(profile="wan", prediction=forecast)) == 0.25
-    assert network.predicted(make_record(prediction=forecast)) is None
-    assert network.predicted(make_record(profile="wan", prediction={"seconds": "none"})) is None
+    assert network.predicted_seconds(make_record(profile="wan", prediction=forecast)) == 0.25
+    assert network.predicted_seconds(make_record(prediction=forecast)) is None
+    assert (
+        network.predicted_seconds(make_record(profile="wan", prediction={"seconds": "none"}))
+        is None
+    )
 
 
 def _browser() -> str | None:
@@ -372,8 +381,8 @@ def test_a_browser_shows_the_page(tmp_path: Path, make_record: Maker, scheme: st
     import numpy as np
     from matplotlib import image
 
-    found = reading.read([_write(tmp_path, make_record)])
-    written = files.write(found, tmp_path / "report.html")
+    found = reading.read_report_input([_write(tmp_path, make_record)])
+    written = files.write_page(found, tmp_path / "report.html")
     browser = _browser()
     assert browser is not None
     common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]

@@ -38,7 +38,7 @@ class _Commands:
     def _run(self, words: list[str]) -> int:
         options = dict(itertools.pairwise(words))
         file, profile = Path(options["--record"]), options["--profile"]
-        every = [*suite.paper(True), *suite.paper(False), *suite.ops(True)]
+        every = [*suite.paper_rows(True), *suite.paper_rows(False), *suite.operation_rows(True)]
         rows = list({(row.command, row.only): row for row in every}.values())
         names = options.get("--only", "").split(",")
         print("a command's own words")
@@ -53,7 +53,7 @@ class _Commands:
                 row.workload, parameters={**row.parameters, "more": 1}, correct=right,
                 profile=profile,
             )  # fmt: skip
-            records.append(file, made)
+            records.append_record(file, made)
         return 0
 
 
@@ -78,31 +78,31 @@ def _suite(folder: Path, **given: Any) -> int:
         "json": False,
         "parse": program.parse_command,
     }
-    return command.run(argparse.Namespace(**{**usual, **given}))
+    return command.run_suite(argparse.Namespace(**{**usual, **given}))
 
 
 def test_rows_are_the_published_sizes() -> None:
-    rows = suite.rows("paper")
+    rows = suite.suite_rows("paper")
     assert [r.label for r in rows[:7]] == [
         *("sort 1024", "sort 65536", "sort 1048576"),
         *("max 1024x4", "max 65536x4", "max 1048576x4"),
         "resnet50 1 image",
     ]
-    assert [r.label for r in suite.rows("paper", only="max")] == [r.label for r in rows[3:6]]
-    trained = {(f.size, f.optimizer) for f in published.published() if f.workload == "train"}
+    assert [r.label for r in suite.suite_rows("paper", only="max")] == [r.label for r in rows[3:6]]
+    trained = {(f.size, f.optimizer) for f in published.load_figures() if f.workload == "train"}
     asked = {(r.parameters["model"], r.parameters["optimizer"]) for r in rows if r.name == "train"}
     assert asked == trained
     assert {r.name for r in rows[7:]} == {"train", "learn"}
     with pytest.raises(UsageError, match='mean "paper"'):
-        suite.rows("papr")
+        suite.suite_rows("papr")
     with pytest.raises(UsageError, match="no rows 'sirt'"):
-        suite.rows("paper", only="sirt")
+        suite.suite_rows("paper", only="sirt")
 
 
 def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
     parser = program.make_parser()
-    for row in [*suite.paper(), *suite.ops()]:
-        words = suite.words([suite.Task(row, "local")], 2, "mnist")
+    for row in [*suite.paper_rows(), *suite.operation_rows()]:
+        words = suite.command_words([suite.Task(row, "local")], 2, "mnist")
         parsed = parser.parse_args(words)
         assert parsed.profile == "local"
         assert ("--repeat" in words) == row.repeats and ("--data-dir" in words) == row.pictures
@@ -133,7 +133,7 @@ def test_a_finished_suite_runs_nothing_again(
     assert _suite(tmp_path / "out") == 0
     assert len(commands.ran) == 4
     assert capsys.readouterr().out.count("kept") == 4
-    assert len(records.read(tmp_path / "out" / "records.jsonl")) == 4
+    assert len(records.read_records(tmp_path / "out" / "records.jsonl")) == 4
     # other code, other rows
     assert _suite(tmp_path / "out", quick=False, only="max") == 0
     assert len(commands.ran) == 4 + 2  # max 1024x4 is of both
@@ -144,8 +144,8 @@ def test_records_of_another_commit_do_not_count(
 ) -> None:
     assert _suite(tmp_path, only="max") == 0
     monkeypatch.setattr(provenance, "commit", lambda: "0" * 40)
-    assert suite.find(suite.Task(suite.rows("paper", True, "max")[-1], "local"), "local",
-                      records.read(tmp_path / "records.jsonl")) is None  # fmt: skip
+    assert suite.find_record(suite.Task(suite.suite_rows("paper", True, "max")[-1], "local"), "local",
+                      records.read_records(tmp_path / "records.jsonl")) is None  # fmt: skip
 
 
 def test_an_interrupted_suite_goes_on_where_it_stopped(
@@ -210,12 +210,12 @@ def test_a_wrong_result_is_run_again(
 def test_operations_share_one_cluster_and_skip_the_one_that_fails(
     tmp_path: Path, commands: _Commands
 ) -> None:
-    rows = suite.ops(True)
+    rows = suite.operation_rows(True)
     failing = rows[2]
     commands.fails[failing.label] = PeerLost(0, "its process ended")
     assert _suite(tmp_path, suite="ops") == PeerLost.exit_code
     assert len(commands.ran) == 2  # all; then those after the one that failed
-    assert len(records.read(tmp_path / "records.jsonl")) == len(rows) - 1
+    assert len(records.read_records(tmp_path / "records.jsonl")) == len(rows) - 1
 
 
 def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, commands: _Commands) -> None:

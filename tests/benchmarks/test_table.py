@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.benchmarks.conftest import USUAL
 from tfe_bench.benchmarks.provenance import Machine
 from tfe_bench.benchmarks.records import Record, Seconds
-from tfe_bench.benchmarks.table import human_bytes, human_seconds, render, render_learning
+from tfe_bench.benchmarks.table import human_bytes, human_seconds, print_learning, print_record
 
 VERSIONS = {
     "tfe_bench": "0.1.0",
@@ -27,7 +27,7 @@ def a_record(**changes: Any) -> Record:
     every: dict[str, Any] = {
         "parameters": {"n": 65536, "kind": "int64"},
         "repeats": 5,
-        "seconds": Seconds.of([1.04, 1.02, 1.3, 1.1, 1.0]),
+        "seconds": Seconds.from_times([1.04, 1.02, 1.3, 1.1, 1.0]),
         "build_seconds": 3.2111,
         "start_seconds": 2.34,
         "share_seconds": 0.0123,
@@ -52,7 +52,7 @@ def a_record(**changes: Any) -> Record:
 def drawn(record: Record, width: int = 80, **options: Any) -> str:
     stream = io.StringIO()
     options = {"force_terminal": False} | options  # whatever FORCE_COLOR says
-    render(record, Console(file=stream, width=width, **options))
+    print_record(record, Console(file=stream, width=width, **options))
     return stream.getvalue()
 
 
@@ -116,7 +116,7 @@ def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -
     parts = [{"run": 0.5, "waiting": [0, 0.1, 0.15]} for _ in range(3)]
     seconds = {"lan": 0.26, "wan": 0.4}
     more = {"breakdown": parts, "cpu_seconds": (0.2, 0.1, 0.1), "messages": (1, 2000, 3)}
-    times = Seconds.of([0.5])
+    times = Seconds.from_times([0.5])
     text = drawn(
         a_record(**more, profile="wan", prediction={"seconds": seconds}, seconds=times, repeats=1)
     )
@@ -159,7 +159,7 @@ def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:
         raw = io.BytesIO()
         stream = io.TextIOWrapper(raw, encoding="ascii")
         console = Console(file=stream, width=80, force_terminal=terminal)
-        render(a_record(parameters={"file": "größe"}), console)
+        print_record(a_record(parameters={"file": "größe"}), console)
         stream.flush()
         assert b"file=gr??e" in raw.getvalue()
 
@@ -190,7 +190,7 @@ def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
         ({"error": {"unit": "\x1b", "value": "?"}}, "yes, max error 0.000123\n"),
         ({"tls": False}, "TLS OFF\n"),
         ({"profile_emulation": None, "profile": "local"}, "local, TLS on\n"),
-        ({"repeats": 1, "seconds": Seconds.of([0.05])}, "run time       50.0 ms\n"),
+        ({"repeats": 1, "seconds": Seconds.from_times([0.05])}, "run time       50.0 ms\n"),
         ({"rounds": None, "rounds_ahead": None}, "- with dealing / - online\n"),
         ({"bytes_sent": None}, "sent                  -         -         -\n"),
         ({"build_seconds": None}, "build graph    -\n"),
@@ -274,7 +274,7 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
 
     def learned(record: Record) -> str:
         stream = io.StringIO()
-        render_learning(record, Console(file=stream, width=width, force_terminal=False))
+        print_learning(record, Console(file=stream, width=width, force_terminal=False))
         text = stream.getvalue()
         assert all(len(line) <= min(width, 88) for line in text.splitlines())
         return text

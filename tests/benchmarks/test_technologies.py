@@ -21,7 +21,7 @@ def measurement(**changed: Any) -> Measurement:
         "technology": "functional",
         "job": "decrypt",
         "parameters": {"length": 784, "shape": (1, 2)},
-        "seconds": Seconds.of([0.25, 0.5]),
+        "seconds": Seconds.from_times([0.25, 0.5]),
         "figures": {"ciphertext_bytes": 25120, "leakage": "the result"},
         "modeled": ("ciphertext_bytes",),
         "correct": True,
@@ -79,8 +79,8 @@ def test_a_folder_holds_them_beside_records(
 ) -> None:
     file = tmp_path / "all.jsonl"
     for each in (measurement(), measurement(), measurement(job="encrypt", correct=False)):
-        records.append(file, each)
-    found = reading.read([tmp_path])
+        records.append_record(file, each)
+    found = reading.read_report_input([tmp_path])
     assert not found.records
     assert [m.job for m in found.technologies] == ["decrypt", "encrypt"]
     assert main(["report", str(tmp_path)]) == 0

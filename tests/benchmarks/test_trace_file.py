@@ -77,7 +77,7 @@ def check(whole: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_message_has_a_slice_at_both_ends_and_an_arrow(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    trace_file.write(path, [("sort", three())])
+    trace_file.write_trace(path, [("sort", three())])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     events = check(json.loads(path.read_text()))
     headings = {
@@ -101,7 +101,7 @@ def test_a_message_has_a_slice_at_both_ends_and_an_arrow(tmp_path: Path) -> None
 def test_a_message_seen_at_one_end_has_no_arrow() -> None:
     parts = three()
     parts[2]["events"] = []
-    assert not [e for e in trace_file.events([("sort", parts)]) if e["ph"] in "sf"]
+    assert not [e for e in trace_file.trace_events([("sort", parts)]) if e["ph"] in "sf"]
 
 
 def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
@@ -112,15 +112,15 @@ def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
     parts[0]["gaps"] = {"1": 20_000 - 1_000_000_000, "2": 4_000 + 5_000}
     parts[1]["gaps"] = {"0": 20_000 + 1_000_000_000}
     parts[2]["gaps"] = {"0": 4_000 - 5_000}
-    assert trace_file.offsets(parts) == [(0, 0), (1_000_000_000, 20_000), (-5_000, 4_000)]
+    assert trace_file.clock_offsets(parts) == [(0, 0), (1_000_000_000, 20_000), (-5_000, 4_000)]
     # on one host there is one clock, whatever the messages took
     for part in parts:
         part["host"] = "a"
-    assert trace_file.offsets(parts) == [(0, 0)] * 3
+    assert trace_file.clock_offsets(parts) == [(0, 0)] * 3
 
 
 def test_several_jobs_follow_each_other() -> None:
-    events = trace_file.events([("relu", three()), ("mul", three())])
+    events = trace_file.trace_events([("relu", three()), ("mul", three())])
     first, second = (
         [e for e in events if e["ph"] == "X" and e["name"] == title and e["tid"] == 1]
         for title in ("relu", "mul")
@@ -141,11 +141,11 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(os, "fsync", full)
     with raises(DataError, "file-not-writable") as told:
-        trace_file.write(path, [("sort", three())])
+        trace_file.write_trace(path, [("sort", three())])
     assert told.value.exit_code == 10
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["t.json"]
     with raises(DataError, "file-not-writable"):
-        trace_file.write(tmp_path / "none" / "t.json", [("sort", three())])
+        trace_file.write_trace(tmp_path / "none" / "t.json", [("sort", three())])
 
 
 @pytest.mark.parametrize("change", [{"events": [[1]]}, {"ops": [[0, 9, 1, 1]]}, {"begun": "x"}])
@@ -153,5 +153,5 @@ def test_a_malformed_trace_of_a_worker_is_a_data_error(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="malformed"):
-        trace_file.write(tmp_path / "t.json", [("sort", [part | change for part in three()])])
+        trace_file.write_trace(tmp_path / "t.json", [("sort", [part | change for part in three()])])
     assert list(tmp_path.iterdir()) == []

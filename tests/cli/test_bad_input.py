@@ -394,7 +394,7 @@ def test_a_name_that_is_taken_is_told_before_a_model_is_converted(
 
     (tmp_path / "m.keras").write_bytes(b"")
     monkeypatch.setattr("tfe_bench.cluster.launch.Cluster", lambda *_: Taken())
-    monkeypatch.setattr("tfe_bench.cli.service._converted", converts)
+    monkeypatch.setattr("tfe_bench.cli.service._convert_model", converts)
     words = ["deploy", str(tmp_path / "m.keras"), "--cluster", "c.toml", "--name"]
     assert main([*words, "m"]) == 2
     assert "--replace" in capsys.readouterr().err

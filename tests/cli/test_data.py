@@ -12,8 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfe_bench.benchmarks.keys import ordered
-from tfe_bench.cli.data.columns import Column, load_column, load_table, load_with, naming_lines
+from tfe_bench.benchmarks.keys import to_ordered_integers
+from tfe_bench.cli.data.columns import (
+    Column,
+    load_column,
+    load_table,
+    load_with_others,
+    name_file_positions,
+)
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -262,13 +268,13 @@ def test_an_integer_that_float64_would_round_is_refused_among_reals(csv_file: An
 
 def test_columns_are_kept_as_they_stand_in_the_file(csv_file: Any) -> None:
     path = csv_file('id,pay,note\n 007 ,244.59," a, ""b"""\n+2,1e0,\n3,2.50,"x\ny"\n')
-    column, others = load_with(path, "pay", ["note", "0"])
+    column, others = load_with_others(path, "pay", ["note", "0"])
     assert column.values.tolist() == [244.59, 1.0, 2.5]
     assert column.cells == ["244.59", "1e0", "2.50"]
     assert others == {"note": [' a, "b"', "", "x\ny"], "id": [" 007 ", "+2", "3"]}
     with pytest.raises(DataError, match=r"Line 2 .*'note'.* is no number"):
-        load_with(path, "pay", ["note"], numbers=True)
-    column, others = load_with(path, "pay", ["id"], numbers=True)
+        load_with_others(path, "pay", ["note"], numbers=True)
+    column, others = load_with_others(path, "pay", ["id"], numbers=True)
     assert column.cells is column.values
     assert np.asarray(others["id"]).tolist() == [7, 2, 3]
 
@@ -277,23 +283,23 @@ def test_a_column_that_is_asked_for_twice_or_shares_its_name_is_refused(csv_file
     path = csv_file("a,b,a\n1,2,3\n")
     for others in (["b", "b"], ["1", "b"], ["0"]):
         with pytest.raises(UsageError, match=r"taken once"):
-            load_with(path, 0, others)
+            load_with_others(path, 0, others)
     with pytest.raises(DataError, match=r"2 columns named 'a'; rename"):
-        load_with(path, 0, [2])  # written side by side, one would replace the other
+        load_with_others(path, 0, [2])  # written side by side, one would replace the other
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">f8", "u1", "<i8", "u8"])
 def test_an_arrays_columns_keep_their_type(tmp_path: Path, dtype: str) -> None:
     matrix = np.array([[1, 2, 3], [4, 5, 6]], dtype)
     np.save(tmp_path / "m.npy", matrix)
-    column, others = load_with(tmp_path / "m.npy", 1, ["2"])
+    column, others = load_with_others(tmp_path / "m.npy", 1, ["2"])
     assert column.cells.dtype == others["2"].dtype == np.dtype(dtype)  # type: ignore[union-attr]
     assert np.array_equal(column.cells, matrix[:, 1])
     with pytest.raises(UsageError, match=r"two axes.*--column"):
-        load_with(tmp_path / "m.npy", None, [2])
+        load_with_others(tmp_path / "m.npy", None, [2])
     np.save(tmp_path / "v.npy", matrix[0])
     with pytest.raises(DataError, match=r"one axis"):
-        load_with(tmp_path / "v.npy", None, [1])
+        load_with_others(tmp_path / "v.npy", None, [1])
 
 
 @settings(deadline=None, print_blob=True)
@@ -302,7 +308,7 @@ def test_an_arrays_columns_keep_their_type(tmp_path: Path, dtype: str) -> None:
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_reals_are_ordered_as_integers_with_their_ties(values: list[float]) -> None:
     given_values = np.array(values)
-    keys = ordered(given_values)
+    keys = to_ordered_integers(given_values)
     assert keys.dtype == np.int64
     assert np.array_equal(keys[:, None] < keys, given_values[:, None] < given_values)
     assert np.array_equal(keys[:, None] == keys, given_values[:, None] == given_values)
@@ -310,7 +316,7 @@ def test_reals_are_ordered_as_integers_with_their_ties(values: list[float]) -> N
 
 def test_integers_are_their_own_order() -> None:
     keys = np.array([INT64_MAX, INT64_MIN, 0, -1])
-    assert np.array_equal(ordered(keys), keys)
+    assert np.array_equal(to_ordered_integers(keys), keys)
 
 
 def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array(
@@ -321,12 +327,12 @@ def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array
     for columns in (["c"], ["b", "c"]):
         numbers = np.stack([*load_table(path, columns).values()], -1).squeeze()
         told = pytest.raises(RangeError, match=r"on line 4 of '.*people\.csv', column 'c'")
-        with told as error, naming_lines(path, columns):
+        with told as error, name_file_positions(path, columns):
             encode(numbers)
         assert "index" not in str(error.value) and SECRET not in str(error.value)
     with (
         pytest.raises(RangeError, match=r"at index 1 \(counted from 0\)"),
-        naming_lines(path.with_suffix(".npy"), []),
+        name_file_positions(path.with_suffix(".npy"), []),
     ):
         encode(np.array([1.0, 1e30]))
 

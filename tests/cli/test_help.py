@@ -112,7 +112,9 @@ def test_the_full_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> 
         main(["--helpfull"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    assert all(f"\nusage: {parsing.typed()} {words[0]} " in text for words in COMMANDS if words)
+    assert all(
+        f"\nusage: {parsing.typed_command()} {words[0]} " in text for words in COMMANDS if words
+    )
 
 
 def test_options_are_read_from_a_file(tmp_path: Path) -> None:
@@ -153,8 +155,8 @@ def test_a_mistake_is_one_sentence_before_a_short_usage_of_that_command(
     assert end.value.code == 2 and out == ""
     first, second, *rest = err.splitlines()
     assert first.startswith(f"tfe_bench: UsageError: {told}"), err
-    of = " ".join([parsing.typed(), *(words[:2] if words[0] in ("table",) else words[:1])])
-    assert second.startswith(f"usage: {of if words[0] != 'srot' else parsing.typed()}"), err
+    of = " ".join([parsing.typed_command(), *(words[:2] if words[0] in ("table",) else words[:1])])
+    assert second.startswith(f"usage: {of if words[0] != 'srot' else parsing.typed_command()}"), err
     assert len(rest) <= 3 and rest[-1].endswith("--help`.")
 
 
@@ -166,7 +168,7 @@ def test_nothing_help_and_version_are_answered(capsys: pytest.CaptureFixture[str
         assert end.value.code == 0
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] == texts[2] and texts[3] == texts[4]
-    assert texts[5].startswith(f"usage: {parsing.typed()} sort")
+    assert texts[5].startswith(f"usage: {parsing.typed_command()} sort")
 
 
 def test_the_usage_names_the_command_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:

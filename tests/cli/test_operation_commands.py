@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import Lent
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import operations
-from tfe_bench.benchmarks.records import Record, read
+from tfe_bench.benchmarks.records import Record, read_records
 from tfe_bench.cluster import launch
 
 USAGE, DATA, RANGE = 2, 10, 40
@@ -192,14 +192,14 @@ def test_json_prints_one_record(
     assert record.rounds > record.rounds_ahead > 0
     assert record.peak_memory is not None and record.cluster == "local"
     assert ("plan_for" in record.parameters) == ("--plan-for" in arguments)
-    assert read(tmp_path / "r") == [record]
+    assert read_records(tmp_path / "r") == [record]
 
 
 def test_a_wrong_result_ends_with_code_1(
     on_workers: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = operations.Verdict(False, 0.5, 32768.0)
-    monkeypatch.setattr(operations, "judge", lambda *_: wrong)
+    monkeypatch.setattr(operations, "judge_result", lambda *_: wrong)
     code, out, _ = on_workers("relu", "--n", "5", "--repeat", "1")
     assert code == 1 and "NO, max error 0.5" in out
     code, out, _ = on_workers("ops", "--only", "relu,mul", "--quick", "--repeat", "1")
@@ -226,7 +226,7 @@ def test_ops_prints_one_line_for_each_operation_within_80_columns(
     assert lines[0].split() == [
         *("operation", "size", "time", "B/elem", "sent", "rounds", "ulp", "ok")
     ]
-    every = names or [o.name for o in operations.in_table()]
+    every = names or [o.name for o in operations.listed_operations()]
     assert {line.split()[0] for line in lines[1:end]} == {*every} and end == 1 + len(every)
     assert all(line.endswith(" yes") for line in lines[1:end])
     assert f"{end - 1} operations, 1 runs each, all correct." in " ".join(lines[end:])
@@ -243,7 +243,7 @@ def test_ops_with_json_prints_a_record_for_each_operation(
     assert (code, err) == (0, "")
     records = [Record.from_json(line) for line in out.splitlines()]
     assert [r.workload for r in records] == names
-    assert read(tmp_path / "records.jsonl") == records
+    assert read_records(tmp_path / "records.jsonl") == records
     assert [r.parameters["shape"] for r in records] == ["1x4", "262", "262"]
     assert records[0].parameters["k"] == 4
     assert all(r.correct and json.loads(r.to_json())["rounds"] for r in records)
@@ -285,14 +285,14 @@ def test_what_was_measured_before_a_failure_is_shown(
     from tfe_bench.cli import operation
     from tfe_bench.errors import PeerLost
 
-    whole = operation.compute
+    whole = operation.run_work
 
     def lost(cluster: Any, work: Any, *more: Any) -> Any:
         if work.operation.name == "mul":
             raise PeerLost(1, "it was lost in a test")
         return whole(cluster, work, *more)
 
-    monkeypatch.setattr(operation, "compute", lost)
+    monkeypatch.setattr(operation, "run_work", lost)
     code, out, err = on_workers("ops", "--only", "relu,mul", "--scale", "0.001", "--repeat", "1")
     assert code == 20 and "Lost party 1" in err
     assert "\nrelu " in out and "\nmul" not in out and "1 operations" in out

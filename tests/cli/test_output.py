@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tfe_bench.benchmarks.records import Record, read
+from tfe_bench.benchmarks.records import Record, read_records
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -62,7 +62,7 @@ def test_json_prints_one_record_and_the_result_goes_to_a_private_file(
         '72000.1, 244.59,"Bob, Jr."\n72000.10,52.500,di\n'
     )
 
-    assert read(tmp_path / "records.jsonl") == [record]
+    assert read_records(tmp_path / "records.jsonl") == [record]
     # A record is made to be published: no value of the input is in it.
     # (As a number of its own: a time may hold the same digits.)
     numbers = set(re.findall(r"[\d.]+", done.stdout))

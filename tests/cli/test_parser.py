@@ -16,7 +16,7 @@ from tests.benchmarks.test_table import a_record
 from tfe_bench import __version__
 from tfe_bench.__main__ import main, make_parser, parse_command
 from tfe_bench.benchmarks import operations
-from tfe_bench.cli import common, keeping, sort
+from tfe_bench.cli import common, sort, stored_objects
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -100,7 +100,7 @@ def test_every_operation_is_a_command_with_its_options(name: str) -> None:
     parsed = vars(make_parser().parse_args([name, "--repeat", "2"]))
     assert parsed["repeat"] == 2 and callable(parsed["run"])
     if name not in ("exp", "matmul"):  # with options of their own
-        for option, default in operations.find(name).options.items():
+        for option, default in operations.find_operation(name).options.items():
             assert option == "profile" or parsed[option] == default
 
 
@@ -164,12 +164,12 @@ def test_a_sorted_file_is_named_first_and_figures_are_for_those_who_ask(
     record = a_record(parameters={"n": 3})
 
     def performed(arguments: Any, workload: str, job: Any, judge: Any) -> int:
-        return common.report(workload, arguments, None, result, judge(result))
+        return common.report_result(workload, arguments, None, result, judge(result))
 
     result: Any = SimpleNamespace(outputs=outputs)
-    monkeypatch.setattr(common, "perform", performed)
+    monkeypatch.setattr(common, "run_and_report", performed)
     monkeypatch.setattr(common, "make_record", lambda *_: record)
-    assert sort.run(parsed) == 0
+    assert sort.run_sort(parsed) == 0
     assert out.read_text() == "n\n1\n2\n3\n"
     lines = capsys.readouterr().out.splitlines()
     if not words:
@@ -215,8 +215,8 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
     for answer, code in (("n", 130), ("", 130), ("y", 0)):
         monkeypatch.setattr("builtins.input", functools.partial(answered, answer=answer))
         with common.progress_bar(argparse.Namespace(json=True)) as bar:
-            fits = keeping.agreed(parsed, bar, "the plan", {})
+            fits = stored_objects.is_confirmed(parsed, bar, "the plan", {})
         assert fits == (code == 0)
-        assert code == 0 or keeping.not_run(parsed) == code
+        assert code == 0 or stored_objects.unconfirmed_exit_code(parsed) == code
         assert ("nothing was run" in capsys.readouterr().err) == (code != 0)
     assert all("[y/N]" in question for question in asked)

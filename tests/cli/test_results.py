@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.refusals import raises
 from tfe_bench.benchmarks import keys
-from tfe_bench.benchmarks.keys import generate
+from tfe_bench.benchmarks.keys import generate_keys
 from tfe_bench.cli.data.columns import Cells, load_column, load_table
 from tfe_bench.cli.data.results import check_result_path, write_result, write_table
 from tfe_bench.errors import DataError, UsageError
@@ -27,7 +27,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 @pytest.mark.parametrize("kind", keys.KINDS)
 @pytest.mark.parametrize("n", [1, 2, 1000])
 def test_a_result_reads_back_equal(tmp_path: Path, suffix: str, kind: str, n: int) -> None:
-    values = generate(n, seed=3, kind=kind)
+    values = generate_keys(n, seed=3, kind=kind)
     path = tmp_path / f"out{suffix}"
     write_result(path, values, "salary")
     read = load_column(path)

@@ -32,14 +32,14 @@ def test_a_form_is_within_its_tolerance_and_costs_what_it_declares(
     shared_cluster: LocalCluster, form: Form, rng: np.random.Generator
 ) -> None:
     point = FixedPoint(form.fxp, form.ring_bits)
-    low, high = measurement.usual_range(form)
+    low, high = measurement.drawing_range(form)
     x = point.decode(point.encode(rng.uniform(low, high, (40, 25))))
     result = shared_cluster.run(
-        "exp", {**form.parameters, "repeat": 2}, measurement.inputs(form, x)
+        "exp", {**form.parameters, "repeat": 2}, measurement.encode_inputs(form, x)
     )
-    y = measurement.decoded(form, result)
+    y = measurement.decode_result(form, result)
     assert y.shape == x.shape and result.fractional_bits["y"] == form.fxp
-    assert np.all(np.abs(y - np.exp(x)) <= form.tolerance(x))
+    assert np.all(np.abs(y - np.exp(x)) <= form.error_tolerance(x))
     assert [len(m["seconds"]) for m in result.measured] == [2, 2, 2]
     sent = tuple(8 * sum(m["payload"]) for m in result.measured)
     assert sent == form.cost(x.size).by_party(0)
@@ -47,10 +47,10 @@ def test_a_form_is_within_its_tolerance_and_costs_what_it_declares(
 
 
 def test_a_study_of_real_workers_measures_what_is_declared(shared_cluster: LocalCluster) -> None:
-    found = measurement.measure(shared_cluster, Form("one-round", 128), 100, repeat=3)
-    assert found.as_declared and len(found.seconds) == 3
+    found = measurement.measure_form(shared_cluster, Form("one-round", 128), 100, repeat=3)
+    assert found.matches_declared_cost and len(found.seconds) == 3
     assert min(found.peak_rss) > max(found.growth) > 0
-    accuracy = measurement.accuracy(shared_cluster, Form("one-round", 128), float32=False)
+    accuracy = measurement.measure_accuracy(shared_cluster, Form("one-round", 128), float32=False)
     assert accuracy.mean6 > 0.8 and accuracy.mape < 1e-5
     assert accuracy.last == 40 and accuracy.first < -24
 

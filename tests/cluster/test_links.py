@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.benchmarks import realized
+from tfe_bench.benchmarks import measured_links
+from tfe_bench.benchmarks.measured_links import MeasuredLinks
 from tfe_bench.benchmarks.prediction import total_rounds
-from tfe_bench.benchmarks.realized import Realized
 from tfe_bench.cluster import emulator, links, profiles
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -65,18 +65,18 @@ def test_an_unknown_emulation_is_refused() -> None:
     assert 'Did you mean "channel"' in str(refused.value)
 
 
-def _realized(delay: float = 20e-3, rate: float = 352e6, lost: int = 0) -> Realized:
-    return Realized((20e-3, 20e-3, delay), (352e6, rate, 352e6), 100.0, lost)
+def _realized(delay: float = 20e-3, rate: float = 352e6, lost: int = 0) -> MeasuredLinks:
+    return MeasuredLinks((20e-3, 20e-3, delay), (352e6, rate, 352e6), 100.0, lost)
 
 
 def test_figures_within_a_tenth_hold_and_others_are_named() -> None:
-    assert _realized(21.9e-3, 318e6).off(WAN) == []
-    [delay] = _realized(delay=22.1e-3).off(WAN)
+    assert _realized(21.9e-3, 318e6).describe_deviations(WAN) == []
+    [delay] = _realized(delay=22.1e-3).describe_deviations(WAN)
     assert "1-2" in delay and "22.1 ms instead of 20 ms" in delay
-    [rate] = _realized(rate=390e6).off(WAN)
+    [rate] = _realized(rate=390e6).describe_deviations(WAN)
     assert "worker 1 390 Mbit/s instead of 352 Mbit/s" in rate
-    assert _realized(lost=8).off(WAN) == ["8 bytes lost"]
-    assert _realized(1.0, 1.0).off(profiles.get_profile("local")) == []
+    assert _realized(lost=8).describe_deviations(WAN) == ["8 bytes lost"]
+    assert _realized(1.0, 1.0).describe_deviations(profiles.get_profile("local")) == []
 
 
 def test_a_worker_refuses_shaping_unless_its_operator_allows_it(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused()
         ):
             cluster.client.shaping = wrong
             with pytest.raises(ProfileError, match="not labeled wan") as refused:
-                realized.verify(cluster)
+                measured_links.verify_links(cluster)
             assert told in str(refused.value)
         assert ProfileError.exit_code == 60
 
@@ -330,6 +330,6 @@ def test_a_sort_in_namespaces_takes_its_rounds(made: links.Links) -> None:
         seconds, rounds = _sort(cluster, 300)
         print(f"{rounds} rounds in {seconds:.3f} s")
         assert seconds >= rounds * WAN.delay
-        found = realized.measure(cluster, 2000)
+        found = measured_links.measure_links(cluster, 2000)
         print(json.dumps(found.as_json()))
         assert found.lost_bytes == 0 and min(found.delays) >= WAN.delay

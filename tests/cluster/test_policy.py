@@ -212,8 +212,8 @@ def test_a_local_policy_permits_everything(folder: Path) -> None:
 
 def _certs(*words: str) -> int:
     parser = argparse.ArgumentParser()
-    certs.add_options(parser)
-    return certs.run(parser.parse_args(words))
+    certs.add_cert_options(parser)
+    return certs.run_certs(parser.parse_args(words))
 
 
 def test_certs_all_makes_a_cluster_that_loads(

@@ -40,7 +40,7 @@ def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> N
             assert part["processor"]["graph"] > 0 and part["queued"] >= 0
         assert "trace" not in found
         assert sum(found["messages"]) > 0 and found["messages"][party] == 0
-    told = prediction.forecast(measured, "local", 0.1)
+    told = prediction.predict_times(measured, "local", 0.1)
     assert told["seconds"]["wan"] > told["rounds"] * 0.02 > 0
 
 
@@ -52,7 +52,7 @@ def test_a_first_run_is_busy_no_longer_than_it_runs(shared_cluster: LocalCluster
         own = found["seconds"][0] - found["trace_seconds"]
         assert found["breakdown"]["run"] == pytest.approx(own, abs=1e-6)
     took = max(found["seconds"][0] - found["build_seconds"] for found in measured)
-    told = prediction.forecast(measured, "local", took)
+    told = prediction.predict_times(measured, "local", took)
     assert 0 < told["compute_seconds"] <= took + 1e-6
 
 
@@ -69,14 +69,14 @@ def test_a_traced_job_sends_back_names_sizes_and_times(
         assert part["left_out"] == 0
     # one host has one clock, and a message between processes takes far less than 10 s either way
     assert len({part["host"] for part in parts}) == 1
-    assert trace_file.offsets(parts) == [(0, 0)] * 3
+    assert trace_file.clock_offsets(parts) == [(0, 0)] * 3
     for part in (parts[1], parts[2]):
         assert 0 < int(part["gaps"]["0"]) < 10_000_000_000
     # nothing of the data
     assert str(SECRET) not in json.dumps(parts)
 
     path = tmp_path / "trace.json"
-    trace_file.write(path, [("sort", parts)])
+    trace_file.write_trace(path, [("sort", parts)])
     events = json.loads(path.read_text())["traceEvents"]
     sent = [e for e in events if e["ph"] == "X" and 10 <= e["tid"] < 20]
     got = [e for e in events if e["ph"] == "X" and 20 <= e["tid"] < 30]

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.conftest import Hosts
 from tests.commands import fails
 from tfe_bench.__main__ import main
-from tfe_bench.cli import keeping
+from tfe_bench.cli import stored_objects
 
 
 def _picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
@@ -72,7 +72,7 @@ def test_a_misspelt_model_of_texts_is_named_with_and_without_a_local_store(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     if keeps:
-        keeping.local_folder().mkdir(parents=True)
+        stored_objects.local_folder().mkdir(parents=True)
     fails(capsys, 2, 'Did you mean "gpt2"', "generate", "gpt3")
 
 

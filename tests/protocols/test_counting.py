@@ -55,7 +55,7 @@ assert "tensorflow" not in sys.modules
 
 def everything() -> dict[str, Any]:
     """Return the counted costs of all operations and widths, and of a sort."""
-    found: dict[str, Any] = {name: list(cost) for name, cost in operations.counted().items()}
+    found: dict[str, Any] = {name: list(cost) for name, cost in operations.count_costs().items()}
     for name, row in test_widths.WIDTHS.items():
         cost = test_widths.count_row(
             name, test_widths.cases_of(name, {row.least, row.most}, 1)

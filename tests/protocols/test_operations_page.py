@@ -18,7 +18,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 operations = module("operations")
 OF_BITS, PAGE, F = (getattr(operations, n) for n in ("OF_BITS", "PAGE", "F"))
-MEASURED = operations.measured(PAGE.read_text())
+MEASURED = operations.find_cases(PAGE.read_text())
 
 CLASSES = {"FixedPoint", "Party", "Shared"}
 MODULES: dict[str, str] = tfe._public_modules()  # type: ignore[attr-defined]  # of no public name
@@ -65,19 +65,21 @@ def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries(
 ) -> None:
     """All rows are counted below, and each protocol's test holds its count against the wire."""
     table = {row[0]: row[-2:] for row in rows()}
-    leading = {operations.named(name): cells for name, cells in table.items()}
+    leading = {operations.row_name(name): cells for name, cells in table.items()}
     for name, (rounds, size) in wire(slice(int(rng.integers(every)), None, every)).items():
         assert leading[name] == [str(rounds), f"{size:.0f}"], (name, rounds, size)
 
 
 def test_no_row_with_numbers_escapes_the_counting() -> None:
     # Local operations cost 0; "by size" and several figures are not single numbers.
-    numbered = {operations.named(row[0]) for row in rows() if row[-1].isdigit() and row[-1] != "0"}
-    assert numbered <= operations.counted().keys()
+    numbered = {
+        operations.row_name(row[0]) for row in rows() if row[-1].isdigit() and row[-1] != "0"
+    }
+    assert numbered <= operations.count_costs().keys()
 
 
 def test_the_table_is_what_is_counted() -> None:
-    assert operations.written(PAGE.read_text()) == PAGE.read_text()
+    assert operations.write_costs(PAGE.read_text()) == PAGE.read_text()
 
 
 def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> None:

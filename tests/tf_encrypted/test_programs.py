@@ -17,7 +17,7 @@ from tests.refusals import raises
 from tests.tf_encrypted.simulated import tfe
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.baselines import checkout as baseline
-from tfe_bench.benchmarks.baselines.checkout import Outcome
+from tfe_bench.benchmarks.baselines.checkout import TestOutcome
 from tfe_bench.errors import ConfigError, UsageError
 from tfe_bench.tf_encrypted import checkout
 from tfe_bench.tf_encrypted.config import get_config, set_config
@@ -68,7 +68,7 @@ def test_a_checkout_s_tests_are_told_apart(
         "test_takes_long": "stopped",
         "test_is_skipped": "skipped",
     }
-    known = [Outcome(**row) for row in rows if row["outcome"] != "failed"]
+    known = [TestOutcome(**row) for row in rows if row["outcome"] != "failed"]
     monkeypatch.setattr(baseline, "run_tests", lambda *_: iter(known))
     assert main(command) == 0
     shown = capsys.readouterr().out

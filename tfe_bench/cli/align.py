@@ -6,30 +6,32 @@ import argparse
 import json
 import time
 
-from tfe_bench.cli import common, keeping
+from tfe_bench.cli import common, stored_objects
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_align_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("tables", nargs="+", metavar="TABLE", help="2 to 8 that workers keep")
-    common.option(
+    common.add_option(
         p,
         "--on KEY",
         "the columns to match, or KEY=KEY with a name for each table",
         nargs="+",
         required=True,
     )
-    common.option(p, "--as NAME", "of the data set that is kept", dest="name", required=True)
-    common.option(p, "--label COLUMN", "what is to be learned, also TABLE.COLUMN", required=True)
-    common.option(
+    common.add_option(p, "--as NAME", "of the data set that is kept", dest="name", required=True)
+    common.add_option(
+        p, "--label COLUMN", "what is to be learned, also TABLE.COLUMN", required=True
+    )
+    common.add_option(
         p, "--columns COLUMN", "features (default: all that may be trained on)", nargs="+"
     )
-    keeping.add_clients(p, "train on them too")
-    common.option(p, "--replace", "replace what has this name")
-    keeping.add_asking(p)
-    keeping.add_options(p, "them")
+    stored_objects.add_client_option(p, "train on them too")
+    common.add_option(p, "--replace", "replace what has this name")
+    stored_objects.add_confirm_options(p)
+    stored_objects.add_service_options(p, "them")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_align(arguments: argparse.Namespace) -> int:
     """Align owners' private tables, to train on the rows that they have in common.
 
     The workers match the keys of tables that their owners have put (`table put`) and keep the
@@ -42,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     common.quiet_tensorflow()
     check_name(arguments.name, "A data set's name")
     check_clients(arguments.allow)
-    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with (
+        common.progress_bar(arguments) as bar,
+        stored_objects.open_service(arguments, bar) as cluster,
+    ):
         asked = tables(cluster).align(
             arguments.tables,
             arguments.on,
@@ -52,8 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
             clients=arguments.allow,
             replace=arguments.replace,
         )
-        if not keeping.agreed(arguments, bar, asked.explain(), asked.order):
-            return keeping.not_run(arguments)
+        if not stored_objects.is_confirmed(arguments, bar, asked.explain(), asked.order):
+            return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
         made = asked.run(bar.update)
         seconds = time.perf_counter() - started
@@ -70,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     learned = {"number": "a number", "binary": "two classes"}
     kind = learned.get(made.about["target"], f"{made.about['classes']} classes")
     print(f"features: {', '.join(made.about['columns'])}; label: {arguments.label}, {kind}")
-    print(f"may be trained on by {keeping.allowed(arguments.allow)}")
+    print(f"may be trained on by {stored_objects.describe_clients(arguments.allow)}")
     return 0
 
 
-COMMANDS = {"align": (_options, run)}
+COMMANDS = {"align": (_add_align_options, run_align)}

@@ -13,37 +13,42 @@ from tfe_bench.cli import common
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.baselines.base import Baseline, Measured, Missing, Request
+    from tfe_bench.benchmarks.baselines.base import (
+        Baseline,
+        BaselineResult,
+        Request,
+        UnavailableBaseline,
+    )
     from tfe_bench.benchmarks.records import Record
 
 _WORKLOADS = ("sort", "max", "relu", "join")
 _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_baseline_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
-    common.option(
+    common.add_option(
         p, "--n N", "elements, rows of 4, or of two tables (default 1024)", type=int, default=1024
     )
-    common.option(p, "--baseline NAME,NAME", f"{', '.join(_BASELINES)} (default: all)")
+    common.add_option(p, "--baseline NAME,NAME", f"{', '.join(_BASELINES)} (default: all)")
     p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
-    common.option(p, "--spu-env DIR", "virtual environment with SPU")
-    common.option(p, "--install", "make --spu-env if missing and pip install spu there")
-    common.option(p, "--tf-encrypted-env DIR", "one with tf-encrypted")
-    common.option(p, "--mp-spdz DIR", "a build of MP-SPDZ")
-    common.option(p, "--profile NAME", "network (default local)", default="local")
-    common.option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
-    common.option(p, "--timeout S", "seconds a baseline may take", type=float, default=600.0)
-    common.option(p, "--json", "print one JSON object, nothing else")
+    common.add_option(p, "--spu-env DIR", "virtual environment with SPU")
+    common.add_option(p, "--install", "make --spu-env if missing and pip install spu there")
+    common.add_option(p, "--tf-encrypted-env DIR", "one with tf-encrypted")
+    common.add_option(p, "--mp-spdz DIR", "a build of MP-SPDZ")
+    common.add_option(p, "--profile NAME", "network (default local)", default="local")
+    common.add_option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
+    common.add_option(p, "--timeout S", "seconds a baseline may take", type=float, default=600.0)
+    common.add_option(p, "--json", "print one JSON object, nothing else")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_baselines(arguments: argparse.Namespace) -> int:
     """Run the same work on other systems and print the ratio.
 
     Runs a workload here and on other systems, which live in environments of their own on this
     machine, and prints their times beside ours. A system that is missing is named, never guessed.
     """
-    from tfe_bench.benchmarks.baselines.base import Measured, Request
+    from tfe_bench.benchmarks.baselines.base import BaselineResult, Request
 
     request = Request(
         arguments.workload,
@@ -52,23 +57,23 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.profile,
         arguments.timeout,
     )
-    chosen = _chosen(arguments)
+    chosen = _choose_baselines(arguments)
     results: dict[str, Any] = {}
     with common.progress_bar(arguments) as bar:
-        bar.say("tfe_bench")
-        ours = _ours(arguments, request, bar)
+        bar.show_text("tfe_bench")
+        ours = _measure_ours(arguments, request, bar)
         for baseline in chosen:
-            bar.say(baseline.name)
-            results[baseline.name] = baseline.available() or baseline.run(request)
+            bar.show_text(baseline.name)
+            results[baseline.name] = baseline.find_obstacle() or baseline.run(request)
     if arguments.json:
-        print(json.dumps(_plain(arguments.command, ours, results)))
+        print(json.dumps(_baselines_to_json(arguments.command, ours, results)))
     else:
-        _show(request, ours, results)
-    wrong = [r for r in results.values() if isinstance(r, Measured) and r.correct is False]
+        _print_baselines(request, ours, results)
+    wrong = [r for r in results.values() if isinstance(r, BaselineResult) and r.correct is False]
     return 1 if wrong or ours.correct is False else 0
 
 
-def _chosen(arguments: argparse.Namespace) -> list[Baseline]:
+def _choose_baselines(arguments: argparse.Namespace) -> list[Baseline]:
     from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
     from tfe_bench.benchmarks.baselines.spu import Spu
     from tfe_bench.benchmarks.baselines.tf_encrypted import TfEncrypted
@@ -88,7 +93,7 @@ def _chosen(arguments: argparse.Namespace) -> list[Baseline]:
     return [baselines[name] for name in names]
 
 
-def _ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
+def _measure_ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
     """Our record of the work, by our own command."""
     from tfe_bench.benchmarks import records
 
@@ -101,10 +106,12 @@ def _ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
         words = [*work, "--profile", request.profile]
         words += ["--repeat", str(request.repeat)]
         common.run_inside(arguments, words, file, bar)
-        return records.read(file)[-1]
+        return records.read_records(file)[-1]
 
 
-def _plain(command: str, ours: Record, results: dict[str, Measured | Missing]) -> dict[str, Any]:
+def _baselines_to_json(
+    command: str, ours: Record, results: dict[str, BaselineResult | UnavailableBaseline]
+) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -113,12 +120,20 @@ def _plain(command: str, ours: Record, results: dict[str, Measured | Missing]) -
     }
 
 
-def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]) -> None:
+def _print_baselines(
+    request: Request, ours: Record, results: dict[str, BaselineResult | UnavailableBaseline]
+) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tfe_bench.benchmarks.baselines.base import Missing
-    from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, put, three_digits
+    from tfe_bench.benchmarks.baselines.base import UnavailableBaseline
+    from tfe_bench.benchmarks.table import (
+        align_columns,
+        format_three_digits,
+        human_bytes,
+        human_seconds,
+        print_within,
+    )
 
     console = Console()
     median = ours.seconds.median
@@ -132,17 +147,22 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
         "not counted."
     ]
     for name, result in results.items():
-        if isinstance(result, Missing):
+        if isinstance(result, UnavailableBaseline):
             rows.append((name, "-", "-", "-", result.reason))
             continue
         theirs = statistics.median(result.seconds)
-        ratio = f"{three_digits(theirs / median)}x" if median > 0 else "-"
+        ratio = f"{format_three_digits(theirs / median)}x" if median > 0 else "-"
         count = human_bytes(result.bytes_sent) if result.bytes_sent is not None else "-"
         rows.append((name, human_seconds(theirs), ratio, count, right[result.correct]))
         notes.append(f"{name} {result.version}: {result.setting}.")
-    put(console, Text(f"{request.workload}, n = {request.n:,}, {request.profile}"), console.width)
-    for line in [*columns(rows, (1, 2, 3)), *notes]:
-        put(console, Text(line), console.width)
+    print_within(
+        console, Text(f"{request.workload}, n = {request.n:,}, {request.profile}"), console.width
+    )
+    for line in [*align_columns(rows, (1, 2, 3)), *notes]:
+        print_within(console, Text(line), console.width)
 
 
-COMMANDS = {"baselines": (_options, run), "peers": (_options, run)}
+COMMANDS = {
+    "baselines": (_add_baseline_options, run_baselines),
+    "peers": (_add_baseline_options, run_baselines),
+}

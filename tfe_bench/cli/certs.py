@@ -33,7 +33,7 @@ job_seconds = 3600
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_cert_options(parser: argparse.ArgumentParser) -> None:
     """Adds the modes ``party``, ``client``, ``show``, ``renew`` and ``all``."""
     modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|show|renew|all")
 
@@ -59,8 +59,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "change.",
     )
     renew.add_argument("certificate", type=Path, metavar="FILE", help="the present .crt")
-    common.option(renew, "--keep-key", "certify the present key again, instead of making a new one")
-    common.option(
+    common.add_option(
+        renew, "--keep-key", "certify the present key again, instead of making a new one"
+    )
+    common.add_option(
         renew, "--output DIR", "where to write (default: beside FILE)", "--out", dest="out"
     )
     renew.add_argument(
@@ -68,28 +70,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
     everything = modes.add_parser("all", help="a whole cluster, for a trial by one person")
-    common.option(
+    common.add_option(
         everything,
         "--hosts HOST:PORT,HOST:PORT,HOST:PORT",
         "where party 0, 1 and 2 listen",
         required=True,
     )
-    common.option(
+    common.add_option(
         everything,
         "--client NAME",
         "a client's name, may be repeated (default: analyst)",
         action="append",
     )
     for name, mode in modes.choices.items():
-        mode.epilog = listing.examples(f"certs {name}")
+        mode.epilog = listing.format_examples(f"certs {name}")
     for mode in (party, client, everything):
-        common.option(mode, "--output DIR", "made if missing", "--out", dest="out", required=True)
+        common.add_option(
+            mode, "--output DIR", "made if missing", "--out", dest="out", required=True
+        )
         mode.add_argument(
             "--days", type=int, default=365, help="validity of a certificate (default: 365)"
         )
 
 
-def run(args: argparse.Namespace) -> int:
+def run_certs(args: argparse.Namespace) -> int:
     """Make a key and certificate, or all files of a trial cluster.
 
     Each organization makes its own key and sends only the certificate to the others. Existing
@@ -100,18 +104,22 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: a file exists already or cannot be written.
     """
     if args.mode == "party":
-        _make_one(args.out, f"party{args.party}", tls.party_common_name(args.party), args.days)
-        _say(
+        _make_certificate(
+            args.out, f"party{args.party}", tls.party_common_name(args.party), args.days
+        )
+        _print_notes(
             f"Send party{args.party}.crt to the other two parties and to every client; compare "
             "the fingerprint with them by another way, such as the telephone.",
             f"party{args.party}.key never leaves this machine. Name it in your worker.toml:",
             f'  party = {args.party}\n  key = "party{args.party}.key"',
         )
     elif args.mode == "client":
-        with _from_command_line():
+        with _as_usage_errors():
             ClientConfig(args.name)
-        _make_one(args.out, f"client-{args.name}", tls.client_common_name(args.name), args.days)
-        _say(
+        _make_certificate(
+            args.out, f"client-{args.name}", tls.client_common_name(args.name), args.days
+        )
+        _print_notes(
             f"Send client-{args.name}.crt to the three parties; compare the fingerprint with "
             "them by another way, such as the telephone.",
             f"client-{args.name}.key never leaves this machine. They add to cluster.toml:",
@@ -122,16 +130,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"name         {tls.server_name(certificate)}")
         _print_certificate(certificate)
     elif args.mode == "renew":
-        _renew(args.certificate, args.out or args.certificate.parent, args.days, args.keep_key)
+        _renew_certificate(
+            args.certificate, args.out or args.certificate.parent, args.days, args.keep_key
+        )
     else:
-        make_all(args.out, args.hosts, args.client or ["analyst"], args.days)
+        make_trial_cluster(args.out, args.hosts, args.client or ["analyst"], args.days)
     return 0
 
 
-def _make_one(folder: Path, stem: str, common_name: str, days: int) -> None:
+def _make_certificate(folder: Path, stem: str, common_name: str, days: int) -> None:
     key, certificate = tls.make_certificate(common_name, days)
     key_path, certificate_path = folder / f"{stem}.key", folder / f"{stem}.crt"
-    _write_all(folder, {key_path: key}, {certificate_path: certificate})
+    _write_all_files(folder, {key_path: key}, {certificate_path: certificate})
     print(f"send         {certificate_path}")
     print(f"keep secret  {key_path}")
     _print_certificate(certificate)
@@ -142,7 +152,7 @@ def _print_certificate(certificate: bytes, which: str = "") -> None:
     print(f"{which}valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
 
 
-def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
+def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> None:
     old = tls.load_certificate(path)
     old_key = tls.load_private_key(path.with_suffix(".key")) if keep_key else None
     if old_key is not None:
@@ -154,7 +164,7 @@ def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
     # An earlier renewal's names give way to the plain ones, so that each turn has names of its own.
     name = f"{stem}-new" if path.stem == stem else stem
     key_path, new_path = folder / f"{name}.key", folder / f"{name}.crt"
-    _write_all(folder, {} if keep_key else {key_path: key}, {new_path: new})
+    _write_all_files(folder, {} if keep_key else {key_path: key}, {new_path: new})
     print(f"send             {new_path}")
     if not keep_key:
         print(f"keep secret      {key_path}")
@@ -162,20 +172,24 @@ def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
         _print_certificate(certificate, f"{which} ")
     both = f'certificate = ["{path.name}", "{new_path.name}"]'
     mine = path.with_suffix(".key").name if keep_key else key_path.name
-    _say(
+    _print_notes(
         f"1. Send {new_path.name} to everybody; compare the new fingerprint by another way.",
         f"2. Everybody puts it beside cluster.toml, writes {both}",
         "   there, and restarts the worker. Jobs are refused until all files are equal again.",
     )
     if stem.startswith("client-"):
-        _say(f"3. Use {mine} and {new_path.name} from then on: give them the names {stem}.key and")
-        _say(f"   {stem}.crt beside your cluster.toml (keep the old pair elsewhere).")
+        _print_notes(
+            f"3. Use {mine} and {new_path.name} from then on: give them the names {stem}.key and"
+        )
+        _print_notes(f"   {stem}.crt beside your cluster.toml (keep the old pair elsewhere).")
     else:
-        _say(f'3. Any time later you alone write key = "{mine}" in worker.toml and restart.')
-    _say("4. Everybody deletes the old certificate from the list, and restarts.")
+        _print_notes(
+            f'3. Any time later you alone write key = "{mine}" in worker.toml and restart.'
+        )
+    _print_notes("4. Everybody deletes the old certificate from the list, and restarts.")
 
 
-def make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
+def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) -> None:
     """Writes keys, certificates and settings of a whole trial cluster.
 
     Args:
@@ -187,8 +201,8 @@ def make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
         UsageError: hosts or a name do not fit.
         ConfigError: a file exists already or cannot be written.
     """
-    with _from_command_line():
-        cluster, keys = _invent(hosts, clients, days)
+    with _as_usage_errors():
+        cluster, keys = _build_trial_cluster(hosts, clients, days)
     allowed = ", ".join(f'"{name}"' for name in clients)
     public = {
         folder / f"worker{index}.toml": _WORKER_TOML.format(party=index, clients=allowed).encode()
@@ -199,10 +213,10 @@ def make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
         public[folder / certificate_file(each)] = each.certificate
     public[folder / "cluster.toml"] = cluster.to_toml().encode()
     secret = {folder / f"{name}.key": key for name, key in keys.items()}
-    _write_all(folder, secret, public)
+    _write_all_files(folder, secret, public)
     for path in [*secret, *public]:
         print(path)
-    _say(
+    _print_notes(
         "WARNING: FOR TRIALS ONLY. Whoever ran this command has seen all three private keys, and "
         "so could open every secret of this cluster.",
         'For real data each organization runs "python -m tfe_bench certs party" on its own '
@@ -210,7 +224,9 @@ def make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
     )
 
 
-def _invent(hosts: str, clients: list[str], days: int) -> tuple[ClusterConfig, dict[str, bytes]]:
+def _build_trial_cluster(
+    hosts: str, clients: list[str], days: int
+) -> tuple[ClusterConfig, dict[str, bytes]]:
     """The cluster, and its members' private keys by the stem of their files."""
     addresses = hosts.split(",")
     if len(addresses) != 3:
@@ -235,7 +251,7 @@ def _invent(hosts: str, clients: list[str], days: int) -> tuple[ClusterConfig, d
 
 
 @contextlib.contextmanager
-def _from_command_line() -> Iterator[None]:
+def _as_usage_errors() -> Iterator[None]:
     """What would be a mistake in a file is here one on the command line."""
     try:
         yield
@@ -243,7 +259,7 @@ def _from_command_line() -> Iterator[None]:
         raise UsageError(str(error)) from None
 
 
-def _write_all(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
+def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
     """Writes all files, or none and leaves no new folder; never replaces one."""
     try:
         made = not folder.exists()
@@ -267,8 +283,8 @@ def _write_all(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes
         raise
 
 
-def _say(*lines: str) -> None:
+def _print_notes(*lines: str) -> None:
     print(*lines, sep="\n", file=sys.stderr)
 
 
-COMMANDS = {"certs": (add_options, run)}
+COMMANDS = {"certs": (add_cert_options, run_certs)}

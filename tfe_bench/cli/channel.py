@@ -11,17 +11,17 @@ from tfe_bench.cli.common import check_network_options
 from tfe_bench.errors import check_range
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_channel_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
-    common.option(p, "--no-tls", "all of it in the clear, on loopback")
-    common.option(p, "--profile NAME", "network profile (default local)", default="local")
-    common.option(p, "--emulate HOW", "auto, netns or channel", default="auto")
-    common.option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--no-tls", "all of it in the clear, on loopback")
+    common.add_option(p, "--profile NAME", "network profile (default local)", default="local")
+    common.add_option(p, "--emulate HOW", "auto, netns or channel", default="auto")
+    common.add_option(p, "--json", "print JSON, nothing else")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_channel(arguments: argparse.Namespace) -> int:
     """Measure the workers' channel against bare grpcio.
 
     Times exchanges, hops and a transfer between workers 1 and 2 with TLS, and the same over
@@ -49,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
             for values, key in zip(ours.values(), keys, strict=True):
                 values += measured[key]
             for mode, bare in (("lockstep", lockstep), ("duplex", duplex)):
-                for name, values in bare_grpc.measure(**settings, mode=mode, tls_on=on).items():
+                for name, values in bare_grpc.measure_bare_grpc(
+                    **settings, mode=mode, tls_on=on
+                ).items():
                     bare[name] += values
     if arguments.json:
         print(json.dumps({"tfe_bench": ours, "bare_grpc": lockstep, "bare_grpc_duplex": duplex}))
@@ -75,4 +77,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"channel": (_options, run)}
+COMMANDS = {"channel": (_add_channel_options, run_channel)}

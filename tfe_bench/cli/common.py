@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench import atomic
 from tfe_bench.cli import defaults
-from tfe_bench.cli.progress import Bar
+from tfe_bench.cli.progress import ProgressBar
 from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 from tfe_bench.errors import UsageError, check_range
 
@@ -50,7 +50,9 @@ def whole_number(text: str) -> int:
     )
 
 
-def option(p: argparse._ActionsContainer, typed: str, about: str, *also: str, **more: Any) -> None:
+def add_option(
+    p: argparse._ActionsContainer, typed: str, about: str, *also: str, **more: Any
+) -> None:
     """Adds an option as it is typed: "--flag", "--name VALUE", or "--name FILE", which is a path.
 
     Args:
@@ -75,7 +77,7 @@ def add_check_range(p: argparse._ActionsContainer) -> None:
     )
 
 
-def range_check(
+def describe_range_check(
     checked: bool, predictions: Callable[[bool], Sequence[Prediction]]
 ) -> dict[str, str]:
     """What a record says of the check of ranges, which is what it costs; nothing without one.
@@ -100,7 +102,7 @@ def add_run_options(
         repeat: runs by default.
         takes_files: the command has --input; a file's result is wanted once.
     """
-    option(
+    add_option(
         p,
         "--repeat R",
         "timed runs (default 5 after a warm-up, of a file 1 without)"
@@ -119,9 +121,9 @@ def add_run_options(
 
 def add_record_options(p: argparse.ArgumentParser, trace: str) -> None:
     """Where the record goes, and the trace: what this is, in words."""
-    option(p, "--json", "print the record as JSON, nothing else")
-    option(p, "--record FILE", "append the record to a .jsonl file")
-    option(p, "--trace FILE", trace)
+    add_option(p, "--json", "print the record as JSON, nothing else")
+    add_option(p, "--record FILE", "append the record to a .jsonl file")
+    add_option(p, "--trace FILE", trace)
 
 
 def quiet_tensorflow() -> None:
@@ -146,13 +148,13 @@ def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 def add_network_options(p: argparse.ArgumentParser) -> None:
     """Which hosts, and which network between them."""
     add_cluster_options(p, "run on these three hosts")
-    option(
+    add_option(
         p,
         "--profile NAME",
         "network between the workers: local, lan, wan, net0, net1, net2 or net3 (default local)",
         default="local",
     )
-    option(
+    add_option(
         p,
         "--emulate HOW",
         "the profile: netns (network namespaces, takes root), channel (in the workers), "
@@ -165,16 +167,16 @@ def add_cluster_options(
     p: argparse.ArgumentParser, about: str = "cluster.toml", required: bool = False
 ) -> None:
     """Three hosts, and who asks them."""
-    needed = required and defaults.cluster_file() is None
-    option(p, "--cluster FILE", f"{about} (default: {CLUSTER_VARIABLE})", required=needed)
+    needed = required and defaults.default_cluster_file() is None
+    add_option(p, "--cluster FILE", f"{about} (default: {CLUSTER_VARIABLE})", required=needed)
     about = f"which client of the cluster file this is (default: {CLIENT_VARIABLE})"
-    option(p, "--client NAME", about)
+    add_option(p, "--client NAME", about)
     p.set_defaults(takes_cluster=True)
 
 
-def add_output(p: argparse.ArgumentParser) -> None:
+def add_output_option(p: argparse.ArgumentParser) -> None:
     """Where a result goes."""
-    option(p, "--output FILE", "write the result (.csv or .npy)")
+    add_option(p, "--output FILE", "write the result (.csv or .npy)")
 
 
 def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
@@ -186,9 +188,9 @@ def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
     )
 
 
-def add_images(p: argparse.ArgumentParser, more: str = "") -> None:
+def add_image_option(p: argparse.ArgumentParser, more: str = "") -> None:
     """Pictures that a model is asked about."""
-    option(
+    add_option(
         p,
         "--image FILE",
         f"a picture (JPEG, PNG, GIF, BMP); may be repeated{more}",
@@ -224,10 +226,10 @@ def check_network_options(arguments: argparse.Namespace) -> None:
             "Hosts of a cluster are no network namespaces. Received: --emulate netns with "
             "--cluster. Their own network has --profile local; --emulate channel imposes another."
         )
-    check_together(arguments, "cluster", "client")
+    check_dependent_options(arguments, "cluster", "client")
 
 
-def check_together(arguments: argparse.Namespace, other: str, *options: str) -> None:
+def check_dependent_options(arguments: argparse.Namespace, other: str, *options: str) -> None:
     """Refuses options that say nothing without another one.
 
     Raises:
@@ -255,7 +257,7 @@ def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
     silent = arguments.json or not sys.stderr.isatty()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=silent) as progress:
-        yield Bar(progress)
+        yield ProgressBar(progress)
 
 
 def run_inside(arguments: argparse.Namespace, words: Sequence[str], file: Path, bar: Any) -> None:
@@ -295,24 +297,24 @@ def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
     atomic.check_writable(file, "--output", what)
 
 
-def open_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:
+def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
     """The cluster of --cluster, or three local workers."""
-    from tfe_bench.benchmarks import realized
+    from tfe_bench.benchmarks import measured_links
 
     check_run_options(arguments)
     cluster = start_cluster(arguments, bar)
     try:
         if cluster.profile.shaped:
-            bar.say("measuring the links")
-        cluster.realized, cluster.emulation = realized.verify(cluster)
-        bar.say("starting the job")
+            bar.show_text("measuring the links")
+        cluster.realized, cluster.emulation = measured_links.verify_links(cluster)
+        bar.show_text("starting the job")
     except BaseException:
         cluster.close()
         raise
     return cluster
 
 
-def start_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:
+def start_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
     """The same without a look at its links."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
@@ -329,12 +331,12 @@ def start_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:
                 file=sys.stderr,
             )
         return cluster
-    bar.say("connecting to the workers")
+    bar.show_text("connecting to the workers")
     return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What a record says of a job's work and of its result.
 
     Attributes:
@@ -360,11 +362,11 @@ class Outcome:
     figures: bool = True
 
 
-def perform(
+def run_and_report(
     arguments: argparse.Namespace,
     workload: str,
     job: tuple[str, Mapping[str, Any], Mapping[str, PrivateInput]],
-    judge: Callable[[JobResult], Outcome],
+    judge: Callable[[JobResult], JobOutcome],
 ) -> int:
     """Runs a job on the workers, judges its result, and reports what it cost.
 
@@ -377,15 +379,15 @@ def perform(
     """
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
         result = cluster.run(*job, bar.update)
-    return report(workload, arguments, cluster, result, judge(result))
+    return report_result(workload, arguments, cluster, result, judge(result))
 
 
-def report(
+def report_result(
     workload: str,
     arguments: argparse.Namespace,
     cluster: Any,
     result: JobResult,
-    outcome: Outcome,
+    outcome: JobOutcome,
 ) -> int:
     """Makes the record of a run, writes its trace, prints and appends it; the exit code."""
     from rich.console import Console
@@ -394,14 +396,14 @@ def report(
 
     record = make_record(workload, arguments, cluster, result, outcome)
     write_trace(arguments, workload, result)
-    keep(arguments, record)
+    keep_record(arguments, record)
     if not arguments.json:
         if outcome.written is not None:
             print(f"written to {outcome.written}")
         if outcome.figures:
-            table.render(record, Console())
+            table.print_record(record, Console())
         else:
-            print(table.brief(record))
+            print(table.brief_line(record))
     return 0 if outcome.correct else 1
 
 
@@ -410,15 +412,15 @@ def write_trace(arguments: argparse.Namespace, workload: str, result: JobResult)
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
 
-        trace_file.write(arguments.trace, [(workload, [m["trace"] for m in result.measured])])
+        trace_file.write_trace(arguments.trace, [(workload, [m["trace"] for m in result.measured])])
 
 
-def keep(arguments: argparse.Namespace, record: Record) -> None:
+def keep_record(arguments: argparse.Namespace, record: Record) -> None:
     """Appends the record to the file of --record, and prints it if JSON is wanted."""
     from tfe_bench.benchmarks import records
 
     if arguments.record:
-        records.append(arguments.record, record)
+        records.append_record(arguments.record, record)
     if arguments.json:
         print(record.to_json(), flush=True)
 
@@ -426,7 +428,7 @@ def keep(arguments: argparse.Namespace, record: Record) -> None:
 _T = TypeVar("_T")
 
 
-def _per_party(values: Iterable[_T]) -> tuple[_T, _T, _T]:
+def _per_party_tuple(values: Iterable[_T]) -> tuple[_T, _T, _T]:
     of_0, of_1, of_2 = values
     return of_0, of_1, of_2
 
@@ -436,18 +438,18 @@ def make_record(
     arguments: argparse.Namespace,
     cluster: Any,
     result: JobResult,
-    outcome: Outcome,
+    outcome: JobOutcome,
 ) -> Record:
     """The record of a run."""
     from tfe_bench.benchmarks import prediction, records
 
     measured = result.measured
-    times = prediction.turn_seconds(measured)
+    times = prediction.run_seconds(measured)
     with_dealing, online = prediction.total_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
     if outcome.parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
         times = [max(0.0, *(m["seconds"][0] - m["build_seconds"] for m in measured))]
-    seconds = records.Seconds.of(times)
+    seconds = records.Seconds.from_times(times)
     return records.Record(
         workload=workload,
         parameters=dict(outcome.parameters),
@@ -456,8 +458,8 @@ def make_record(
         build_seconds=build,
         start_seconds=cluster.start_seconds,
         share_seconds=result.share_seconds,
-        bytes_sent=_per_party(sum(m["payload"]) for m in measured),
-        frame_bytes=_per_party(sum(m["frames"]) for m in measured),
+        bytes_sent=_per_party_tuple(sum(m["payload"]) for m in measured),
+        frame_bytes=_per_party_tuple(sum(m["frames"]) for m in measured),
         rounds=with_dealing,
         rounds_ahead=online,
         peak_memory=tuple(m["peak_memory"] for m in measured),
@@ -472,17 +474,17 @@ def make_record(
         links=cluster.realized.as_json() if cluster.realized else None,
         tls=cluster.client.config.tls,
         cluster=cluster.name,
-        cpu_seconds=_per_party(statistics.median(m["cpu_seconds"]) for m in measured),
-        messages=_per_party(sum(m["messages"]) for m in measured),
+        cpu_seconds=_per_party_tuple(statistics.median(m["cpu_seconds"]) for m in measured),
+        messages=_per_party_tuple(sum(m["messages"]) for m in measured),
         bytes_by_link=tuple(tuple(m["payload"]) for m in measured),
-        breakdown=tuple(_breakdown(m) for m in measured),
-        prediction=prediction.forecast(measured, arguments.profile, seconds.median),
+        breakdown=tuple(_time_breakdown(m) for m in measured),
+        prediction=prediction.predict_times(measured, arguments.profile, seconds.median),
         agreement=outcome.agreement,
         error=outcome.error,
     )
 
 
-def _breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:
+def _time_breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Where a worker's time went; with a trace, also its ops (the record holds the longest)."""
     ops = list(measured.get("trace", {}).get("op_seconds", {}).items())[:_OPS]
     return {**measured["breakdown"], "ops": dict(ops) or None}

@@ -10,18 +10,18 @@ from pathlib import Path
 from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 
 
-def cluster_file() -> Path | None:
+def default_cluster_file() -> Path | None:
     """The cluster.toml of the environment; None without one."""
     name = os.environ.get(CLUSTER_VARIABLE)
     return Path(name) if name else None
 
 
-def apply(parsed: argparse.Namespace) -> None:
+def apply_defaults(parsed: argparse.Namespace) -> None:
     """Fills in the cluster and client of a command that takes them, and says which they are."""
     if not getattr(parsed, "takes_cluster", False):
         return
     said = []
-    if parsed.cluster is None and (found := cluster_file()) is not None:
+    if parsed.cluster is None and (found := default_cluster_file()) is not None:
         parsed.cluster = found
         said.append(f"cluster {found} ({CLUSTER_VARIABLE})")
     if (

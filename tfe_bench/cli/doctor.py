@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.checks import Check
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--cluster FILE", "cluster.toml")
-    common.option(p, "--worker FILE", "this operator's worker.toml")
-    common.option(p, "--client NAME", "which client of the cluster file this is")
-    common.option(p, "--offline", "ask no worker (before any of them runs)")
-    common.option(p, "--megabytes M", "sent over each link (default 8)", type=int, default=8)
-    common.option(p, "--json", "print JSON, nothing else")
+def _add_doctor_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--cluster FILE", "cluster.toml")
+    common.add_option(p, "--worker FILE", "this operator's worker.toml")
+    common.add_option(p, "--client NAME", "which client of the cluster file this is")
+    common.add_option(p, "--offline", "ask no worker (before any of them runs)")
+    common.add_option(p, "--megabytes M", "sent over each link (default 8)", type=int, default=8)
+    common.add_option(p, "--json", "print JSON, nothing else")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_doctor(arguments: argparse.Namespace) -> int:
     """Check this machine, the files, every worker and every link.
 
     Without options it looks at this machine alone. With --cluster it also asks every worker, as
@@ -36,14 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--worker and --client go with --cluster. Received: no --cluster.")
     check_range("--megabytes", arguments.megabytes, 1, 256)
     if arguments.json:
-        found = list(_checks(arguments))
+        found = list(_iterate_checks(arguments))
         print(json.dumps([check.as_dict() for check in found]))
     else:
-        found = _print(_checks(arguments))
+        found = _print_checks(_iterate_checks(arguments))
     return 1 if any(check.status == checks.FAIL for check in found) else 0
 
 
-def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
+def _iterate_checks(arguments: argparse.Namespace) -> Iterator[Check]:
     from tfe_bench.cluster import checks
     from tfe_bench.cluster.config import ClusterConfig
 
@@ -80,7 +80,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
             who.close()
 
 
-def _print(found: Iterator[Check]) -> list[Check]:
+def _print_checks(found: Iterator[Check]) -> list[Check]:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -99,4 +99,4 @@ def _print(found: Iterator[Check]) -> list[Check]:
     return seen
 
 
-COMMANDS = {"doctor": (_options, run)}
+COMMANDS = {"doctor": (_add_doctor_options, run_doctor)}

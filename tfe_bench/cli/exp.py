@@ -27,17 +27,19 @@ _MOST = 1 << 22
 _REPORT = Path("exp-report")
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--n N", "how many numbers (default 1024)", type=int)
+def _add_exp_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--n N", "how many numbers (default 1024)", type=int)
     p.add_argument("--seed", type=int, default=1, help="of the generated numbers (default 1)")
-    common.option(p, "--method NAME", f"{', '.join(METHODS)} (default one-round)")
+    common.add_option(p, "--method NAME", f"{', '.join(METHODS)} (default one-round)")
     p.add_argument(
         "--clamp", choices=CLAMPS, help="which ends of the range are clamped (default none)"
     )
     p.add_argument("--ring", type=int, choices=(64, 128), help="bits of the ring (default 64)")
-    common.option(p, "--iterations K", "squarings of taylor (default 8)", type=int)
-    common.option(p, "--softmax", "a range that ends at 0")
-    common.option(p, "--fractional-bits F", "of x (default 16, or 40 with --ring 128)", type=int)
+    common.add_option(p, "--iterations K", "squarings of taylor (default 8)", type=int)
+    common.add_option(p, "--softmax", "a range that ends at 0")
+    common.add_option(
+        p, "--fractional-bits F", "of x (default 16, or 40 with --ring 128)", type=int
+    )
     p.add_argument(
         "--advise",
         nargs=2,
@@ -45,23 +47,25 @@ def _options(p: argparse.ArgumentParser) -> None:
         metavar=("LOW", "HIGH"),
         help="say which forms suit x in this range, and run nothing",
     )
-    common.option(p, "--study", "compare all forms (3 runs each), and write a report")
-    common.option(p, "--report DIR", f"new folder of the report (default {_REPORT})")
-    common.option(
+    common.add_option(p, "--study", "compare all forms (3 runs each), and write a report")
+    common.add_option(p, "--report DIR", f"new folder of the report (default {_REPORT})")
+    common.add_option(
         p, "--quick", "a study of small sizes; of the network levels it measures net1 and net2"
     )
-    common.option(
+    common.add_option(
         p,
         "--levels NAMES",
         "in a study, the network levels to measure: all (default), none, or some of net0, "
         "net1, net2 and net3, as in net1,net2; the others are modeled",
     )
-    common.option(p, "--float32", "in a study, round x to float32 first, as the published one did")
+    common.add_option(
+        p, "--float32", "in a study, round x to float32 first, as the published one did"
+    )
     common.add_run_options(p)
     p.set_defaults(repeat=None)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_exp(arguments: argparse.Namespace) -> int:
     """Exponential of private numbers; --study compares its forms.
 
     Shares fixed-point numbers among three workers, computes their exponentials, checks them
@@ -70,20 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.repeat is None:
         arguments.repeat = 3 if arguments.study else 5
-    common.check_together(arguments, "study", "report", "quick", "float32", "levels")
+    common.check_dependent_options(arguments, "study", "report", "quick", "float32", "levels")
     if arguments.study:
-        return _study(arguments)
+        return _run_study_command(arguments)
     if arguments.n is not None:
         check_range("--n", arguments.n, 1, _MOST)
     if arguments.advise is not None:
-        return _advise(arguments)
-    return _measure(arguments)
+        return _print_advice(arguments)
+    return _measure_exp(arguments)
 
 
 # ---- one measurement
 
 
-def _form(arguments: argparse.Namespace) -> Form:
+def _parse_form(arguments: argparse.Namespace) -> Form:
     from tfe_bench.benchmarks.exp_study.forms import Form
 
     method = METHODS[0] if arguments.method is None else arguments.method
@@ -104,25 +108,29 @@ def _form(arguments: argparse.Namespace) -> Form:
     return form
 
 
-def _measure(arguments: argparse.Namespace) -> int:
+def _measure_exp(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from tfe_bench.benchmarks import judged
-    from tfe_bench.benchmarks.exp_study.measurement import decoded, inputs, usual_range
+    from tfe_bench.benchmarks import error_metrics
+    from tfe_bench.benchmarks.exp_study.measurement import (
+        decode_result,
+        drawing_range,
+        encode_inputs,
+    )
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
-    form = _form(arguments)
+    form = _parse_form(arguments)
     n = arguments.n or 1024
     check_range("--seed", arguments.seed, 0)
-    low, high = usual_range(form)
+    low, high = drawing_range(form)
     x = np.random.default_rng(arguments.seed).uniform(low, high, n)
     point = FixedPoint(form.fxp, form.ring_bits)
     # What was shared, so that the error is the protocol's alone.
     meant = np.clip(point.decode(point.encode(x)), low, high)
     exact = np.exp(meant)
 
-    def judge(result: JobResult) -> common.Outcome:
-        errors = np.abs(decoded(form, result) - exact)
+    def judge_result(result: JobResult) -> common.JobOutcome:
+        errors = np.abs(decode_result(form, result) - exact)
         relative = float((errors / exact)[meant >= 0].max(initial=0.0))
         sent = sum(sum(m["payload"]) for m in result.measured)
         shown = {
@@ -133,37 +141,39 @@ def _measure(arguments: argparse.Namespace) -> int:
             "max_relative_error": float(f"{relative:.3g}"),  # of x >= 0
             "failure_probability": float(f"{form.failure_probability():.2g}"),
         }
-        worst = judged.largest(judged.RELATIVE, errors, exact, form.fxp)
-        return common.Outcome(
+        worst = error_metrics.largest_error(error_metrics.RELATIVE, errors, exact, form.fxp)
+        return common.JobOutcome(
             shown,
-            bool(np.all(errors <= form.tolerance(meant))),
+            bool(np.all(errors <= form.error_tolerance(meant))),
             float(errors.max()),
             form.fxp,
             form.ring_bits,
-            error=judged.as_json(judged.RELATIVE, worst),
+            error=error_metrics.error_to_json(error_metrics.RELATIVE, worst),
         )
 
     parameters = {**form.parameters, **common.harness_parameters(arguments)}
-    return common.perform(arguments, "exp", ("exp", parameters, inputs(form, meant)), judge)
+    return common.run_and_report(
+        arguments, "exp", ("exp", parameters, encode_inputs(form, meant)), judge_result
+    )
 
 
 # ---- advice
 
 
-def _advise(arguments: argparse.Namespace) -> int:
+def _print_advice(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.exp_study import advisor
     from tfe_bench.benchmarks.exp_study.levels import LEVELS
     from tfe_bench.benchmarks.report.parts import Table
 
     low, high = arguments.advise
     n = arguments.n or 10_000
-    found = advisor.advise(low, high, n)
+    found = advisor.rank_forms(low, high, n)
     if arguments.json:
         told = [
             {
                 "form": a.form.name,
                 "ring": a.form.ring_bits,
-                "range": [_finite(a.low), _finite(a.high)],
+                "range": [_finite_or_none(a.low), _finite_or_none(a.high)],
                 "bytes_total": a.bytes_total,
                 "rounds": a.rounds,
                 "relative_error": a.error,
@@ -174,7 +184,7 @@ def _advise(arguments: argparse.Namespace) -> int:
         ]
         print(json.dumps({"low": low, "high": high, "n": n, "forms": told}))
         return 0
-    print(advisor.sentence(low, high, n))
+    print(advisor.advice_sentence(low, high, n))
     if found:
         print(f"\nAll forms that cover it, for n = {n:,} (network alone, modeled):\n")
         head = ("form / ring", "B/element", "rounds", "error", "failure", *(v.name for v in LEVELS))
@@ -193,7 +203,7 @@ def _advise(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     """JSON has no infinity, and no NaN."""
     return value if math.isfinite(value) else None
 
@@ -201,7 +211,7 @@ def _finite(value: float) -> float | None:
 # ---- the study
 
 
-def _study(arguments: argparse.Namespace) -> int:
+def _run_study_command(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from tfe_bench.benchmarks.exp_study import advisor, study, tables
@@ -223,17 +233,17 @@ def _study(arguments: argparse.Namespace) -> int:
         )
     where = arguments.report or _REPORT
     folder.check_folder(where)
-    drawing.require()
+    drawing.require_matplotlib()
     plan = study.QUICK if arguments.quick else study.Plan()
     plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
-    plan = replace(plan, levels=_levels(arguments, plan.levels))
+    plan = replace(plan, levels=_choose_levels(arguments, plan.levels))
     if arguments.cluster is not None:
         plan = replace(plan, fresh=False)  # these workers are there to stay
     with common.progress_bar(arguments) as bar:
 
-        def opened(profile: str) -> Any:
+        def open_level_cluster(profile: str) -> Any:
             if profile != study.LOCAL:
-                bar.say(f"{profile}: starting the workers")
+                bar.show_text(f"{profile}: starting the workers")
             cluster = common.open_cluster(
                 argparse.Namespace(**{**vars(arguments), "profile": profile}), bar
             )
@@ -241,35 +251,35 @@ def _study(arguments: argparse.Namespace) -> int:
                 arguments.emulate = CHANNEL  # what cannot be is said once
             return cluster
 
-        found = study.run(opened, plan, bar.update)
-        files = folder.write(found, where)
+        found = study.run_study(open_level_cluster, plan, bar.update)
+        files = folder.write_report(found, where)
     if arguments.json:
-        print(json.dumps(_plain(found, where, files), allow_nan=False))
+        print(json.dumps(_study_to_json(found, where, files), allow_nan=False))
         return 0
     print("Measured: bytes (by party), rounds, accuracy on 10,000 points\n")
-    _print_table(tables.summary(found))
+    _print_table(tables.summary_table(found))
     print("\nPer element, slopes: memory, local time, and time at the network levels")
-    print(f"({tables.key(found)})\n")
-    _print_table(tables.times(found))
+    print(f"({tables.describe_marks(found)})\n")
+    _print_table(tables.times_table(found))
     print("\nNetwork levels, as the links were found to be; the model against what was measured\n")
-    _print_table(tables.links(found))
+    _print_table(tables.links_table(found))
     for name, level in found.levels.items():
         if level.refused:
             print(f"Nothing is measured at {name}: {level.refused}")
-    checked = tables.model_check(found)
+    checked = tables.model_table(found)
     if len(checked.head) > 1:
         print("\nSeconds measured / predicted over measured, at the largest n of all forms\n")
         _print_table(checked)
     print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
-    _print_table(tables.comparison(found))
+    _print_table(tables.comparison_table(found))
     print("\nWhich form to take (cheapest at net2 that covers the range)\n")
-    for line in advisor.sentences():
+    for line in advisor.advice_sentences():
         print(f"- {line}")
     print(f"\nThe report is in {where}: {', '.join(files)}")
     return 0
 
 
-def _levels(
+def _choose_levels(
     arguments: argparse.Namespace, planned: Mapping[str, LevelPlan]
 ) -> dict[str, LevelPlan]:
     """What is measured at the levels that --levels names."""
@@ -293,32 +303,32 @@ def _levels(
     return {name: plans[name] for name in known if name in names}
 
 
-def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
+def _study_to_json(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
     from tfe_bench.benchmarks.exp_study import advisor, compare
-    from tfe_bench.benchmarks.exp_study.notes import notes
+    from tfe_bench.benchmarks.exp_study.notes import collect_notes
 
-    def rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def finite_rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
-            {k: (_finite(v) if isinstance(v, float) else v) for k, v in row.items()}
+            {k: (_finite_or_none(v) if isinstance(v, float) else v) for k, v in row.items()}
             for row in given
         ]
 
     return {
         "report": str(where),
         "files": list(files),
-        "exp": rows(compare.exp_rows(found)),
-        "accuracy": rows(compare.accuracy_rows(found)),
-        "fits": rows(compare.fit_rows(found)),
-        "levels": rows(compare.level_rows(found)),
-        "compare": rows(compare.compare_rows(found)),
-        "advice": advisor.sentences(),
-        "notes": notes(found),
+        "exp": finite_rows(compare.exp_rows(found)),
+        "accuracy": finite_rows(compare.accuracy_rows(found)),
+        "fits": finite_rows(compare.fit_rows(found)),
+        "levels": finite_rows(compare.level_rows(found)),
+        "compare": finite_rows(compare.compare_rows(found)),
+        "advice": advisor.advice_sentences(),
+        "notes": collect_notes(found),
     }
 
 
 def _print_table(table: Table) -> None:
     """Columns as wide as they must be; a heading of several words takes several lines."""
-    from tfe_bench.benchmarks.table import columns
+    from tfe_bench.benchmarks.table import align_columns
 
     head, rows = table.head, [[str(cell) for cell in row] for row in table.rows]
     widths = [max([8, *(len(row[i]) for row in rows)]) for i in range(len(head))]
@@ -329,8 +339,8 @@ def _print_table(table: Table) -> None:
         tuple(w[i - height] if i >= height - len(w) else "" for w in words) for i in range(height)
     ]
     limit = max(shutil.get_terminal_size((200, 24)).columns, 60)
-    for line in columns([*lines, *rows], range(1, len(head))):
+    for line in align_columns([*lines, *rows], range(1, len(head))):
         print(line[:limit])
 
 
-COMMANDS = {"exp": (_options, run)}
+COMMANDS = {"exp": (_add_exp_options, run_exp)}

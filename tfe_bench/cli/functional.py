@@ -22,66 +22,70 @@ BATCHES = (1, 16)
 _ENERGY = dataclasses.fields(energy.Inputs)
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_functional_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--scheme",
         choices=("selective", "adaptive"),
         default="selective",
         help="selective security (default), or adaptive at twice the numbers",
     )
-    common.option(p, "--length L", "of the vectors, not 10, 100, 784 and 1024", type=int)
-    common.option(p, "--result-bits B", "of the results, not 16, 20 to 32", type=int)
-    common.option(p, "--batch N", "messages, not 1 and 16", type=int)
-    common.option(p, "--outputs N", "results of each message (default 16)", type=int, default=16)
-    common.option(p, "--threads N", "at work, not 1 and as many as there are processors", type=int)
-    common.option(
+    common.add_option(p, "--length L", "of the vectors, not 10, 100, 784 and 1024", type=int)
+    common.add_option(p, "--result-bits B", "of the results, not 16, 20 to 32", type=int)
+    common.add_option(p, "--batch N", "messages, not 1 and 16", type=int)
+    common.add_option(
+        p, "--outputs N", "results of each message (default 16)", type=int, default=16
+    )
+    common.add_option(
+        p, "--threads N", "at work, not 1 and as many as there are processors", type=int
+    )
+    common.add_option(
         *(p, "--table-bits B", "baby steps as a power of two (default 20)"), type=int, default=20
     )
-    common.option(p, "--quick", "less of everything")
-    common.option(
+    common.add_option(p, "--quick", "less of everything")
+    common.add_option(
         *(p, "--modulus BITS", "compare with a group modulo a prime: 3072, 2048 or 1024"), type=int
     )
-    common.option(p, "--insecure-for-comparison", "with --modulus: below 128 bits of security")
+    common.add_option(p, "--insecure-for-comparison", "with --modulus: below 128 bits of security")
     lenet = p.add_argument_group("LeNet-5 on encrypted pictures")
-    common.option(lenet, "--lenet5", "train and test it instead")
-    common.option(
+    common.add_option(lenet, "--lenet5", "train and test it instead")
+    common.add_option(
         lenet, "--allow-leakage", "with keys that show the pictures themselves, as its do"
     )
-    common.option(lenet, "--batches K", "of 64 pictures to measure (default 4)", type=int)
-    common.option(lenet, "--data-dir FOLDER", "of MNIST's four files (default: Keras' file)")
+    common.add_option(lenet, "--batches K", "of 64 pictures to measure (default 4)", type=int)
+    common.add_option(lenet, "--data-dir FOLDER", "of MNIST's four files (default: Keras' file)")
     year = p.add_argument_group("energy and cost of a year")
-    common.option(year, "--energy", "a calculator instead; nothing is measured")
+    common.add_option(year, "--energy", "a calculator instead; nothing is measured")
     for each in _ENERGY:
         flag = f"--{each.name.replace('_', '-')} X"
-        common.option(year, flag, each.metadata["about"], type=float)
-    technology.add_options(p)
+        common.add_option(year, flag, each.metadata["about"], type=float)
+    technology.add_technology_options(p)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_functional(arguments: argparse.Namespace) -> int:
     """Functional encryption: what inner products of encrypted numbers cost.
 
     Encrypts vectors, derives keys for weights and decrypts the inner products, on an elliptic
     curve, for several lengths and sizes of results. With --lenet5: a network whose first layer
     sees encrypted pictures, and what whoever holds its keys can see of them.
     """
-    technology.check_options(arguments)
-    common.check_together(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
-    common.check_together(arguments, "modulus", "insecure_for_comparison")
-    common.check_together(arguments, "energy", *(each.name for each in _ENERGY))
-    _check_alone(arguments)
+    technology.check_technology_options(arguments)
+    common.check_dependent_options(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
+    common.check_dependent_options(arguments, "modulus", "insecure_for_comparison")
+    common.check_dependent_options(arguments, "energy", *(each.name for each in _ENERGY))
+    _check_modes(arguments)
     check_range("--table-bits", arguments.table_bits, 4, 28)
     if arguments.threads is not None:
         check_range("--threads", arguments.threads, 1, 64)
     if arguments.energy:
-        return _energy(arguments)
+        return _estimate_energy(arguments)
     if arguments.lenet5:
-        return _lenet(arguments)
+        return _measure_lenet(arguments)
     if arguments.modulus is not None:
-        return _modulus(arguments)
-    return _sweep(arguments)
+        return _measure_modulus(arguments)
+    return _run_sweep(arguments)
 
 
-def _check_alone(arguments: argparse.Namespace) -> None:
+def _check_modes(arguments: argparse.Namespace) -> None:
     """What other options than the sweep's would say nothing."""
     for mode, kept in (
         ("energy", ()),
@@ -101,11 +105,11 @@ def _check_alone(arguments: argparse.Namespace) -> None:
             )
 
 
-def _processors() -> int:
+def _count_processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _cells(arguments: argparse.Namespace) -> Iterator[Cell]:
+def _sweep_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
     """What the sweep measures."""
     from tfe_bench.benchmarks.technologies.functional.measuring import Cell
 
@@ -113,7 +117,7 @@ def _cells(arguments: argparse.Namespace) -> Iterator[Cell]:
     lengths = (arguments.length,) if arguments.length else LENGTHS[1:3] if quick else LENGTHS
     bits = (arguments.result_bits,) if arguments.result_bits else BITS[::2] if quick else BITS
     batches = (arguments.batch,) if arguments.batch else BATCHES[:1] if quick else BATCHES
-    threads = (arguments.threads,) if arguments.threads else sorted({1, _processors()})
+    threads = (arguments.threads,) if arguments.threads else sorted({1, _count_processors()})
     for at_once in threads:
         for length in lengths:
             for batch in batches:
@@ -129,7 +133,7 @@ def _cells(arguments: argparse.Namespace) -> Iterator[Cell]:
                     )
 
 
-def _sweep(arguments: argparse.Namespace) -> int:
+def _run_sweep(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared, measuring
     from tfe_bench.benchmarks.technologies.functional.curve import Table
 
@@ -138,9 +142,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
             check_range(f"--{name.replace('_', '-')}", given, 1)
     if arguments.length is not None:
         check_range("--length", arguments.length, 1, 1 << 14)
-    cells = list(_cells(arguments))
+    cells = list(_sweep_cells(arguments))
     with common.progress_bar(arguments) as bar:
-        bar.say("making the table of baby steps")
+        bar.show_text("making the table of baby steps")
         build, table = measuring.timed(lambda: Table(arguments.table_bits))
         for cell in cells:
             table.check(cell.bound)
@@ -148,29 +152,32 @@ def _sweep(arguments: argparse.Namespace) -> int:
         for i, cell in enumerate(cells):
             bar.update(i / len(cells), f"length {cell.length}, {cell.result_bits} bits")
             measured.append(measuring.measure(cell, table, arguments.repeat))
-        bar.say("logarithms by other means")
+        bar.show_text("logarithms by other means")
         widths = dict.fromkeys(cell.result_bits for cell in cells)
         others = [
-            compared.logarithms(_alone(cells[0], bits), table, arguments.repeat) for bits in widths
+            compared.logarithms(_logarithm_cell(cells[0], bits), table, arguments.repeat)
+            for bits in widths
         ]
     notes = (
         f"Table: 2^{table.log2} baby steps, {table.nbytes / 1e6:.1f} MB, made in {build:.2f} s.",
         "On: so many processors. Times are of one message (encrypt, unpack), one key, one result "
         "(product, log); decrypt is a result's part of all three.",
     )
-    code = technology.tell(arguments, measured, "Functional encryption", _COLUMNS, notes)
+    code = technology.report_measurements(
+        arguments, measured, "Functional encryption", _COLUMNS, notes
+    )
     if not others:
         return code
     title = "Logarithms: one table for all results, one for each, and a walk (modeled)"
-    told = technology.tell(arguments, others, title, _LOGARITHMS, _published())
+    told = technology.report_measurements(arguments, others, title, _LOGARITHMS, _published_notes())
     return max(code, told)
 
 
-def _alone(cell: Cell, bits: int) -> Cell:
+def _logarithm_cell(cell: Cell, bits: int) -> Cell:
     return dataclasses.replace(cell, length=min(100, cell.length), result_bits=bits, batch=1)
 
 
-def _published() -> tuple[str, ...]:
+def _published_notes() -> tuple[str, ...]:
     from tfe_bench.benchmarks.technologies.functional.published import speed_up
 
     return (
@@ -179,7 +186,7 @@ def _published() -> tuple[str, ...]:
     )
 
 
-def _modulus(arguments: argparse.Namespace) -> int:
+def _measure_modulus(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared
 
     compared.check_modulus(arguments.modulus, arguments.insecure_for_comparison)
@@ -189,12 +196,14 @@ def _modulus(arguments: argparse.Namespace) -> int:
     check_range("--outputs", arguments.outputs, 1, 1024)
     check_range("--table-bits", arguments.table_bits, 4, 22)
     with common.progress_bar(arguments) as bar:
-        bar.say(f"inner products modulo {arguments.modulus} bits")
+        bar.show_text(f"inner products modulo {arguments.modulus} bits")
         found = compared.modulus(arguments.modulus, length, arguments.outputs, arguments.table_bits)
-    return technology.tell(arguments, [found], "Modulo a prime, and on the curve", _MODULUS)
+    return technology.report_measurements(
+        arguments, [found], "Modulo a prime, and on the curve", _MODULUS
+    )
 
 
-def _lenet(arguments: argparse.Namespace) -> int:
+def _measure_lenet(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import training
 
     batches = arguments.batches if arguments.batches is not None else 1 if arguments.quick else 4
@@ -203,13 +212,13 @@ def _lenet(arguments: argparse.Namespace) -> int:
     with common.progress_bar(arguments) as bar:
         found = training.measure(
             batches=batches,
-            threads=arguments.threads or _processors(),
+            threads=arguments.threads or _count_processors(),
             allowed=arguments.allow_leakage,
             scheme_name=arguments.scheme,
             data=arguments.data_dir,
             epochs=0.1 if arguments.quick else 1.0,
             table_bits=arguments.table_bits,
-            say=bar.say,
+            say=bar.show_text,
         )
     f = found.figures
     lines = [
@@ -220,16 +229,21 @@ def _lenet(arguments: argparse.Namespace) -> int:
         f"{f['test_accuracy_of_whole_numbers']:.4f}, in the clear "
         f"{f['test_accuracy_in_the_clear']:.4f}.",
         f"Hours of all pictures and of an epoch are extrapolated (measured batches: {batches}).",
-        *(f"Published (128 cores): {name}: {_hours(e, t)}." for name, e, t in f["published_hours"]),
+        *(
+            f"Published (128 cores): {name}: {_describe_hours(e, t)}."
+            for name, e, t in f["published_hours"]
+        ),
     ]
-    return technology.tell(arguments, [found], "LeNet-5, first layer encrypted", _LENET, lines)
+    return technology.report_measurements(
+        arguments, [found], "LeNet-5, first layer encrypted", _LENET, lines
+    )
 
 
-def _hours(encryption: str, training: str) -> str:
+def _describe_hours(encryption: str, training: str) -> str:
     return f"training {training}" + ("" if encryption == "-" else f", encryption {encryption}")
 
 
-def _energy(arguments: argparse.Namespace) -> int:
+def _estimate_energy(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
     given = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
@@ -244,75 +258,77 @@ def _energy(arguments: argparse.Namespace) -> int:
         modeled=tuple(sheet),
     )
     columns: Mapping[str, Any] = {
-        "nodes replaced": _plain("nodes_replaced", 1),
-        "W saved": _plain("saved_watts"),
-        "times": _plain("efficiency", 2),
-        "kWh a year": _plain("saved_kwh_year"),
-        "$ a year": _plain("saved_dollars_year"),
-        "t CO2 a year": _plain("saved_tons_co2_year", 1),
+        "nodes replaced": _figure_column("nodes_replaced", 1),
+        "W saved": _figure_column("saved_watts"),
+        "times": _figure_column("efficiency", 2),
+        "kWh a year": _figure_column("saved_kwh_year"),
+        "$ a year": _figure_column("saved_dollars_year"),
+        "t CO2 a year": _figure_column("saved_tons_co2_year", 1),
     }
     notes = [f"{name}: {value:,g}" for name, value in dataclasses.asdict(inputs).items()]
-    return technology.tell(arguments, [found], "Energy, modeled from:", columns, notes)
+    return technology.report_measurements(
+        arguments, [found], "Energy, modeled from:", columns, notes
+    )
 
 
-def _plain(name: str, digits: int = 0) -> Any:
+def _figure_column(name: str, digits: int = 0) -> Any:
     return lambda m: f"{m.figures[name]:,.{digits}f}"
 
 
-def _seconds(name: str, each: float = 1.0) -> Any:
+def _seconds_column(name: str, each: float = 1.0) -> Any:
     """A time of so many seconds each, in the unit that suits it."""
 
-    def shown(m: Measurement) -> str:
+    def format_time(m: Measurement) -> str:
         value = float(m.figures[name]) * each
         for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
             if value >= size:
                 return f"{value / size:.3g} {unit}"
         return f"{value * 1e6:.3g} us"
 
-    return shown
+    return format_time
 
 
-def _parameter(name: str) -> Any:
+def _parameter_column(name: str) -> Any:
     return lambda m: str(m.parameters[name])
 
 
 _COLUMNS: technology.Columns = {
-    "length": _parameter("length"),
-    "bits": _parameter("result_bits"),
-    "batch": _parameter("batch"),
-    "on": _parameter("threads"),
-    "encrypt": _seconds("encrypt_seconds"),
-    "key": _seconds("derive_seconds"),
-    "unpack": _seconds("decode_seconds"),
-    "product": _seconds("evaluate_seconds"),
-    "log": _seconds("logarithm_seconds"),
-    "decrypt": _seconds("decrypt_seconds"),
+    "length": _parameter_column("length"),
+    "bits": _parameter_column("result_bits"),
+    "batch": _parameter_column("batch"),
+    "on": _parameter_column("threads"),
+    "encrypt": _seconds_column("encrypt_seconds"),
+    "key": _seconds_column("derive_seconds"),
+    "unpack": _seconds_column("decode_seconds"),
+    "product": _seconds_column("evaluate_seconds"),
+    "log": _seconds_column("logarithm_seconds"),
+    "decrypt": _seconds_column("decrypt_seconds"),
 }
 _LOGARITHMS: technology.Columns = {
-    "bits": _parameter("result_bits"),
-    "one table": _seconds("one_table_seconds"),
-    "table each": _seconds("table_per_output_seconds"),
-    "walk": _seconds("walk_seconds"),
+    "bits": _parameter_column("result_bits"),
+    "one table": _seconds_column("one_table_seconds"),
+    "table each": _seconds_column("table_per_output_seconds"),
+    "walk": _seconds_column("walk_seconds"),
     "over table each": lambda m: f"{m.figures['speed_up_over_table_per_output']:.3g}x",
     "over walk": lambda m: f"{m.figures['speed_up_over_walk']:.3g}x",
 }
 _MODULUS: technology.Columns = {
     "group": lambda m: m.job,
     "security": lambda m: f"{m.parameters['security_bits']} bits",
-    "encrypt": _seconds("encrypt_seconds"),
-    "decrypt": _seconds("decrypt_seconds"),
-    "curve: encrypt": _seconds("curve_encrypt_seconds"),
-    "decrypt there": _seconds("curve_decrypt_seconds"),
+    "encrypt": _seconds_column("encrypt_seconds"),
+    "decrypt": _seconds_column("decrypt_seconds"),
+    "curve: encrypt": _seconds_column("curve_encrypt_seconds"),
+    "decrypt there": _seconds_column("curve_decrypt_seconds"),
     "encrypt ratio": lambda m: f"{m.figures['encrypt_ratio']:.3g}x",
     "decrypt ratio": lambda m: f"{m.figures['decrypt_ratio']:.3g}x",
 }
 _LENET: technology.Columns = {
-    "encrypt a picture": _seconds("encrypt_seconds"),
-    "batch of 64": _seconds("batch_seconds"),
-    "encrypt all": _seconds("encrypt_all_hours", 3600),
-    "epoch": _seconds("epoch_hours", 3600),
-    "epoch in the clear": _seconds("plain_epoch_hours", 3600),
+    "encrypt a picture": _seconds_column("encrypt_seconds"),
+    "batch of 64": _seconds_column("batch_seconds"),
+    "encrypt all": _seconds_column("encrypt_all_hours", 3600),
+    "epoch": _seconds_column("epoch_hours", 3600),
+    "epoch in the clear": _seconds_column("plain_epoch_hours", 3600),
     "key rank": lambda m: f"{m.figures['key_rank']} of {m.figures['message_length']}",
 }
 
-COMMANDS = {"functional": (_options, run)}
+COMMANDS = {"functional": (_add_functional_options, run_functional)}

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, keeping, writing
+from tfe_bench.cli import common, stored_objects, text_generation
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -22,39 +22,41 @@ _BITS = 12
 _SEED = 1000
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_generate_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model",
         metavar="MODEL",
         help="gpt2 or gpt2-tiny, which are measured; or a .keras file, or a deployed model's name",
     )
-    common.option(p, "--tokens N", "of the prompt, which is made up (default 64)", type=int)
-    common.option(
+    common.add_option(p, "--tokens N", "of the prompt, which is made up (default 64)", type=int)
+    common.add_option(
         p,
         "--prompt NUMBERS",
         "the prompt as numbers of tokens, as 464,3290,318; or a text, where a tokenizer is there",
     )
-    common.option(
+    common.add_option(
         p,
         "--tokenizer FILE",
         "a .keras file whose preprocessor makes numbers of texts, for a deployed model",
     )
-    common.option(p, "--positions NAME", "the input that takes the positions' numbers, if any")
-    common.option(
+    common.add_option(p, "--positions NAME", "the input that takes the positions' numbers, if any")
+    common.add_option(
         p,
         "--models FOLDER",
         "where three local workers keep models (default ~/.local/share/tfe_bench/models)",
     )
-    common.option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
-    common.option(p, "--texts N", "that are written side by side (default 1)", type=int, default=1)
+    common.add_option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
+    common.add_option(
+        p, "--texts N", "that are written side by side (default 1)", type=int, default=1
+    )
     about = "draw tokens by softmax(logits / T), T up to 8; 0 (default): the likeliest ones"
-    common.option(p, "--temperature T", about, type=float, default=0.0)
+    common.add_option(p, "--temperature T", about, type=float, default=0.0)
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
     common.add_check_range(p)
     common.add_run_options(p, 1)
 
 
-def generate(arguments: argparse.Namespace) -> int:
+def run_generate(arguments: argparse.Namespace) -> int:
     """Generate text privately with a language model.
 
     Shares a language model's weights and a prompt among three workers, which find the likeliest
@@ -64,7 +66,7 @@ def generate(arguments: argparse.Namespace) -> int:
     """
     import numpy as np
 
-    from tfe_bench.benchmarks import judged
+    from tfe_bench.benchmarks import error_metrics
     from tfe_bench.cluster import profiles
     from tfe_bench.models import decoding, generation
     from tfe_bench.models.private import convert
@@ -73,8 +75,8 @@ def generate(arguments: argparse.Namespace) -> int:
 
     common.quiet_tensorflow()
     warm = gumbel.check_temperature(arguments.temperature)
-    if _is_own(arguments):
-        return writing.write(arguments)
+    if _is_own_model(arguments):
+        return text_generation.continue_prompt(arguments)
     for option in ("tokenizer", "positions", "models"):
         if getattr(arguments, option) is not None:
             raise UsageError(
@@ -82,7 +84,7 @@ def generate(arguments: argparse.Namespace) -> int:
                 f"{arguments.model!r}."
             )
     entry = texts.find_language_model(arguments.model)
-    prompt = _prompt(arguments, entry.vocabulary)
+    prompt = _random_prompt(arguments, entry.vocabulary)
     check_range("--new", arguments.new, 1, entry.context)
     check_range("--seed", arguments.seed, 0)
     common.check_run_options(arguments)
@@ -94,10 +96,10 @@ def generate(arguments: argparse.Namespace) -> int:
             f"tokens and --new {arguments.new}."
         )
     with common.progress_bar(arguments) as bar:
-        bar.say("building the model")
+        bar.show_text("building the model")
         model = texts.build_language_model(arguments.model, length, arguments.seed)
         parameters = int(model.count_params())
-        bar.say("converting the model")
+        bar.show_text("converting the model")
         private = convert(
             model,
             texts.generate_texts(arguments.model, length, arguments.seed),
@@ -111,19 +113,19 @@ def generate(arguments: argparse.Namespace) -> int:
         )
         asked |= {**common.harness_parameters(arguments), "warm_up": 1}
         inputs = {**private.shared_weights(), **inputs}
-        bar.say("starting the workers")
+        bar.show_text("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("generate", asked, inputs, bar.update)
         found = generation.read_tokens(private, result)
-        bar.say("comparing with plaintext")
+        bar.show_text("comparing with plaintext")
         written = np.concatenate([prompt, found], 1)
-        top1, worst = _compared(private, written, count)
-        drawn = _surprise(private, written, count, warm) if warm else 0.0
+        top1, worst = _compare_with_plaintext(private, written, count)
+        drawn = _surprise_deviations(private, written, count, warm) if warm else 0.0
     d, network = (
         decoding.Decoding.from_plan(private.plan),
         profiles.get_profile(arguments.profile).plan,
     )
-    told = common.Outcome(
+    told = common.JobOutcome(
         {
             "model": entry.title,
             "weights": f"seeded (seed {arguments.seed})",
@@ -131,7 +133,7 @@ def generate(arguments: argparse.Namespace) -> int:
             "batch": len(prompt),
             "tokens": count,
             "new": arguments.new,
-            **common.range_check(
+            **common.describe_range_check(
                 asked["check_range"],
                 lambda on: decoding.build_predictions(
                     d, count, arguments.new, network, len(prompt), on
@@ -144,22 +146,22 @@ def generate(arguments: argparse.Namespace) -> int:
         None if warm else worst,
         private.fractional_bits,
         agreement={"samples": found.size, "top1": top1},
-        error=None if warm else judged.as_json(judged.RANGE, worst),
+        error=None if warm else error_metrics.error_to_json(error_metrics.RANGE, worst),
     )
-    return common.report(f"generate {entry.name}", arguments, cluster, result, told)
+    return common.report_result(f"generate {entry.name}", arguments, cluster, result, told)
 
 
-def _is_own(arguments: argparse.Namespace) -> bool:
+def _is_own_model(arguments: argparse.Namespace) -> bool:
     """Whether the model is no known one: in a file, or kept by workers that there are."""
     from tfe_bench.models.zoo import texts
 
     if arguments.model in texts.list_language_models():
         return False
     kept = arguments.cluster is not None or arguments.models is not None
-    return kept or arguments.model.endswith(".keras") or keeping.local_folder().is_dir()
+    return kept or arguments.model.endswith(".keras") or stored_objects.local_folder().is_dir()
 
 
-def _prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
+def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
     """[texts, tokens]"""
     import numpy as np
 
@@ -180,7 +182,7 @@ def _prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
     return np.tile(np.array([int(word) for word in words]), (arguments.texts, 1))
 
 
-def _compared(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
+def _compare_with_plaintext(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
     """How many tokens are those of plaintext behind the same text, and how far the others are.
 
     Returns:
@@ -197,7 +199,9 @@ def _compared(private: PrivateModel, texts: Any, first: int) -> tuple[float, flo
     return float(np.mean(same)), worst
 
 
-def _surprise(private: PrivateModel, texts: Any, first: int, temperature: float) -> float:
+def _surprise_deviations(
+    private: PrivateModel, texts: Any, first: int, temperature: float
+) -> float:
     """How surprising drawn tokens are, beside what their probabilities let expect, in deviations.
 
     A token of probability p has the surprise -log p; its mean is the entropy.
@@ -217,4 +221,4 @@ def _surprise(private: PrivateModel, texts: Any, first: int, temperature: float)
     return abs(told - expected) / max(math.sqrt(variance), 1e-6 * max(expected, 1.0))
 
 
-COMMANDS = {"generate": (_options, generate)}
+COMMANDS = {"generate": (_add_generate_options, run_generate)}

@@ -23,36 +23,38 @@ _QUICK_IMAGES = 32
 _MOST_SEED = 2**32 - 1
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_homomorphic_options(p: argparse.ArgumentParser) -> None:
     jobs = p.add_mutually_exclusive_group()
-    common.option(jobs, "--dense", "a dense layer 784 -> 128 on encrypted vectors, and TenSEAL's")
-    common.option(jobs, "--network", "a network of MNIST on encrypted pictures")
-    common.option(
+    common.add_option(
+        jobs, "--dense", "a dense layer 784 -> 128 on encrypted vectors, and TenSEAL's"
+    )
+    common.add_option(jobs, "--network", "a network of MNIST on encrypted pictures")
+    common.add_option(
         jobs,
         "--advise JOB",
         "which scheme for a job: its name, or words like exact,plain=128,rotate=16,depth=2",
     )
-    common.option(p, "--scheme NAME,NAME", "BFV, BGV, CKKS (default: all)")
-    common.option(p, "--degree N,N", "of 1024 to 32768 (default 4096,8192,16384)")
-    common.option(p, "--primes BITS,BITS", "of the modulus, the last for key switching")
-    common.option(
+    common.add_option(p, "--scheme NAME,NAME", "BFV, BGV, CKKS (default: all)")
+    common.add_option(p, "--degree N,N", "of 1024 to 32768 (default 4096,8192,16384)")
+    common.add_option(p, "--primes BITS,BITS", "of the modulus, the last for key switching")
+    common.add_option(
         p, "--insecure-for-comparison", "measure parameters of less than 128 bits of security too"
     )
-    common.option(p, "--quick", "N = 4096 and 8192 and fewer runs; of the network 32 pictures")
-    common.option(p, "--images N", f"pictures of --network (default {_IMAGES})", type=int)
-    common.option(p, "--data-dir FOLDER", "of MNIST's four IDX files (default: Keras' file)")
-    common.option(p, "--seed S", "of values and training, not of keys", type=int, default=_SEED)
-    technology.add_options(p, _REPEAT)
+    common.add_option(p, "--quick", "N = 4096 and 8192 and fewer runs; of the network 32 pictures")
+    common.add_option(p, "--images N", f"pictures of --network (default {_IMAGES})", type=int)
+    common.add_option(p, "--data-dir FOLDER", "of MNIST's four IDX files (default: Keras' file)")
+    common.add_option(p, "--seed S", "of values and training, not of keys", type=int, default=_SEED)
+    technology.add_technology_options(p, _REPEAT)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_homomorphic(arguments: argparse.Namespace) -> int:
     """Measure homomorphic encryption: its operations, a dense layer, a network.
 
     Times every operation of BFV, BGV and CKKS beside a published table, with sizes, noise and
     security; or a dense layer, or a network of MNIST, on encrypted inputs. Every result is
     decrypted and compared with plaintext.
     """
-    technology.check_options(arguments)
+    technology.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0, _MOST_SEED)
     jobs = [name for name in ("dense", "network") if getattr(arguments, name)]
     table_only = {"scheme": "--scheme", "primes": "--primes"}
@@ -63,17 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is not None and not arguments.network:
             raise UsageError(f"--{name.replace('_', '-')} goes with --network.")
     if arguments.dense:
-        return _dense(arguments)
-    return _network(arguments) if arguments.network else _operations(arguments)
+        return _measure_dense(arguments)
+    return _measure_network(arguments) if arguments.network else _measure_operations(arguments)
 
 
 # ---- the table of operations
 
 
-def _operations(arguments: argparse.Namespace) -> int:
+def _measure_operations(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import advice, operations, published
 
-    chosen = _parameters(arguments)
+    chosen = _list_parameters(arguments)
     work = None if arguments.advise is None else advice.Work.of(arguments.advise)
     repeat = min(arguments.repeat, _QUICK_REPEAT) if arguments.quick else arguments.repeat
     measured: list[Measurement] = []
@@ -86,7 +88,7 @@ def _operations(arguments: argparse.Namespace) -> int:
             ends.append(measured[-1])
     notes = []
     for parameters, last in zip(chosen, ends, strict=True):
-        notes += [_about(parameters), _sizes(last.figures)]
+        notes += [_describe_parameters(parameters), _describe_sizes(last.figures)]
     notes.append(
         "ratio: the published figure to ours. noise: bits of it that are left to be used, or of "
         "CKKS the largest error."
@@ -97,44 +99,44 @@ def _operations(arguments: argparse.Namespace) -> int:
         notes += [published.DEBUG_BUILD, f"Here the geometric mean is {mean:.0f}."]
     if any("published_suspect" in each.figures for each in measured):
         notes.append(published.DEFECT)
-    notes += _rotations(measured)
+    notes += _rotation_notes(measured)
     if work is not None:
         notes += ["", f"For {arguments.advise}:", *advice.words(work, measured)]
     title = f"Operations of homomorphic encryption (seed {arguments.seed})"
-    return technology.tell(arguments, measured, title, _columns(), notes)
+    return technology.report_measurements(arguments, measured, title, _operation_columns(), notes)
 
 
-def _parameters(arguments: argparse.Namespace) -> list[Parameters]:
+def _list_parameters(arguments: argparse.Namespace) -> list[Parameters]:
     from tfe_bench.benchmarks.technologies.homomorphic import parameters
 
-    schemes = list(dict.fromkeys(_listed(arguments.scheme))) or list(parameters.SCHEMES)
+    schemes = list(dict.fromkeys(_split_names(arguments.scheme))) or list(parameters.SCHEMES)
     for name in schemes:
         check_known("scheme", name, parameters.SCHEMES)
     usual = parameters.DEGREES[:2] if arguments.quick else parameters.DEGREES
-    degrees = _degrees(arguments) or list(usual)
-    bits = [_number("--primes", n) for n in _listed(arguments.primes)] or None
+    degrees = _parse_degrees(arguments) or list(usual)
+    bits = [_parse_number("--primes", n) for n in _split_names(arguments.primes)] or None
     insecure = arguments.insecure_for_comparison
     return [
         parameters.usual(scheme, degree, bits, insecure) for degree in degrees for scheme in schemes
     ]
 
 
-def _listed(text: str | None) -> list[str]:
+def _split_names(text: str | None) -> list[str]:
     return [] if text is None else [word.strip() for word in text.split(",")]
 
 
-def _degrees(arguments: argparse.Namespace) -> list[int]:
-    return list(dict.fromkeys(_number("--degree", n) for n in _listed(arguments.degree)))
+def _parse_degrees(arguments: argparse.Namespace) -> list[int]:
+    return list(dict.fromkeys(_parse_number("--degree", n) for n in _split_names(arguments.degree)))
 
 
-def _number(option: str, text: str) -> int:
+def _parse_number(option: str, text: str) -> int:
     try:
         return common.whole_number(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{option}: {error}") from error
 
 
-def _about(parameters: Parameters) -> str:
+def _describe_parameters(parameters: Parameters) -> str:
     security = parameters.security_bits
     granted = f"{security} bits of security" if security else "LESS THAN 128 BITS OF SECURITY"
     what = "scale" if parameters.scheme == "CKKS" else "plaintext modulus"
@@ -144,7 +146,7 @@ def _about(parameters: Parameters) -> str:
     )
 
 
-def _sizes(figures: Mapping[str, Any]) -> str:
+def _describe_sizes(figures: Mapping[str, Any]) -> str:
     from tfe_bench.benchmarks.table import human_bytes
 
     named = {
@@ -157,7 +159,7 @@ def _sizes(figures: Mapping[str, Any]) -> str:
     return f"  Sizes: {sizes}."
 
 
-def _rotations(measured: Sequence[Measurement]) -> list[str]:
+def _rotation_notes(measured: Sequence[Measurement]) -> list[str]:
     from tfe_bench.benchmarks.table import human_seconds
     from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, STEPS
 
@@ -174,13 +176,13 @@ def _rotations(measured: Sequence[Measurement]) -> list[str]:
     return lines
 
 
-def _columns() -> Mapping[str, Callable[[Measurement], str]]:
-    from tfe_bench.benchmarks.table import human_seconds, three_digits
+def _operation_columns() -> Mapping[str, Callable[[Measurement], str]]:
+    from tfe_bench.benchmarks.table import format_three_digits, human_seconds
 
-    def seconds(value: float | None) -> str:
+    def format_seconds(value: float | None) -> str:
         return "-" if value is None else human_seconds(value)
 
-    def noise(m: Measurement) -> str:
+    def format_noise(m: Measurement) -> str:
         if not m.correct:
             return "WRONG"
         if "noise_budget_bits" in m.figures:
@@ -189,37 +191,37 @@ def _columns() -> Mapping[str, Callable[[Measurement], str]]:
             return f"{m.figures['max_abs_error']:.1e}"
         return f"{m.figures['depth']} deep" if "depth" in m.figures else "-"
 
-    def ratio(m: Measurement) -> str:
+    def format_ratio(m: Measurement) -> str:
         if "published_ratio" not in m.figures:
             return "-"
         suspect = "?" if "published_suspect" in m.figures else ""
-        return f"{three_digits(m.figures['published_ratio'])}x{suspect}"
+        return f"{format_three_digits(m.figures['published_ratio'])}x{suspect}"
 
     return {
         "scheme, N": lambda m: f"{m.parameters['scheme']} {m.parameters['degree']}",
         "operation": lambda m: m.job,
-        "median": lambda m: seconds(m.seconds.median if m.seconds else None),
-        "p95": lambda m: seconds(m.figures.get("p95_seconds")),
-        "ratio": ratio,
-        "noise": noise,
+        "median": lambda m: format_seconds(m.seconds.median if m.seconds else None),
+        "p95": lambda m: format_seconds(m.figures.get("p95_seconds")),
+        "ratio": format_ratio,
+        "noise": format_noise,
     }
 
 
 # ---- jobs
 
 
-def _dense(arguments: argparse.Namespace) -> int:
+def _measure_dense(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import jobs, tenseal
 
     if arguments.degree is not None:
         raise UsageError("--dense runs at N = 8192; --degree goes with the table and --network.")
-    notes = [_about(jobs.LINEAR)]
+    notes = [_describe_parameters(jobs.LINEAR)]
     measured = []
     with common.progress_bar(arguments) as bar:
         for done, batch in enumerate((1, 64)):
             bar.update(done / 3, f"784 -> 128, batch {batch}")
             measured.append(jobs.dense(batch, arguments.quick))
-        notes += [_throughput(each) for each in measured]
+        notes += [_format_throughput(each) for each in measured]
         bar.update(2 / 3, "TenSEAL")
         try:
             measured.append(theirs := tenseal.dense())
@@ -228,30 +230,30 @@ def _dense(arguments: argparse.Namespace) -> int:
         else:
             ratio = theirs.figures["evaluate_seconds"] / measured[0].figures["evaluate_seconds"]
             notes.append(f"The server's part takes TenSEAL {ratio:.0f} times as long, batch 1.")
-    return technology.tell(
+    return technology.report_measurements(
         arguments, measured, "A dense layer 784 -> 128, encrypted", _job_columns(), notes
     )
 
 
-def _throughput(m: Measurement) -> str:
-    from tfe_bench.benchmarks.table import human_seconds, three_digits
+def _format_throughput(m: Measurement) -> str:
+    from tfe_bench.benchmarks.table import format_three_digits, human_seconds
 
     parts = ", ".join(
         f"{part} {human_seconds(m.figures[f'{part}_seconds'])}"
         for part in ("setup", "encrypt", "evaluate", "decrypt")
     )
-    each = three_digits(m.figures["throughput_per_second"])
+    each = format_three_digits(m.figures["throughput_per_second"])
     return f"Batch {m.parameters['batch']}: {parts}; {each} a second in one process."
 
 
-def _network(arguments: argparse.Namespace) -> int:
+def _measure_network(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import accuracy, network
 
     common.quiet_tensorflow()
     count = arguments.images
     if count is None:
         count = _QUICK_IMAGES if arguments.quick else _IMAGES
-    degrees = _degrees(arguments) or [16384]
+    degrees = _parse_degrees(arguments) or [16384]
     for degree in degrees:
         network.parameters(degree)
     folder: Path | None = arguments.data_dir
@@ -263,7 +265,7 @@ def _network(arguments: argparse.Namespace) -> int:
                     count, bar.update, folder=folder, degree=degree, seed=arguments.seed
                 )
             )
-    notes = [_about(network.parameters(degree)) for degree in degrees]
+    notes = [_describe_parameters(network.parameters(degree)) for degree in degrees]
     for each in measured:
         figures = each.figures
         notes.append(
@@ -274,7 +276,7 @@ def _network(arguments: argparse.Namespace) -> int:
             f"{each.parameters['processes']} processes, "
             f"{figures['throughput_per_second']:.3g} pictures a second."
         )
-    return technology.tell(
+    return technology.report_measurements(
         arguments, measured, "A network of MNIST, encrypted", _job_columns(), notes
     )
 
@@ -282,21 +284,21 @@ def _network(arguments: argparse.Namespace) -> int:
 def _job_columns() -> Mapping[str, Callable[[Measurement], str]]:
     from tfe_bench.benchmarks.table import human_bytes, human_seconds
 
-    def figure(name: str, show: Callable[[Any], str]) -> Callable[[Measurement], str]:
+    def figure_column(name: str, show: Callable[[Any], str]) -> Callable[[Measurement], str]:
         return lambda m: show(m.figures[name]) if name in m.figures else "-"
 
-    def batch(m: Measurement) -> str:
+    def batch_cell(m: Measurement) -> str:
         return str(m.parameters.get("batch", m.parameters.get("images", "-")))
 
     return {
         "job": lambda m: m.job,
-        "batch": batch,
+        "batch": batch_cell,
         "time": lambda m: human_seconds(m.seconds.median) if m.seconds else "-",
-        "up": figure("bytes_up", human_bytes),
-        "down": figure("bytes_down", human_bytes),
-        "keys": figure("key_bytes", human_bytes),
+        "up": figure_column("bytes_up", human_bytes),
+        "down": figure_column("bytes_down", human_bytes),
+        "keys": figure_column("key_bytes", human_bytes),
         "error": lambda m: f"{m.figures['max_abs_error']:.1e}" if m.correct else "WRONG",
     }
 
 
-COMMANDS = {"homomorphic": (_options, run)}
+COMMANDS = {"homomorphic": (_add_homomorphic_options, run_homomorphic)}

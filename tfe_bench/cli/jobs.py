@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def _submit_options(p: argparse.ArgumentParser) -> None:
+def _add_submit_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("program", metavar="PROGRAM", help="a program that the workers have")
-    _add_cluster(p)
-    common.option(
+    _add_job_cluster_options(p)
+    common.add_option(
         p,
         "--param K=V",
         "a parameter; V is JSON (12, true, [1,2]) or else a text; may be repeated",
         action="append",
         default=[],
     )
-    common.option(
+    common.add_option(
         p,
         "--input NAME=FILE",
         "a private input from a .npy or .csv file (FILE#COLUMN picks a column of a .csv); "
@@ -38,20 +38,20 @@ def _submit_options(p: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
     )
-    common.option(p, "--output FILE", "write the results (.npz)")
+    common.add_option(p, "--output FILE", "write the results (.npz)")
 
 
-def _cancel_options(p: argparse.ArgumentParser) -> None:
+def _add_cancel_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("job", metavar="JOB", help="its name or the first digits, as in status")
-    _add_cluster(p)
+    _add_job_cluster_options(p)
 
 
-def _add_cluster(p: argparse.ArgumentParser) -> None:
+def _add_job_cluster_options(p: argparse.ArgumentParser) -> None:
     common.add_cluster_options(p, required=True)
-    common.option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--json", "print JSON, nothing else")
 
 
-def submit(arguments: argparse.Namespace) -> int:
+def run_submit(arguments: argparse.Namespace) -> int:
     """Run any installed program on three hosts.
 
     Shares inputs among three workers, waits for the job's turn and for its results. The results
@@ -61,39 +61,39 @@ def submit(arguments: argparse.Namespace) -> int:
     from tfe_bench.cluster.client import new_job
     from tfe_bench.cluster.config import ClusterConfig
 
-    parameters = dict(_parameter(text) for text in arguments.param)
+    parameters = dict(_parse_parameter(text) for text in arguments.param)
     if arguments.output is not None:
         common.check_output(arguments.output, (".npz",), "The results")
     fractional_bits = ClusterConfig.load(arguments.cluster).fractional_bits
     inputs: dict[str, PrivateInput] = {}
     for text in arguments.input:
-        name, value = _input(text, fractional_bits)
+        name, value = _parse_input(text, fractional_bits)
         if name in inputs:
             raise UsageError(f"--input {name} is given twice.")
         inputs[name] = value
     job = new_job()
     told, quiet = "", arguments.json or sys.stderr.isatty()
 
-    with _opened(arguments) as client, common.progress_bar(arguments) as bar:
+    with _open_client(arguments) as client, common.progress_bar(arguments) as bar:
 
-        def progress(fraction: float, text: str) -> None:
+        def print_progress(fraction: float, text: str) -> None:
             nonlocal told
             bar.update(fraction, text)
             if text.startswith("waiting") and text != told and not quiet:
                 told = text
                 print(f"job {job[:12]} is {text}", file=sys.stderr)
 
-        bar.say("connecting to the workers")
+        bar.show_text("connecting to the workers")
         client.wait_ready()
-        bar.say("sharing the inputs")
+        bar.show_text("sharing the inputs")
         if not arguments.json:
             print(f"job {job[:12]} submitted", file=sys.stderr)
-        result = client.run(arguments.program, parameters, inputs, progress, job)
-    _give(arguments, job, result)
+        result = client.run(arguments.program, parameters, inputs, print_progress, job)
+    _give_result(arguments, job, result)
     return 0
 
 
-def _parameter(text: str) -> tuple[str, Any]:
+def _parse_parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"--param is K=V. Received: {text!r}.")
@@ -103,7 +103,7 @@ def _parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
+def _parse_input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     from tfe_bench.cli.data import columns
     from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -117,12 +117,12 @@ def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     found = columns.load_column(file, column or None)
     # Integers exactly, reals in the cluster's fixed point.
     bits = fractional_bits if found.values.dtype.kind == "f" else 0
-    with columns.naming_lines(file, [found.name]):
+    with columns.name_file_positions(file, [found.name]):
         ring = FixedPoint(bits).encode(found.values)
     return name, PrivateInput(ring, bits)
 
 
-def _decoded(result: JobResult) -> dict[str, Any]:
+def _decode_outputs(result: JobResult) -> dict[str, Any]:
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     decoded = {}
@@ -133,12 +133,12 @@ def _decoded(result: JobResult) -> dict[str, Any]:
     return decoded
 
 
-def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
+def _give_result(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
     import numpy as np
 
     from tfe_bench.cluster.files import write_private
 
-    outputs = _decoded(result)
+    outputs = _decode_outputs(result)
     if arguments.output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, **outputs)
@@ -161,12 +161,12 @@ def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
         print("done (the program reveals nothing; --json shows what it measured)")
 
 
-def status(arguments: argparse.Namespace) -> int:
+def run_status(arguments: argparse.Namespace) -> int:
     """This client's jobs on three hosts.
 
     What runs and what waits. Of other clients' jobs only the number is shown.
     """
-    with _opened(arguments) as client:
+    with _open_client(arguments) as client:
         answers = client.status()
     silent = [a for a in answers if isinstance(a, TfeBenchError)]
     if arguments.json:
@@ -190,9 +190,9 @@ def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
     table = Table("job", "program", "client", "state", "before", "age")
     for job in answer["jobs"]:
         seconds = job["age"] if job["running"] is None else job["running"]
-        state = job["state"] if job["running"] is None else f"running {_duration(seconds)}"
+        state = job["state"] if job["running"] is None else f"running {_format_duration(seconds)}"
         before = str(job["before"]) if job["state"] == "waiting" else ""
-        name, age = str(job["job"])[:12], _duration(job["age"])
+        name, age = str(job["job"])[:12], _format_duration(job["age"])
         table.add_row(name, str(job["program"]), str(job["client"]), state, before, age)
     console = Console()
     if answer["jobs"]:
@@ -202,21 +202,25 @@ def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
     running = "one runs" if answer["others_running"] else "none runs"
     console.print(f"other clients' jobs: {running}, {answer['others_waiting']} wait")
     for p, each in enumerate(answers):
-        up = f"up {_duration(each['uptime'])}" if isinstance(each, dict) else "does not answer"
+        up = (
+            f"up {_format_duration(each['uptime'])}"
+            if isinstance(each, dict)
+            else "does not answer"
+        )
         console.print(f"party {p}: {up}")
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
-def cancel(arguments: argparse.Namespace) -> int:
+def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel one of this client's jobs."""
     if len(arguments.job) < 4:
         raise UsageError(f"JOB is at least 4 digits of a job's name. Received: {arguments.job!r}.")
-    with _opened(arguments) as client:
+    with _open_client(arguments) as client:
         client.cancel(arguments.job)
     if arguments.json:
         print(json.dumps({"cancelled": arguments.job}))
@@ -225,14 +229,14 @@ def cancel(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(arguments: argparse.Namespace) -> contextlib.closing[Client]:
+def _open_client(arguments: argparse.Namespace) -> contextlib.closing[Client]:
     from tfe_bench.cluster.client import Client
 
     return contextlib.closing(Client.open(arguments.cluster, arguments.client))
 
 
 COMMANDS = {
-    "submit": (_submit_options, submit),
-    "status": (_add_cluster, status),
-    "cancel": (_cancel_options, cancel),
+    "submit": (_add_submit_options, run_submit),
+    "status": (_add_job_cluster_options, run_status),
+    "cancel": (_add_cancel_options, run_cancel),
 }

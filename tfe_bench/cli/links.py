@@ -12,8 +12,8 @@ from tfe_bench.errors import check_range
 _TURNS = 4
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(
+def _add_link_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(
         p,
         "--megabytes MB",
         "that each worker sends, half to each other one (default 100)",
@@ -22,10 +22,10 @@ def _options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--pings", type=int, default=4, help="of each pair in a row (default 4)")
     common.add_network_options(p)
-    common.option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--json", "print JSON, nothing else")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_links(arguments: argparse.Namespace) -> int:
     """Measure the links of a network profile.
 
     Starts three workers on the links of a --profile and measures what these hold in fact:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from tfe_bench.benchmarks import realized
+    from tfe_bench.benchmarks import measured_links
     from tfe_bench.errors import ProfileError
 
     common.check_network_options(arguments)
@@ -43,9 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     check_range("--pings", arguments.pings, 1, 1000)
     with common.progress_bar(arguments) as bar, common.start_cluster(arguments, bar) as cluster:
         kilobytes = max(1, round(1000 * arguments.megabytes / _TURNS))
-        found = realized.measure(cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update)
+        found = measured_links.measure_links(
+            cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update
+        )
         profile, emulation = cluster.profile, cluster.emulation
-    off = found.off(profile)
+    off = found.describe_deviations(profile)
     holds = not off
     if arguments.json:
         shown = {
@@ -76,11 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
             if off:
                 verdict = f"Off by more than 10 %: {'; '.join(off)}."
                 if not profile.strict:
-                    verdict += f" Results are labeled ({realized.HOST_LIMITED})."
+                    verdict += f" Results are labeled ({measured_links.HOST_LIMITED})."
             console.print(verdict, highlight=False)
     if found.lost_bytes or (off and profile.strict):
         return ProfileError.exit_code
     return 0
 
 
-COMMANDS = {"links": (_options, run)}
+COMMANDS = {"links": (_add_link_options, run_links)}

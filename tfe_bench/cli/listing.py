@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfe_bench.cli import parsing
-from tfe_bench.cli.parsing import typed
+from tfe_bench.cli.parsing import typed_command
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "your data": ("sort", "compare", "max", "relu", "softmax", "exp", "matmul", "submit"),
@@ -83,11 +83,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 }
 
 
-def examples(command: str, lines: Sequence[str] | None = None) -> str:
+def format_examples(command: str, lines: Sequence[str] | None = None) -> str:
     """The end of a command's help.
 
     Args:
         lines: examples of a command that is not listed above.
     """
     lines = EXAMPLES[command] if lines is None else lines
-    return parsing.EXAMPLES + "".join(f"  {typed()} {line}\n" for line in lines)
+    return parsing.EXAMPLES + "".join(f"  {typed_command()} {line}\n" for line in lines)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 _FRACTIONAL_BITS = 16
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--n N", "size (default 1024)", type=int, default=1024)
+def _add_matmul_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--n N", "size (default 1024)", type=int, default=1024)
     p.add_argument("--seed", type=int, default=1, help="of the generated matrices (default 1)")
     common.add_run_options(p)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_matmul(arguments: argparse.Namespace) -> int:
     """Multiply two private matrices.
 
     Shares two n x n matrices of fixed-point numbers among three workers, multiplies them over
@@ -40,16 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
         name: PrivateInput(encode(value), _FRACTIONAL_BITS) for name, value in (("x", x), ("y", y))
     }
 
-    def judge(result: JobResult) -> common.Outcome:
+    def judge_result(result: JobResult) -> common.JobOutcome:
         product = FixedPoint(2 * _FRACTIONAL_BITS).decode(result.outputs["product"])
         error = float(np.abs(product - x @ y).max())
         # each of n terms is off by at most half an ulp of each factor
         correct = error <= n * 20 * 2.0 ** -(_FRACTIONAL_BITS + 1) + 1e-6
         shown = {"n": n, "shape": f"{n} x {n} x {n}"}
-        return common.Outcome(shown, correct, error, _FRACTIONAL_BITS)
+        return common.JobOutcome(shown, correct, error, _FRACTIONAL_BITS)
 
     job = ("matmul", common.harness_parameters(arguments), inputs)
-    return common.perform(arguments, "matmul", job, judge)
+    return common.run_and_report(arguments, "matmul", job, judge_result)
 
 
-COMMANDS = {"matmul": (_options, run)}
+COMMANDS = {"matmul": (_add_matmul_options, run_matmul)}

@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError, check_range
 if TYPE_CHECKING:
     import numpy as np
 
-    from tfe_bench.benchmarks.operations import Operation, Private, Verdict
+    from tfe_bench.benchmarks.operations import EncodedInputs, Operation, Verdict
     from tfe_bench.cluster.requests import JobResult
 
     Array = np.ndarray[Any, Any]
@@ -43,10 +43,10 @@ def _add_parser(commands: Any, entry: Operation) -> None:
         entry.name,
         description=f"Computes {entry.name} ({entry.about}) of values that are shared among three "
         "workers, without any of them seeing one, checks the result and prints what it cost.",
-        epilog=listing.examples(entry.name, _examples(entry)),
+        epilog=listing.format_examples(entry.name, _operation_examples(entry)),
         **({"help": entry.help} if entry.help else {}),
     )
-    if entry.along_rows:
+    if entry.is_row_wise:
         p.add_argument("--axis", choices=("row", "column"), help="of the file (default: row)")
     for name, default in entry.options.items():
         if name == "profile":
@@ -60,37 +60,41 @@ def _add_parser(commands: Any, entry: Operation) -> None:
                 metavar=shown,
                 help=entry.helps[name],
             )
-    if entry.along_rows:
+    if entry.is_row_wise:
         what = f"N rows of {entry.size[1]} generated values"
     else:
         what = "N generated values" if len(entry.size) == 1 else "N along the first axis"
-    add_options(p, entry, what)
-    p.set_defaults(run=functools.partial(run, entry))
+    add_operation_options(p, entry, what)
+    p.set_defaults(run=functools.partial(run_operation, entry))
 
 
-def _examples(entry: Operation) -> list[str]:
+def _operation_examples(entry: Operation) -> list[str]:
     lines = [f"{entry.name} --repeat 1", f"{entry.name} --profile lan"]
     return [*lines, f"{entry.name} --input a.npy --output r.npy"] if entry.takes_files else lines
 
 
-def add_options(p: argparse.ArgumentParser, entry: Operation, n: str) -> None:
+def add_operation_options(p: argparse.ArgumentParser, entry: Operation, n: str) -> None:
     """Options of every command of one operation.
 
     Args:
         n: what --n stands for.
     """
-    common.option(p, "--n N", n, type=int)
-    common.option(p, "--shape AxB", f"of generated values (default {entry.example()})")
+    common.add_option(p, "--n N", n, type=int)
+    common.add_option(
+        p, "--shape AxB", f"of generated values (default {entry.default_size_text()})"
+    )
     p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
     p.set_defaults(input=None, column=None, output=None)
     if entry.takes_files:
-        common.option(p, "--input FILE", "take a .csv or .npy file instead")
-        common.option(p, "--column C[,C]", "columns of it: names or 0-based indices (default: all)")
-        common.add_output(p)
+        common.add_option(p, "--input FILE", "take a .csv or .npy file instead")
+        common.add_option(
+            p, "--column C[,C]", "columns of it: names or 0-based indices (default: all)"
+        )
+        common.add_output_option(p)
     common.add_run_options(p, takes_files=entry.takes_files)
 
 
-def run(entry: Operation, arguments: argparse.Namespace) -> int:
+def run_operation(entry: Operation, arguments: argparse.Namespace) -> int:
     """Runs the command of an operation."""
     options = {name: getattr(arguments, name) for name in entry.options if name != "profile"}
     shown = dict(options)
@@ -98,12 +102,12 @@ def run(entry: Operation, arguments: argparse.Namespace) -> int:
         options["profile"] = arguments.plan_for = common.planned_network(arguments)
         if arguments.plan_for != "local":
             shown["plan_for"] = arguments.plan_for
-    work = prepare(arguments, entry, options, shown=shown)
-    return perform(entry.name, arguments, work)
+    work = prepare_work(arguments, entry, options, shown=shown)
+    return perform_work(entry.name, arguments, work)
 
 
 @dataclass(frozen=True)
-class Work:
+class OperationWork:
     """What is to be computed.
 
     Attributes:
@@ -116,13 +120,13 @@ class Work:
 
     operation: Operation
     options: Mapping[str, Any]
-    inputs: Private
+    inputs: EncodedInputs
     source: str
     shown: Mapping[str, Any]
     place: Callable[[Array], Array] = lambda values: values
 
 
-def size_of(arguments: argparse.Namespace, operation: Operation) -> tuple[int, ...]:
+def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int, ...]:
     """The size of --n or --shape, or the default.
 
     Raises:
@@ -132,19 +136,19 @@ def size_of(arguments: argparse.Namespace, operation: Operation) -> tuple[int, .
         raise UsageError("--n and --shape exclude each other. Received: both.")
     if arguments.n is not None:
         check_range("--n", arguments.n, 1)
-        return operation.of_length(arguments.n)
+        return operation.size_for_length(arguments.n)
     if arguments.shape is None:
         return operation.size
     try:
         return tuple(common.whole_number(n) for n in arguments.shape.split("x"))
     except argparse.ArgumentTypeError:
         raise UsageError(
-            f"--shape is numbers with x between them, as {operation.example()}. "
+            f"--shape is numbers with x between them, as {operation.default_size_text()}. "
             f"Received: {arguments.shape!r}."
         ) from None
 
 
-def check_elements(operation: Operation, size: tuple[int, ...], local: bool) -> None:
+def check_element_count(operation: Operation, size: tuple[int, ...], local: bool) -> None:
     """Refuses what three local workers would refuse, before it is generated.
 
     Raises:
@@ -160,13 +164,13 @@ def check_elements(operation: Operation, size: tuple[int, ...], local: bool) -> 
         )
 
 
-def prepare(
+def prepare_work(
     arguments: argparse.Namespace,
     operation: Operation,
     options: Mapping[str, Any],
     draw: Draw | None = None,
     shown: Mapping[str, Any] | None = None,
-) -> Work:
+) -> OperationWork:
     """Reads or generates the inputs and refuses all that does not fit, before anything runs.
 
     Args:
@@ -183,23 +187,23 @@ def prepare(
         results.check_result_path(arguments.output)
     options = {**operation.options, **options}
     if arguments.input is not None:
-        return _of_file(arguments, operation, options, shown or {})
-    common.check_together(arguments, "input", "column", "axis")
-    size, _ = operations.settle(operation, size_of(arguments, operation), options)
+        return _work_of_file(arguments, operation, options, shown or {})
+    common.check_dependent_options(arguments, "input", "column", "axis")
+    size, _ = operations.settle_options(operation, parse_size(arguments, operation), options)
     if arguments.output and len(size) > 2:
         raise UsageError(f"--output holds one or two axes. Received: {len(size)}.")
-    check_elements(operation, size, arguments.cluster is None)
-    inputs = operations.generate(operation, size, arguments.seed, draw)
+    check_element_count(operation, size, arguments.cluster is None)
+    inputs = operations.generate_inputs(operation, size, arguments.seed, draw)
     operation.domain(inputs.rings, options)
-    return Work(operation, options, inputs, f"seed {arguments.seed}", shown or {})
+    return OperationWork(operation, options, inputs, f"seed {arguments.seed}", shown or {})
 
 
-def _of_file(
+def _work_of_file(
     arguments: argparse.Namespace,
     operation: Operation,
     options: Mapping[str, Any],
     shown: Mapping[str, Any],
-) -> Work:
+) -> OperationWork:
     """The work on numbers of --input."""
     from tfe_bench.benchmarks import operations
     from tfe_bench.cli.data import columns
@@ -207,27 +211,27 @@ def _of_file(
     for option in ("n", "shape"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} and --input exclude each other. Received: both.")
-    numbers, names = _read(arguments)
+    numbers, names = _read_input(arguments)
     # As the file has them, so that an error names the place in the file.
-    with columns.naming_lines(arguments.input, names):
-        operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
+    with columns.name_file_positions(arguments.input, names):
+        operation.domain(operations.encode_inputs(operation, {"x": numbers}).rings, options)
     axis = getattr(arguments, "axis", None)
-    values = _arranged(arguments.command, operation, numbers, axis)
+    values = _arrange_inputs(arguments.command, operation, numbers, axis)
     size = operation.size_of([v.shape for v in values.values()])
-    operations.settle(operation, size, options)
-    check_elements(operation, size, arguments.cluster is None)
-    inputs = operations.encode(operation, values)
+    operations.settle_options(operation, size, options)
+    check_element_count(operation, size, arguments.cluster is None)
+    inputs = operations.encode_inputs(operation, values)
 
-    def place(result: Array) -> Array:
+    def place_rows(result: Array) -> Array:
         """Rows lie in the file's direction."""
-        if not operation.along_rows or result.ndim != 2:
+        if not operation.is_row_wise or result.ndim != 2:
             return result
         return result.reshape(-1) if numbers.ndim == 1 else result.T if axis == "column" else result
 
-    return Work(operation, options, inputs, arguments.input.name, shown, place)
+    return OperationWork(operation, options, inputs, arguments.input.name, shown, place_rows)
 
 
-def _read(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
+def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
     """The numbers of --input, one column, or several or all side by side, and their names.
 
     Raises:
@@ -246,7 +250,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
     return found[0] if len(found) == 1 else np.stack(found, axis=1), list(table)
 
 
-def _arranged(
+def _arrange_inputs(
     command: str, operation: Operation, values: Array, axis: str | None
 ) -> dict[str, Array]:
     """The inputs by name, from a file's numbers [n] or [rows, columns]; a vector is one row.
@@ -265,12 +269,12 @@ def _arranged(
                 f"with --column {','.join('ABC'[: len(names)])}."
             )
         return {name: np.ascontiguousarray(values[:, i]) for i, name in enumerate(names)}
-    if operation.along_rows and values.ndim == 1:
+    if operation.is_row_wise and values.ndim == 1:
         return {"x": values.reshape(1, -1)}
     return {"x": np.ascontiguousarray(values.T) if axis == "column" else values}
 
 
-def perform(command: str, arguments: argparse.Namespace, work: Work) -> int:
+def perform_work(command: str, arguments: argparse.Namespace, work: OperationWork) -> int:
     """Runs the work on the workers, checks and writes the result, and reports what it cost.
 
     Args:
@@ -284,19 +288,19 @@ def perform(command: str, arguments: argparse.Namespace, work: Work) -> int:
 
     harness = common.harness_parameters(arguments)
     with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
-        result, verdict = compute(cluster, work, harness, bar.update)
+        result, verdict = run_work(cluster, work, harness, bar.update)
     if arguments.output:
         bits = result.fractional_bits["result"]
         ring = result.outputs["result"]
         values = FixedPoint(bits).decode(ring) if bits else ring
         results.write_result(arguments.output, work.place(values), work.operation.name)
-    found = outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
-    return common.report(command, arguments, cluster, result, found)
+    found = work_outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
+    return common.report_result(command, arguments, cluster, result, found)
 
 
-def compute(
+def run_work(
     cluster: Any,
-    work: Work,
+    work: OperationWork,
     harness: Mapping[str, Any],
     progress: Callable[[float, str], None],
 ) -> tuple[JobResult, Verdict]:
@@ -311,7 +315,7 @@ def compute(
         {name: PrivateInput(ring, bits) for name, ring in work.inputs.rings.items()},
         progress,
     )
-    verdict = operations.judge(
+    verdict = operations.judge_result(
         work.operation,
         work.inputs,
         work.options,
@@ -321,7 +325,9 @@ def compute(
     return result, verdict
 
 
-def outcome(work: Work, verdict: Verdict, more: Mapping[str, Any] | None = None) -> common.Outcome:
+def work_outcome(
+    work: OperationWork, verdict: Verdict, more: Mapping[str, Any] | None = None
+) -> common.JobOutcome:
     """What the record says of the work: sizes and public options, no data; and of its result."""
     rings = work.inputs.rings
     size = work.operation.size_of([ring.shape for ring in rings.values()])
@@ -333,4 +339,6 @@ def outcome(work: Work, verdict: Verdict, more: Mapping[str, Any] | None = None)
         **work.shown,
         **(more or {}),
     }
-    return common.Outcome(parameters, verdict.correct, verdict.max_error, bits, error=verdict.error)
+    return common.JobOutcome(
+        parameters, verdict.correct, verdict.max_error, bits, error=verdict.error
+    )

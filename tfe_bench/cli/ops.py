@@ -10,22 +10,24 @@ from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.operations import Operation
-    from tfe_bench.benchmarks.overview import Line
+    from tfe_bench.benchmarks.overview import OperationLine
 
 _QUICK = 0.02
 _LARGEST_SCALE = 16
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--only NAME,NAME", "these operations (default: all)")
+def _add_ops_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--only NAME,NAME", "these operations (default: all)")
     size = p.add_mutually_exclusive_group()
-    common.option(size, "--scale S", "S times the elements (default 1)", type=float, default=1.0)
-    common.option(size, "--quick", f"as --scale {_QUICK}")
+    common.add_option(
+        size, "--scale S", "S times the elements (default 1)", type=float, default=1.0
+    )
+    common.add_option(size, "--quick", f"as --scale {_QUICK}")
     p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
     common.add_run_options(p, repeat=3)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_ops(arguments: argparse.Namespace) -> int:
     """Run every operation once and print one table.
 
     Runs the operations of the catalogue one after the other on the same three workers, checks
@@ -35,69 +37,73 @@ def run(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.benchmarks import overview, trace_file
 
-    chosen = _chosen(arguments.only)
+    chosen = _choose_operations(arguments.only)
     scale = _QUICK if arguments.quick else arguments.scale
     if not 0 < scale <= _LARGEST_SCALE:  # also refuses NaN
         raise UsageError(f"--scale is above 0 and at most {_LARGEST_SCALE}. Received: {scale}.")
     check_range("--seed", arguments.seed, 0)
-    lines: list[Line] = []
+    lines: list[OperationLine] = []
     traces: list[tuple[str, list[dict[str, Any]]]] = []
     try:
         with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
             for i, entry in enumerate(chosen):
 
-                def progress(fraction: float, _: str, i: int = i, name: str = entry.name) -> None:
+                def update_progress(
+                    fraction: float, _: str, i: int = i, name: str = entry.name
+                ) -> None:
                     bar.update((i + fraction) / len(chosen), f"{name} ({i + 1} of {len(chosen)})")
 
-                progress(0.0, "")
-                lines.append(_measured(arguments, cluster, entry, scale, progress, traces))
-                common.keep(arguments, lines[-1].record)
+                update_progress(0.0, "")
+                lines.append(
+                    _measure_operation(arguments, cluster, entry, scale, update_progress, traces)
+                )
+                common.keep_record(arguments, lines[-1].record)
         if arguments.trace is not None:
-            trace_file.write(arguments.trace, traces)
+            trace_file.write_trace(arguments.trace, traces)
     finally:  # what was measured before a failure counts
         if not arguments.json:
-            overview.render(lines, Console())
+            overview.print_overview(lines, Console())
     return 0 if all(line.record.correct for line in lines) else 1
 
 
-def _chosen(only: str | None) -> list[Operation]:
+def _choose_operations(only: str | None) -> list[Operation]:
     """The operations of --only in the order given, each once; or those of the table."""
     from tfe_bench.benchmarks import operations
 
     if only is None:
-        return operations.in_table()
+        return operations.listed_operations()
     names = [name.strip() for name in only.split(",")]
-    return [operations.find(name) for name in dict.fromkeys(names)]
+    return [operations.find_operation(name) for name in dict.fromkeys(names)]
 
 
-def _measured(
+def _measure_operation(
     arguments: argparse.Namespace,
     cluster: Any,
     entry: Operation,
     scale: float,
     progress: Any,
     traces: list[tuple[str, list[dict[str, Any]]]],
-) -> Line:
+) -> OperationLine:
     from tfe_bench.benchmarks import operations
-    from tfe_bench.benchmarks.overview import Line
+    from tfe_bench.benchmarks.overview import OperationLine
     from tfe_bench.cluster import profiles
 
-    size = entry.scaled(scale)
+    size = entry.scaled_size(scale)
     given = {"k": min(entry.options["k"], size[-1])} if "k" in entry.options else {}
     if "profile" in entry.options:
         given["profile"] = profiles.get_profile(arguments.profile).plan
-    size, options = operations.settle(entry, size, given)
-    inputs = operations.generate(entry, size, arguments.seed)
-    work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
+    size, options = operations.settle_options(entry, size, given)
+    inputs = operations.generate_inputs(entry, size, arguments.seed)
+    work = operation.OperationWork(entry, options, inputs, f"seed {arguments.seed}", options)
     harness = common.harness_parameters(arguments)
-    result, verdict = operation.compute(cluster, work, harness, progress)
+    result, verdict = operation.run_work(cluster, work, harness, progress)
     if arguments.trace is not None:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
-    found = operation.outcome(work, verdict)
+    found = operation.work_outcome(work, verdict)
     record = common.make_record(entry.name, arguments, cluster, result, found)
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]
-    return Line(record, counted.size, verdict.ulps)
+    return OperationLine(record, counted.size, verdict.ulps)
 
 
-COMMANDS = {"ops": (_options, run)}
+COMMANDS = {"ops": (_add_ops_options, run_ops)}

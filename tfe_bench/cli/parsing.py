@@ -16,7 +16,7 @@ from tfe_bench.errors import did_you_mean
 EXAMPLES = "examples:\n"
 
 
-def typed() -> str:
+def typed_command() -> str:
     """The command as it was typed: the installed script, or Python's module."""
     name = Path(sys.argv[0]).name
     return name if name == "tfe-bench" else "python -m tfe_bench"

@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Bar:
+class ProgressBar:
     """A progress bar on stderr, which may be silent."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("starting the workers", total=None)
 
-    def say(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
         """Shows what is going on, without a fraction."""
         self._progress.update(self._task, description=text, total=None)
 
-    def ask(self, text: str, question: str) -> bool:
+    def ask_question(self, text: str, question: str) -> bool:
         """Shows a text and asks; whether the answer is yes."""
         self._progress.stop()
         print(text, file=sys.stderr)

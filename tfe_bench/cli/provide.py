@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, keeping
+from tfe_bench.cli import common, stored_objects
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from tfe_bench.models.tables import Table
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_provide_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
-    common.option(p, "--input FILE", "a table (.csv) with a line of names", "--csv", dest="csv")
-    common.option(p, "--label COLUMN", "what is to be learned; without it features")
-    common.option(
+    common.add_option(p, "--input FILE", "a table (.csv) with a line of names", "--csv", dest="csv")
+    common.add_option(p, "--label COLUMN", "what is to be learned; without it features")
+    common.add_option(
         p, "--target T", "what the label is: binary (default), classes (integers from 0) or number"
     )
-    common.option(p, "--classes K", "how many, with --target classes", type=int)
-    common.option(p, "--labels-only", "the label without the features")
-    common.option(p, "--features COLUMN", "these and no others", nargs="+")
-    common.option(p, "--drop COLUMN", "all but these", nargs="+", default=[])
-    common.option(p, "--scale FILE", "columns, scales and classes of another owner")
-    common.option(p, "--save-scale FILE", "write them for other owners (.json)")
-    common.option(p, "--raw", "columns as they are, not scaled to about 1")
-    common.option(p, "--dataset D", "mnist or fashion-mnist instead of a table, for trying out")
-    common.option(p, "--data-dir FOLDER", "its four IDX files")
-    common.option(p, "--part I/K", "of the pictures the I-th of K parts, from 1")
-    keeping.add_clients(p, "train on them")
-    common.option(p, "--replace", "replace what has this name")
-    common.option(p, "--list", "list what this client may use")
-    common.option(p, "--remove NAME", "have the workers remove rows of this client")
-    keeping.add_options(p, "them")
+    common.add_option(p, "--classes K", "how many, with --target classes", type=int)
+    common.add_option(p, "--labels-only", "the label without the features")
+    common.add_option(p, "--features COLUMN", "these and no others", nargs="+")
+    common.add_option(p, "--drop COLUMN", "all but these", nargs="+", default=[])
+    common.add_option(p, "--scale FILE", "columns, scales and classes of another owner")
+    common.add_option(p, "--save-scale FILE", "write them for other owners (.json)")
+    common.add_option(p, "--raw", "columns as they are, not scaled to about 1")
+    common.add_option(p, "--dataset D", "mnist or fashion-mnist instead of a table, for trying out")
+    common.add_option(p, "--data-dir FOLDER", "its four IDX files")
+    common.add_option(p, "--part I/K", "of the pictures the I-th of K parts, from 1")
+    stored_objects.add_client_option(p, "train on them")
+    common.add_option(p, "--replace", "replace what has this name")
+    common.add_option(p, "--list", "list what this client may use")
+    common.add_option(p, "--remove NAME", "have the workers remove rows of this client")
+    stored_objects.add_service_options(p, "them")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_provide(arguments: argparse.Namespace) -> int:
     """Have three workers keep shares of rows, for others to train on.
 
     Shares rows among three workers, which keep them under a name for the clients that their
@@ -58,17 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is not None:
         check_name(arguments.name, "A data set's name")
         check_clients(arguments.allow)
-        rows = _rows(arguments)
+        rows = _read_rows(arguments)
     found: dict[str, Any] = {}
     seconds = 0.0
-    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with (
+        common.progress_bar(arguments) as bar,
+        stored_objects.open_service(arguments, bar) as cluster,
+    ):
         if arguments.list:
             found = owners.list_datasets(cluster)
         elif rows is None:
             owners.withdraw(cluster, arguments.remove)
         else:
             started = time.perf_counter()
-            bar.say("sharing")
+            bar.show_text("sharing")
             owners.provide(
                 cluster,
                 str(arguments.name),
@@ -81,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.save_scale is not None:
                 _save_scale(arguments.save_scale, rows)
     if arguments.list:
-        return _list(arguments, found)
+        return _print_datasets(arguments, found)
     if rows is None:
-        return keeping.tell_removed(arguments)
+        return stored_objects.report_removed(arguments)
     told = {
         "name": arguments.name,
         "rows": len(rows),
@@ -99,11 +102,11 @@ def run(arguments: argparse.Namespace) -> int:
         word for word, part in (("features", rows.x), ("labels", rows.y)) if part is not None
     )
     print(f"{arguments.name}: {held} of {len(rows):,} rows shared in {seconds:.1f} s")
-    print(f"may be trained on by {keeping.allowed(arguments.allow)}")
+    print(f"may be trained on by {stored_objects.describe_clients(arguments.allow)}")
     return 0
 
 
-def _rows(arguments: argparse.Namespace) -> Rows:
+def _read_rows(arguments: argparse.Namespace) -> Rows:
     """The rows of the command line."""
     from tfe_bench.models import datasets
 
@@ -121,7 +124,7 @@ def _rows(arguments: argparse.Namespace) -> Rows:
         rows, _ = datasets.load_digits(
             arguments.dataset, arguments.data_dir, arguments.target or "classes"
         )
-        return rows.take(_part(arguments.part, len(rows)))
+        return rows.take(_shard_slice(arguments.part, len(rows)))
     if arguments.part is not None or arguments.data_dir is not None:
         raise UsageError("--part and --data-dir go with --dataset.")
     if arguments.label is None and (arguments.labels_only or arguments.target is not None):
@@ -165,7 +168,7 @@ def _read_scale(path: Path) -> Table:
         ) from None
 
 
-def _part(text: str | None, count: int) -> slice:
+def _shard_slice(text: str | None, count: int) -> slice:
     """Rows of "I/K"."""
     if text is None:
         return slice(0, count)
@@ -176,17 +179,20 @@ def _part(text: str | None, count: int) -> slice:
     return slice(count * (i - 1) // k, count * i // k)
 
 
-def _list(arguments: argparse.Namespace, found: Any) -> int:
+def _print_datasets(arguments: argparse.Namespace, found: Any) -> int:
     columns = {
         "rows": lambda row: f"{row['rows']:,}",
         "features": lambda row: "" if row["x"] is None else "x".join(map(str, row["x"])),
         "labels": lambda row: "" if row["y"] is None else row["target"],
         "made of": lambda row: ", ".join(f"{e['table']} ({e['owner']})" for e in row["made_of"]),
     }
-    told = [{**keeping.facts(each), "made_of": [], **each.about} for each in found.values()]
+    told = [
+        {**stored_objects.common_facts(each), "made_of": [], **each.about}
+        for each in found.values()
+    ]
     if not any(row["made_of"] for row in told):
         del columns["made of"]
-    return keeping.tell_list(arguments, told, "data set", columns)
+    return stored_objects.print_list(arguments, told, "data set", columns)
 
 
-COMMANDS = {"provide": (_options, run)}
+COMMANDS = {"provide": (_add_provide_options, run_provide)}

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _REPEAT = 3
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_relational_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", metavar="NAME", help="of the question, or list")
-    common.option(p, "--rows N", "of each table, for operators", type=common.whole_number)
-    common.option(p, "--scale F", "the scale factor, for TPC-H and ORQ", type=float)
+    common.add_option(p, "--rows N", "of each table, for operators", type=common.whole_number)
+    common.add_option(p, "--scale F", "the scale factor, for TPC-H and ORQ", type=float)
     p.add_argument("--seed", type=int, default=1, help="of the made-up tables (default 1)")
-    common.option(p, "--unchecked", "do not ask DuckDB what is right")
+    common.add_option(p, "--unchecked", "do not ask DuckDB what is right")
     common.add_run_options(p, repeat=_REPEAT)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_relational(arguments: argparse.Namespace) -> int:
     """Ask a question of a suite on made-up private tables.
 
     Makes tables, shares them among three workers, asks a question in SQL, compares the answer with
@@ -38,21 +38,21 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.queries.client import tables
 
     if arguments.name == "list":
-        return _list(WORKLOADS)
+        return _print_workloads(WORKLOADS)
     check_known("question", arguments.name, WORKLOADS)
     check_range("--seed", arguments.seed, 0)
     common.quiet_tensorflow()
     asked = WORKLOADS[arguments.name]
-    size = _size(arguments, asked)
-    made = asked.tables(size, arguments.seed)
-    given = {name: workload.arrow_of(each) for name, each in made.items()}
-    wanted = None if arguments.unchecked else truth.answer(asked.sql, given)
+    size = _choose_size(arguments, asked)
+    made = asked.make_tables(size, arguments.seed)
+    given = {name: workload.to_arrow(each) for name, each in made.items()}
+    wanted = None if arguments.unchecked else truth.query_plaintext(asked.sql, given)
     with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
         own = tables(cluster)
         started = time.perf_counter()
         try:
             for name, each in made.items():
-                bar.say(f"sharing {name}")
+                bar.show_text(f"sharing {name}")
                 own.put(
                     name,
                     given[name],
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             query = own.sql(asked.sql)
             result = query.run(bar.update, common.harness_parameters(arguments))
         finally:
-            _removed(own, made)
+            _remove_afterwards(own, made)
     predicted = query.price(arguments.profile)
     shown = {
         "question": asked.name,
@@ -81,13 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
     if wanted is not None:
         rows, seconds = wanted
         shown["duckdb_seconds"] = round(seconds, 4)
-        correct = truth.agrees(asked.sql, result, rows)
-    outcome = common.Outcome(shown, correct, None, 0)
+        correct = truth.results_agree(asked.sql, result, rows)
+    outcome = common.JobOutcome(shown, correct, None, 0)
     job = JobResult(measured=[dict(m) for m in result.measured])
-    return common.report("relational", arguments, cluster, job, outcome)
+    return common.report_result("relational", arguments, cluster, job, outcome)
 
 
-def _size(arguments: argparse.Namespace, asked: Workload) -> float:
+def _choose_size(arguments: argparse.Namespace, asked: Workload) -> float:
     own, other = ("scale", "rows") if asked.scaled else ("rows", "scale")
     if getattr(arguments, other) is not None:
         raise UsageError(f"{asked.name} takes --{own}. Received: --{other}.")
@@ -95,7 +95,7 @@ def _size(arguments: argparse.Namespace, asked: Workload) -> float:
     return asked.sizes[0] if given is None else given
 
 
-def _removed(own: Tables, made: Mapping[str, Any]) -> None:
+def _remove_afterwards(own: Tables, made: Mapping[str, Any]) -> None:
     """Of hosts that go on, nothing is left."""
     kept = own.listed()
     for name in made:
@@ -103,7 +103,7 @@ def _removed(own: Tables, made: Mapping[str, Any]) -> None:
             own.remove(name)
 
 
-def _list(known: Mapping[str, Workload]) -> int:
+def _print_workloads(known: Mapping[str, Workload]) -> int:
     from rich.console import Console
     from rich.table import Table
 
@@ -115,4 +115,4 @@ def _list(known: Mapping[str, Workload]) -> int:
     return 0
 
 
-COMMANDS = {"relational": (_options, run)}
+COMMANDS = {"relational": (_add_relational_options, run_relational)}

@@ -8,7 +8,7 @@ from pathlib import Path
 from tfe_bench.cli import common
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_report_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "records",
         nargs="+",
@@ -16,10 +16,10 @@ def _options(p: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a folder with records (.jsonl, .json), or such files",
     )
-    common.option(p, "--output FILE", "the page (default DIR/report.html)")
+    common.add_option(p, "--output FILE", "the page (default DIR/report.html)")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_report(arguments: argparse.Namespace) -> int:
     """Make one HTML page of records.
 
     Reads records and writes one HTML page that needs no other file, with our figures beside
@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     first = arguments.records[0]
     output = arguments.output or (first if first.is_dir() else first.parent) / "report.html"
-    found = reading.read(arguments.records)
-    written = files.write(found, output)
+    found = reading.read_report_input(arguments.records)
+    written = files.write_page(found, output)
     for note in found.notes:
         print(note)
     print(f"{len(found.records) + len(found.technologies)} records: {written[0]}")
@@ -38,4 +38,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"report": (_options, run)}
+COMMANDS = {"report": (_add_report_options, run_report)}

@@ -25,46 +25,48 @@ _AT_ONCE = 1024
 _SEED = 1000
 
 
-def _resnet50_options(p: argparse.ArgumentParser) -> None:
-    _add_options(p)
+def _add_resnet50_options(p: argparse.ArgumentParser) -> None:
+    _add_model_options(p)
     p.set_defaults(model="resnet50")
 
 
-def _infer_options(p: argparse.ArgumentParser) -> None:
+def _add_infer_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL", help="a name of the zoo")
-    common.option(
+    common.add_option(
         p,
         "--data-dir FOLDER",
         "test images of MNIST (IDX files) for an MNIST network, instead of made-up ones",
     )
-    common.option(
+    common.add_option(
         p,
         "--train EPOCHS",
         "train the network on the images of --data-dir first, in plaintext",
         type=int,
         default=0,
     )
-    common.option(p, "--tokens N", "length of a text, of models that take texts (128)", type=int)
-    _add_options(p)
+    common.add_option(
+        p, "--tokens N", "length of a text, of models that take texts (128)", type=int
+    )
+    _add_model_options(p)
 
 
-def _add_options(p: argparse.ArgumentParser) -> None:
-    common.add_images(p, "; without one they are made up")
-    common.option(
+def _add_model_options(p: argparse.ArgumentParser) -> None:
+    common.add_image_option(p, "; without one they are made up")
+    common.add_option(
         p,
         "--weights W",
         "imagenet (downloaded once), the path of a weights file (.h5), or seeded: made up, "
         "calibrated, of the same cost (default)",
         default="seeded",
     )
-    common.option(p, "--batch N", "samples in one prediction (default 1)", type=int)
-    common.option(
+    common.add_option(p, "--batch N", "samples in one prediction (default 1)", type=int)
+    common.add_option(
         p,
         "--activations HOW",
         "exact, or series: off by up to 2^-10, for a quarter of the bytes (default: series of "
         "transformers, else exact)",
     )
-    common.option(
+    common.add_option(
         p,
         "--fractional-bits F",
         "of values, 8 to 20 (default: 12 of transformers, else 16)",
@@ -75,7 +77,7 @@ def _add_options(p: argparse.ArgumentParser) -> None:
     common.add_run_options(p, 3)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_resnet50(arguments: argparse.Namespace) -> int:
     """Predict privately with ResNet50.
 
     Shares ResNet50's weights and a picture among three workers, predicts without any worker
@@ -83,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     import numpy as np
 
-    from tfe_bench.benchmarks import judged
+    from tfe_bench.benchmarks import error_metrics
     from tfe_bench.cluster import profiles
     from tfe_bench.models import execute, images, zoo
     from tfe_bench.models.agreement import compare_outputs
@@ -106,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{'' if folder is not None else ' and no --data-dir'}."
         )
     check_range("--seed", arguments.seed, 0)
-    tokens = _tokens(arguments, entry)
+    tokens = _choose_text_length(arguments, entry)
     transformer = entry.name in transformers.SIZES
     how = arguments.activations or ("series" if transformer else "exact")
     bits = arguments.fractional_bits
@@ -114,23 +116,23 @@ def run(arguments: argparse.Namespace) -> int:
     check_activations(how)
     network = profiles.get_profile(arguments.profile).plan
     common.check_run_options(arguments)
-    digits = None if folder is None else _digits(folder, arguments, entry, batch)
+    digits = None if folder is None else _load_digits(folder, arguments, entry, batch)
     if digits is None:
-        given, shown = _made_up(arguments, entry, batch, tokens)
+        given, shown = _generate_inputs(arguments, entry, batch, tokens)
     else:
         test = digits.test_images[:batch, :, :, None]
         given, shown = images.prepare_pixels(test, entry.preprocessing), "MNIST test"
     with common.progress_bar(arguments) as bar:
-        bar.say("building the model")
+        bar.show_text("building the model")
         built = zoo.build(arguments.model, arguments.weights, arguments.seed, tokens)
         samples = zoo.samples(entry, arguments.seed, tokens=tokens)
         if digits is not None:
             public = digits.train_images[:64, :, :, None]
             samples = images.prepare_pixels(public, entry.preprocessing)
         if digits is not None and epochs:
-            bar.say("training")
+            bar.show_text("training")
             built = training.train_network(built, digits, epochs, arguments.seed)
-        bar.say("converting the model")
+        bar.show_text("converting the model")
         plain = np.asarray(built.keras(given, training=False), np.float64)
         private = convert(built.keras, samples, activations=how, fractional_bits=bits)
         weights = built.weights
@@ -139,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         asked = private.parameters(arguments.profile, at_once, arguments.check_range)
         parameters = {**asked, **common.harness_parameters(arguments), "warm_up": 1}
         inputs = {**private.shared_weights(), **private.shared_inputs(given)}
-        bar.say("starting the workers")
+        bar.show_text("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("predict", parameters, inputs, bar.update)
     outputs = private.decode(result)
@@ -155,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
-    told = common.Outcome(
+    told = common.JobOutcome(
         {
             "model": entry.title,
             "weights": weights,
@@ -163,7 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
             "batch": batch,
             **({"tokens": tokens, "texts": shown} if entry.is_text else {"images": shown}),
             **({"activations": how} if how != "exact" else {}),
-            **common.range_check(
+            **common.describe_range_check(
                 asked["check_range"],
                 lambda on: [execute.tune_prediction(private.plan, network, part, on)],
             ),
@@ -179,21 +181,21 @@ def run(arguments: argparse.Namespace) -> int:
             "samples": found.samples,
             **labeled,
         },
-        error=judged.as_json(judged.RANGE, found.relative_error),
+        error=error_metrics.error_to_json(error_metrics.RANGE, found.relative_error),
     )
-    return common.report(entry.name, arguments, cluster, result, told)
+    return common.report_result(entry.name, arguments, cluster, result, told)
 
 
-def infer(arguments: argparse.Namespace) -> int:
+def run_infer(arguments: argparse.Namespace) -> int:
     """Predict privately with another model of the zoo.
 
     As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, one of the MNIST networks
     network-a, network-b, network-c, network-d, or a transformer: bert-tiny, bert-base, vit-b16.
     """
-    return run(arguments)
+    return run_resnet50(arguments)
 
 
-def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:
+def _load_digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:
     """MNIST, if that is what the network takes."""
     from tfe_bench.models import mnist
 
@@ -205,7 +207,7 @@ def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: in
     return found
 
 
-def _tokens(arguments: argparse.Namespace, entry: Entry) -> int:
+def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
     """The length of a text."""
     from tfe_bench.models.zoo import catalogue
 
@@ -219,7 +221,7 @@ def _tokens(arguments: argparse.Namespace, entry: Entry) -> int:
     return tokens
 
 
-def _made_up(
+def _generate_inputs(
     arguments: argparse.Namespace, entry: Entry, batch: int, tokens: int
 ) -> tuple[Any, str]:
     """The prepared inputs, and what the record says of them."""
@@ -241,4 +243,7 @@ def _made_up(
     return np.concatenate(rows), ", ".join(words)
 
 
-COMMANDS = {"resnet50": (_resnet50_options, run), "infer": (_infer_options, infer)}
+COMMANDS = {
+    "resnet50": (_add_resnet50_options, run_resnet50),
+    "infer": (_add_infer_options, run_infer),
+}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, keeping
+from tfe_bench.cli import common, stored_objects
 from tfe_bench.cli.data import files
 from tfe_bench.errors import DataError, UsageError
 
@@ -25,75 +25,75 @@ _SHOWN = 5
 _NUMBERS = 10
 
 
-def _deploy_options(p: argparse.ArgumentParser) -> None:
+def _add_deploy_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model", metavar="MODEL", help="a .keras file, or a name of the zoo, as resnet50"
     )
-    common.option(p, "--name NAME", "letters, digits, - and _", required=True)
-    common.option(
+    common.add_option(p, "--name NAME", "letters, digits, - and _", required=True)
+    common.add_option(
         p,
         "--allow CLIENT",
         "a client that may use it besides its owner, * for all; may be repeated",
         action="append",
         default=[],
     )
-    common.option(p, "--replace", "replace what has this name")
-    common.option(
+    common.add_option(p, "--replace", "replace what has this name")
+    common.add_option(
         p,
         "--samples FILE",
         "a few public inputs (.npy, [n, ...], or .npz of them by name) from which ranges are taken",
     )
-    common.option(
+    common.add_option(
         p, "--tokens N", "length of texts, of a model that leaves it open (zoo: 128)", type=int
     )
-    common.option(
+    common.add_option(
         p,
         "--preprocessing WAY",
         "how pictures are prepared for it: caffe (ResNet50, VGG19), tf (ResNet50V2, "
         "MobileNetV2), torch (DenseNet121), unit (0 to 1) or none",
     )
-    common.option(
+    common.add_option(
         p,
         "--weights W",
         "of a model of the zoo: imagenet, a path, or seeded (default)",
         default="seeded",
     )
-    common.option(
+    common.add_option(
         p,
         "--activations HOW",
         "exact (default), or series: off by up to 2^-10, for a quarter of the bytes",
         default="exact",
     )
-    keeping.add_options(p, "models")
+    stored_objects.add_service_options(p, "models")
 
 
-def _predict_options(p: argparse.ArgumentParser) -> None:
+def _add_predict_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
     )
-    common.add_images(p)
-    common.option(
+    common.add_image_option(p)
+    common.add_option(
         p,
         "--input FILE",
         "numbers instead: a table by its columns' names (.csv), an array (.npy, [n, ...]), or "
         "arrays by the inputs' names (.npz)",
     )
-    common.option(p, "--preprocessing WAY", "of pictures, if the model's owner did not say")
-    common.option(p, "--batch N", "samples at a time (default 32)", type=int)
-    common.option(p, "--output FILE", "write the outputs (.csv or .npy)")
+    common.add_option(p, "--preprocessing WAY", "of pictures, if the model's owner did not say")
+    common.add_option(p, "--batch N", "samples at a time (default 32)", type=int)
+    common.add_option(p, "--output FILE", "write the outputs (.csv or .npy)")
     common.add_check_range(p)
-    keeping.add_options(p, "models")
+    stored_objects.add_service_options(p, "models")
 
 
-def _models_options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--remove NAME", "remove one of this client's instead")
-    keeping.add_options(p, "models")
+def _add_models_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--remove NAME", "remove one of this client's instead")
+    stored_objects.add_service_options(p, "models")
 
 
 # ---- deploy
 
 
-def deploy(arguments: argparse.Namespace) -> int:
+def run_deploy(arguments: argparse.Namespace) -> int:
     """Have three workers keep a Keras model's shares.
 
     Converts a Keras model, shares its weights among three workers and has them keep these under
@@ -107,14 +107,14 @@ def deploy(arguments: argparse.Namespace) -> int:
     check_name(arguments.name)
     check_clients(arguments.allow)
     model = arguments.model if arguments.model.endswith(".keras") else None
-    files.check_there(model, arguments.samples)
+    files.check_files_exist(model, arguments.samples)
     with common.progress_bar(arguments) as bar:
         if arguments.cluster is not None and not arguments.replace:
-            with keeping.open_service(arguments, bar) as cluster:  # before what takes long
-                _check_new(cluster, arguments.name)
-        bar.say("converting the model")
-        private, way, source, table = _converted(arguments)
-        with keeping.open_service(arguments, bar) as cluster:
+            with stored_objects.open_service(arguments, bar) as cluster:  # before what takes long
+                _check_new_name(cluster, arguments.name)
+        bar.show_text("converting the model")
+        private, way, source, table = _convert_model(arguments)
+        with stored_objects.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             service.deploy(
                 *(cluster, private, arguments.name, arguments.allow, arguments.replace),
@@ -136,7 +136,7 @@ def deploy(arguments: argparse.Namespace) -> int:
         print(json.dumps(told))
         return 0
     print(f"{arguments.name}: {private.graph.weight_count:,} weights shared in {seconds:.1f} s")
-    print(f"may be used by {keeping.allowed(arguments.allow)}")
+    print(f"may be used by {stored_objects.describe_clients(arguments.allow)}")
     if not private.calibrated:
         print("ranges: assumed, |v| < 2^14 in every layer; --samples FILE takes them from inputs")
     if private.rescaled:
@@ -144,7 +144,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_new(cluster: Any, name: str) -> None:
+def _check_new_name(cluster: Any, name: str) -> None:
     for row in cluster.stored():
         if row["name"] == name and row["owner"] == cluster.identity:
             raise UsageError(
@@ -153,7 +153,7 @@ def _check_new(cluster: Any, name: str) -> None:
             )
 
 
-def _converted(
+def _convert_model(
     arguments: argparse.Namespace,
 ) -> tuple[PrivateModel, str | None, str, Table | None]:
     """The model of the command line, its preprocessing, where its weights come from, its table."""
@@ -162,7 +162,7 @@ def _converted(
 
     way = arguments.preprocessing
     how = {"activations": arguments.activations}
-    samples = None if arguments.samples is None else _numbers(arguments.samples)
+    samples = None if arguments.samples is None else _read_arrays(arguments.samples)
     table = None
     if arguments.model in zoo.list_models():
         entry = zoo.find_model(arguments.model)
@@ -190,7 +190,7 @@ def _converted(
     return private, way, source, table
 
 
-def _numbers(path: Path) -> Any:
+def _read_arrays(path: Path) -> Any:
     """An array of reals with a batch; of a .npz file arrays by name.
 
     Raises:
@@ -217,7 +217,7 @@ def _numbers(path: Path) -> Any:
 # ---- predict
 
 
-def predict(arguments: argparse.Namespace) -> int:
+def run_predict(arguments: argparse.Namespace) -> int:
     """Ask three workers for a private prediction.
 
     Shares a picture or numbers among three workers that keep a model, and puts the result
@@ -235,14 +235,17 @@ def predict(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         common.check_output(arguments.output, (".csv", ".npy"), "The outputs")
     model_file = arguments.name if arguments.name.endswith(".keras") else None
-    files.check_there(model_file, arguments.input, *arguments.image)
-    own = _own(arguments) if arguments.name.endswith(".keras") else None
-    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    files.check_files_exist(model_file, arguments.input, *arguments.image)
+    own = _load_local_model(arguments) if arguments.name.endswith(".keras") else None
+    with (
+        common.progress_bar(arguments) as bar,
+        stored_objects.open_service(arguments, bar) as cluster,
+    ):
         model = own or service.find(cluster, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
-        bar.say("preparing the inputs")
-        inputs, notes = _inputs(arguments, model)
+        bar.show_text("preparing the inputs")
+        inputs, notes = _read_inputs(arguments, model)
         started = time.perf_counter()
         outputs, result = service.predict(
             cluster,
@@ -267,11 +270,11 @@ def predict(arguments: argparse.Namespace) -> int:
     labels: list[str] = list(outputs) if isinstance(outputs, dict) else []
     several: Any = [outputs[name] for name in labels] if labels else outputs
     several = several if isinstance(several, list) else [several]
-    header, rows = _told(model, several[0])
+    header, rows = _output_table(model, several[0])
     if arguments.output is not None and arguments.input is not None:
-        header, rows = _beside(arguments.input, model, header, rows)
+        header, rows = _join_unused_columns(arguments.input, model, header, rows)
     if arguments.output is not None:
-        _write(arguments.output, several, header, rows)
+        _write_outputs(arguments.output, several, header, rows)
     if arguments.json:
         shown: Any = None if arguments.output is not None else [y.tolist() for y in several]
         if labels and shown:
@@ -279,7 +282,7 @@ def predict(arguments: argparse.Namespace) -> int:
         print(json.dumps({**told, "images": names, "outputs": shown}))
         return 0
     for i, row in enumerate(several[0] if arguments.output is None else ()):
-        said = _best(row) if names else _numbered(row)
+        said = _format_largest(row) if names else _format_outputs(row)
         if model.table is not None:
             pairs = zip(header, rows[i], strict=True)
             said = "  ".join(f"{h} {v if isinstance(v, str) else f'{v:.6g}'}" for h, v in pairs)
@@ -297,7 +300,7 @@ def predict(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Own:
+class _LocalModel:
     """A model of a file, as `Deployed` is one that workers keep."""
 
     name: str
@@ -306,15 +309,17 @@ class _Own:
     preprocessing: str | None = None
 
 
-def _own(arguments: argparse.Namespace) -> _Own:
+def _load_local_model(arguments: argparse.Namespace) -> _LocalModel:
     from tfe_bench.models import tables
     from tfe_bench.models.private import convert
 
     path = Path(arguments.name)
-    return _Own(path.name, convert(path), tables.load_table(path))
+    return _LocalModel(path.name, convert(path), tables.load_table(path))
 
 
-def _inputs(arguments: argparse.Namespace, model: DeployedModel | _Own) -> tuple[Any, list[str]]:
+def _read_inputs(
+    arguments: argparse.Namespace, model: DeployedModel | _LocalModel
+) -> tuple[Any, list[str]]:
     """What the model is asked about, and what is to be said of it."""
     import numpy as np
 
@@ -322,8 +327,8 @@ def _inputs(arguments: argparse.Namespace, model: DeployedModel | _Own) -> tuple
 
     if arguments.input is not None:
         if arguments.input.suffix.lower() == ".csv":
-            return _columns(arguments.input, model)
-        return _numbers(arguments.input), []
+            return _read_table_inputs(arguments.input, model)
+        return _read_arrays(arguments.input), []
     way = arguments.preprocessing or model.preprocessing
     shapes = list(model.private.graph.inputs.values())
     if len(shapes) != 1:
@@ -338,7 +343,7 @@ def _inputs(arguments: argparse.Namespace, model: DeployedModel | _Own) -> tuple
     ), []
 
 
-def _columns(path: Path, model: DeployedModel | _Own) -> tuple[Any, list[str]]:
+def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[Any, list[str]]:
     """A table's columns as the model takes them, by name."""
     from tfe_bench.models import csv_file
 
@@ -352,7 +357,7 @@ def _columns(path: Path, model: DeployedModel | _Own) -> tuple[Any, list[str]]:
     graph = model.private.graph
     shapes = [s[:-1] if name in graph.tokens else s for name, s in graph.inputs.items()]
     if len(shapes) > 1 and all(shape == (1,) for shape in shapes):
-        return _by_input(path, names, lines, graph)
+        return _split_by_input(path, names, lines, graph)
     if shapes != [(len(names),)]:
         raise UsageError(
             f"{model.name!r} has no names of columns, and takes {' and '.join(map(str, shapes))} "
@@ -364,7 +369,9 @@ def _columns(path: Path, model: DeployedModel | _Own) -> tuple[Any, list[str]]:
     return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
 
 
-def _by_input(path: Path, names: list[str], lines: Any, graph: Graph) -> tuple[Any, list[str]]:
+def _split_by_input(
+    path: Path, names: list[str], lines: Any, graph: Graph
+) -> tuple[Any, list[str]]:
     """Columns by the names of a model's inputs, each of one number a row."""
     from tfe_bench.models import csv_file
 
@@ -385,7 +392,9 @@ def _by_input(path: Path, names: list[str], lines: Any, graph: Graph) -> tuple[A
     return found, [f"left out what the model does not take: {', '.join(ignored)}"][: len(ignored)]
 
 
-def _told(model: DeployedModel | _Own, outputs: Any) -> tuple[list[str], list[list[Any]]]:
+def _output_table(
+    model: DeployedModel | _LocalModel, outputs: Any
+) -> tuple[list[str], list[list[Any]]]:
     """Outputs as a table: names, and a line for each row."""
     table = model.table
     if table is None:
@@ -401,8 +410,8 @@ def _told(model: DeployedModel | _Own, outputs: Any) -> tuple[list[str], list[li
     return [label, *(f"probability_{name}" for name in known)], rows
 
 
-def _beside(
-    path: Path, model: DeployedModel | _Own, header: list[str], rows: list[list[Any]]
+def _join_unused_columns(
+    path: Path, model: DeployedModel | _LocalModel, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
     """Predictions behind the columns that the model does not take, such as the id of a row."""
     from tfe_bench.models import csv_file
@@ -418,22 +427,24 @@ def _beside(
     return [*others, *header], [[*a, *b] for a, b in zip(cells, rows, strict=True)]
 
 
-def _best(row: Any) -> str:
+def _format_largest(row: Any) -> str:
     """The largest outputs by their index."""
     flat = row.reshape(-1)
     order = sorted(range(flat.size), key=lambda i: -flat[i])[:_SHOWN]
     return "  ".join(f"{i} ({flat[i]:.4g})" for i in order)
 
 
-def _numbered(row: Any) -> str:
+def _format_outputs(row: Any) -> str:
     """The outputs in order, and of many the first ones and the largest."""
     flat = row.reshape(-1)
     said = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
-    more = f"  ... of {flat.size}; largest: {_best(row)}" if flat.size > _NUMBERS else ""
+    more = f"  ... of {flat.size}; largest: {_format_largest(row)}" if flat.size > _NUMBERS else ""
     return said + more
 
 
-def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]) -> None:
+def _write_outputs(
+    path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]
+) -> None:
     import csv
     import io
 
@@ -454,21 +465,24 @@ def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[An
 # ---- models
 
 
-def models(arguments: argparse.Namespace) -> int:
+def run_models(arguments: argparse.Namespace) -> int:
     """The deployed models that this client may use.
 
     Lists the models that three workers keep, as far as this client may use them.
     """
     from tfe_bench.models import service
 
-    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with (
+        common.progress_bar(arguments) as bar,
+        stored_objects.open_service(arguments, bar) as cluster,
+    ):
         if arguments.remove is not None:
             service.undeploy(cluster, arguments.remove)
             rows = None
         else:
             rows = service.list_deployed(cluster)
     if rows is None:
-        return keeping.tell_removed(arguments)
+        return stored_objects.report_removed(arguments)
     columns = {
         "inputs": lambda row: (
             "(of another version: deploy it again)"
@@ -478,10 +492,12 @@ def models(arguments: argparse.Namespace) -> int:
         "weights": lambda row: "" if row["parameters"] is None else f"{row['parameters']:,}",
         "pictures": lambda row: row["preprocessing"] or "",
     }
-    return keeping.tell_list(arguments, [_facts(model) for model in rows], "model", columns)
+    return stored_objects.print_list(
+        arguments, [_model_facts(model) for model in rows], "model", columns
+    )
 
 
-def _facts(model: DeployedModel) -> dict[str, Any]:
+def _model_facts(model: DeployedModel) -> dict[str, Any]:
     """The row of a model; inputs and parameters are None where this version cannot read it."""
     inputs: dict[str, list[int]] | None = None
     parameters: int | None = None
@@ -490,7 +506,7 @@ def _facts(model: DeployedModel) -> dict[str, Any]:
         inputs = {name: list(shape) for name, shape in graph.inputs.items()}
         parameters = graph.weight_count
     return {
-        **keeping.facts(model),
+        **stored_objects.common_facts(model),
         "inputs": inputs,
         "parameters": parameters,
         "preprocessing": model.preprocessing,
@@ -498,7 +514,7 @@ def _facts(model: DeployedModel) -> dict[str, Any]:
 
 
 COMMANDS = {
-    "deploy": (_deploy_options, deploy),
-    "predict": (_predict_options, predict),
-    "models": (_models_options, models),
+    "deploy": (_add_deploy_options, run_deploy),
+    "predict": (_add_predict_options, run_predict),
+    "models": (_add_models_options, run_models),
 }

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--n N", "generate N keys (default 1024)", type=int)
+def _add_sort_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--n N", "generate N keys (default 1024)", type=int)
     p.add_argument(
         "--kind",
         default="int64",
@@ -29,22 +29,22 @@ def _options(p: argparse.ArgumentParser) -> None:
         help="which keys to generate (default: int64, full range)",
     )
     p.add_argument("--seed", type=int, default=1, help="of the generated keys (default 1)")
-    common.option(
+    common.add_option(
         p,
         "--input FILE",
         "sort a .csv or .npy file instead; each row of a 2-D .npy by itself, unless --column",
     )
-    common.option(p, "--column C", "which column of it: a name or a 0-based index")
-    common.option(p, "--payload C,C", "other columns of any kind that move with the keys")
-    common.add_output(p)
-    common.option(p, "--algorithm NAME", ", ".join(ALGORITHMS), default="auto")
+    common.add_option(p, "--column C", "which column of it: a name or a 0-based index")
+    common.add_option(p, "--payload C,C", "other columns of any kind that move with the keys")
+    common.add_output_option(p)
+    common.add_option(p, "--algorithm NAME", ", ".join(ALGORITHMS), default="auto")
     common.add_plan_option(p, "auto and quick plan")
-    common.option(p, "--descending", "largest first")
+    common.add_option(p, "--descending", "largest first")
     common.add_run_options(p, takes_files=True)
 
 
 @dataclass(frozen=True)
-class _Work:
+class _SortWork:
     """What is to be sorted.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Work:
     source: str
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_sort(arguments: argparse.Namespace) -> int:
     """Sort private keys.
 
     Shares keys among three workers, sorts them without any worker seeing them, checks the
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.plan_for = common.planned_network(arguments)
     if arguments.output:
         results.check_result_path(arguments.output)
-    work = _generated(arguments) if arguments.input is None else _work_of_file(arguments)
+    work = _generate_work(arguments) if arguments.input is None else _work_of_file(arguments)
     inputs = {"keys": PrivateInput(work.keys, 0)}
     parameters = {
         "algorithm": arguments.algorithm,
@@ -96,25 +96,25 @@ def run(arguments: argparse.Namespace) -> int:
     if "warm_up" in parameters:
         shown["warm_up"] = 0
 
-    def judge(result: JobResult) -> common.Outcome:
-        correct = _check(work, arguments.descending, result)
+    def judge_result(result: JobResult) -> common.JobOutcome:
+        correct = _is_sorted_correctly(work, arguments.descending, result)
         if arguments.output and correct:
-            _write(arguments.output, work, result)
+            _write_sorted(arguments.output, work, result)
         elif arguments.output:
             print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
         written = arguments.output if correct else None
         asked = arguments.input is None or arguments.repeat is not None or written is None
         error = 0.0 if correct else None
-        return common.Outcome(shown, correct, error, 0, written=written, figures=asked)
+        return common.JobOutcome(shown, correct, error, 0, written=written, figures=asked)
 
-    return common.perform(arguments, "sort", ("sort", parameters, inputs), judge)
+    return common.run_and_report(arguments, "sort", ("sort", parameters, inputs), judge_result)
 
 
-def _generated(arguments: argparse.Namespace) -> _Work:
+def _generate_work(arguments: argparse.Namespace) -> _SortWork:
     from tfe_bench.benchmarks import keys
     from tfe_bench.cluster.policy import DEFAULT_MAX_ELEMENTS
 
-    common.check_together(arguments, "input", "column", "payload")
+    common.check_dependent_options(arguments, "input", "column", "payload")
     n = 1024 if arguments.n is None else arguments.n
     check_range("--n", n, 1)
     if n > DEFAULT_MAX_ELEMENTS and arguments.cluster is None:
@@ -122,16 +122,16 @@ def _generated(arguments: argparse.Namespace) -> _Work:
             f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."
         )
     try:
-        values = keys.generate(n, arguments.seed, arguments.kind)
+        values = keys.generate_keys(n, arguments.seed, arguments.kind)
     except (MemoryError, OverflowError, ValueError):
         raise UsageError(
             f"--n is more keys than this machine's memory holds. Received: {n}."
         ) from None
     source = f"{arguments.kind}, seed {arguments.seed}"
-    return _Work(keys.ordered(values), values.dtype.name, {"key": values}, source)
+    return _SortWork(keys.to_ordered_integers(values), values.dtype.name, {"key": values}, source)
 
 
-def _work_of_file(arguments: argparse.Namespace) -> _Work:
+def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
     from tfe_bench.benchmarks import keys
     from tfe_bench.cli.data import columns, results
 
@@ -139,7 +139,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _Work:
         raise UsageError("--n and --input exclude each other. Received: both.")
     others = [c.strip() for c in arguments.payload.split(",")] if arguments.payload else []
     numbers = arguments.output is not None and arguments.output.suffix.lower() == ".npy"
-    column, payload = columns.load_with(arguments.input, arguments.column, others, numbers)
+    column, payload = columns.load_with_others(arguments.input, arguments.column, others, numbers)
     cells = {column.name: column.cells, **payload}
     if numbers:
         results.check_one_type(cells)
@@ -157,10 +157,12 @@ def _work_of_file(arguments: argparse.Namespace) -> _Work:
             file=sys.stderr,
         )
     values = column.values
-    return _Work(keys.ordered(values), values.dtype.name, cells, arguments.input.name)
+    return _SortWork(
+        keys.to_ordered_integers(values), values.dtype.name, cells, arguments.input.name
+    )
 
 
-def _check(work: _Work, descending: bool, result: JobResult) -> bool:
+def _is_sorted_correctly(work: _SortWork, descending: bool, result: JobResult) -> bool:
     """Against numpy's stable sort: keys and positions."""
     import numpy as np
 
@@ -172,7 +174,7 @@ def _check(work: _Work, descending: bool, result: JobResult) -> bool:
     )
 
 
-def _write(path: Path, work: _Work, result: JobResult) -> None:
+def _write_sorted(path: Path, work: _SortWork, result: JobResult) -> None:
     """The columns in the order that the workers found."""
     import numpy as np
 
@@ -180,12 +182,12 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
 
     order = result.outputs["indices"]
 
-    def moved(cells: Cells) -> Cells:
+    def take_in_order(cells: Cells) -> Cells:
         if isinstance(cells, list):
             return [cells[i] for i in order]
         return np.take_along_axis(cells, order, -1)
 
-    table = {name: moved(cells) for name, cells in work.columns.items()}
+    table = {name: take_in_order(cells) for name, cells in work.columns.items()}
     if len(table) > 1:
         results.write_table(path, table)
     else:
@@ -193,4 +195,4 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
         results.write_result(path, keys, name)
 
 
-COMMANDS = {"sort": (_options, run)}
+COMMANDS = {"sort": (_add_sort_options, run_sort)}

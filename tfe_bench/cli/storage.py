@@ -28,44 +28,46 @@ _MOST_BANDWIDTHS = 64
 _DEGREES = (8192, 16384)
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--device NAME", "csd, fpga, fpga-ssd, or a profile (FILE.toml)")
-    common.option(
+def _add_storage_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--device NAME", "csd, fpga, fpga-ssd, or a profile (FILE.toml)")
+    common.add_option(
         p,
         "--model NAME",
         "published (default), measured (the CNN of `homomorphic`, with what its operations cost "
         "on this machine), or layers (FILE.toml)",
     )
-    common.option(
+    common.add_option(
         p,
         "--degree N",
         "of the ring, for costs that are measured: 8192 (default) or 16384",
         type=int,
         default=8192,
     )
-    common.option(p, "--devices N", "how many share the host's lanes (default 1)", type=int)
-    common.option(p, "--clients N", "each with keys of its own (default: as devices)", type=int)
-    common.option(p, "--requests N", "inferences in all (default: 8 for each device)", type=int)
-    common.option(
+    common.add_option(p, "--devices N", "how many share the host's lanes (default 1)", type=int)
+    common.add_option(p, "--clients N", "each with keys of its own (default: as devices)", type=int)
+    common.add_option(p, "--requests N", "inferences in all (default: 8 for each device)", type=int)
+    common.add_option(
         p,
         "--arrivals R",
         "inferences that are asked for in a second, at random (default: each client asks for its "
         "next one when it has the last)",
         type=float,
     )
-    common.option(p, "--bandwidth G,G", "of the storage, in GB/s; one line of the table for each")
-    common.option(p, "--no-affinity", "let clients' keys not decide which device computes")
+    common.add_option(
+        p, "--bandwidth G,G", "of the storage, in GB/s; one line of the table for each"
+    )
+    common.add_option(p, "--no-affinity", "let clients' keys not decide which device computes")
     p.add_argument("--seed", type=int, default=1, help="of random arrivals (default 1)")
-    common.option(
+    common.add_option(
         p,
         "--validate",
         "run the CNN here, its weights read at 0.05 to 8 GB/s (or at those of --bandwidth), and "
         "compare with the prediction",
     )
-    technology.add_options(p)
+    technology.add_technology_options(p)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_storage(arguments: argparse.Namespace) -> int:
     """Project homomorphic inference on storage devices.
 
     Without options: the published tables of a computational storage device, cell by cell. With a
@@ -73,11 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     events; and the bandwidth at which storage breaks even. With --validate: how
     well that predicts a real run.
     """
-    technology.check_options(arguments)
+    technology.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0)
     if arguments.degree not in _DEGREES:
         raise UsageError(f"--degree is 8192 or 16384. Received: {arguments.degree}.")
-    rates = _rates(arguments.bandwidth)
+    rates = _parse_bandwidths(arguments.bandwidth)
     asked = arguments.no_affinity or any(
         getattr(arguments, name) is not None for name in _PROJECTED
     )
@@ -88,11 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
                 "--validate runs the CNN on this machine: of the options it takes --bandwidth, "
                 f"--degree and --repeat. Received: --{(given or ['no-affinity'])[0]}."
             )
-        return _validate(arguments, rates)
-    return _project(arguments, rates) if asked else _published(arguments)
+        return _validate_model(arguments, rates)
+    return _project_devices(arguments, rates) if asked else _print_published(arguments)
 
 
-def _rates(text: str | None) -> list[float | None]:
+def _parse_bandwidths(text: str | None) -> list[float | None]:
     """The bandwidths of --bandwidth.
 
     Raises:
@@ -115,7 +117,7 @@ def _rates(text: str | None) -> list[float | None]:
     return found
 
 
-def _published(arguments: argparse.Namespace) -> int:
+def _print_published(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.storage import projections
 
     measured = projections.published_tables()
@@ -124,9 +126,9 @@ def _published(arguments: argparse.Namespace) -> int:
         "device": lambda m: m.parameters["configuration"],
         "n": lambda m: str(m.parameters["devices"]),
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
-        "published": lambda m: _milliseconds(m, "published_seconds", "empty"),
-        "ours": lambda m: _milliseconds(m, "latency_seconds"),
-        "simulated": lambda m: _milliseconds(m, "simulated_seconds"),
+        "published": lambda m: _format_milliseconds(m, "published_seconds", "empty"),
+        "ours": lambda m: _format_milliseconds(m, "latency_seconds"),
+        "simulated": lambda m: _format_milliseconds(m, "simulated_seconds"),
         "off by": lambda m: (
             f"{100 * m.figures['difference']:+.2f} %" if "difference" in m.figures else "-"
         ),
@@ -135,34 +137,34 @@ def _published(arguments: argparse.Namespace) -> int:
         f"The largest difference is {100 * worst:.2f} %. Modeled: three layers that are read in "
         "the order of use while earlier ones compute.",
     ]
-    return technology.tell(
+    return technology.report_measurements(
         arguments, measured, "One inference of the published CNN, in ms", columns, notes
     )
 
 
-def _milliseconds(m: Measurement, name: str, absent: str = "-") -> str:
+def _format_milliseconds(m: Measurement, name: str, absent: str = "-") -> str:
     value = m.figures.get(name)
     return absent if value is None else f"{1000 * value:,.0f}"
 
 
-def _project(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
     from tfe_bench.benchmarks.technologies.storage import device as devices
     from tfe_bench.benchmarks.technologies.storage import model as models
     from tfe_bench.benchmarks.technologies.storage import projections, published, simulation
 
     device = devices.load(arguments.device or "csd")
     name = arguments.model or "published"
-    load = _load(arguments)
+    load = _parse_load(arguments)
     processor = published.PROCESSOR_SECONDS if name == "published" else None
     with common.progress_bar(arguments) as bar:
-        bar.say("measuring what operations cost")
+        bar.show_text("measuring what operations cost")
         if name == "measured":
             from tfe_bench.benchmarks.technologies.storage import measured as own
 
             model = own.cnn(arguments.degree)
         else:
             model = models.load(name)
-        costs = _costs(arguments, model, device)
+        costs = _measure_costs(arguments, model, device)
     if costs is not None:
         processor = models.processor_seconds(model, costs)
     measured = []
@@ -172,18 +174,20 @@ def _project(arguments: argparse.Namespace, rates: Sequence[float | None]) -> in
         measured.append(projections.projected(faster, model, load, costs, processor))
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:.3g}",
-        "alone, ms": lambda m: _milliseconds(m, "latency_seconds"),
-        "median, ms": lambda m: _milliseconds(m, "median_seconds"),
-        "p95, ms": lambda m: _milliseconds(m, "p95_seconds"),
+        "alone, ms": lambda m: _format_milliseconds(m, "latency_seconds"),
+        "median, ms": lambda m: _format_milliseconds(m, "median_seconds"),
+        "p95, ms": lambda m: _format_milliseconds(m, "p95_seconds"),
         "per second": lambda m: f"{m.figures['throughput_per_second']:.3g}",
         "computing": lambda m: f"{100 * m.figures['computing']:.0f} %",
         "keys there": lambda m: f"{m.figures['key_hits']} of {m.parameters['requests']}",
     }
     title = f"{model.name} on {load.devices} x {device.name}, {load.clients} clients, modeled"
-    return technology.tell(arguments, measured, title, columns, _break_even(measured[0]))
+    return technology.report_measurements(
+        arguments, measured, title, columns, _describe_break_even(measured[0])
+    )
 
 
-def _costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
+def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
     """Costs of this machine, where a model asks for some that the device does not tell."""
     from tfe_bench.benchmarks.technologies.storage.model import needed
 
@@ -195,7 +199,7 @@ def _costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs
     return measured.costs(arguments.degree, max(wanted))
 
 
-def _validate(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+def _validate_model(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
     from tfe_bench.benchmarks.technologies.storage import validation
 
     asked = [rate for rate in rates if rate is not None] or validation.RATES
@@ -205,9 +209,9 @@ def _validate(arguments: argparse.Namespace, rates: Sequence[float | None]) -> i
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
         "reached": lambda m: f"{m.figures['reached_gigabytes_per_second']:.3g}",
         "measured, ms": lambda m: f"{1000 * m.seconds.median:,.0f}" if m.seconds else "-",
-        "predicted": lambda m: _milliseconds(m, "predicted_seconds"),
+        "predicted": lambda m: _format_milliseconds(m, "predicted_seconds"),
         "off by": lambda m: f"{100 * m.figures['difference']:+.1f} %",
-        "from costs": lambda m: _milliseconds(m, "predicted_from_costs_seconds"),
+        "from costs": lambda m: _format_milliseconds(m, "predicted_from_costs_seconds"),
         "off by ": lambda m: f"{100 * m.figures['difference_from_costs']:+.1f} %",
     }
     title = f"The CNN under CKKS, N = {arguments.degree}, its weights read from a file"
@@ -216,10 +220,10 @@ def _validate(arguments: argparse.Namespace, rates: Sequence[float | None]) -> i
         "layer by layer, from counts of operations times what each costs. The file is in the page "
         "cache: a token bucket sets the rate.",
     ]
-    return technology.tell(arguments, measured, title, columns, notes)
+    return technology.report_measurements(arguments, measured, title, columns, notes)
 
 
-def _load(arguments: argparse.Namespace) -> Load:
+def _parse_load(arguments: argparse.Namespace) -> Load:
     from tfe_bench.benchmarks.technologies.storage.simulation import Load
 
     devices = 1 if arguments.devices is None else arguments.devices
@@ -236,7 +240,7 @@ def _load(arguments: argparse.Namespace) -> Load:
     )
 
 
-def _break_even(m: Measurement) -> list[str]:
+def _describe_break_even(m: Measurement) -> list[str]:
     """What bandwidth is needed, in words."""
     figures, notes = m.figures, []
     if (hidden := figures.get("hidden_bytes_per_second")) is not None:
@@ -257,4 +261,4 @@ def _break_even(m: Measurement) -> list[str]:
     return notes
 
 
-COMMANDS = {"storage": (_options, run)}
+COMMANDS = {"storage": (_add_storage_options, run_storage)}

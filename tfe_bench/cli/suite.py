@@ -30,25 +30,25 @@ _USUAL = {"paper": "lan,wan"}
 _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_suite_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "suite", metavar="SUITE", help="paper (the published table), ops, tables or models"
     )
-    common.option(
+    common.add_option(
         p,
         "--profiles P,P",
         "network profiles (default: lan,wan for paper, else local, also with --cluster)",
     )
-    common.option(p, "--output DIR", "folder (default suite-SUITE)", "--out", dest="out")
-    common.option(p, "--only NAME,NAME", "rows of these names, e.g. sort,max")
-    common.option(p, "--quick", "small sizes")
-    common.option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
-    common.option(p, "--data-dir FOLDER", "MNIST's four IDX files, for training")
+    common.add_option(p, "--output DIR", "folder (default suite-SUITE)", "--out", dest="out")
+    common.add_option(p, "--only NAME,NAME", "rows of these names, e.g. sort,max")
+    common.add_option(p, "--quick", "small sizes")
+    common.add_option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
+    common.add_option(p, "--data-dir FOLDER", "MNIST's four IDX files, for training")
     common.add_cluster_options(p, "run on these three hosts")
-    common.option(p, "--json", "print the records, one a line")
+    common.add_option(p, "--json", "print the records, one a line")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_suite(arguments: argparse.Namespace) -> int:
     """Run the published table's rows, or all operations, and keep the records.
 
     Runs the rows of a suite one after the other and appends one record for each row and profile
@@ -62,24 +62,24 @@ def run(arguments: argparse.Namespace) -> int:
     usual = "local" if arguments.cluster else _USUAL.get(arguments.suite, "local")
     tasks = [
         suite.Task(row, profile)
-        for profile in _profiles(arguments.profiles or usual)
-        for row in suite.rows(arguments.suite, arguments.quick, arguments.only)
+        for profile in _parse_profiles(arguments.profiles or usual)
+        for row in suite.suite_rows(arguments.suite, arguments.quick, arguments.only)
         if row.profiles is None or profile in row.profiles
     ]
-    runner = _Runner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
+    runner = _SuiteRunner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
     runner.leave_out_without_data()
     try:
         with common.progress_bar(arguments) as bar:
-            runner.run(bar)
+            runner.run_tasks(bar)
     except KeyboardInterrupt:
         print("tfe_bench: the same command goes on where this one stopped", file=sys.stderr)
         raise
     finally:
-        runner.show()
+        runner.print_results()
     return runner.exit_code
 
 
-def _profiles(given: str) -> list[str]:
+def _parse_profiles(given: str) -> list[str]:
     """The profiles of --profiles, each once."""
     from tfe_bench.cluster import profiles
 
@@ -87,14 +87,14 @@ def _profiles(given: str) -> list[str]:
     return [profiles.get_profile(name).name for name in names]
 
 
-class _Part:
+class _BatchProgress:
     """One command's share of the suite's progress bar."""
 
     def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
         self._bar, self._done, self._batch, self._total = bar, done, batch, total
-        self.say("")
+        self.show_text("")
 
-    def say(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
         """Shows which row it is."""
         self.update(0.0, text)
 
@@ -105,7 +105,7 @@ class _Part:
         self._bar.update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
 
 
-class _Runner:
+class _SuiteRunner:
     """The tasks of one suite, and the file of their records: its only memory."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path, tasks: list[Task]) -> None:
@@ -121,7 +121,7 @@ class _Runner:
                 "--output."
             ) from error
         self._file = folder / RECORDS
-        self._before = {r.to_json() for r in self._records()}
+        self._before = {r.to_json() for r in self._read_own_records()}
 
     def leave_out_without_data(self) -> None:
         """Leaves out rows that want data which is not there; the user is told before any runs.
@@ -131,7 +131,7 @@ class _Runner:
         """
         from tfe_bench.models import mnist
 
-        found = self._found()
+        found = self._find_done()
         wanting = [t for t in self._tasks if t.row.pictures and t not in found]
         if not wanting:
             return
@@ -149,7 +149,7 @@ class _Runner:
             )
             self._tasks, self._left_out = kept, dict.fromkeys(wanting, error)
 
-    def _records(self) -> list[Record]:
+    def _read_own_records(self) -> list[Record]:
         from tfe_bench.benchmarks.records import Record
         from tfe_bench.benchmarks.report import reading
 
@@ -157,42 +157,42 @@ class _Runner:
             return []
         return [r for r in reading.read_lines(self._file)[0] if isinstance(r, Record)]
 
-    def _found(self) -> dict[Task, Record]:
+    def _find_done(self) -> dict[Task, Record]:
         from tfe_bench.benchmarks import suite
 
-        measured = self._records()
-        found = {task: suite.find(task, self._cluster, measured) for task in self._tasks}
+        measured = self._read_own_records()
+        found = {task: suite.find_record(task, self._cluster, measured) for task in self._tasks}
         return {task: record for task, record in found.items() if record is not None}
 
-    def run(self, bar: Any) -> None:
+    def run_tasks(self, bar: Any) -> None:
         """Runs all tasks that no record is of; goes on after a failure that is one row's own."""
         from tfe_bench.benchmarks import suite
 
         attempted: set[Task] = set()
         while True:
-            finished = self._found()
+            finished = self._find_done()
             pending = [t for t in self._tasks if t not in finished and t not in attempted]
             if not pending:
                 return
-            batch = suite.batches(pending)[0]
+            batch = suite.group_tasks(pending)[0]
             done = len(self._tasks) - len(pending)
             try:
                 folder = self._arguments.data_dir
-                line = suite.words(
+                line = suite.command_words(
                     batch, self._arguments.repeat, None if folder is None else str(folder)
                 )
-                self._perform(line, _Part(bar, done, batch, len(self._tasks)))
+                self._run_command(line, _BatchProgress(bar, done, batch, len(self._tasks)))
                 attempted.update(batch)  # one whose result is wrong would run for ever
             except _FINAL:
                 raise
             except TfeBenchError as error:
-                now = self._found()
+                now = self._find_done()
                 failed = next((task for task in batch if task not in now), batch[-1])
                 # Commands of many rows run them in order: the rest of the batch comes next.
                 attempted.update(batch[: batch.index(failed) + 1])
                 self._failures[failed] = error
 
-    def _perform(self, words: list[str], part: _Part) -> None:
+    def _run_command(self, words: list[str], part: _BatchProgress) -> None:
         for option in ("cluster", "client"):
             if getattr(self._arguments, option) is not None:
                 words = [*words, f"--{option}", str(getattr(self._arguments, option))]
@@ -205,15 +205,15 @@ class _Runner:
             return next(iter(self._failures.values())).exit_code
         if self._left_out:
             return next(iter(self._left_out.values())).exit_code
-        return 0 if len(self._found()) == len(self._tasks) else 1
+        return 0 if len(self._find_done()) == len(self._tasks) else 1
 
-    def show(self) -> None:
+    def print_results(self) -> None:
         """Prints the table, or the records."""
         from rich.console import Console
 
         from tfe_bench.benchmarks import suite_table
 
-        found = self._found()
+        found = self._find_done()
         if self._arguments.json:
             for measured in found.values():
                 print(measured.to_json())
@@ -224,18 +224,19 @@ class _Runner:
             if record is None:
                 state = "not run" if failure is None else "failed"
                 if failure is None and any(
-                    task.row.made(kept, task.profile, self._cluster) for kept in self._records()
+                    task.row.matches_record(kept, task.profile, self._cluster)
+                    for kept in self._read_own_records()
                 ):
                     state = "WRONG"
             else:
                 state = "kept" if record.to_json() in self._before else "measured"
-            lines.append(suite_table.Line(task.row.label, task.profile, record, state))
+            lines.append(suite_table.SuiteLine(task.row.label, task.profile, record, state))
         lines += [
-            suite_table.Line(task.row.label, task.profile, None, "no data")
+            suite_table.SuiteLine(task.row.label, task.profile, None, "no data")
             for task in self._left_out
         ]
         failures = [f"{task.label}: {error}" for task, error in self._failures.items()]
-        suite_table.render(lines, failures, self._file, Console())
+        suite_table.print_suite(lines, failures, self._file, Console())
 
 
-COMMANDS = {"suite": (_options, run)}
+COMMANDS = {"suite": (_add_suite_options, run_suite)}

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cli import common, keeping, listing
-from tfe_bench.cli.data.files import check_there
+from tfe_bench.cli import common, listing, stored_objects
+from tfe_bench.cli.data.files import check_files_exist
 from tfe_bench.errors import UsageError
 
 _WORDS = {
@@ -26,31 +26,33 @@ _AS_GIVEN = (
 )
 
 
-def _several(p: argparse.ArgumentParser, typed: str, about: str, dest: str | None = None) -> None:
+def _add_list_option(
+    p: argparse.ArgumentParser, typed: str, about: str, dest: str | None = None
+) -> None:
     """Adds an option of one or more values, kept as a list that is empty without it."""
-    common.option(p, typed, about, nargs="+", default=[], dest=dest)
+    common.add_option(p, typed, about, nargs="+", default=[], dest=dest)
 
 
-def _table_options(p: argparse.ArgumentParser) -> None:
+def _add_table_options(p: argparse.ArgumentParser) -> None:
     words = p.add_subparsers(dest="word", required=True, metavar="|".join(_WORDS))
     for word, about in _WORDS.items():
         one = words.add_parser(
             word,
             help=about,
             description=f"{about[:1].upper()}{about[1:]}.",
-            epilog=listing.examples(f"table {word}"),
+            epilog=listing.format_examples(f"table {word}"),
         )
         # (what the other words do not take)
         one.set_defaults(name=None, input=[], types=[], rename=[], allow=[])
         if word != "list":
             one.add_argument("name", metavar="NAME", help="letters, digits, - and _")
         if word == "put":
-            _put_options(one)
-        keeping.add_options(one, "it")
+            _add_put_options(one)
+        stored_objects.add_service_options(one, "it")
 
 
-def _put_options(p: argparse.ArgumentParser) -> None:
-    common.option(
+def _add_put_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(
         p,
         "--input FILE",
         "put this table (.csv with a line of names, .parquet, .feather)",
@@ -59,42 +61,44 @@ def _put_options(p: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
     )
-    _several(p, "--rename OLD=NEW", "names of columns")
-    _several(
+    _add_list_option(p, "--rename OLD=NEW", "names of columns")
+    _add_list_option(
         p,
         "--type COLUMN:TYPE",
         "int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), category(a,b), category "
         "(the words that the column has become public), text",
         "types",
     )
-    common.option(p, "--columns COLUMN", "these and no others", nargs="+")
-    _several(p, "--nullable COLUMN", "may be NULL though none is")
-    _several(p, "--unique COLUMN", "has no value twice")
-    common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
-    common.option(p, "--hashed-by COLUMN", "rows in bins by it, for others to link to", default="")
-    _several(p, "--link COLUMN=TABLE.COLUMN", "joins with it need no sort", "links")
-    common.option(p, "--pad-to N", "as many rows as are public", type=int)
-    keeping.add_clients(p, "ask")
-    _several(
+    common.add_option(p, "--columns COLUMN", "these and no others", nargs="+")
+    _add_list_option(p, "--nullable COLUMN", "may be NULL though none is")
+    _add_list_option(p, "--unique COLUMN", "has no value twice")
+    common.add_option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
+    common.add_option(
+        p, "--hashed-by COLUMN", "rows in bins by it, for others to link to", default=""
+    )
+    _add_list_option(p, "--link COLUMN=TABLE.COLUMN", "joins with it need no sort", "links")
+    common.add_option(p, "--pad-to N", "as many rows as are public", type=int)
+    stored_objects.add_client_option(p, "ask")
+    _add_list_option(
         p,
         "--right COLUMN:RIGHTS",
         "open, group, aggregate, quantile, filter, match, train; * for all columns",
         "rights",
     )
-    common.option(p, "--min-group N", "records in a group that is told of (10)", type=int)
-    common.option(p, "--unit COLUMN", "whose record a row is", default="")
-    common.option(p, "--budget RHO", "privacy that others' queries may spend; they get noise")
-    common.option(
+    common.add_option(p, "--min-group N", "records in a group that is told of (10)", type=int)
+    common.add_option(p, "--unit COLUMN", "whose record a row is", default="")
+    common.add_option(p, "--budget RHO", "privacy that others' queries may spend; they get noise")
+    common.add_option(
         p, "--contributions N", "rows of a unit that count under a budget (1)", type=int, default=1
     )
-    common.option(
+    common.add_option(
         p, "--scale COLUMN", "tell its coarse deviation and mean, for trainings", nargs="+"
     )
-    common.option(p, "--open-count", "permit that rows in common with other tables are counted")
-    common.option(p, "--replace", "replace what has this name")
+    common.add_option(p, "--open-count", "permit that rows in common with other tables are counted")
+    common.add_option(p, "--replace", "replace what has this name")
 
 
-def table(arguments: argparse.Namespace) -> int:
+def run_table(arguments: argparse.Namespace) -> int:
     """Keep private tables at three workers, list or remove them.
 
     `table put NAME --input FILE` shares a table among three workers, which keep it for the clients
@@ -105,23 +109,26 @@ def table(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.queries.client import tables
 
     common.quiet_tensorflow()
-    source = _source(arguments)
+    source = _find_source(arguments)
     if arguments.name is not None:
         check_name(arguments.name, "A table's name")
     check_clients(arguments.allow)
-    types = dict(_typed(each) for each in arguments.types)
-    rename = dict(_renamed(each) for each in arguments.rename)
+    types = dict(_parse_column_type(each) for each in arguments.types)
+    rename = dict(_parse_renaming(each) for each in arguments.rename)
     started = time.perf_counter()
-    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with (
+        common.progress_bar(arguments) as bar,
+        stored_objects.open_service(arguments, bar) as cluster,
+    ):
         own = tables(cluster)
         if arguments.word == "list":
-            return _list(arguments, own.listed(), cluster.identity)
+            return _print_tables(arguments, own.listed(), cluster.identity)
         name = str(arguments.name)
         if arguments.word == "remove":
             own.remove(name)
             arguments.remove = name
-            return keeping.tell_removed(arguments)
-        bar.say("sharing")
+            return stored_objects.report_removed(arguments)
+        bar.show_text("sharing")
         more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # (the report has them)
@@ -148,35 +155,35 @@ def table(arguments: argparse.Namespace) -> int:
         print(json.dumps(told))
         return 0
     print(report)
-    print(f"may be asked about by {keeping.allowed(arguments.allow)}")
+    print(f"may be asked about by {stored_objects.describe_clients(arguments.allow)}")
     return 0
 
 
-def _source(arguments: argparse.Namespace) -> Path | None:
+def _find_source(arguments: argparse.Namespace) -> Path | None:
     files: list[Path] = arguments.input
     if arguments.word != "put":
         return None
     if len(files) != 1:
         raise UsageError("table put takes one --input FILE (also --csv, --parquet).")
-    check_there(files[0])
+    check_files_exist(files[0])
     return files[0]
 
 
-def _typed(text: str) -> tuple[str, str]:
+def _parse_column_type(text: str) -> tuple[str, str]:
     column, colon, kind = text.partition(":")
     if not colon or not column:
         raise UsageError(f'--type is written as "COLUMN:TYPE". Received: {text[:80]!r}.')
     return column, kind
 
 
-def _renamed(text: str) -> tuple[str, str]:
+def _parse_renaming(text: str) -> tuple[str, str]:
     old, equals, new = text.partition("=")
     if not equals or not old or not new:
         raise UsageError(f'--rename is written as "OLD=NEW". Received: {text[:80]!r}.')
     return old, new
 
 
-def _list(arguments: argparse.Namespace, found: Any, client: str) -> int:
+def _print_tables(arguments: argparse.Namespace, found: Any, client: str) -> int:
     from tfe_bench.cluster.ledger import format_rho as number
     from tfe_bench.models.queries.schema import Schema
 
@@ -185,7 +192,7 @@ def _list(arguments: argparse.Namespace, found: Any, client: str) -> int:
         schema = Schema.from_header(each.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
         rights = {name: sorted(schema.allows(client, each.owner, name)) for name in columns}
-        row = {**keeping.facts(each), "rows": schema.rows, "columns": columns}
+        row = {**stored_objects.common_facts(each), "rows": schema.rows, "columns": columns}
         row |= {"rights": rights, "min_group": schema.min_group}
         if schema.budget:
             left = number(max(0, schema.budget - each.spent))
@@ -193,14 +200,16 @@ def _list(arguments: argparse.Namespace, found: Any, client: str) -> int:
         told.append(row)
     shown = {
         "rows": lambda row: f"{row['rows']:,}",
-        "columns: your rights": lambda row: "\n".join(_columns(row, row["owner"] == client)),
+        "columns: your rights": lambda row: "\n".join(
+            _describe_columns(row, row["owner"] == client)
+        ),
         "min group": lambda row: f"{row['min_group']:,}",
         "privacy": lambda row: row.get("privacy", ""),
     }
-    return keeping.tell_list(arguments, told, "table", shown)
+    return stored_objects.print_list(arguments, told, "table", shown)
 
 
-def _columns(row: Mapping[str, Any], owned: bool) -> list[str]:
+def _describe_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
     """Each column of a table with its type, and what a client may do with it; all for its owner."""
     found = []
     for name, kind in row["columns"].items():
@@ -210,19 +219,23 @@ def _columns(row: Mapping[str, Any], owned: bool) -> list[str]:
     return found
 
 
-def _query_options(p: argparse.ArgumentParser) -> None:
+def _add_query_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
-    common.option(
+    common.add_option(
         p, "--max-rows N", "rows of the result, and of joins that repeat keys, at most", type=int
     )
-    common.option(p, "--rho RHO", "privacy to spend of tables with a budget; more is less noise")
-    common.option(p, "--texts FILE", "show the texts of this table in place of their hashes")
-    keeping.add_asking(p)
-    common.option(p, "--output FILE", "write the rows (.csv, .json, .parquet, .feather)", "--out")
-    keeping.add_options(p, "tables")
+    common.add_option(
+        p, "--rho RHO", "privacy to spend of tables with a budget; more is less noise"
+    )
+    common.add_option(p, "--texts FILE", "show the texts of this table in place of their hashes")
+    stored_objects.add_confirm_options(p)
+    common.add_option(
+        p, "--output FILE", "write the rows (.csv, .json, .parquet, .feather)", "--out"
+    )
+    stored_objects.add_service_options(p, "tables")
 
 
-def query(arguments: argparse.Namespace) -> int:
+def run_query(arguments: argparse.Namespace) -> int:
     """Ask three workers about private tables.
 
     The workers join, filter and aggregate tables that their owners share, and see no row; the
@@ -234,13 +247,16 @@ def query(arguments: argparse.Namespace) -> int:
     common.quiet_tensorflow()
     if arguments.output is not None and arguments.output.exists():
         raise UsageError(f"{str(arguments.output)!r} is there already. Name another file.")
-    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with (
+        common.progress_bar(arguments) as bar,
+        stored_objects.open_service(arguments, bar) as cluster,
+    ):
         known = tables(cluster)
         if arguments.texts is not None:
             known.show_texts(arguments.texts)
         asked = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
-        if not keeping.agreed(arguments, bar, asked.explain(), asked.plan):
-            return keeping.not_run(arguments)
+        if not stored_objects.is_confirmed(arguments, bar, asked.explain(), asked.plan):
+            return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
         result = asked.run(bar.update)
         seconds = time.perf_counter() - started
@@ -252,7 +268,7 @@ def query(arguments: argparse.Namespace) -> int:
         told |= {"noise": result.noise, "notes": list(result.notes)}
         print(json.dumps(told))
     elif arguments.output is None:
-        _show(result)
+        _print_query_result(result)
     else:
         print(f"{len(result):,} rows written to {arguments.output}")
     if not arguments.json:
@@ -261,7 +277,7 @@ def query(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(result: Any) -> None:
+def _print_query_result(result: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -271,4 +287,4 @@ def _show(result: Any) -> None:
     Console().print(shown)
 
 
-COMMANDS = {"table": (_table_options, table), "query": (_query_options, query)}
+COMMANDS = {"table": (_add_table_options, run_table), "query": (_add_query_options, run_query)}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common, technology
-from tfe_bench.cli.progress import Bar
+from tfe_bench.cli.progress import ProgressBar
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
@@ -26,26 +26,26 @@ _HEADS = {
 _MARKED = ("latency_seconds", "slowdown")
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    common.option(p, "--quick", "smaller sizes and parts of trainings")
-    common.option(p, "--job J,J", "of J1 to J7 (default: all)")
-    common.option(
+def _add_technologies_options(p: argparse.ArgumentParser) -> None:
+    common.add_option(p, "--quick", "smaller sizes and parts of trainings")
+    common.add_option(p, "--job J,J", "of J1 to J7 (default: all)")
+    common.add_option(
         p,
         "--only NAME,NAME",
         "of secret-sharing, functional, homomorphic and storage (default: all); plaintext is "
         "always there",
     )
-    common.option(p, "--data-dir FOLDER", "the four IDX files of MNIST, for J3, J5 and J7")
+    common.add_option(p, "--data-dir FOLDER", "the four IDX files of MNIST, for J3, J5 and J7")
     advice = p.add_argument_group("advice for one job")
-    common.option(advice, "--network NAME", "local, lan or wan (default lan)")
-    common.option(advice, "--trust WHOM", "one-server, three-servers or key-authority")
-    common.option(
+    common.add_option(advice, "--network NAME", "local, lan or wan (default lan)")
+    common.add_option(advice, "--trust WHOM", "one-server, three-servers or key-authority")
+    common.add_option(
         advice, "--records FILE", "take figures from there; else the job is measured, quickly"
     )
-    technology.add_options(p)
+    technology.add_technology_options(p)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_technologies(arguments: argparse.Namespace) -> int:
     """Compare technologies for private computing, and advise.
 
     Measures seven jobs in plaintext, on shares of three workers, by functional encryption, by
@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from tfe_bench.benchmarks.technologies.compare import advisor, cells, tasks
 
-    _check(arguments)
-    jobs = None if arguments.job is None else _names(arguments.job)
-    only = [*cells.TECHNOLOGIES] if arguments.only is None else _names(arguments.only)
+    _check_choices(arguments)
+    jobs = None if arguments.job is None else _split_names(arguments.job)
+    only = [*cells.TECHNOLOGIES] if arguments.only is None else _split_names(arguments.only)
     for name in only:
         check_known("technology", name, cells.TECHNOLOGIES)
     effort = tasks.QUICK if arguments.quick or arguments.trust else tasks.WHOLE
@@ -65,34 +65,34 @@ def run(arguments: argparse.Namespace) -> int:
         assert jobs is not None, "checked"
         check_known("trust", arguments.trust, advisor.TRUST)
         check_known("network", arguments.network or "lan", advisor.WHERE)
-        return _advise(arguments, jobs[0], only)
+        return _print_advice(arguments, jobs[0], only)
     effort = tasks.with_repeat(effort, arguments.repeat)
     measured: list[Measurement] = []
     code = 0
     try:
-        for each in _measured(arguments, effort, every, only):
+        for each in _measure_cells(arguments, effort, every, only):
             measured.append(each)
-            code = max(code, technology.keep(arguments, [each]))
+            code = max(code, technology.keep_measurements(arguments, [each]))
     finally:  # what was measured before a failure counts
         if measured and not arguments.json:
-            _print(measured)
-            for note in ("", *_notes(measured)):
+            _print_comparison(measured)
+            for note in ("", *_comparison_notes(measured)):
                 print(note)
     return code
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    technology.check_options(arguments)
-    common.check_together(arguments, "trust", "network", "records")
+def _check_choices(arguments: argparse.Namespace) -> None:
+    technology.check_technology_options(arguments)
+    common.check_dependent_options(arguments, "trust", "network", "records")
     if arguments.trust is not None and (arguments.job is None or "," in arguments.job):
         raise UsageError("--trust goes with --job and one job, as --job J3. Received: another.")
 
 
-def _names(text: str) -> list[str]:
+def _split_names(text: str) -> list[str]:
     return [*dict.fromkeys(name.strip() for name in text.split(","))]
 
 
-def _measured(
+def _measure_cells(
     arguments: argparse.Namespace, effort: Effort, every: Sequence[Any], only: Sequence[str]
 ) -> Iterator[Measurement]:
     from tfe_bench.benchmarks.technologies.compare import makers, table, tasks
@@ -101,26 +101,31 @@ def _measured(
     inputs = tasks.Inputs(arguments.data_dir)
     with common.progress_bar(arguments) as bar, contextlib.ExitStack() as stack:
         if tasks.need_pictures([task.job for task in every]):
-            bar.say("reading MNIST")
+            bar.show_text("reading MNIST")
             _ = inputs.pictures  # missing files are told before anything runs
-        made = makers.all_of(effort, inputs, lambda: stack.enter_context(_workers(bar)))
+        made = makers.all_of(effort, inputs, lambda: stack.enter_context(_start_workers(bar)))
         chosen = {name: made[name] for name in made if name == "plaintext" or name in only}
         yield from table.measured(chosen, every, bar.update)
 
 
 @contextlib.contextmanager
-def _workers(bar: Bar) -> Iterator[Any]:
+def _start_workers(bar: ProgressBar) -> Iterator[Any]:
     """Three workers on this machine."""
     from tfe_bench.cluster.launch import LocalCluster
 
-    bar.say("starting the workers")
+    bar.show_text("starting the workers")
     with LocalCluster() as cluster:
         yield cluster
 
 
-def _print(measured: Sequence[Measurement]) -> None:
+def _print_comparison(measured: Sequence[Measurement]) -> None:
     """The table in parts that a terminal is wide enough for: jobs down, technologies across."""
-    from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, three_digits
+    from tfe_bench.benchmarks.table import (
+        align_columns,
+        format_three_digits,
+        human_bytes,
+        human_seconds,
+    )
     from tfe_bench.benchmarks.technologies.compare import table
 
     names = [name for name in _HEADS if any(m.technology == name for m in measured)]
@@ -132,7 +137,7 @@ def _print(measured: Sequence[Measurement]) -> None:
         ("Time on a WAN, modeled", "wan_seconds", human_seconds),
         ("Bytes that all send", "total_bytes", human_bytes),
         ("Messages one after the other", "rounds", "{:,.0f}".format),
-        ("Times as long as in plaintext", "slowdown", three_digits),
+        ("Times as long as in plaintext", "slowdown", format_three_digits),
     )
     for title, figure, show in parts:
         lines = [["", *(_HEADS[name] for name in names)]]
@@ -146,13 +151,13 @@ def _print(measured: Sequence[Measurement]) -> None:
                 line.append(f"~{told}" if marked else told)
             lines.append(line)
         print(title)
-        print("\n".join(columns(lines, range(1, len(names) + 1))))
+        print("\n".join(align_columns(lines, range(1, len(names) + 1))))
         print()
-    learned = ["Others learn", *(_leakage(measured, name) for name in names)]
-    print("\n".join(columns([["", *(_HEADS[name] for name in names)], learned], ())))
+    learned = ["Others learn", *(_worst_leakage(measured, name) for name in names)]
+    print("\n".join(align_columns([["", *(_HEADS[name] for name in names)], learned], ())))
 
 
-def _leakage(measured: Sequence[Measurement], name: str) -> str:
+def _worst_leakage(measured: Sequence[Measurement], name: str) -> str:
     """What a technology leaks at the worst of its cells."""
     from tfe_bench.benchmarks.technologies.compare.cells import LEAKAGES
 
@@ -160,7 +165,7 @@ def _leakage(measured: Sequence[Measurement], name: str) -> str:
     return next((each for each in reversed(LEAKAGES) if each in found), "-")
 
 
-def _notes(measured: Sequence[Measurement]) -> list[str]:
+def _comparison_notes(measured: Sequence[Measurement]) -> list[str]:
     """What the table has no room for."""
     notes = [
         "Networks are modeled: computing, a delay for each message on the critical path, bytes "
@@ -181,7 +186,7 @@ def _notes(measured: Sequence[Measurement]) -> list[str]:
     return notes
 
 
-def _advise(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int:
+def _print_advice(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int:
     import json
 
     from tfe_bench.benchmarks.technologies.compare import advisor, tasks
@@ -190,9 +195,9 @@ def _advise(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int
     if arguments.records is not None:
         from tfe_bench.benchmarks.report import reading
 
-        measured = [*reading.read([arguments.records]).technologies]
+        measured = [*reading.read_report_input([arguments.records]).technologies]
     else:
-        measured = [*_measured(arguments, tasks.QUICK, tasks.tasks(tasks.QUICK, [job]), only)]
+        measured = [*_measure_cells(arguments, tasks.QUICK, tasks.tasks(tasks.QUICK, [job]), only)]
     found = advisor.advise(measured, job, network, arguments.trust)
     if arguments.json:
         for advice in found:
@@ -209,4 +214,4 @@ def _advise(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int
     return 0
 
 
-COMMANDS = {"technologies": (_options, run)}
+COMMANDS = {"technologies": (_add_technologies_options, run_technologies)}

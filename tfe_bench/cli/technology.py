@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 Columns = Mapping[str, Callable[["Measurement"], str]]
 
 
-def add_options(p: argparse.ArgumentParser, repeat: int = 3) -> None:
+def add_technology_options(p: argparse.ArgumentParser, repeat: int = 3) -> None:
     """How often, and where what was measured goes."""
-    common.option(p, "--repeat R", f"timed runs (default {repeat})", type=int, default=repeat)
-    common.option(p, "--json", "print the measurements as JSON lines, nothing else")
-    common.option(p, "--record FILE", "append the measurements to a .jsonl file")
+    common.add_option(p, "--repeat R", f"timed runs (default {repeat})", type=int, default=repeat)
+    common.add_option(p, "--json", "print the measurements as JSON lines, nothing else")
+    common.add_option(p, "--record FILE", "append the measurements to a .jsonl file")
 
 
-def check_options(arguments: argparse.Namespace) -> None:
+def check_technology_options(arguments: argparse.Namespace) -> None:
     """Refuses what could not be done or kept, before anything runs.
 
     Raises:
@@ -36,7 +36,7 @@ def check_options(arguments: argparse.Namespace) -> None:
         atomic.check_writable(arguments.record, "--record", "The record", existing=True)
 
 
-def tell(
+def report_measurements(
     arguments: argparse.Namespace,
     measured: Sequence[Measurement],
     title: str,
@@ -48,7 +48,7 @@ def tell(
     Args:
         notes: lines below the table.
     """
-    code = keep(arguments, measured)
+    code = keep_measurements(arguments, measured)
     if not arguments.json:
         from rich.console import Console
         from rich.table import Column, Table
@@ -64,13 +64,13 @@ def tell(
     return code
 
 
-def keep(arguments: argparse.Namespace, measured: Sequence[Measurement]) -> int:
+def keep_measurements(arguments: argparse.Namespace, measured: Sequence[Measurement]) -> int:
     """Keeps measurements, and prints them if JSON is wanted; the exit code."""
     from tfe_bench.benchmarks import records
 
     for each in measured:
         if arguments.record is not None:
-            records.append(arguments.record, each)
+            records.append_record(arguments.record, each)
     for each in measured:
         if arguments.json:
             print(each.to_json(), flush=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, keeping, train_options
+from tfe_bench.cli import common, stored_objects, train_options
 from tfe_bench.cli.train_options import NETWORKS, PICTURES
 from tfe_bench.errors import UsageError
 
@@ -32,13 +32,13 @@ _TOLERANCE = 0.02
 _MOST_TIMES = 255
 
 
-def _options(p: argparse.ArgumentParser) -> None:
-    train_options.add(p)
+def _add_train_options(p: argparse.ArgumentParser) -> None:
+    train_options.add_train_options(p)
     p.set_defaults(repeat=1)
 
 
 @dataclass(frozen=True, eq=False)
-class _Task:
+class _TrainingTask:
     """What is trained on what.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Task:
     table: Table | None
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_train(arguments: argparse.Namespace) -> int:
     """Train a model on private data.
 
     Shares a model's weights, rows and labels among three workers, which train the model without
@@ -63,23 +63,23 @@ def run(arguments: argparse.Namespace) -> int:
     this client or from data owners (see `provide`).
     """
     common.quiet_tensorflow()
-    train_options.check(arguments)
+    train_options.check_train_options(arguments)
     with common.progress_bar(arguments) as bar:
-        bar.say("reading the data")
-        given = _Given.read(arguments.model)
-        train, test = _rows(arguments, given)
+        bar.show_text("reading the data")
+        given = _UserModel.read_file(arguments.model)
+        train, test = _read_rows(arguments, given)
         if train is not None:  # in chunks, sorted rows would be learned one after the other
-            train = _shuffled(train, arguments.seed)
-        bar.say("building the model")
+            train = _shuffle_rows(train, arguments.seed)
+        bar.show_text("building the model")
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
         needed = needed or arguments.rows is not None or arguments.columns is not None
         if arguments.cluster is None and (needed or arguments.models is not None):
-            arguments.keep = arguments.models or keeping.local_folder()
-        bar.say("starting the workers")
+            arguments.keep = arguments.models or stored_objects.local_folder()
+        bar.show_text("starting the workers")
         with contextlib.ExitStack() as stack:
             if train is not None:
-                task = _task(arguments, given, train, test, None)
-                job, inputs = _order(arguments, task, None)
+                task = _build_task(arguments, given, train, test, None)
+                job, inputs = _build_job(arguments, task, None)
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
             else:
                 from tfe_bench.models import sources
@@ -87,23 +87,25 @@ def run(arguments: argparse.Namespace) -> int:
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
                 names: Any = arguments.rows or arguments.columns
                 found = sources.resolve_datasets(cluster, names, arguments.labels)
-                task = _task(arguments, given, None, None, found[1])
-                job, inputs = _order(arguments, task, found)
+                task = _build_task(arguments, given, None, None, found[1])
+                job, inputs = _build_job(arguments, task, found)
             history = task.private.run(cluster, job, inputs, bar.update)
         if not history.result.measured[0]["seconds"]:
-            return _was_complete(arguments, task, history)
+            return _report_completed(arguments, task, history)
         plain = None
         if task.train is not None and not arguments.no_plain:
-            plain = _plain(task, job, history, lambda f: bar.update(f, "training in plaintext"))
-    return _tell(arguments, _Trained(task, job, history, plain), cluster)
+            plain = _train_in_plaintext(
+                task, job, history, lambda f: bar.update(f, "training in plaintext")
+            )
+    return _report_training(arguments, _TrainingOutcome(task, job, history, plain), cluster)
 
 
-def _was_complete(arguments: argparse.Namespace, task: _Task, history: History) -> int:
+def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, history: History) -> int:
     said = (
         f"The training {arguments.checkpoint!r} is complete: {history.steps} steps. --restart "
         "trains anew, more --epochs go on."
     )
-    _write(arguments, task, history)
+    _write_models(arguments, task, history)
     if arguments.json:
         print(json.dumps({"complete": True, "steps": history.steps, **history.history}))
     else:
@@ -117,7 +119,7 @@ def _was_complete(arguments: argparse.Namespace, task: _Task, history: History) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
+class _UserModel:
     """A user's own model, and what it says of its columns.
 
     Attributes:
@@ -131,7 +133,7 @@ class _Given:
     raw: bool = False
 
     @classmethod
-    def read(cls, name: str) -> _Given:
+    def read_file(cls, name: str) -> _UserModel:
         """The model of a .keras file.
 
         Raises:
@@ -151,7 +153,7 @@ class _Given:
         return cls(model, table)
 
 
-def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Rows | None]:
+def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows | None, Rows | None]:
     """This client's rows: to train on and to test; none with owners' data."""
     from tfe_bench.models import datasets
 
@@ -160,7 +162,7 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
     if arguments.dataset in PICTURES:
         target = "binary" if arguments.model == "logistic" else "classes"
         pair = datasets.load_digits(arguments.dataset, arguments.data_dir, target)
-        return _limited(arguments.limit, *pair)
+        return _limit_rows(arguments.limit, *pair)
     target = arguments.target or train_options.LEARNED.get(arguments.model, "classes")
     if given.table is not None:
         if arguments.features or arguments.drop or arguments.target is not None:
@@ -178,27 +180,27 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
         drop=arguments.drop,
         like=given.table,
     )
-    return _limited(arguments.limit, *datasets.split_rows(rows, arguments.seed))
+    return _limit_rows(arguments.limit, *datasets.split_rows(rows, arguments.seed))
 
 
-def _shuffled(rows: Rows, seed: int) -> Rows:
+def _shuffle_rows(rows: Rows, seed: int) -> Rows:
     from tfe_bench.models.rows import SHUFFLED
     from tfe_bench.models.training.shuffling import draw_permutation
 
     return rows.take(draw_permutation(seed, SHUFFLED, len(rows)))
 
 
-def _limited(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
+def _limit_rows(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
     return (train, test) if most is None else (train.take(slice(most)), test.take(slice(most)))
 
 
-def _task(
+def _build_task(
     arguments: argparse.Namespace,
-    given: _Given,
+    given: _UserModel,
     train: Rows | None,
     test: Rows | None,
     joined: CombinedSchema | None,
-) -> _Task:
+) -> _TrainingTask:
     from tfe_bench.models.trainable import trainable
 
     if joined is not None:
@@ -213,7 +215,7 @@ def _task(
     else:
         assert train is not None and train.x is not None
         shape, target, table = tuple(train.x.shape[1:]), train.target, train.table
-    model, loss = _model(arguments, given.model, shape, target)
+    model, loss = _build_model(arguments, given.model, shape, target)
     if tuple(model.input_shape[1:]) != shape:
         raise UsageError(
             f"The model takes {list(model.input_shape[1:])} of each row. Received: rows of "
@@ -222,12 +224,12 @@ def _task(
     if table is not None:
         table = dataclasses.replace(table, logits=not isinstance(loss, str))
     private = trainable(model)
-    private.compile(_optimizer(arguments), loss, seed=arguments.seed)
+    private.compile(_build_optimizer(arguments), loss, seed=arguments.seed)
     name = "owners" if train is None else arguments.dataset
-    return _Task(private, train, test, Path(name).name, table)
+    return _TrainingTask(private, train, test, Path(name).name, table)
 
 
-def _model(
+def _build_model(
     arguments: argparse.Namespace, given: Any, shape: tuple[int, ...], target: str
 ) -> tuple[Any, Any]:
     """The Keras model and its loss: by name if the model ends in its softmax or sigmoid."""
@@ -267,7 +269,7 @@ def _model(
     return given, loss.name
 
 
-def _optimizer(arguments: argparse.Namespace) -> Any:
+def _build_optimizer(arguments: argparse.Namespace) -> Any:
     from tfe_bench.models.training import optimizers
     from tfe_bench.models.training.optimizers.sgd import Sgd
 
@@ -277,8 +279,10 @@ def _optimizer(arguments: argparse.Namespace) -> Any:
     return chosen.build_keras_optimizer(arguments.learning_rate or chosen.usual_rate)
 
 
-def _order(
-    arguments: argparse.Namespace, task: _Task, found: tuple[DatasetRef, CombinedSchema] | None
+def _build_job(
+    arguments: argparse.Namespace,
+    task: _TrainingTask,
+    found: tuple[DatasetRef, CombinedSchema] | None,
 ) -> tuple[TrainingJob, dict[str, PrivateInput | LateInput]]:
     """The job and its inputs."""
     from tfe_bench.cluster import profiles
@@ -291,10 +295,12 @@ def _order(
     if found is not None:
         source, joined = found
         count = joined.rows - arguments.holdout
-    train_options.choose(arguments, None if arguments.dataset in PICTURES and not source else count)
+    train_options.choose_defaults(
+        arguments, None if arguments.dataset in PICTURES and not source else count
+    )
     recipe = task.private.recipe(arguments.batch)
     if task.train is not None:
-        own = (task.train.x, _labels(task.train))
+        own = (task.train.x, _label_column(task.train))
         recipe = magnitudes.plan_exponents(recipe, task.private.keras, *own, arguments.seed)
     saving = None
     if arguments.checkpoint is not None:
@@ -322,16 +328,16 @@ def _order(
         chunk=0 if task.train is None else choose_chunk(recipe, count),
         watch=choose_range_checks(recipe, arguments.profile, arguments.reveal_loss, None),
     )
-    return job, task.private.inputs(job, _examples(task.train), _examples(task.test))
+    return job, task.private.inputs(job, _to_examples(task.train), _to_examples(task.test))
 
 
-def _examples(rows: Rows | None) -> Examples | None:
+def _to_examples(rows: Rows | None) -> Examples | None:
     from tfe_bench.models.rows import Examples
 
-    return None if rows is None else Examples(rows.x, _labels(rows))
+    return None if rows is None else Examples(rows.x, _label_column(rows))
 
 
-def _labels(rows: Rows) -> Any:
+def _label_column(rows: Rows) -> Any:
     assert rows.y is not None
     return rows.y if rows.target == "classes" else rows.y[:, None]
 
@@ -339,7 +345,9 @@ def _labels(rows: Rows) -> Any:
 # ---- beside plaintext
 
 
-def _plain(task: _Task, job: TrainingJob, history: History, heard: Any) -> list[float]:
+def _train_in_plaintext(
+    task: _TrainingTask, job: TrainingJob, history: History, heard: Any
+) -> list[float]:
     """The score of the same training in the clear, after each of the private one's scores."""
     import numpy as np
 
@@ -350,8 +358,8 @@ def _plain(task: _Task, job: TrainingJob, history: History, heard: Any) -> list[
     assert features is not None and tested is not None
     start = task.private.initial_model()
     twin = PlaintextTwin(start, job.recipe)
-    targets = job.recipe.encode_labels(_labels(task.train))
-    right = job.recipe.encode_labels(_labels(task.test))
+    targets = job.recipe.encode_labels(_label_column(task.train))
+    right = job.recipe.encode_labels(_label_column(task.test))
     scored = {int(step) for step in history.result.measured[0]["scored"]}
     found = []
     for step in range(job.total_steps):
@@ -372,16 +380,16 @@ def _plain(task: _Task, job: TrainingJob, history: History, heard: Any) -> list[
 
 
 @dataclass(frozen=True, eq=False)
-class _Trained:
+class _TrainingOutcome:
     """What was trained in which order, what came of it, and its scores in plaintext."""
 
-    task: _Task
+    task: _TrainingTask
     job: TrainingJob
     history: History
     plain: list[float] | None
 
 
-def _tell(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> int:
+def _report_training(arguments: argparse.Namespace, done: _TrainingOutcome, cluster: Any) -> int:
     from rich.console import Console
 
     from tfe_bench.benchmarks import table
@@ -389,17 +397,17 @@ def _tell(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> int:
     result = done.history.result
     if done.job.chunk:  # the rest of the sharing held nothing up
         result.share_seconds = max(m["input_seconds"] for m in result.measured)
-    record = _record(arguments, done, cluster)
+    record = _training_record(arguments, done, cluster)
     common.write_trace(arguments, "train", result)
-    _write(arguments, done.task, done.history)
-    common.keep(arguments, record)
+    _write_models(arguments, done.task, done.history)
+    common.keep_record(arguments, record)
     if not arguments.json:
-        table.render(record, Console())
-        table.render_learning(record, Console())
+        table.print_record(record, Console())
+        table.print_learning(record, Console())
     return 1 if record.correct is False else 0
 
 
-def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Record:
+def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, cluster: Any) -> Record:
     job, history, plain = done.job, done.history, done.plain
     measured = history.result.measured[0]
     scores = next((v for k, v in history.history.items() if k.startswith("val_")), [])
@@ -435,15 +443,15 @@ def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Reco
     if history.first_step:
         parameters["from_step"] = history.first_step
     bits = job.recipe.numbers.activation
-    outcome = common.Outcome(parameters, correct, None, bits, agreement=learning)
-    return common.make_record("train", arguments, cluster, _thinned(history.result), outcome)
+    outcome = common.JobOutcome(parameters, correct, None, bits, agreement=learning)
+    return common.make_record("train", arguments, cluster, _thin_times(history.result), outcome)
 
 
-def _thinned(result: JobResult) -> JobResult:
+def _thin_times(result: JobResult) -> JobResult:
     """With quantiles of the batches' times where there are thousands: fastest, slowest, median."""
-    from tfe_bench.benchmarks.prediction import turn_seconds
+    from tfe_bench.benchmarks.prediction import run_seconds
 
-    times = sorted(turn_seconds(result.measured))
+    times = sorted(run_seconds(result.measured))
     if len(times) <= _MOST_TIMES:
         return result
     last = _MOST_TIMES - 1
@@ -452,7 +460,7 @@ def _thinned(result: JobResult) -> JobResult:
     return dataclasses.replace(result, measured=measured)
 
 
-def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None:
+def _write_models(arguments: argparse.Namespace, task: _TrainingTask, history: History) -> None:
     if arguments.output is None or history.model is None:
         return
     from tfe_bench.models import tables
@@ -462,4 +470,4 @@ def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None
     tables.save_with_table(model, table, arguments.output)
 
 
-COMMANDS = {"train": (_options, run)}
+COMMANDS = {"train": (_add_train_options, run_train)}

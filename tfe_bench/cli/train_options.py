@@ -18,72 +18,76 @@ _BATCH, _LEAST_BATCH, _EPOCHS, _MOST_EPOCHS, _STEPS = 128, 8, 5, 100, 600
 LEARNED = {"logistic": "binary", "linear": "number"}
 
 
-def add(p: argparse.ArgumentParser) -> None:
+def add_train_options(p: argparse.ArgumentParser) -> None:
     """Adds them to the command's parser."""
     p.add_argument(
         "model",
         metavar="MODEL",
         help=f"{', '.join(MODELS)}, or a Keras model (FILE.keras)",
     )
-    common.option(p, "--optimizer O", "a name of Keras' (sgd): adam, adamw, ...", default="sgd")
-    common.option(
+    common.add_option(p, "--optimizer O", "a name of Keras' (sgd): adam, adamw, ...", default="sgd")
+    common.add_option(
         p,
         "--learning-rate L",
         "default 0.01 for sgd (with momentum 0.9), 0.001 for the others",
         type=float,
     )
-    common.option(p, "--epochs E", "default 5; of a table as many as make 600 steps", type=int)
-    common.option(p, "--batch B", "rows of a step, 128; of a small table fewer", type=int)
-    common.option(p, "--steps N", "end after so many steps, to see what they cost", type=int)
+    common.add_option(p, "--epochs E", "default 5; of a table as many as make 600 steps", type=int)
+    common.add_option(p, "--batch B", "rows of a step, 128; of a small table fewer", type=int)
+    common.add_option(p, "--steps N", "end after so many steps, to see what they cost", type=int)
     p.add_argument("--seed", type=int, default=1, help="of weights and the order of rows (1)")
     data = p.add_argument_group("data")
-    common.option(
+    common.add_option(
         data,
         "--dataset D",
         "mnist (default), fashion-mnist, or a table: FILE.csv",
         "--input",
         default="mnist",
     )
-    common.option(data, "--data-dir FOLDER", "the four IDX files of the pictures")
-    common.option(data, "--limit N", "no more than the first N rows, and N to test", type=int)
-    common.option(data, "--label COLUMN", "of a table: what is to be learned")
-    common.option(
+    common.add_option(data, "--data-dir FOLDER", "the four IDX files of the pictures")
+    common.add_option(data, "--limit N", "no more than the first N rows, and N to test", type=int)
+    common.add_option(data, "--label COLUMN", "of a table: what is to be learned")
+    common.add_option(
         data,
         "--target T",
         "what the label is: binary (logistic), number (linear) or classes (other models)",
     )
-    common.option(data, "--features COLUMN", "of a table: what is learned from", nargs="+")
-    common.option(data, "--drop COLUMN", "of a table: what is left out", nargs="+", default=[])
-    common.option(data, "--rows NAME", "owners' data sets, one below other", nargs="+")
-    common.option(data, "--columns NAME", "owners' data sets, side by side", nargs="+")
-    common.option(data, "--labels NAME", "the data set with the labels of --columns")
-    common.option(data, "--holdout N", "owners' rows to test on, not to learn", type=int, default=0)
+    common.add_option(data, "--features COLUMN", "of a table: what is learned from", nargs="+")
+    common.add_option(data, "--drop COLUMN", "of a table: what is left out", nargs="+", default=[])
+    common.add_option(data, "--rows NAME", "owners' data sets, one below other", nargs="+")
+    common.add_option(data, "--columns NAME", "owners' data sets, side by side", nargs="+")
+    common.add_option(data, "--labels NAME", "the data set with the labels of --columns")
+    common.add_option(
+        data, "--holdout N", "owners' rows to test on, not to learn", type=int, default=0
+    )
     kept = p.add_argument_group("what is kept")
-    common.option(
+    common.add_option(
         kept, "--checkpoint NAME", "keep each worker's shares under this name, and go on from there"
     )
-    common.option(kept, "--every N", "steps between (100)", type=int, default=100)
-    common.option(kept, "--restart", "forget the checkpoint first")
-    common.option(kept, "--deploy NAME", "keep the trained model at the workers")
-    common.option(kept, "--allow CLIENT", "who may use it, besides", action="append", default=[])
-    common.option(kept, "--output FILE", "write the model (.keras)")
-    common.option(kept, "--discard", "keep no model: what counts are the figures")
-    common.option(kept, "--models FOLDER", "where three local workers keep their shares")
+    common.add_option(kept, "--every N", "steps between (100)", type=int, default=100)
+    common.add_option(kept, "--restart", "forget the checkpoint first")
+    common.add_option(kept, "--deploy NAME", "keep the trained model at the workers")
+    common.add_option(
+        kept, "--allow CLIENT", "who may use it, besides", action="append", default=[]
+    )
+    common.add_option(kept, "--output FILE", "write the model (.keras)")
+    common.add_option(kept, "--discard", "keep no model: what counts are the figures")
+    common.add_option(kept, "--models FOLDER", "where three local workers keep their shares")
     told = p.add_argument_group("what is told")
-    common.option(told, "--reveal-loss", "publish the mean loss of each epoch")
-    common.option(
+    common.add_option(told, "--reveal-loss", "publish the mean loss of each epoch")
+    common.add_option(
         told,
         "--guard N",
         "look every N steps whether weights diverge: tells the workers one bit each time",
         type=int,
         default=0,
     )
-    common.option(told, "--no-plain", "leave out the plaintext run beside it")
+    common.add_option(told, "--no-plain", "leave out the plaintext run beside it")
     common.add_network_options(p)
     common.add_record_options(p, "write where one step's time went")
 
 
-def choose(arguments: argparse.Namespace, rows: int | None) -> None:
+def choose_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
     """Sets the batch and the epochs where none are given.
 
     Args:
@@ -97,7 +101,7 @@ def choose(arguments: argparse.Namespace, rows: int | None) -> None:
         arguments.epochs = min(_MOST_EPOCHS, max(_EPOCHS, steps))
 
 
-def check(arguments: argparse.Namespace) -> None:
+def check_train_options(arguments: argparse.Namespace) -> None:
     """Refuses what does not fit, before anything is read."""
     from tfe_bench.models.training import optimizers
 

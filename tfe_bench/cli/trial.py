@@ -18,7 +18,7 @@ _DAYS = 365
 _END_SECONDS = 5.0
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_trial_options(p: argparse.ArgumentParser) -> None:
     words = p.add_subparsers(dest="word", required=True, metavar="up")
     up = words.add_parser(
         "up",
@@ -26,19 +26,19 @@ def _options(p: argparse.ArgumentParser) -> None:
         description="Starts three workers on this machine and keeps them until Ctrl-C, with keys, "
         "certificates and cluster.toml in a folder. For trying out: one user has all three keys. "
         "What the workers keep stays in the folder, and the same command starts them again.",
-        epilog=listing.examples("cluster up"),
+        epilog=listing.format_examples("cluster up"),
     )
-    common.option(up, "--out DIR", "the folder, made if missing (default trial)")
+    common.add_option(up, "--out DIR", "the folder, made if missing (default trial)")
     up.add_argument(
         "--port", type=int, default=_PORT, help=f"on 127.0.0.1, .2 and .3 (default {_PORT})"
     )
-    common.option(
+    common.add_option(
         up, "--client NAME", "a client, may be repeated (default analyst)", action="append"
     )
-    common.option(up, "--threads N", "threads of each worker (default: cores)", type=int)
+    common.add_option(up, "--threads N", "threads of each worker (default: cores)", type=int)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_trial(arguments: argparse.Namespace) -> int:
     """Start three local workers and keep them.
 
     Commands then take `--cluster DIR/cluster.toml` and start in a fraction of a second. Ctrl-C
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = folder / "cluster.toml"
     if not path.exists():
         hosts = ",".join(f"{host}:{arguments.port}" for host in _HOSTS)
-        certs.make_all(folder, hosts, arguments.client or ["analyst"], _DAYS)
+        certs.make_trial_cluster(folder, hosts, arguments.client or ["analyst"], _DAYS)
     config = ClusterConfig.load(path)
     for party in config.parties:
         if not is_loopback(party.host):
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     workers = LocalWorkers(command, folder, {**os.environ, "PYTHONUNBUFFERED": "1"})
 
-    def check() -> None:
+    def check_running() -> None:
         for party in range(3):
             if (code := workers.poll(party)) is not None:
                 raise ClusterError(
@@ -86,16 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         client = Client.open(path, config.clients[0].name)
         try:
-            client.wait_ready(START_SECONDS, check)
+            client.wait_ready(START_SECONDS, check_running)
         finally:
             client.close()
-        print(f"three workers are ready: --cluster {_shown(path)}", flush=True)
+        print(f"three workers are ready: --cluster {_relative_path(path)}", flush=True)
         for each in config.clients:
-            example = f"sort --n 1000 --cluster {_shown(path)} --client {each.name}"
-            print(f"  {parsing.typed()} {example}")
+            example = f"sort --n 1000 --cluster {_relative_path(path)} --client {each.name}"
+            print(f"  {parsing.typed_command()} {example}")
         print("Ctrl-C ends them; their logs are party0.log to party2.log there", flush=True)
         while not stop.wait(1):
-            check()
+            check_running()
     except KeyboardInterrupt:
         pass
     finally:
@@ -105,11 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-COMMANDS = {"cluster": (_options, run)}
+COMMANDS = {"cluster": (_add_trial_options, run_trial)}

@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.worker.server import Worker
 
 
-def _options(p: argparse.ArgumentParser) -> None:
+def _add_worker_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--party", type=int, choices=(0, 1, 2))
-    common.option(p, "--cluster FILE", "cluster.toml", required=True)
-    common.option(
+    common.add_option(p, "--cluster FILE", "cluster.toml", required=True)
+    common.add_option(
         p,
         "--config FILE",
         "this operator's private worker.toml (default: workerN.toml beside cluster.toml)",
     )
-    common.option(p, "--bind HOST", "listen here instead of cluster.toml's host")
-    common.option(p, "--threads N", "threads for kernels (default: cores)", type=int)
+    common.add_option(p, "--bind HOST", "listen here instead of cluster.toml's host")
+    common.add_option(p, "--threads N", "threads for kernels (default: cores)", type=int)
     p.add_argument(
         "--log-level",
         default="info",
         choices=("debug", "info", "warning", "error"),
         help="what the log takes (default info: also the beginnings and ends of jobs)",
     )
-    common.option(p, "--local", argparse.SUPPRESS)
-    common.option(p, "--temporary", argparse.SUPPRESS)
-    common.option(p, "--models FOLDER", argparse.SUPPRESS)
-    common.option(p, "--namespaces FD", argparse.SUPPRESS, type=int, nargs=3)
+    common.add_option(p, "--local", argparse.SUPPRESS)
+    common.add_option(p, "--temporary", argparse.SUPPRESS)
+    common.add_option(p, "--models FOLDER", argparse.SUPPRESS)
+    common.add_option(p, "--namespaces FD", argparse.SUPPRESS, type=int, nargs=3)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_worker_command(arguments: argparse.Namespace) -> int:
     """Run one party's worker."""
     if arguments.local:
         return _run_local(arguments)
     if arguments.party is None:
         raise UsageError("worker wants --party 0, 1 or 2. Received: none.")
-    return _run(arguments, arguments.party)
+    return _run_party(arguments, arguments.party)
 
 
 def _run_local(arguments: argparse.Namespace) -> int:
@@ -65,17 +65,17 @@ def _run_local(arguments: argparse.Namespace) -> int:
 
     gc.freeze()
     return local_workers.fork_workers(
-        arguments.cluster.parent, lambda party: _run(arguments, party)
+        arguments.cluster.parent, lambda party: _run_party(arguments, party)
     )
 
 
-def _run(arguments: argparse.Namespace, party: int) -> int:
+def _run_party(arguments: argparse.Namespace, party: int) -> int:
     """One party's worker, until it is stopped."""
     from tfe_bench.cluster import tls
     from tfe_bench.cluster.addresses import check_free
 
     if arguments.namespaces is not None:
-        _enter(arguments.namespaces[party])
+        _enter_namespace(arguments.namespaces[party])
     logging.basicConfig(
         stream=sys.stderr,
         level=arguments.log_level.upper(),
@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         signal.signal(number, lambda *_: stop.set())
     if not arguments.local:
         signal.signal(signal.SIGHUP, lambda *_: again.set())
-    config, policy = _files(arguments, party)
+    config, policy = _load_files(arguments, party)
     me = config.parties[party]
     if config.tls:
         tls.select_certificate(policy.load_key(), me.certificates)
@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
     while not stop.wait(1):
         if again.is_set():
             again.clear()
-            _reload(worker, arguments, party)
+            _reload_files(worker, arguments, party)
     worker.stop()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -118,7 +118,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
     os._exit(0)
 
 
-def _files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfig, WorkerPolicy]:
+def _load_files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfig, WorkerPolicy]:
     """cluster.toml and this operator's worker.toml, as they are now."""
     from tfe_bench.cluster.config import ClusterConfig
     from tfe_bench.cluster.policy import WorkerPolicy
@@ -137,18 +137,18 @@ def _files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfig, Wo
     return config, policy
 
 
-def _reload(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
+def _reload_files(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
     """Reads the files again, as SIGHUP asks; files that do not fit change nothing."""
     log = logging.getLogger("tfe_bench.worker")
     try:
-        worker.reload(*_files(arguments, party))
+        worker.reload(*_load_files(arguments, party))
     except TfeBenchError as error:
         log.error("the files are not taken, what was read before holds: %s", error)
     else:
         log.info("the files were read again")
 
 
-def _enter(namespace: int) -> None:
+def _enter_namespace(namespace: int) -> None:
     """Moves into a network namespace, before any thread has started."""
     from tfe_bench.cluster.emulator import enter_namespace
 
@@ -182,7 +182,7 @@ def _import_tensorflow() -> None:
     ops.native()
 
 
-def _forget_stacks() -> None:
+def _drop_op_stacks() -> None:
     """Lets TensorFlow not keep, with every op of a graph, the stack of calls that made it.
 
     These stacks, of 60 frames, take more memory than all else of a graph.
@@ -195,7 +195,7 @@ def _forget_stacks() -> None:
 def start_tensorflow(threads: int | None) -> None:
     """Makes TensorFlow ready before the worker says that it is."""
     _import_tensorflow()
-    _forget_stacks()
+    _drop_op_stacks()
     import tensorflow as tf
 
     cores = threads or len(os.sched_getaffinity(0))
@@ -227,7 +227,7 @@ def import_packages() -> None:
 
     log = logging.getLogger("tfe_bench.worker")
 
-    def layers() -> None:
+    def load_layers() -> None:
         from tfe_bench.models.kinds import registry  # noqa: F401  (which loads them)
 
     wanted: list[tuple[str, Callable[[], object]]] = [
@@ -235,7 +235,7 @@ def import_packages() -> None:
         for name in jobs.third_party_programs()
     ]
     for point in entry_points(group="tfe_bench.layers"):
-        wanted.append((f"the layer {point.name!r}", layers))
+        wanted.append((f"the layer {point.name!r}", load_layers))
     for what, load in wanted:
         try:
             load()
@@ -257,4 +257,4 @@ def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:
     threading.Timer(2.0, lambda: os._exit(0)).start()
 
 
-COMMANDS = {"worker": (_options, run)}
+COMMANDS = {"worker": (_add_worker_options, run_worker_command)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 
-def owner(
+def run_owner(
     rank: int, namespace: int | None, nodes: list[str], folder: str, runs: int, pipe: Any
 ) -> None:
     """One owner: all runs, the first of which is not timed; sends (seconds, matches)."""
@@ -47,7 +47,7 @@ def owner(
     pipe.recv()  # the other may still need this one's link
 
 
-def _tables(n: int, folder: str) -> int:
+def _write_tables(n: int, folder: str) -> int:
     """Writes the owners' files of n unique keys each; how many are common."""
     numpy: Any = importlib.import_module("numpy")
     rng = numpy.random.default_rng(1)
@@ -64,7 +64,7 @@ def main() -> None:
     """Reads the request, runs it, prints the answer."""
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:
-        common = _tables(request["n"], folder)
+        common = _write_tables(request["n"], folder)
         namespaces = request.get("namespaces") or [None] * 2
         hosts = request.get("hosts")
         ports = [9700] * 2 if hosts else importlib.import_module("spu_run").free_ports()[:2]
@@ -74,7 +74,7 @@ def main() -> None:
         for rank in range(2):
             mine, theirs = context.Pipe()
             given = (rank, namespaces[rank], nodes, folder, request["repeat"], theirs)
-            children.append(context.Process(target=owner, args=given, daemon=True))
+            children.append(context.Process(target=run_owner, args=given, daemon=True))
             children[-1].start()
             theirs.close()
             pipes.append(mine)

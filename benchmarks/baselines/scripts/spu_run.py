@@ -23,7 +23,7 @@ _PARTIES = 3
 _CLONE_NEWNET = 0x40000000
 
 
-def work(workload: str, n: int) -> tuple[Any, Any, Any]:
+def make_workload(workload: str, n: int) -> tuple[Any, Any, Any]:
     """The input, the function of it, and the expected result."""
     numpy: Any = importlib.import_module("numpy")
     jnp: Any = importlib.import_module("jax.numpy")
@@ -48,7 +48,7 @@ def enter(namespace: int | None) -> None:
                 raise OSError("a network namespace cannot be entered")
 
 
-def party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any) -> None:
+def run_party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any) -> None:
     """One party: all runs, the first of which is not timed; sends (seconds, its output's parts)."""
     enter(namespace)
     libspu: Any = importlib.import_module("spu.libspu")
@@ -58,7 +58,7 @@ def party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe
     for i, node in enumerate(nodes):
         desc.add_party(f"P{i}", node)
     link = libspu.link.create_brpc(desc, rank)
-    runtime = spu.Runtime(link, config(libspu))
+    runtime = spu.Runtime(link, make_config(libspu))
     executable = libspu.Executable(**code)
     share = libspu.Share()
     share.meta, share.share_chunks = meta, chunks
@@ -76,7 +76,7 @@ def party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe
     pipe.recv()  # the others may still need this one's link
 
 
-def config(libspu: Any) -> Any:
+def make_config(libspu: Any) -> Any:
     """ABY3 over 64 bits."""
     kind, field = libspu.ProtocolKind.ABY3, libspu.FieldType.FM64
     return libspu.RuntimeConfig(protocol=kind, field=field)
@@ -101,12 +101,12 @@ def main() -> None:
     spu: Any = importlib.import_module("spu")
     frontend: Any = importlib.import_module("spu.utils.frontend")
 
-    x, function, expected = work(request["workload"], request["n"])
+    x, function, expected = make_workload(request["workload"], request["n"])
     executable, _ = frontend.compile(
         *(frontend.Kind.JAX, function, (x,), {}, ["in0"], [libspu.Visibility.VIS_SECRET]),
         lambda out: [f"out{i}" for i in range(len(out))],
     )
-    io = spu.Io(_PARTIES, config(libspu))
+    io = spu.Io(_PARTIES, make_config(libspu))
     shares = io.make_shares(numpy.array(x), libspu.Visibility.VIS_SECRET)
     code = {
         "name": executable.name,
@@ -125,7 +125,7 @@ def main() -> None:
         mine, theirs = context.Pipe()
         part = (bytes(shares[rank].meta), [bytes(c) for c in shares[rank].share_chunks])
         given = (rank, namespaces[rank], nodes, (code, names, part, request["repeat"]), theirs)
-        children.append(context.Process(target=party, args=given, daemon=True))
+        children.append(context.Process(target=run_party, args=given, daemon=True))
         children[-1].start()
         theirs.close()
         pipes.append(mine)

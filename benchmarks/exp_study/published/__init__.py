@@ -12,7 +12,7 @@ import importlib.resources
 from dataclasses import dataclass
 from functools import cache
 
-from tfe_bench.benchmarks.exp_study.fits import Fit, line
+from tfe_bench.benchmarks.exp_study.fits import Fit, fit_line
 from tfe_bench.benchmarks.exp_study.grid import NAMES
 from tfe_bench.benchmarks.exp_study.levels import LEVELS
 from tfe_bench.benchmarks.prediction import modeled_seconds
@@ -25,22 +25,22 @@ CAVEAT = (
 METHODS = ("prime", "taylor-8", "pade")
 
 
-def table(name: str) -> list[dict[str, str]]:
+def read_table(name: str) -> list[dict[str, str]]:
     """The rows of one published table: comm, error, memory, netlevels, range, summary, time,
     time_fits."""
     text = importlib.resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
-def points(name: str, method: str, quantity: str) -> list[tuple[int, float]]:
+def published_points(name: str, method: str, quantity: str) -> list[tuple[int, float]]:
     """(n, quantity) of one method in a published table, in its order."""
-    rows = (r for r in table(name) if r["exp_mode_name"] == method)
+    rows = (r for r in read_table(name) if r["exp_mode_name"] == method)
     return [(int(r["num_elements"]), float(r[quantity])) for r in rows]
 
 
-def times(method: str, level: str) -> list[tuple[int, float]]:
+def published_times(method: str, level: str) -> list[tuple[int, float]]:
     """Published (n, seconds) of one method at one level, in order."""
-    rows = (r for r in table("time") if f"net{r['net_level']}" == level)
+    rows = (r for r in read_table("time") if f"net{r['net_level']}" == level)
     return sorted(
         (int(r["num_elements"]), float(r["elapsed_s"]))
         for r in rows
@@ -77,59 +77,61 @@ class Published:
 
 
 @cache
-def columns() -> dict[str, Published]:
+def published_columns() -> dict[str, Published]:
     """The published columns by method, fitted anew from the published tables."""
-    return {method: _column(method) for method in METHODS}
+    return {method: _build_column(method) for method in METHODS}
 
 
-def _column(method: str) -> Published:
-    (scores,) = (r for r in table("range") if r["exp_mode"] == method)
-    (error,) = (r for r in table("error") if r["exp_mode"] == method)
+def _build_column(method: str) -> Published:
+    (scores,) = (r for r in read_table("range") if r["exp_mode"] == method)
+    (error,) = (r for r in read_table("error") if r["exp_mode"] == method)
     return Published(
         method=method,
-        bytes_per_element=_fit(points("comm", method, "bytes_sent")).a,
-        rounds=int(points("comm", method, "rounds")[0][1]),
-        memory=_fit(points("memory", method, "mem_cost_kb")),
+        bytes_per_element=_fit_points(published_points("comm", method, "bytes_sent")).a,
+        rounds=int(published_points("comm", method, "rounds")[0][1]),
+        memory=_fit_points(published_points("memory", method, "mem_cost_kb")),
         shares=tuple(float(scores[name]) for name in NAMES),
         mean_printed=float(scores["mean_range_score_published"]),
         **{name: float(error[name]) for name in ("mse", "mae", "mape")},
-        times={v.name: _fit(given) for v in LEVELS if (given := times(method, v.name))},
+        times={
+            v.name: _fit_points(given) for v in LEVELS if (given := published_times(method, v.name))
+        },
     )
 
 
-def _fit(given: list[tuple[int, float]]) -> Fit:
+def _fit_points(given: list[tuple[int, float]]) -> Fit:
     n, y = zip(*given, strict=True)
-    return line(n, y)
+    return fit_line(n, y)
 
 
-def slower_than_modeled(level: str) -> tuple[float, float]:
+def compare_with_model(level: str) -> tuple[float, float]:
     """(least, most): published seconds over what the model gives the network alone."""
     link = next(v for v in LEVELS if v.name == level)
     found = []
-    for method, column in columns().items():
-        for n, seconds in times(method, level):
+    for method, column in published_columns().items():
+        for n, seconds in published_times(method, level):
             sent = (round(column.bytes_per_element * n),)
             found.append(seconds / modeled_seconds(link, 0.0, column.rounds, sent))
     return min(found), max(found)
 
 
-def contradictions() -> list[str]:
+def find_contradictions() -> list[str]:
     """Where the published figures contradict themselves or have holes, found in the tables."""
     found = []
-    printed = "/".join(f"{c.mean_printed:.3f}" for c in columns().values())
-    means = "/".join(f"{c.mean6:.3f}" for c in columns().values())
+    printed = "/".join(f"{c.mean_printed:.3f}" for c in published_columns().values())
+    means = "/".join(f"{c.mean6:.3f}" for c in published_columns().values())
     if printed != means:
         found.append(
             f'The published "mean range score" ({"/".join(METHODS)}: {printed}) is not the mean of '
             f"the six printed columns ({means}): it must count thresholds that were not printed. "
             "Ours is the mean of the six, and is compared with that mean."
         )
-    rows = table("time")
+    rows = read_table("time")
     sizes = sorted({int(r["num_elements"]) for r in rows})
     for level in sorted({r["net_level"] for r in rows}):
         missing = []
         for method in METHODS:
-            present = dict(times(method, f"net{level}"))
+            present = dict(published_times(method, f"net{level}"))
             if absent := [f"{n:,}" for n in sizes if n not in present]:
                 missing.append(f"{method} n = {', '.join(absent)}")
         if missing:
@@ -137,7 +139,7 @@ def contradictions() -> list[str]:
                 f"The published times at level {level} have holes: {'; '.join(missing)}. "
                 "Fits are over what is there."
             )
-    memory = table("memory")
+    memory = read_table("memory")
     keys = [(r["num_elements"], r["exp_mode_name"]) for r in memory]
     twice = sorted({int(n) for n, m in keys if keys.count((n, m)) > 1})
     if twice:

@@ -194,4 +194,4 @@ def timed(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
         for _ in range(calls):
             result = once()
         times.append((time.perf_counter() - started) / calls)
-    return Seconds.of(times), result
+    return Seconds.from_times(times), result

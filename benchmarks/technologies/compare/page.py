@@ -102,7 +102,9 @@ def _table(found: Sequence[Measurement]) -> Table:
         "setup, s": number("setup_seconds", cells.seconds),
         "keys, MB": number("key_bytes", cells.megabytes),
         "memory, MB": number("memory_bytes", cells.megabytes),
-        "largest error": number("max_error", functools.partial(cells.number, "{:.2g}".format, "")),
+        "largest error": number(
+            "max_error", functools.partial(cells.number_cell, "{:.2g}".format, "")
+        ),
         "accuracy, %": percent("accuracy"),
         "plaintext, %": percent("accuracy_plain"),
         "security, bits": whole("security_bits"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tfe_bench.benchmarks.report import drawing
-from tfe_bench.benchmarks.report.drawing import NARROW, Theme, canvas
+from tfe_bench.benchmarks.report.drawing import NARROW, Theme, new_figure
 from tfe_bench.benchmarks.table import human_bytes, human_seconds
 from tfe_bench.benchmarks.technologies.compare import table
 from tfe_bench.benchmarks.technologies.compare.cells import INPUTS, LEAKAGES, TECHNOLOGIES
@@ -37,7 +37,7 @@ def bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | 
         return None
     names = [name for name in TECHNOLOGIES if any(m.technology == name for m in known)]
     group = len(names) + 1
-    figure = canvas(NARROW if narrow else 8.2, 1.4 + _BAR * group * len(labels))
+    figure = new_figure(NARROW if narrow else 8.2, 1.4 + _BAR * group * len(labels))
     axes: Any = figure.subplots()
     for place, name in enumerate(names):
         mine = [m for m in known if m.technology == name and _label(m) in labels]
@@ -57,7 +57,7 @@ def bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | 
     axes.margins(y=0.01)
     axes.set(xscale="log", xlabel="seconds on this machine")
     _sparse(axes.xaxis, narrow)
-    drawing.plain_ticks(axes.xaxis, human_seconds)
+    drawing.set_plain_ticks(axes.xaxis, human_seconds)
     axes.grid(axis="x")
     figure.legend(
         *axes.get_legend_handles_labels(),
@@ -77,7 +77,7 @@ def bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing
     ]
     if not points:
         return None
-    figure = canvas(NARROW if narrow else 8.2, 5.6)
+    figure = new_figure(NARROW if narrow else 8.2, 5.6)
     axes: Any = figure.subplots()
     for m, total, seconds in points:
         leaks = str(m.figures.get("leakage", INPUTS))
@@ -99,8 +99,8 @@ def bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing
     axes.set(xscale="log", xlabel="bytes that all send")
     axes.set(yscale="log", ylabel="seconds on a WAN, modeled")
     _sparse(axes.xaxis, narrow)
-    drawing.plain_ticks(axes.xaxis, human_bytes)
-    drawing.plain_ticks(axes.yaxis, human_seconds)
+    drawing.set_plain_ticks(axes.xaxis, human_bytes)
+    drawing.set_plain_ticks(axes.yaxis, human_seconds)
     axes.grid()
     _legend(figure, axes, theme, [m for m, *_ in points], narrow)
     return figure

@@ -108,7 +108,7 @@ class Plaintext:
             started = time.perf_counter()
             model.train_on_batch(x[rows], y[rows])
             times.append(time.perf_counter() - started)
-        seconds = Seconds.of(times[1:])  # the first builds the graph
+        seconds = Seconds.from_times(times[1:])  # the first builds the graph
         epoch = task.job == "J5"
         size = int(np.prod(x.shape[1:])) * task.batch * (whole if epoch else 1)
         more = {}

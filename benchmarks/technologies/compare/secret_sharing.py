@@ -188,9 +188,9 @@ def _cost(
         steps: of a training, each as the one whose messages were counted; None: it is none.
     """
     measured = result.measured
-    times = prediction.turn_seconds(measured)
+    times = prediction.run_seconds(measured)
     median = float(np.median(times))
-    forecast = prediction.forecast(measured, "local", median)
+    forecast = prediction.predict_times(measured, "local", median)
     # Where the time went is known of the last run alone.  The last step of a training also ends it,
     # and says nothing of the others: all of their time counts as computing.
     computing = forecast["compute_seconds"] if steps is None else median * steps
@@ -198,7 +198,7 @@ def _cost(
     sent = [sum(m["frames"]) for m in measured]
     peak = max(int(m["peak_memory"]) for m in measured)
     return Cost(
-        seconds=Seconds.of(times),
+        seconds=Seconds.from_times(times),
         compute=computing,
         traffic=Traffic(
             up=_UP_WORDS * _WORD * up,

@@ -58,7 +58,7 @@ def logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
         technology="functional",
         job="logarithms",
         parameters={**asdict(cell), "table_per_output_bits": own_log2},
-        seconds=Seconds.of([seconds for seconds, _ in one]),
+        seconds=Seconds.from_times([seconds for seconds, _ in one]),
         figures=figures,
         modeled=("walk_seconds", "speed_up_over_walk"),
         correct=bool(right),
@@ -151,7 +151,7 @@ def modulus(bits: int, length: int, outputs: int, log2: int) -> Measurement:
             **{"group": f"squares modulo a prime of {bits} bits", "input_bits": 8},
             "security_bits": modular.SIZES[bits],
         },
-        seconds=Seconds.of([evaluate + search]),
+        seconds=Seconds.from_times([evaluate + search]),
         figures=figures,
         correct=bool((found == due[0]).all() and (results == due[0]).all()),
     )

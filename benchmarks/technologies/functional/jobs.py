@@ -128,7 +128,7 @@ def network(
             **{"group": "ristretto255", "security_bits": SECURITY_BITS, "table_bits": 20},
             "phases": [each.seconds for each in runs],
         },
-        seconds=Seconds.of(totals),
+        seconds=Seconds.from_times(totals),
         figures=figures,
         correct=all(bool((each == due).all()) for each in results),
     )

@@ -229,7 +229,7 @@ def inner_products(
             **asdict(cell),
             **{"input_bits": input_bits, "group": "ristretto255", "security_bits": SECURITY_BITS},
         },
-        seconds=Seconds.of(totals),
+        seconds=Seconds.from_times(totals),
         figures=figures,
         correct=all((each.results == due).all() for each in (first, *runs)),
     )

@@ -43,7 +43,7 @@ def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing
     if not found:
         return None
     size = (drawing.NARROW, 3.4) if narrow else (6.4, 3.2)
-    picture = drawing.canvas(*size)
+    picture = drawing.new_figure(*size)
     axes = picture.subplots()
     newest = {m.parameters["result_bits"]: m for m in sorted(found, key=lambda m: m.time)}
     bits = sorted(newest)
@@ -51,12 +51,12 @@ def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing
         times = [newest[b].figures[name] for b in bits]
         axes.plot(bits, times, marker=marker, color=color, label=label)
     axes.set_yscale("log")
-    drawing.plain_ticks(axes.yaxis, _time)
+    drawing.set_plain_ticks(axes.yaxis, _time)
     axes.set_xticks(bits)
     axes.grid(True)
     axes.set_xlabel("bits of a result")
     axes.set_ylabel("time for a result")
-    drawing.legend(axes, narrow, loc="upper left")
+    drawing.add_legend(axes, narrow, loc="upper left")
     return picture
 
 
@@ -68,7 +68,7 @@ def _pictures(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing 
     rows = list(found.figures["pictures"].items())
     count = len(rows[0][1])
     width = drawing.NARROW if narrow else 6.4
-    picture = drawing.canvas(width, width * 0.95 * len(rows) / (count + 0.6))
+    picture = drawing.new_figure(width, width * 0.95 * len(rows) / (count + 0.6))
     grid = picture.subplots(len(rows), count, squeeze=False)
     for line, (label, given) in zip(grid, rows, strict=True):
         for axes, text in zip(line, given, strict=True):

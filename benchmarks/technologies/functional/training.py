@@ -128,7 +128,7 @@ def measure(
             **{"group": "ristretto255", "security_bits": SECURITY_BITS, "table_bits": table_bits},
             **{"threads": threads, "phases": [each.seconds for each in runs]},
         },
-        seconds=Seconds.of([each.encrypt + each.training for each in runs]),
+        seconds=Seconds.from_times([each.encrypt + each.training for each in runs]),
         figures=figures,
         modeled=tuple(modeled if epochs == 1 else [*modeled, "plain_epoch_hours"]),
         correct=right,

@@ -119,7 +119,7 @@ def measure(
             "processes": workers,
             **parameters.as_json(),
         },
-        seconds=Seconds.of([whole]),
+        seconds=Seconds.from_times([whole]),
         figures={
             "training_seconds": training,
             "setup_seconds": setup,

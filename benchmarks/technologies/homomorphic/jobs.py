@@ -104,7 +104,7 @@ class Run:
     def figures(self, runs: int, values: int) -> dict[str, Any]:
         """Medians and bytes of one run, of which `values` results came out."""
         totals = self.totals(runs)
-        median = Seconds.of(totals).median
+        median = Seconds.from_times(totals).median
         return {
             "setup_seconds": sum(self.parts["setup"]),
             **{
@@ -153,7 +153,7 @@ def _linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
         technology="homomorphic",
         job=job,
         parameters={**parameters, **LINEAR.as_json()},
-        seconds=Seconds.of(seconds),
+        seconds=Seconds.from_times(seconds),
         figures=figures,
         correct=correct,
     )
@@ -220,7 +220,7 @@ def polynomial(function: str, quick: bool = False) -> Measurement:
         technology="homomorphic",
         job=function,
         parameters={**parameters, **polynomials.PARAMETERS.as_json()},
-        seconds=Seconds.of(seconds),
+        seconds=Seconds.from_times(seconds),
         figures=figures,
         correct=correct,
     )
@@ -297,7 +297,7 @@ def network(
         technology="homomorphic",
         job="network",
         parameters={"batch": len(pictures), "seed": plaintext.SEED, **parameters.as_json()},
-        seconds=Seconds.of(seconds),
+        seconds=Seconds.from_times(seconds),
         figures=figures,
         correct=correct,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tfe_bench.benchmarks.report import cells, drawing
 from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
 from tfe_bench.benchmarks.report.parts import NOTHING, Cell, Figure, Part, Section, Table
-from tfe_bench.benchmarks.table import three_digits
+from tfe_bench.benchmarks.table import format_three_digits
 from tfe_bench.benchmarks.technologies.homomorphic import advice, published
 from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, DEPTH, OPERATIONS
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual_primes
@@ -146,7 +146,9 @@ def _beside(m: Measurement | None) -> list[Cell]:
     suspect = " ?" if "published_suspect" in figures else ""
     return [
         _milliseconds(m.seconds.median),
-        NOTHING if theirs is None else cells.number(three_digits, suspect, theirs * 1e3),
+        NOTHING
+        if theirs is None
+        else cells.number_cell(format_three_digits, suspect, theirs * 1e3),
         cells.ratio(figures.get("published_ratio")),
     ]
 
@@ -240,7 +242,7 @@ def _draw(newest: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing 
     degree = max(degrees, key=lambda d: (len(schemes_of[d]), d))
     shown = {(m.parameters["scheme"], m.job): m for m in timed if m.parameters["degree"] == degree}
     names = [name for name in OPERATIONS if any(job == name for _, job in shown)]
-    figure = drawing.canvas(drawing.NARROW if narrow else 7.6, 0.34 * len(names) + 1.8)
+    figure = drawing.new_figure(drawing.NARROW if narrow else 7.6, 0.34 * len(names) + 1.8)
     axes: Any = figure.subplots()
     for place, scheme in enumerate(SCHEMES):
         of = {name: shown[scheme, name] for name in names if (scheme, name) in shown}
@@ -263,7 +265,7 @@ def _draw(newest: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing 
             )
     axes.set_xscale("log")
     axes.set_xticks([1e-4, 1e-2, 1.0])
-    drawing.plain_ticks(axes.xaxis, lambda v: f"{v * 1e3:g} ms" if v < 1 else f"{v:g} s")
+    drawing.set_plain_ticks(axes.xaxis, lambda v: f"{v * 1e3:g} ms" if v < 1 else f"{v:g} s")
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.grid(True, axis="both")

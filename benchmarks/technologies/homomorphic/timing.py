@@ -31,7 +31,7 @@ def timed(operation: Callable[[], object], repeat: int, budget: float = math.inf
     times: list[float] = []
     while len(times) < repeat and (len(times) < least or sum(times) < budget):
         times.append(once())
-    return Seconds.of(times)
+    return Seconds.from_times(times)
 
 
 def p95(times: Sequence[float]) -> float:

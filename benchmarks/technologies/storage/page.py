@@ -91,7 +91,9 @@ def _published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> li
         ),
         "ours, ms (modeled)": lambda m: _milliseconds(m, "latency_seconds"),
         "simulated, ms (modeled)": lambda m: _milliseconds(m, "simulated_seconds"),
-        "difference": lambda m: cells.number("{:+.2f}".format, " %", _percent(m, "difference")),
+        "difference": lambda m: cells.number_cell(
+            "{:+.2f}".format, " %", _percent(m, "difference")
+        ),
     }
     return [*found, _table(columns, tables, "Both published tables, cell by cell.")]
 
@@ -102,9 +104,9 @@ def _validated(runs: list[Measurement]) -> Table:
         "reached": lambda m: cells.seconds(_figure(m, "reached_gigabytes_per_second")),
         "measured, s": lambda m: cells.seconds(m.seconds.median if m.seconds else None),
         "predicted, s": lambda m: cells.seconds(_figure(m, "predicted_seconds")),
-        "off by": lambda m: cells.number("{:+.1f}".format, " %", _percent(m, "difference")),
+        "off by": lambda m: cells.number_cell("{:+.1f}".format, " %", _percent(m, "difference")),
         "from costs, s": lambda m: cells.seconds(_figure(m, "predicted_from_costs_seconds")),
-        "off by ": lambda m: cells.number(
+        "off by ": lambda m: cells.number_cell(
             "{:+.1f}".format, " %", _percent(m, "difference_from_costs")
         ),
     }
@@ -178,7 +180,7 @@ def _per_giga(value: float | None) -> float | None:
 def _draw(tables: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     if not tables:
         return None
-    figure, (by_bandwidth, by_devices) = drawing.panels(1, 2, narrow, (4.6, 3.7))
+    figure, (by_bandwidth, by_devices) = drawing.new_panels(1, 2, narrow, (4.6, 3.7))
     first = [m for m in tables if m.parameters.get("table") == "bandwidth"]
     second = [m for m in tables if m.parameters.get("table") == "devices"]
     _lines(by_bandwidth, theme, first, "gigabytes_per_second", {"fpga": (drawing.BLUE, "")})
@@ -190,9 +192,9 @@ def _draw(tables: list[Measurement], theme: Theme, narrow: bool) -> Drawing | No
         axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_ylim(0, None)
-        drawing.plain_ticks(axes.xaxis, "{:g}".format)
+        drawing.set_plain_ticks(axes.xaxis, "{:g}".format)
         axes.grid()
-        drawing.legend(axes, narrow, loc="best")
+        drawing.add_legend(axes, narrow, loc="best")
     return figure
 
 

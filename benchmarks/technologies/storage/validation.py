@@ -184,7 +184,7 @@ def _at(
             times.append(took)
             reading.append(spent)
         error = max(error, real.error(outputs))
-    seconds = Seconds.of(times)
+    seconds = Seconds.from_times(times)
     in_memory = [
         Stage(each[0].size, float(np.median([stage.seconds for stage in each])))
         for each in zip(*stages[1:], strict=True)

@@ -46,7 +46,7 @@ def made(
     **changed: Any,
 ) -> Measurement:
     given: dict[str, Any] = {
-        "seconds": Seconds.of([seconds]),
+        "seconds": Seconds.from_times([seconds]),
         "traffic": Traffic(up=up, down=10, rounds=rounds),
         "more": {},
         "parameters": {},
@@ -249,7 +249,7 @@ def test_the_report_shows_the_table_and_both_pictures(
     wrong = made("secret-sharing", 0.4, task=OTHER, correct=False)
     none = cells.unsupported("functional", OTHER, "because of <reasons>")
     for each in (*ALL, odd, wrong, none):
-        records.append(file, each)
+        records.append_record(file, each)
     assert main(["report", str(tmp_path)]) == 0
     assert "technologies-time.png" in capsys.readouterr().out
     text = (tmp_path / "report.html").read_text()
@@ -295,7 +295,7 @@ def test_the_command_advises_from_records_or_a_quick_run(
 ) -> None:
     file = tmp_path / "all.jsonl"
     for each in ALL:
-        records.append(file, each)
+        records.append_record(file, each)
     words = ["technologies", "--job", "J3", "--network", "wan", "--trust", "three-servers"]
     assert main([*words, "--records", str(file)]) == 0
     assert "batch 1: take homomorphic." in capsys.readouterr().out

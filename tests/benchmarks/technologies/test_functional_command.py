@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.__main__ import main
-from tfe_bench.benchmarks.records import append
+from tfe_bench.benchmarks.records import append_record
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.technologies.functional import compared, jobs, measuring, page
 from tfe_bench.benchmarks.technologies.functional.curve import Table
@@ -123,7 +123,7 @@ def test_logarithms_by_other_means_agree() -> None:
 def test_jobs_say_what_they_cost_and_leak(tmp_path: Path) -> None:
     for made in (jobs.inner_product(True), jobs.dense(2, True)):
         assert made.correct and made.figures["rounds"] == 1
-        append(tmp_path / "jobs.jsonl", made)
+        append_record(tmp_path / "jobs.jsonl", made)
         outputs = 1 if made.job == "J1" else 128
         assert made.figures["key_rank"] == outputs
         assert made.figures["key_bytes"] == 32 * outputs
@@ -188,7 +188,7 @@ def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) 
         compared.logarithms(cell, Table(10), 1),
         _trained(),
     ):
-        append(file, made)
+        append_record(file, made)
     assert main(["report", str(tmp_path)]) == 0
     html = (tmp_path / "report.html").read_text()
     for told in ("Functional encryption", "11h33m", "100.0% of the pixels"):

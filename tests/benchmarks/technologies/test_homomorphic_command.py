@@ -88,7 +88,7 @@ def test_the_table_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFix
     assert "BFV, N = 4096: 128 bits of security; primes of 36, 36, 37 bits" in out
     assert "debug build" in out and "error of copying" not in out
     assert "a rotation by 11 takes" in out and "Take BFV at N = 4,096" in out
-    kept = reading.read([file]).technologies
+    kept = reading.read_report_input([file]).technologies
     assert {m.job for m in kept} == {*OPERATIONS, "rotate_rows_11", DEPTH} - {"rescale"}
     capsys.readouterr()
     assert main(["homomorphic", *words[:-2], "--json"]) == 0
@@ -102,7 +102,7 @@ def test_insecure_parameters_are_marked(tmp_path: Path, capsys: pytest.CaptureFi
     words += ["--insecure-for-comparison", "--record", str(file)]
     assert main(["homomorphic", *words]) == 0
     assert "LESS THAN 128 BITS OF SECURITY" in capsys.readouterr().out
-    found = page.sections(reading.read([file]).technologies, {})
+    found = page.sections(reading.read_report_input([file]).technologies, {})
     assert "below 128" in repr(found)
 
 
@@ -144,7 +144,7 @@ def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any)
         technology="homomorphic",
         job=job,
         parameters=usual(scheme, degree).as_json(),
-        seconds=None if job == DEPTH else Seconds.of([seconds]),
+        seconds=None if job == DEPTH else Seconds.from_times([seconds]),
         figures=figures,
         correct=True,
     )

@@ -442,17 +442,19 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
         complete=True,
     )
     found = {"t": kept}
-    command._list(Namespace(json=True), found, "analyst")
+    command._print_tables(Namespace(json=True), found, "analyst")
     (row,) = json.loads(capsys.readouterr().out)
     assert row["rights"]["v"] == ["aggregate", "filter"] and row["rights"]["x"] == []
     assert "open" in row["rights"]["w"] and row["min_group"] == 12
-    command._list(Namespace(json=False), found, "analyst")
+    command._print_tables(Namespace(json=False), found, "analyst")
     shown = capsys.readouterr().out
     assert "12" in shown and "(its" in shown
-    assert command._columns({**row, "columns": {"v": "int", "w": "int", "x": "int"}}, False) == [
+    assert command._describe_columns(
+        {**row, "columns": {"v": "int", "w": "int", "x": "int"}}, False
+    ) == [
         *("v int: aggregate, filter", "w int: open", "x int: none"),
     ]
-    assert command._columns(row, True) == ["v int", "w int", "x int"]
+    assert command._describe_columns(row, True) == ["v int", "w int", "x int"]
 
 
 def test_results_have_the_names_and_texts_that_their_reader_knows() -> None:

@@ -171,6 +171,6 @@ def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) 
     about = {"about": given.schema.header(), "spent": ledger.parse_rho("0.1")}
     kept = StoredEntry.from_row({"name": "t", **facts, **about})
     for json in (True, False):
-        assert table._list(argparse.Namespace(json=json), {"t": kept}, OWNER) == 0
+        assert table._print_tables(argparse.Namespace(json=json), {"t": kept}, OWNER) == 0
     first, *rest = capsys.readouterr().out.split("\n")
     assert '"privacy": "rho 0.2 of 0.3 left"' in first and "0.2 of" in "".join(rest)

@@ -9,19 +9,19 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.cli.data.files import INT64, INT64_MAX, unreadable
-from tfe_bench.cli.data.sheet import Numbers, as_position
+from tfe_bench.cli.data.files import INT64, INT64_MAX, unreadable_error
+from tfe_bench.cli.data.sheet import Numbers, parse_position
 from tfe_bench.errors import DataError, describe_position
 
 
-def column_of(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
+def select_column(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
     """One column, contiguous."""
     return np.ascontiguousarray(matrix[:, position])
 
 
-def position_of(file: Path, width: int, column: str | int) -> int:
+def find_position(file: Path, width: int, column: str | int) -> int:
     """A column's position (DataError: there is none)."""
-    position = as_position(column)
+    position = parse_position(column)
     if position is None or not 0 <= position < width:
         known = f"0 to {width - 1}" if width > 1 else "0"
         raise DataError(
@@ -30,7 +30,7 @@ def position_of(file: Path, width: int, column: str | int) -> int:
     return position
 
 
-def read(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
+def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     """The array as int64 or float64, with one or two axes, finite, not empty; and as it is."""
     try:
         with file.open("rb") as stream:
@@ -39,7 +39,7 @@ def read(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     except DataError:
         raise
     except (OSError, MemoryError) as error:
-        raise unreadable(file, error) from error
+        raise unreadable_error(file, error) from error
     except Exception as error:  # NumPy's header parser raises many kinds on random bytes
         raise DataError(f"{str(file)!r} is not a .npy file, or a damaged one.") from error
     if values.ndim not in (1, 2):
@@ -48,14 +48,16 @@ def read(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
         raise DataError(f"{str(file)!r} is empty: its array has shape {values.shape}.")
     if values.dtype.kind in "biu":
         if values.dtype == np.uint64 and np.any(bad := values > np.uint64(INT64_MAX)):
-            raise DataError(f"{str(file)!r}: an integer is outside {INT64}, {_where(bad)}.")
+            raise DataError(
+                f"{str(file)!r}: an integer is outside {INT64}, {_describe_bad_value(bad)}."
+            )
         whole = np.ascontiguousarray(values, np.int64)
         return whole, whole if values.dtype.kind == "b" else values
     with np.errstate(over="ignore"):
         reals = np.ascontiguousarray(values, np.float64)
     if np.any(bad := ~np.isfinite(reals)):
         kind = "NaN" if np.isnan(reals.flat[int(np.argmax(bad))]) else "infinite"
-        raise DataError(f"{str(file)!r}: a value is {kind}, {_where(bad)}.")
+        raise DataError(f"{str(file)!r}: a value is {kind}, {_describe_bad_value(bad)}.")
     return reals, reals if values.dtype.itemsize > 8 else values
 
 
@@ -86,7 +88,7 @@ def _check_size(file: Path, stream: IO[bytes]) -> None:
     stream.seek(0)
 
 
-def _where(bad: npt.NDArray[np.bool_]) -> str:
+def _describe_bad_value(bad: npt.NDArray[np.bool_]) -> str:
     """The first place of an array that is bad."""
     return describe_position(
         tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))

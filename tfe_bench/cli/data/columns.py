@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.cli.data import arrays
-from tfe_bench.cli.data.files import readable
+from tfe_bench.cli.data.files import find_readable_file
 from tfe_bench.cli.data.sheet import Numbers, Sheet
 from tfe_bench.errors import DataError, RangeError, UsageError
 
@@ -63,10 +63,10 @@ def load_column(path: str | os.PathLike[str], column: str | int | None = None) -
             (integers: from -2^63 to 2^63 - 1). The text gives line and column, of a .npy the
             index.
     """
-    return load_with(path, column, ())[0]
+    return load_with_others(path, column, ())[0]
 
 
-def load_with(
+def load_with_others(
     path: str | os.PathLike[str],
     column: str | int | None,
     others: Sequence[str | int],
@@ -82,27 +82,27 @@ def load_with(
         DataError: as `load_column`; an unknown column, or two of one name.
         UsageError: a column that is asked for twice; others of a 2-D array without a column.
     """
-    file = readable(path)
+    file = find_readable_file(path)
     if file.suffix.lower() == ".npy":
-        return _of_array(file, column, others)
-    sheet = Sheet.read(file)
-    position = sheet.only_numeric() if column is None else sheet.find(column)
-    places = [sheet.find(other) for other in others]
+        return _load_array_column(file, column, others)
+    sheet = Sheet.read_file(file)
+    position = sheet.find_numeric_column() if column is None else sheet.find_column(column)
+    places = [sheet.find_column(other) for other in others]
     names = [sheet.names[p] for p in (position, *places)]
     _refuse_repeats([position, *places], names)
     _refuse_equal_names(file, names)
     rest = list(zip(names[1:], places, strict=True))
-    own = sheet.numbers(position)
+    own = sheet.parse_numbers(position)
     if numbers:
         whole = Column(own, names[0], str(file), own, sheet.named)
-        return whole, {n: sheet.numbers(p) for n, p in rest}
+        return whole, {n: sheet.parse_numbers(p) for n, p in rest}
     cells = sheet.cells
     found = Column(own, names[0], str(file), cells[position], sheet.named)
     return found, {n: cells[p] for n, p in rest}
 
 
 @contextlib.contextmanager
-def naming_lines(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
+def name_file_positions(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
     """Lets a RangeError about the numbers of a .csv name line and column, as it names any other.
 
     Args:
@@ -119,7 +119,7 @@ def naming_lines(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterat
         if error.position is None or file.suffix.lower() == ".npy":
             raise
         row, *other = error.position
-        line = Sheet.read(file).lines[row]
+        line = Sheet.read_file(file).lines[row]
         name = columns[other[0] if other else 0]
         raise error.with_place(f"on line {line} of {str(file)!r}, column {name!r}") from None
 
@@ -140,26 +140,26 @@ def load_table(
         DataError: as in `load_column`; also with None where a column is not numeric.
         UsageError: `columns` is empty or names a column twice.
     """
-    file = readable(path)
+    file = find_readable_file(path)
     if columns is not None and (isinstance(columns, str) or not columns):
         raise UsageError(f"Columns are a list of one or more names. Received: {columns!r}.")
     if file.suffix.lower() == ".npy":
-        numbers, _ = arrays.read(file)
+        numbers, _ = arrays.read_array(file)
         matrix = numbers[:, np.newaxis] if numbers.ndim == 1 else numbers
         wanted = range(matrix.shape[1]) if columns is None else columns
-        places = [arrays.position_of(file, matrix.shape[1], c) for c in wanted]
+        places = [arrays.find_position(file, matrix.shape[1], c) for c in wanted]
         _refuse_repeats(places, [str(p) for p in places])
-        return {str(p): cast(Numbers, arrays.column_of(matrix, p)) for p in places}
-    sheet = Sheet.read(file)
+        return {str(p): cast(Numbers, arrays.select_column(matrix, p)) for p in places}
+    sheet = Sheet.read_file(file)
     if columns is None:
         places = list(range(len(sheet.names)))
         sheet.refuse_text_columns()
     else:
-        places = [sheet.find(c) for c in columns]
+        places = [sheet.find_column(c) for c in columns]
     names = [sheet.names[p] for p in places]
     _refuse_repeats(places, names)
     _refuse_equal_names(file, names)
-    return {sheet.names[p]: sheet.numbers(p) for p in places}
+    return {sheet.names[p]: sheet.parse_numbers(p) for p in places}
 
 
 def _refuse_repeats(places: Sequence[int], names: Sequence[str]) -> None:
@@ -175,13 +175,13 @@ def _refuse_equal_names(file: Path, names: Sequence[str]) -> None:
         raise DataError(f"{str(file)!r} has {count} columns named {name!r}; rename them.")
 
 
-def _of_array(
+def _load_array_column(
     file: Path, column: str | int | None, others: Sequence[str | int]
 ) -> tuple[Column, dict[str, Cells]]:
-    numbers, cells = arrays.read(file)
+    numbers, cells = arrays.read_array(file)
     if numbers.ndim == 1:
         if column is not None:
-            arrays.position_of(file, 1, column)
+            arrays.find_position(file, 1, column)
         if others:
             raise DataError(f"{str(file)!r} has one axis: there are no other columns in it.")
         return Column(numbers, file.stem, str(file), cells), {}
@@ -192,9 +192,9 @@ def _of_array(
                 "Received: others alone. Name that one too (--column)."
             )
         return Column(numbers, file.stem, str(file), cells), {}
-    places = [arrays.position_of(file, numbers.shape[1], c) for c in (column, *others)]
+    places = [arrays.find_position(file, numbers.shape[1], c) for c in (column, *others)]
     _refuse_repeats(places, [str(p) for p in places])
     first, *rest = places
-    values = cast(Numbers, arrays.column_of(numbers, first))
-    own = Column(values, str(first), str(file), arrays.column_of(cells, first))
-    return own, {str(p): arrays.column_of(cells, p) for p in rest}
+    values = cast(Numbers, arrays.select_column(numbers, first))
+    own = Column(values, str(first), str(file), arrays.select_column(cells, first))
+    return own, {str(p): arrays.select_column(cells, p) for p in rest}

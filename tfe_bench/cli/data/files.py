@@ -12,7 +12,7 @@ INT64 = "-2^63 .. 2^63-1"
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def check_there(*files: Path | str | None) -> None:
+def check_files_exist(*files: Path | str | None) -> None:
     """Refuses files that are not there, before anything is started that takes seconds.
 
     Raises:
@@ -20,7 +20,7 @@ def check_there(*files: Path | str | None) -> None:
     """
     for file in files:
         if file is not None and not Path(file).exists():
-            raise DataError(f"There is no file {str(file)!r}.{_nearby(Path(file))}")
+            raise DataError(f"There is no file {str(file)!r}.{_suggest_nearby_file(Path(file))}")
 
 
 def check_suffix(file: Path) -> None:
@@ -30,23 +30,23 @@ def check_suffix(file: Path) -> None:
         raise DataError(f"Data files end in .csv or .npy. Received: {str(file)!r} with {given}.")
 
 
-def readable(path: str | os.PathLike[str]) -> Path:
+def find_readable_file(path: str | os.PathLike[str]) -> Path:
     """The path of a file that can be read as data, else a DataError with a suggestion."""
     file = Path(path)
     try:
         if file.is_dir():
             raise DataError(f"Data is read from a file. Received: {str(file)!r}, a folder.")
         if not file.exists():
-            raise DataError(f"There is no file {str(file)!r}.{_nearby(file)}")
+            raise DataError(f"There is no file {str(file)!r}.{_suggest_nearby_file(file)}")
         check_suffix(file)
         if not file.is_file():
             raise DataError(f"Data is read from a file. Received: {str(file)!r}, which is none.")
     except (OSError, ValueError) as error:  # a name too long, a null byte, a closed folder
-        raise unreadable(file, error) from error
+        raise unreadable_error(file, error) from error
     return file
 
 
-def _nearby(file: Path) -> str:
+def _suggest_nearby_file(file: Path) -> str:
     if not file.parent.is_dir():
         return f" Its folder {str(file.parent)!r} is missing too."
     try:
@@ -57,7 +57,7 @@ def _nearby(file: Path) -> str:
     return did_you_mean(file.name, names)
 
 
-def unreadable(file: Path, error: Exception) -> DataError:
+def unreadable_error(file: Path, error: Exception) -> DataError:
     """What is said of a file that the system does not let us read."""
     if isinstance(error, PermissionError):
         return DataError(f"No permission to read {str(file)!r}. Ask its owner, or check its mode.")

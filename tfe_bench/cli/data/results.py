@@ -123,25 +123,25 @@ def _refuse_other_types(values: Cells, file: Path) -> None:
 
 
 def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
-    names = [_heading(name) for name in table]
+    names = [_column_heading(name) for name in table]
     texts = itertools.chain(names, *(cells for cells in table.values() if isinstance(cells, list)))
     # Of another dialect, or the end of a line for some: it would mislead a reader unless quoted.
     foreign = any(re.search("[;\t\r]", text) for text in texts)
 
-    def write(stream: IO[bytes]) -> None:
+    def write_stream(stream: IO[bytes]) -> None:
         text = io.TextIOWrapper(stream, "utf-8", newline="")
         plain = csv.writer(text, lineterminator="\n")
         quoted = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
         (quoted if foreign else plain).writerow(names)
         texts_too = any(isinstance(cells, list) for cells in table.values())
-        (quoted if foreign and texts_too else plain).writerows(_rows(list(table.values())))
+        (quoted if foreign and texts_too else plain).writerows(_iterate_rows(list(table.values())))
         text.flush()
         text.detach()
 
-    atomic.write_atomically(file, write)
+    atomic.write_atomically(file, write_stream)
 
 
-def _rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
+def _iterate_rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
     """Python numbers, a block at a time; csv writes a float by its shortest exact repr."""
     block = 65536
     for start in range(0, len(columns[0]) if columns else 0, block):
@@ -149,5 +149,5 @@ def _rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
         yield from zip(*(p if isinstance(p, list) else p.tolist() for p in parts), strict=True)
 
 
-def _heading(name: str) -> str:
+def _column_heading(name: str) -> str:
     return name if is_name(name.strip()) else f"column_{name.strip()}"

@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable
+from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable_error
 from tfe_bench.errors import DataError, did_you_mean
 from tfe_bench.models import csv_file
 
@@ -35,12 +35,12 @@ class Sheet:
     named: bool  # whether a first line names the columns
 
     @classmethod
-    def read(cls, file: Path) -> Sheet:
+    def read_file(cls, file: Path) -> Sheet:
         """Reads a file; a header line is told from data (DataError: it is no table)."""
         try:
             found = csv_file.parse_csv(file)
         except (OSError, MemoryError) as error:
-            raise unreadable(file, error) from error
+            raise unreadable_error(file, error) from error
         if not found.rows:
             raise DataError(f"{str(file)!r} is empty.")
         columns = [list(cells) for cells in zip(*found.rows, strict=True)]
@@ -53,7 +53,7 @@ class Sheet:
             raise DataError(f"{str(file)!r} has a header line and no rows under it.")
         return cls(file, names, columns, lines, named)
 
-    def find(self, column: str | int) -> int:
+    def find_column(self, column: str | int) -> int:
         """The position of a column given by name or position."""
         if isinstance(column, str):
             matches = [j for j, name in enumerate(self.names) if name == column.strip()]
@@ -64,7 +64,7 @@ class Sheet:
                     f"{str(self.file)!r} has {len(matches)} columns named {column!r}, at the "
                     f"positions {', '.join(map(str, matches))}. Give the position."
                 )
-        position = as_position(column)
+        position = parse_position(column)
         if position is None or not 0 <= position < len(self.names):
             hint = did_you_mean(column, self.names) if isinstance(column, str) else ""
             raise DataError(
@@ -72,7 +72,7 @@ class Sheet:
             )
         return position
 
-    def only_numeric(self) -> int:
+    def find_numeric_column(self) -> int:
         """The position of the only column of numbers; there are several or none: a DataError."""
         if len(self.names) == 1:
             return 0
@@ -93,35 +93,37 @@ class Sheet:
                 f"{self._list_columns()}"
             )
 
-    def numbers(self, position: int) -> Numbers:
+    def parse_numbers(self, position: int) -> Numbers:
         """The column as int64 if all its cells are integers, else float64."""
         whole = True
         inexact: int | None = None  # the first row with an integer that float64 would round
         values: list[int | float] = []
         for row, cell in enumerate(map(str.strip, self.cells[position])):
             if _INTEGER.fullmatch(cell):
-                value: int | float = int(cell) if len(cell) <= 40 else _int_of_long(cell)
+                value: int | float = int(cell) if len(cell) <= 40 else _parse_long_integer(cell)
                 if not INT64_MIN <= value <= INT64_MAX:
-                    self._refuse(row, position, f"is outside {INT64}", "a larger integer")
+                    self._refuse_cell(row, position, f"is outside {INT64}", "a larger integer")
                 if inexact is None and int(float(value)) != value:
                     inexact = row
             elif csv_file.REAL.fullmatch(cell):
                 whole = False
                 value = float(cell)
                 if value in (float("inf"), float("-inf")):
-                    self._refuse(row, position, "is outside -1.8e308 .. 1.8e308", "a larger number")
+                    self._refuse_cell(
+                        row, position, "is outside -1.8e308 .. 1.8e308", "a larger number"
+                    )
             else:
-                self._refuse(row, position, *_fault(cell))
+                self._refuse_cell(row, position, *_describe_fault(cell))
             values.append(value)
         if whole:
             return np.array(values, np.int64)
         if inexact is not None:
-            self._refuse(
+            self._refuse_cell(
                 inexact, position, "stands among reals", "an integer that float64 does not hold"
             )
         return np.array(values, np.float64)
 
-    def _refuse(self, row: int, position: int, wrong: str, received: str) -> NoReturn:
+    def _refuse_cell(self, row: int, position: int, wrong: str, received: str) -> NoReturn:
         name = self.names[position]
         label = str(position) if name == str(position) else f"{name!r} (position {position})"
         raise DataError(
@@ -178,7 +180,7 @@ def _holds_numbers(cells: Sequence[str], start: int = 0) -> bool:
     return 2 * sum(map(_is_numeric, filled)) > len(filled)
 
 
-def _int_of_long(cell: str) -> int:
+def _parse_long_integer(cell: str) -> int:
     """The value of many digits: leading zeros count nothing, and int() refuses thousands."""
     digits = cell.lstrip("+-").lstrip("0")
     if len(digits) > 40:
@@ -186,7 +188,7 @@ def _int_of_long(cell: str) -> int:
     return int(digits or "0") * (-1 if cell.startswith("-") else 1)
 
 
-def _fault(cell: str) -> tuple[str, str]:
+def _describe_fault(cell: str) -> tuple[str, str]:
     """(what is wrong, what kind of cell this is), without what it says."""
     if not cell:
         return "is no number", "a blank cell"
@@ -198,7 +200,7 @@ def _fault(cell: str) -> tuple[str, str]:
     return "is no number", "text"
 
 
-def as_position(column: str | int) -> int | None:
+def parse_position(column: str | int) -> int | None:
     """A column's position counted from 0, None where it is given by name."""
     if isinstance(column, str):
         word = column.strip()

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cli import common, keeping
+from tfe_bench.cli import common, stored_objects
 from tfe_bench.errors import UsageError, check_range, did_you_mean
 
 _SAMPLES, _SEED = 16, 24
 _NUMBERS = re.compile(r"\s*\d+([\s,]+\d+)*[\s,]*", re.ASCII)
 
 
-def write(arguments: argparse.Namespace) -> int:
+def continue_prompt(arguments: argparse.Namespace) -> int:
     """Goes on with a prompt, by a deployed model or one whose weights are shared for this once."""
     import numpy as np
 
@@ -39,16 +39,16 @@ def write(arguments: argparse.Namespace) -> int:
         )
     own = arguments.model.endswith(".keras")
     model = from_keras.load_model(arguments.model) if own else None
-    tokenizer = _tokenizer(model if arguments.tokenizer is None else None, arguments.tokenizer)
-    prompt = _prompt(arguments.prompt, tokenizer)
+    tokenizer = _find_tokenizer(model if arguments.tokenizer is None else None, arguments.tokenizer)
+    prompt = _encode_prompt(arguments.prompt, tokenizer)
     prompts = np.tile(np.array(prompt), (arguments.texts, 1))
     with common.progress_bar(arguments) as bar:
         asked: Any = arguments.model
         if model is not None:
-            bar.say("converting the model")
+            bar.show_text("converting the model")
             length = len(prompt) + arguments.new
-            asked = convert(model, _made_up(model, length), length=length)
-        with keeping.open_service(arguments, bar) as cluster:
+            asked = convert(model, _random_inputs(model, length), length=length)
+        with stored_objects.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             found = generation.generate(
                 *(cluster, asked, prompts, arguments.new),
@@ -58,7 +58,7 @@ def write(arguments: argparse.Namespace) -> int:
                 check_range=arguments.check_range,
             )
             seconds = time.perf_counter() - started
-    written = [_text(tokenizer, row) for row in found] if tokenizer is not None else None
+    written = [_decode_tokens(tokenizer, row) for row in found] if tokenizer is not None else None
     told = {"model": arguments.model, "tokens": found.tolist(), "texts": written}
     if arguments.json:
         print(json.dumps({**told, "seconds": seconds}))
@@ -69,7 +69,7 @@ def write(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _made_up(model: Any, length: int) -> dict[str, Any]:
+def _random_inputs(model: Any, length: int) -> dict[str, Any]:
     """Texts of random tokens, from which ranges are taken: the prompt is nobody's to plan with."""
     import numpy as np
 
@@ -85,7 +85,7 @@ def _made_up(model: Any, length: int) -> dict[str, Any]:
     return found
 
 
-def _tokenizer(model: Any, file: Path | None) -> Any:
+def _find_tokenizer(model: Any, file: Path | None) -> Any:
     """What makes numbers of a text: of a model's preprocessor, None where it has none.
 
     Raises:
@@ -102,7 +102,7 @@ def _tokenizer(model: Any, file: Path | None) -> Any:
     return found
 
 
-def _prompt(prompt: str, tokenizer: Any) -> list[int]:
+def _encode_prompt(prompt: str, tokenizer: Any) -> list[int]:
     """The numbers of a prompt.
 
     Raises:
@@ -121,7 +121,7 @@ def _prompt(prompt: str, tokenizer: Any) -> list[int]:
     return [int(n) for n in np.asarray(tokenizer(prompt)).reshape(-1)]
 
 
-def _text(tokenizer: Any, tokens: Any) -> str:
+def _decode_tokens(tokenizer: Any, tokens: Any) -> str:
     found = tokenizer.detokenize(tokens)
     found = found.numpy() if hasattr(found, "numpy") else found
     return found.decode(errors="replace") if isinstance(found, bytes) else str(found)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
 
 ULP, RELATIVE, RANGE = "ulp", "relative", "range"
-_SAID = {ULP: "{} ulp", RELATIVE: "{} (relative above 1)", RANGE: "{} of the range"}
+_FORMATS = {ULP: "{} ulp", RELATIVE: "{} (relative above 1)", RANGE: "{} of the range"}
 
 
-def largest(unit: str, errors: Any, exact: Any, fractional_bits: int) -> float:
+def largest_error(unit: str, errors: Any, exact: Any, fractional_bits: int) -> float:
     """The largest error in a unit.
 
     Args:
@@ -31,15 +31,15 @@ def largest(unit: str, errors: Any, exact: Any, fractional_bits: int) -> float:
     return math.ldexp(worst, fractional_bits) if unit == ULP else worst
 
 
-def as_json(unit: str, value: float) -> dict[str, Any] | None:
+def error_to_json(unit: str, value: float) -> dict[str, Any] | None:
     """For a record; None where it is no number (and the absolute error says so)."""
     return {"unit": unit, "value": value} if math.isfinite(value) else None
 
 
-def said(record: Record, digits: int = 3) -> str | None:
+def format_error(record: Record, digits: int = 3) -> str | None:
     """The largest error in words, None where nothing was compared."""
     found = record.error or {}
-    words, value = _SAID.get(str(found.get("unit"))), found.get("value")
+    words, value = _FORMATS.get(str(found.get("unit"))), found.get("value")
     if words and isinstance(value, int | float) and record.max_error:
         return words.format(f"{value:.{digits}g}")
     return None if record.max_error is None else f"{record.max_error:.{digits}g}"

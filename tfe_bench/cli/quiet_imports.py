@@ -36,7 +36,7 @@ while said:
 _PATIENCE = 10.0
 
 
-def quiet() -> None:
+def install_quiet_import() -> None:
     """Keeps the import of TensorFlow quiet in this process, whenever it comes.
 
     For a process of ours alone: `sys.stderr` gets a descriptor of its own, so that a progress bar
@@ -72,7 +72,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        with _aside():
+        with _withhold_stderr():
             self._loader.exec_module(module)
 
     def __getattr__(self, name: str) -> object:  # resources, source lines
@@ -80,7 +80,7 @@ class _Loader(importlib.abc.Loader):
 
 
 @contextlib.contextmanager
-def _aside() -> Iterator[None]:
+def _withhold_stderr() -> Iterator[None]:
     """Keeps what is written to descriptor 2; shows it if this fails."""
     real = os.dup(2)
     try:

@@ -15,19 +15,19 @@ from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
 
 
-def add_options(p: argparse.ArgumentParser, what: str) -> None:
+def add_service_options(p: argparse.ArgumentParser, what: str) -> None:
     """Which hosts, or which folder of three local workers.
 
     Args:
         what: they keep.
     """
     common.add_cluster_options(p, "cluster.toml of three hosts")
-    common.option(
+    common.add_option(
         p,
         "--models FOLDER",
         f"where three local workers keep {what} (default ~/.local/share/tfe_bench/models)",
     )
-    common.option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--json", "print JSON, nothing else")
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
-        common.check_together(arguments, "cluster", "client")
-        bar.say("starting the workers")
+        common.check_dependent_options(arguments, "cluster", "client")
+        bar.show_text("starting the workers")
         with LocalCluster(models=arguments.models or local_folder()) as local:
             yield local
         return
@@ -46,7 +46,7 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
             "--models is for three local workers. Received: --cluster, whose operators choose "
             "their own folders (models = ... in worker.toml)."
         )
-    bar.say("connecting to the workers")
+    bar.show_text("connecting to the workers")
     with Cluster(arguments.cluster, arguments.client) as cluster:
         yield cluster
 
@@ -58,18 +58,18 @@ def local_folder() -> Path:
     return base / "tfe_bench" / "models"
 
 
-def allowed(clients: Sequence[str]) -> str:
+def describe_clients(clients: Sequence[str]) -> str:
     """Who may use what is kept for these clients, in words."""
     return "every client" if "*" in clients else ", ".join(["its owner", *clients])
 
 
-def add_clients(p: argparse.ArgumentParser, what: str) -> None:
+def add_client_option(p: argparse.ArgumentParser, what: str) -> None:
     """The option that names clients.
 
     Args:
         what: they may do.
     """
-    common.option(
+    common.add_option(
         p,
         "--for CLIENT",
         f"a client that may {what}, * for all; may be repeated",
@@ -79,34 +79,34 @@ def add_clients(p: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_asking(p: argparse.ArgumentParser) -> None:
+def add_confirm_options(p: argparse.ArgumentParser) -> None:
     """Options of what says first what it would do, and tell."""
-    common.option(p, "--explain", "say what would be done and learned, and do nothing")
-    common.option(p, "--yes", "do not ask before it runs")
+    common.add_option(p, "--explain", "say what would be done and learned, and do nothing")
+    common.add_option(p, "--yes", "do not ask before it runs")
 
 
-def agreed(arguments: argparse.Namespace, bar: Any, said: str, ordered: Any) -> bool:
+def is_confirmed(arguments: argparse.Namespace, bar: Any, description: str, header: Any) -> bool:
     """Whether to run what was ordered: asked on a terminal; --explain only says what it does."""
     if arguments.explain:
-        print(json.dumps({"plan": ordered, "text": said}) if arguments.json else said)
+        print(json.dumps({"plan": header, "text": description}) if arguments.json else description)
         return False
     unseen = arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty())
-    return unseen or bool(bar.ask(said, "Run it? [y/N] "))
+    return unseen or bool(bar.ask_question(description, "Run it? [y/N] "))
 
 
-def not_run(arguments: argparse.Namespace) -> int:
+def unconfirmed_exit_code(arguments: argparse.Namespace) -> int:
     """The exit code where nothing was run: as asked by --explain, or as a question was answered."""
     return 0 if arguments.explain else 130
 
 
-def tell_removed(arguments: argparse.Namespace) -> int:
+def report_removed(arguments: argparse.Namespace) -> int:
     """Says that what --remove names is gone; the exit code."""
     told = {"removed": arguments.remove}
     print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
     return 0
 
 
-def facts(kept: Any) -> dict[str, Any]:
+def common_facts(kept: Any) -> dict[str, Any]:
     """What is told of all that workers keep."""
     return {
         "name": kept.name,
@@ -116,7 +116,7 @@ def facts(kept: Any) -> dict[str, Any]:
     }
 
 
-def tell_list(
+def print_list(
     arguments: argparse.Namespace,
     told: Sequence[Mapping[str, Any]],
     noun: str,

@@ -20,7 +20,7 @@ HOST_LIMITED = "host-limited"
 
 
 @dataclass(frozen=True, slots=True)
-class Realized:
+class MeasuredLinks:
     """What was measured between three workers.
 
     Attributes:
@@ -46,18 +46,18 @@ class Realized:
             "lost_bytes": self.lost_bytes,
         }
 
-    def best_of(self, other: Realized) -> Realized:
+    def best_of(self, other: MeasuredLinks) -> MeasuredLinks:
         """The better of each figure: a busy moment of this machine is no property of a link."""
         a, b, c = map(min, zip(self.delays, other.delays, strict=True))
         r, s, t = map(max, zip(self.rates, other.rates, strict=True))
-        return Realized(
+        return MeasuredLinks(
             (a, b, c),
             (r, s, t),
             self.megabytes + other.megabytes,
             self.lost_bytes + other.lost_bytes,
         )
 
-    def off(self, profile: Profile, tolerance: float = TOLERANCE) -> list[str]:
+    def describe_deviations(self, profile: Profile, tolerance: float = TOLERANCE) -> list[str]:
         """In words, every figure that is further off the profile's than the tolerance."""
         if not profile.shaped:
             return []
@@ -76,14 +76,14 @@ class Realized:
         return words
 
 
-def measure(
+def measure_links(
     cluster: Any,
     kilobytes: int,
     pings: int = 4,
     turns: int = 1,
     ping_turns: int = 4,
     progress: Any = None,
-) -> Realized:
+) -> MeasuredLinks:
     """Measures a cluster's links.
 
     Args:
@@ -105,7 +105,7 @@ def measure(
         trip = max(t for t, pair in zip(trips, PAIRS, strict=True) if p in pair)
         seconds = min(own["send_seconds"])
         rates.append(8 * own["sent_bytes"] / max(seconds - trip, 0.05 * seconds))
-    return Realized(
+    return MeasuredLinks(
         (trips[0] / 2, trips[1] / 2, trips[2] / 2),
         (rates[0], rates[1], rates[2]),
         turns * measured[0]["sent_bytes"] / 1e6,
@@ -113,12 +113,14 @@ def measure(
     )
 
 
-def short_kilobytes(profile: Profile) -> int:
+def short_test_kilobytes(profile: Profile) -> int:
     """How much the short test sends in a turn: 0.15 seconds' worth."""
     return min(int(profile.bytes_per_second * _SHORT_SECONDS / 1000), _SHORT_MOST_KILOBYTES)
 
 
-def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realized | None, str | None]:
+def verify_links(
+    cluster: Any, tolerance: float = TOLERANCE
+) -> tuple[MeasuredLinks | None, str | None]:
     """A short test before a benchmark: the realized figures and how to call the emulation.
 
     Returns:
@@ -133,11 +135,11 @@ def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realized | None,
         return None, None
     realized, off = None, list[str]()
     for _ in range(_ATTEMPTS):
-        again = measure(
-            cluster, short_kilobytes(profile), _SHORT_PINGS, _SHORT_TURNS, _SHORT_PING_TURNS
+        again = measure_links(
+            cluster, short_test_kilobytes(profile), _SHORT_PINGS, _SHORT_TURNS, _SHORT_PING_TURNS
         )
         realized = realized.best_of(again) if realized else again
-        off = realized.off(profile, tolerance)
+        off = realized.describe_deviations(profile, tolerance)
         if not off or not profile.strict:
             break
     else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfe_bench.benchmarks import published
-from tfe_bench.benchmarks.published import Figure
+from tfe_bench.benchmarks.published import PublishedFigure
 from tfe_bench.benchmarks.records import Record
 
 # Published sizes are 1000 and 1,000,000 where ours are 2^10 and 2^20.
@@ -24,11 +24,11 @@ _PUBLISHED: Final = ("sort", "max", "infer", "train")
 
 
 @dataclass(frozen=True)
-class Pair:
+class RecordPair:
     """A record and one figure of another system: of exactly the same size, or within 5 %."""
 
     record: Record
-    figure: Figure
+    figure: PublishedFigure
     exact: bool
 
     @property
@@ -38,7 +38,7 @@ class Pair:
         return self.figure.seconds / ours if ours > 0 else None
 
 
-def size_of(record: Record) -> str:
+def format_size(record: Record) -> str:
     """The size as published figures are named, "" if the record's parameters say none."""
     given = record.parameters
     if record.workload in _NETWORKS:
@@ -62,38 +62,38 @@ def size_of(record: Record) -> str:
     return ""
 
 
-def workload_of(record: Record) -> str:
+def published_workload(record: Record) -> str:
     """As published figures name it: a network that predicts is "infer"."""
     return "infer" if record.workload in _NETWORKS else record.workload
 
 
-def extents(record: Record) -> tuple[int, ...] | None:
+def record_extents(record: Record) -> tuple[int, ...] | None:
     """The size as numbers."""
-    return published.numbers(size_of(record))
+    return published.parse_extents(format_size(record))
 
 
-def profile_of(record: Record) -> str:
+def plain_profile(record: Record) -> str:
     """The profile's name without labels, "lan" of "lan (host-limited)"."""
     return record.profile.partition(" ")[0]
 
 
-def near(record: Record) -> list[Figure]:
+def find_nearby_figures(record: Record) -> list[PublishedFigure]:
     """The published figures of a record's work, within 5 % of its size, at whatever network."""
-    mine, name = extents(record), size_of(record)
-    work = (workload_of(record), str(record.parameters.get("optimizer", "")))
+    mine, name = record_extents(record), format_size(record)
+    work = (published_workload(record), str(record.parameters.get("optimizer", "")))
 
-    def fits(figure: Figure) -> bool:
+    def is_comparable(figure: PublishedFigure) -> bool:
         theirs = figure.elements
         if mine is None or theirs is None:
             return figure.size == name
         alike = len(mine) == len(theirs) and mine[1:] == theirs[1:]
         return alike and abs(mine[0] - theirs[0]) <= _NEAR * mine[0]
 
-    every = published.published()
-    return [f for f in every if (f.workload, f.optimizer) == work and fits(f)]
+    every = published.load_figures()
+    return [f for f in every if (f.workload, f.optimizer) == work and is_comparable(f)]
 
 
-def pairs(record: Record) -> list[Pair]:
+def find_pairs(record: Record) -> list[RecordPair]:
     """A record beside every published figure of its work on a network of its kind.
 
     A record with wrong results gets none.
@@ -101,20 +101,20 @@ def pairs(record: Record) -> list[Pair]:
     if record.correct is False:
         return []
     found = [
-        Pair(record, figure, figure.size == size_of(record))
-        for figure in near(record)
-        if figure.profile in _COLUMN.get(profile_of(record), ())
+        RecordPair(record, figure, figure.size == format_size(record))
+        for figure in find_nearby_figures(record)
+        if figure.profile in _COLUMN.get(plain_profile(record), ())
     ]
     return sorted(found, key=lambda pair: (not pair.exact, pair.figure.system))
 
 
-def best_pair(record: Record) -> Pair | None:
+def best_pair(record: Record) -> RecordPair | None:
     """The pair for a headline: TF Encrypted's figure, of the same size where there is one."""
-    found = [p for p in pairs(record) if p.figure.system.startswith("tf-encrypted")]
+    found = [p for p in find_pairs(record) if p.figure.system.startswith("tf-encrypted")]
     return found[0] if found else None
 
 
-def latest(records: Iterable[Record]) -> list[Record]:
+def latest_records(records: Iterable[Record]) -> list[Record]:
     """Of each work at each profile, cluster and machine the newest record that is not wrong."""
     newest: dict[tuple[str, ...], Record] = {}
     for record in sorted(records, key=lambda r: r.time):
@@ -125,11 +125,11 @@ def latest(records: Iterable[Record]) -> list[Record]:
             *(record.profile, record.cluster, str(record.tls), repr(record.machine)),
         )
         newest[key] = record
-    return sorted(newest.values(), key=order)
+    return sorted(newest.values(), key=sort_key)
 
 
-def order(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
+def sort_key(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
     """To sort records by: published workloads first, then sizes, then networks."""
-    work = workload_of(record)
+    work = published_workload(record)
     rank = _PUBLISHED.index(work) if work in _PUBLISHED else len(_PUBLISHED)
-    return (rank, record.workload, extents(record) or (), record.profile, record.time)
+    return (rank, record.workload, record_extents(record) or (), record.profile, record.time)
