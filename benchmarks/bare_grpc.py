@@ -1,4 +1,4 @@
-"""Bare grpcio with TLS between two processes: what the channel is measured against.
+"""Bare grpcio with TLS between two processes: the reference for the workers' channel.
 
 One bidirectional stream, bytes as messages, nothing else.  An exchange is both sides
 sending 8 bytes and waiting for the other's; a hop is one direction of a ping-pong.
@@ -30,7 +30,7 @@ _SMALL = b"12345678"
 
 
 def _run_server(folder: Path, tls_on: bool) -> None:
-    """The second process: echoes, exchanges or swallows, as the first message says."""
+    """Run the second process: echo, exchange or discard, as the first message asks."""
 
     def handle_stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         mode, kind, count = next(requests).split()
@@ -75,7 +75,7 @@ def _stream_answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Itera
 
 
 def _queue_replies(answers: Iterator[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
-    """The duplex server's reading thread."""
+    """Read a duplex stream in a separate thread and queue its replies."""
     for answer in answers:
         replies.put(answer)
     replies.put(None)
@@ -88,7 +88,7 @@ def measure_bare_grpc(
     mode: str = "lockstep",
     tls_on: bool = True,
 ) -> dict[str, list[float]]:
-    """Seconds per exchange, seconds per hop and bytes per second, one figure per repeat.
+    """Return seconds per exchange, seconds per hop and bytes per second, one figure per repeat.
 
     Args:
         mode: "lockstep" or "duplex".

@@ -1,7 +1,7 @@
-"""The error that a result is judged by: in units of its last place, relative, or of a range.
+"""Error metrics of results: in units of the last place, relative, or relative to a range.
 
-The one place that decides which error is printed.  A record keeps it as `error`, beside the
-greatest absolute one, which says nothing of e^31 that is right to nine digits.
+This module alone decides which error is printed.  A record keeps it as `error`, next to the
+largest absolute one, which says nothing about an e^31 that is right to nine digits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FORMATS = {ULP: "{} ulp", RELATIVE: "{} (relative above 1)", RANGE: "{} of the 
 
 
 def largest_error(unit: str, errors: Any, exact: Any, fractional_bits: int) -> float:
-    """The largest error in a unit.
+    """Return the largest error in a unit.
 
     Args:
         unit: ULP: of a result with that many fractional bits; RELATIVE: parts of the exact result,
@@ -32,12 +32,12 @@ def largest_error(unit: str, errors: Any, exact: Any, fractional_bits: int) -> f
 
 
 def error_to_json(unit: str, value: float) -> dict[str, Any] | None:
-    """For a record; None where it is no number (and the absolute error says so)."""
+    """Return the error for a record; None if it is not a number (the absolute error shows it)."""
     return {"unit": unit, "value": value} if math.isfinite(value) else None
 
 
 def format_error(record: Record, digits: int = 3) -> str | None:
-    """The largest error in words, None where nothing was compared."""
+    """Format the largest error, None if nothing was compared."""
     found = record.error or {}
     words, value = _FORMATS.get(str(found.get("unit"))), found.get("value")
     if words and isinstance(value, int | float) and record.max_error:

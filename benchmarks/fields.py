@@ -1,4 +1,4 @@
-"""What may stand in a record's fields: plain numbers, texts and JSON, each refused by its name."""
+"""Checks of a record's fields: plain numbers, texts and JSON, with errors that name the field."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ PerParty = tuple[int, int, int]
 
 
 def to_python_number(value: Any) -> Any:
-    """A NumPy scalar as the Python number it stands for, without importing NumPy."""
+    """Convert a NumPy scalar to a Python number, without importing NumPy."""
     return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
 def check_text(name: str, value: object) -> str:
-    """A text that says something."""
+    """Return a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise UsageError(f"{name} is text. Received: {value!r}.")
     return value
 
 
 def check_bool(name: str, value: object) -> bool:
-    """True or false."""
+    """Return True or False."""
     value = to_python_number(value)
     if not isinstance(value, bool):
         raise UsageError(f"{name} is true or false. Received: {value!r}.")
@@ -32,7 +32,7 @@ def check_bool(name: str, value: object) -> bool:
 
 
 def check_count(name: str, value: object) -> int:
-    """An integer from 0."""
+    """Return an integer from 0."""
     value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise UsageError(f"{name} is an integer, 0 or more. Received: {value!r}.")
@@ -40,7 +40,7 @@ def check_count(name: str, value: object) -> int:
 
 
 def check_number(name: str, value: object, *, finite: bool = True) -> float:
-    """A real from 0; else, if it need not be finite, any."""
+    """Return a real from 0; any real unless it must be finite."""
     value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{name} is a number. Received: {value!r}.")
@@ -56,7 +56,7 @@ def check_number(name: str, value: object, *, finite: bool = True) -> float:
 def check_per_party(
     check: Callable[[str, object], Any],
 ) -> Callable[[str, object], tuple[Any, ...]]:
-    """Checks one entry per party."""
+    """Return a check of one entry per party."""
 
     def check_entries(name: str, value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or len(value) != 3:
@@ -67,7 +67,7 @@ def check_per_party(
 
 
 def copy_json_object(name: str, value: object) -> dict[str, Any]:
-    """A deep copy with lists for tuples, so that a record equals what is read back."""
+    """Return a deep copy with lists for tuples, so that a record equals its stored form."""
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
         raise UsageError(f"{name} are values by name. Received: {value!r}.")
     return {k: _copy_json_value(f"{name}.{k}", v) for k, v in value.items()}
@@ -89,7 +89,7 @@ def _copy_json_value(name: str, value: Any) -> Any:
 def check_names(
     what: str, given: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
 ) -> None:
-    """Refuses fields that are not known, and missing ones (DataError)."""
+    """Reject unknown and missing fields (DataError)."""
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known)

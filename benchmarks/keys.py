@@ -1,4 +1,4 @@
-"""Keys to sort: made up from a seed, and anybody's as integers of the same order."""
+"""Keys to sort: generated from a seed, and users' numbers as integers of the same order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INT64 = np.iinfo(np.int64)
 
 
 def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
-    """Returns `n` made-up keys, shape (n,); the same seed gives the same keys.
+    """Return `n` generated keys, shape (n,); the same seed gives the same keys.
 
     Args:
         n: how many, 0 or more.
@@ -43,10 +43,10 @@ def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
 
 
 def to_ordered_integers(values: Numbers) -> npt.NDArray[np.int64]:
-    """Returns int64 in the order of the values: equal where they are equal, less where less.
+    """Map values to int64 so that the order of values is kept.
 
-    A float64 is read as an integer of 64 bits: from 0 up that is their order already, below 0 it is
-    turned around. Nothing is rounded.
+    A float64 is read as a 64-bit integer: non-negative values are in order already, negative ones
+    are reversed. Nothing is rounded.
     """
     if values.dtype.kind != "f":
         return values.astype(np.int64)

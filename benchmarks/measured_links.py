@@ -1,4 +1,4 @@
-"""The figures that links hold in fact, beside those of their profile."""
+"""Measured figures of links, and their comparison with a profile."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HOST_LIMITED = "host-limited"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLinks:
-    """What was measured between three workers.
+    """Figures measured between three workers.
 
     Attributes:
         delays: one way (half of the shortest round trip), in seconds, of 0-1, 0-2 and 1-2.
-        rates: what each worker sent to both others together, in bits per second, at best.
-        megabytes: what each worker sent, in all.
-        lost_bytes: of it, what did not arrive as it was sent.
+        rates: best rate at which each worker sends to both others together, in bits per second.
+        megabytes: total that each worker sent.
+        lost_bytes: bytes that did not arrive as sent.
     """
 
     delays: tuple[float, float, float]
@@ -36,7 +36,7 @@ class MeasuredLinks:
     lost_bytes: int
 
     def as_json(self) -> dict[str, Any]:
-        """For a record."""
+        """Return the figures for a record."""
         return {
             "one_way_ms": {
                 f"{a}-{b}": round(1e3 * d, 4) for (a, b), d in zip(PAIRS, self.delays, strict=True)
@@ -47,7 +47,7 @@ class MeasuredLinks:
         }
 
     def best_of(self, other: MeasuredLinks) -> MeasuredLinks:
-        """The better of each figure: a busy moment of this machine is no property of a link."""
+        """Combine the better of each figure: a busy moment of this machine does not count."""
         a, b, c = map(min, zip(self.delays, other.delays, strict=True))
         r, s, t = map(max, zip(self.rates, other.rates, strict=True))
         return MeasuredLinks(
@@ -58,7 +58,7 @@ class MeasuredLinks:
         )
 
     def describe_deviations(self, profile: Profile, tolerance: float = TOLERANCE) -> list[str]:
-        """In words, every figure that is further off the profile's than the tolerance."""
+        """Describe every figure that deviates from the profile's by more than the tolerance."""
         if not profile.shaped:
             return []
         words = []
@@ -84,11 +84,11 @@ def measure_links(
     ping_turns: int = 4,
     progress: Any = None,
 ) -> MeasuredLinks:
-    """Measures a cluster's links.
+    """Measure a cluster's links.
 
     Args:
-        kilobytes: that each worker sends, half to each of the others, in each turn.
-        pings: in each of the ping turns, one after the other, of each pair.
+        kilobytes: sent by each worker in each turn, half to each of the others.
+        pings: sequential pings of each pair in each of the ping turns.
     """
     parameters = {
         "kilobytes": kilobytes,
@@ -114,21 +114,21 @@ def measure_links(
 
 
 def short_test_kilobytes(profile: Profile) -> int:
-    """How much the short test sends in a turn: 0.15 seconds' worth."""
+    """Return the size of a turn of the short test: 0.15 seconds' worth."""
     return min(int(profile.bytes_per_second * _SHORT_SECONDS / 1000), _SHORT_MOST_KILOBYTES)
 
 
 def verify_links(
     cluster: Any, tolerance: float = TOLERANCE
 ) -> tuple[MeasuredLinks | None, str | None]:
-    """A short test before a benchmark: the realized figures and how to call the emulation.
+    """Test the links before a benchmark; return the measured figures and the emulation's name.
 
     Returns:
-        None, None where nothing is shaped; else the emulation's name, with ", host-limited" where
-        a profile that one machine may miss is missed.
+        (None, None) if nothing is shaped; else the name has ", host-limited" if a profile is missed
+        that one machine may miss.
 
     Raises:
-        ProfileError: the links do not hold the figures of a profile that says what they are.
+        ProfileError: the links miss the figures of a named profile.
     """
     profile: Profile = cluster.profile
     if not profile.shaped:

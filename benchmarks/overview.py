@@ -1,4 +1,4 @@
-"""One table of many operations: a line for each, as many columns as the terminal has room for."""
+"""One table of many operations: a line for each, with as many columns as the terminal can show."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class OperationLine:
     """One operation's measurement.
 
     Attributes:
-        record: of it.
-        elements: that its bytes are divided by.
+        record: its record.
+        elements: divisor of its bytes.
         ulps: largest error, see operations.Verdict.
     """
 
@@ -39,7 +39,7 @@ class OperationLine:
 
 
 def print_overview(lines: Sequence[OperationLine], console: Console) -> None:
-    """Prints the table, and under it what its columns mean and where it was measured."""
+    """Print the table, then notes on its columns and on the machine."""
     if not lines:
         return
     width = min(console.width, _WIDEST)

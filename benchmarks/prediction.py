@@ -1,6 +1,6 @@
-"""What a run took, and would take on a network: computing, rounds x delay, bytes / bandwidth.
+"""Measured and predicted times of a run: compute, rounds x delay, bytes / bandwidth.
 
-The three are added up, though sending overlaps with computing where the dealer runs ahead.
+The three are added up, though sending overlaps with computing while the dealer runs ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALWAYS = ("lan", "wan")
 def modeled_seconds(
     link: Profile, compute_seconds: float, rounds: int, bytes_by_party: Sequence[int]
 ) -> float:
-    """What a run would take at a network: compute + rounds * delay + bytes * 8 / rate.
+    """Return the modeled time on a network: compute + rounds * delay + bytes * 8 / rate.
 
     Args:
         compute_seconds: without waiting for the network; 0 for the network alone.
@@ -28,9 +28,7 @@ def modeled_seconds(
 
 
 def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """(with dealing, online) rounds of a run: each graph call lasts as long as at its slowest
-    party.
-    """
+    """Return (offline + online, online) rounds of a run; each call counts its slowest party."""
     steps = list(zip(*(m["rounds"] for m in measured), strict=True))
     with_dealing, online = (
         sum(max(party[i] for party in step) for step in steps) for i in range(2)
@@ -39,17 +37,17 @@ def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def run_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The time of each run: it is over when the last of the three is."""
+    """Return the time of each run: it ends when the last of the three parties ends."""
     return [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
 
 
 def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
-    """Rounds of a run of several graph calls.
+    """Return the rounds of a run of several graph calls.
 
-    The first counts with dealing; while it runs, the dealer makes the material of the others.
+    The first counts offline + online; while it runs, the dealer prepares the others.
 
     Args:
-        steps: of each graph call, of each party: (with dealing, online) rounds.
+        steps: (offline + online, online) rounds by graph call and party.
     """
     total = 0
     for number, step in enumerate(steps):
@@ -58,17 +56,17 @@ def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
 
 
 def compute_seconds(seconds: Sequence[float], waited: Sequence[Sequence[float]]) -> float:
-    """The time of the party that was busy longest: what is left of its run without its waits."""
+    """Return the longest busy time of a party: its run without its waits."""
     return max(max(0.0, run - sum(w)) for run, w in zip(seconds, waited, strict=True))
 
 
 def predict_times(
     measured: Sequence[Mapping[str, Any]], profile: str, median: float
 ) -> dict[str, Any]:
-    """What a record says of prediction, from what the three workers measured.
+    """Return a record's prediction, from the measurements of the three workers.
 
     Args:
-        profile: of the run.
+        profile: profile of the run.
         median: its measured time in seconds.
 
     Returns:

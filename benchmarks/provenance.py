@@ -1,4 +1,4 @@
-"""Where a measurement was made: the machine, the versions, the commit."""
+"""Provenance of a measurement: the machine, the versions, the commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Machine:
 
 
 def machine() -> Machine:
-    """Returns this machine, within the limits that its container sets."""
+    """Return this machine, within the limits that its container sets."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     quota = _first_line("/sys/fs/cgroup/cpu.max").split()
@@ -61,7 +61,7 @@ def machine() -> Machine:
 
 
 def versions() -> dict[str, str | None]:
-    """Returns the versions that a result depends on, None for what is not installed.
+    """Return the versions that a result depends on, None for a package that is not installed.
 
     Reads the installed packages' metadata and imports none of them.
     """
@@ -77,7 +77,7 @@ def versions() -> dict[str, str | None]:
 
 @functools.cache
 def commit(file: Path = Path(__file__)) -> str | None:
-    """Returns the git commit of the checkout that `file` runs from, '+dirty' if it was modified.
+    """Return the git commit of the checkout that `file` runs from, '+dirty' if it was modified.
 
     None where the code was installed from a package, or git is missing or refuses. A
     checkout that merely surrounds an installed package does not count. Never raises. The
@@ -119,7 +119,7 @@ def _cpu_name() -> str:
 
 
 def _run_git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, or None if it fails. Runs no hook or monitor of the checkout."""
+    """Return the output of git, or None if it fails. Run no hook or monitor of the checkout."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     try:

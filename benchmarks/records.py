@@ -50,7 +50,7 @@ _UNBOUNDED_NAMES: Mapping[str, str] = {str(value): name for name, value in _UNBO
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Wall-clock run times in seconds, in the order they were measured.
+    """Wall-clock run times in seconds, in the order of measurement.
 
     Raises:
         UsageError: no times, a negative or non-finite one, or figures that disagree.
@@ -78,7 +78,7 @@ class Seconds:
 
     @classmethod
     def from_times(cls, times: Iterable[float]) -> Seconds:
-        """Returns the times with their median, least and greatest."""
+        """Return the times with their median, minimum and maximum."""
         every = tuple(times)
         if not every:
             raise UsageError("A measurement has one time or more. Received: none.")
@@ -86,7 +86,7 @@ class Seconds:
 
 
 def current_time() -> str:
-    """The time, as records have it: ISO 8601 in UTC."""
+    """Return the current time in a record's format: ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -193,7 +193,7 @@ class Record:
             )
 
     def to_json(self) -> str:
-        """Returns the record as one line of ASCII JSON, with the field "schema".
+        """Return the record as one line of ASCII JSON, with the field "schema".
 
         A max_error that is NaN or infinite is written as "NaN", "Infinity" or "-Infinity",
         since JSON has no such numbers.
@@ -206,7 +206,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Returns the record that `to_json` wrote.
+        """Return the record that `to_json` wrote.
 
         Raises:
             DataError: no JSON, another schema, unknown or missing fields, wrong types.
@@ -247,7 +247,7 @@ def _check_versions(_: str, value: object) -> dict[str, str | None]:
 
 
 def check_time(_: str, value: object) -> str:
-    """A time as `now` writes it."""
+    """Return a time in the format of `current_time`."""
     try:
         offset = datetime.fromisoformat(cast(str, value)).utcoffset()
     except (TypeError, ValueError):
@@ -287,17 +287,17 @@ def _is_optional(each: dataclasses.Field[Any]) -> bool:
 
 
 class JsonLine(Protocol):
-    """What is kept as a line of JSON: a record, or a measurement of another technology."""
+    """A line of JSON: a record, or a measurement of another technology."""
 
     def to_json(self) -> str: ...
 
 
 def append_record(path: str | os.PathLike[str], record: JsonLine) -> None:
-    """Adds the record as one line to a JSON-lines file, which is made with mode 0600 if missing.
+    """Append the record as one line to a JSON-lines file, created with mode 0600 if missing.
 
-    The line goes out in a single write at the end of the file, under a lock, so that several
-    commands may share one file.  What a full disk cuts short is taken back; the part of a line that
-    something else left at the end is closed off first.
+    The line is written in a single write at the end of the file, under a lock, so that several
+    commands may share one file.  A write that a full disk cuts short is undone; an incomplete last
+    line of another writer is terminated first.
 
     Raises:
         DataError: the file cannot be written.
@@ -313,7 +313,7 @@ def append_record(path: str | os.PathLike[str], record: JsonLine) -> None:
 
 
 def _append_line(path: str | os.PathLike[str], line: bytes) -> bool:
-    """Adds all of a line to a file, or nothing; whether it fitted."""
+    """Append a whole line to a file, or nothing; return True if it fits."""
     existed = os.path.lexists(path)
     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -341,7 +341,7 @@ def _append_line(path: str | os.PathLike[str], line: bytes) -> bool:
 
 
 def iterate_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """The lines of a file of records that are not blank, with their numbers from 1.
+    """Yield the lines of a file of records that are not blank, with their numbers from 1.
 
     Raises:
         DataError: the file cannot be read.
@@ -350,7 +350,7 @@ def iterate_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """A file of records as text.
+    """Return the text of a file of records.
 
     Raises:
         DataError: it cannot be read.
@@ -363,10 +363,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """Returns the records of a JSON-lines file, in order; blank lines are skipped.
+    """Return the records of a JSON-lines file, in order; blank lines are skipped.
 
     Raises:
-        DataError: the file cannot be read, or a line is no record (its number is given).
+        DataError: the file cannot be read, or a line is not a record (the text gives its number).
     """
     records = []
     for number, line in iterate_lines(path):

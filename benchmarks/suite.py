@@ -1,6 +1,6 @@
-"""What a suite runs: rows, each a command line and the record that it must leave.
+"""The rows of suites: each is a command line and the record that it must produce.
 
-A further row is one more entry of `paper`; its command needs no knowledge of suites.
+A further row is one more entry of `paper_rows`; its command needs no knowledge of suites.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Row:
 
     Attributes:
         name: for --only, "sort" or "max".
-        size: for people, and to tell rows of one name apart.
+        size: readable, and distinguishes rows of one name.
         command: words of the command line, without repeats, profile and files.
-        workload: of its record.
-        parameters: that its record must have; it may have others.
+        workload: workload of its record.
+        parameters: parameters that its record must have; it may have others.
         only: its word in the --only of a command that runs many rows on one cluster.
         repeats: whether its command takes --repeat; a training's batches are its repeats.
         pictures: whether its command takes --data-dir, the folder of MNIST.
-        profiles: where it runs, None for everywhere.
+        profiles: profiles to run at, None for all.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Row:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Readable label."""
         return f"{self.name} {self.size}"
 
     def matches_record(self, record: Record, profile: str, cluster: str) -> bool:
-        """Whether the record is of this row, at this profile and on this cluster, by this code."""
+        """Return True if the record is of this row, profile and cluster, made by this code."""
         return (
             record.workload == self.workload
             and all(record.parameters.get(k) == v for k, v in self.parameters.items())
@@ -114,13 +114,13 @@ def _training_row(
 
 
 def _batch_row(model: str, optimizer: str, steps: int, rows: int) -> Row:
-    """What a batch of 128 costs."""
+    """Return the row for the cost of a batch of 128."""
     words = ("--steps", steps, "--limit", rows)
     return _training_row("train", model, optimizer, words, {"steps": steps, "rows": rows})
 
 
 def _learning_row(model: str, optimizer: str, epochs: int) -> Row:
-    """How right a model becomes; on a WAN, as right as here."""
+    """Return the row for the accuracy of a model; on a WAN it is the same as here."""
     expected = {"epochs": epochs, "steps": None, "dataset": "mnist"}
     return _training_row(
         "learn", model, optimizer, ("--epochs", epochs), expected, ("local", "lan")
@@ -128,7 +128,7 @@ def _learning_row(model: str, optimizer: str, epochs: int) -> Row:
 
 
 def paper_rows(quick: bool = False) -> list[Row]:
-    """The published table, as far as there are commands for it; `quick`: small sizes."""
+    """Return the published table's rows that have commands; `quick`: small sizes."""
     sizes = (256, 1024) if quick else (1 << 10, 1 << 16, 1 << 20)
     found = [*(_sort_row(n) for n in sizes), *(_max_row(n) for n in sizes)]
     models = ("logistic", "network-a") if quick else TRAINED
@@ -141,7 +141,7 @@ def paper_rows(quick: bool = False) -> list[Row]:
 
 
 def operation_rows(quick: bool = False) -> list[Row]:
-    """Every operation of the catalogue's table; `quick`: a fiftieth of the elements."""
+    """Return every operation of the catalogue's table; `quick`: a fiftieth of the elements."""
     from tfe_bench.benchmarks import operations
 
     scale = _QUICK_OPS if quick else 1.0
@@ -155,7 +155,7 @@ def operation_rows(quick: bool = False) -> list[Row]:
 
 
 def table_rows(quick: bool = False) -> list[Row]:
-    """Questions on private tables; `quick`: on few rows."""
+    """Return queries on private tables; `quick`: on few rows."""
     from tfe_bench.benchmarks.relational import WORKLOADS
 
     found = []
@@ -169,7 +169,7 @@ def table_rows(quick: bool = False) -> list[Row]:
 
 
 def model_rows(quick: bool = False) -> list[Row]:
-    """Predictions of well-known models, and a text; `quick`: the tiny ones."""
+    """Return predictions of well-known models, and a text; `quick`: the tiny ones."""
     if quick:
         return [_text_row("bert-tiny", 16), _generation_row("gpt2-tiny", 8, 2)]
     picture = Row("vit-b16", "1 image", ("infer", "vit-b16"), "vit-b16", {"batch": 1})
@@ -185,7 +185,7 @@ SUITES: Final = {
 
 
 def suite_rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
-    """The rows of a suite, or those of `only`: names with commas between them.
+    """Return the rows of a suite, or those of `only`: names separated by commas.
 
     Raises:
         UsageError: an unknown suite or name.
@@ -213,12 +213,12 @@ class Task(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Readable label."""
         return f"{self.row.label}, {self.profile}"
 
 
 def find_record(task: Task, cluster: str, measured: Iterable[Record]) -> Record | None:
-    """The last right record of the task, None if there is none.
+    """Return the last correct record of the task, None without one.
 
     A wrong result finishes nothing: the row runs again.
     """
@@ -228,7 +228,7 @@ def find_record(task: Task, cluster: str, measured: Iterable[Record]) -> Record 
 
 
 def group_tasks(pending: Sequence[Task]) -> list[list[Task]]:
-    """Tasks that one command runs together: neighbors of one command with `only`."""
+    """Group tasks that one command runs together: neighbors of one command with `only`."""
 
     def join_task(done: list[list[Task]], task: Task) -> list[list[Task]]:
         last = done[-1][-1] if done else None
@@ -247,7 +247,7 @@ def group_tasks(pending: Sequence[Task]) -> list[list[Task]]:
 
 
 def command_words(batch: Sequence[Task], repeat: int = 1, pictures: str | None = None) -> list[str]:
-    """The command line of a batch, without files of ours; the profile enters here alone.
+    """Return the command line of a batch, without output files; the profile is added here alone.
 
     Args:
         pictures: the folder of MNIST.

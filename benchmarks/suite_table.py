@@ -1,4 +1,4 @@
-"""The table that a suite prints: a line for each row and profile, with the published figure."""
+"""The printed table of a suite: a line for each row and profile, with the published figure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SuiteLine:
     """One row at one profile.
 
     Attributes:
-        record: None where there is none, or only of wrong results.
+        record: None if there is none, or only wrong results.
         state: "measured", "kept" (from before), "not run", "failed" or "WRONG".
     """
 
@@ -43,7 +43,7 @@ class SuiteLine:
 def print_suite(
     lines: Sequence[SuiteLine], failures: Sequence[str], file: Path, console: Console
 ) -> None:
-    """Prints the table, what failed, and where the records are."""
+    """Print the table, the failures, and the path of the records."""
     rows = align_columns([_HEAD, *map(_line_cells, lines)], (2, 3, 4))
     print_rows(console, rows, [line.state in ("failed", "WRONG") for line in lines], console.width)
     for failure in failures:

@@ -1,7 +1,7 @@
-"""The table a person reads, drawn from a record alone.
+"""The printed table of a record, drawn from the record alone.
 
-Fits 60 columns and more.  Plain text without escape codes where the console is no
-terminal, knows only ASCII, or NO_COLOR is set.
+Fits 60 columns and more.  Plain text without escape codes if the console is not a
+terminal, supports only ASCII, or NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LABELS = len("start workers")
 
 
 def human_bytes(count: float) -> str:
-    """Returns a number of bytes with three digits and an SI unit: 999 B, 1.50 kB, 2.00 GB."""
+    """Format a number of bytes with three digits and an SI unit: 999 B, 1.50 kB, 2.00 GB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5 or unit == "TB":
             return f"{count:.0f} B" if unit == "B" else f"{format_three_digits(count)} {unit}"
@@ -35,7 +35,7 @@ def human_bytes(count: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Returns a time with three digits, in ms below a second: 0.0131 ms, 52.1 ms, 1.20 s."""
+    """Format a time with three digits, in ms below a second: 0.0131 ms, 52.1 ms, 1.20 s."""
     if seconds == 0:
         return "0 s"
     if abs(seconds) < 0.9995:
@@ -44,12 +44,12 @@ def human_seconds(seconds: float) -> str:
 
 
 def is_styled(console: Console) -> bool:
-    """Whether the console may get colors and escape codes."""
+    """Return True if the console may get colors and escape codes."""
     return console.is_terminal and not console.no_color and not console.options.ascii_only
 
 
 def print_within(console: Console, thing: Text | Table, width: int) -> None:
-    """Prints within a width: styled, or plain text that the console's encoding can hold."""
+    """Print within a width: styled, or plain text in the console's encoding."""
     if is_styled(console):
         console.print(thing, width=width)
         return
@@ -60,7 +60,7 @@ def print_within(console: Console, thing: Text | Table, width: int) -> None:
 
 
 def align_columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    """Rows as lines, their columns as wide as they must be; those of `right` end alike."""
+    """Align rows to lines with minimal column widths; columns of `right` are right-aligned."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     return [
         _GAP.join(
@@ -72,7 +72,7 @@ def align_columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[
 
 
 def print_rows(console: Console, lines: Sequence[str], wrong: Sequence[bool], width: int) -> None:
-    """Prints a heading and the lines under it, those that are wrong in red; and an empty line."""
+    """Print a heading and the lines under it, wrong ones in red, then an empty line."""
     for line, bad in zip(lines, (None, *wrong), strict=True):
         style = "bold" if bad is None else "bold red" if bad else ""
         print_within(console, Text(line, style=style), width)
@@ -80,17 +80,17 @@ def print_rows(console: Console, lines: Sequence[str], wrong: Sequence[bool], wi
 
 
 def print_faint(console: Console, sentences: Iterable[str], width: int) -> None:
-    """Prints what is of less weight."""
+    """Print secondary sentences in a faint style."""
     for sentence in sentences:
         print_within(console, Text(sentence, style="dim"), width)
 
 
 def print_record(record: Record, console: Console) -> None:
-    """Prints the record to `console`: what ran, how long, what each party sent and held.
+    """Print the record: workload, times, and each party's traffic and memory.
 
     Args:
         record: one measurement.
-        console: where to; its width is used up to 88 columns and text wraps below that.
+        console: its width is used up to 88 columns and text wraps below that.
     """
     width = min(console.width, _WIDEST)
     title = Text(strip_control(record.workload), style="bold")
@@ -112,7 +112,7 @@ def print_record(record: Record, console: Console) -> None:
 
 
 def brief_line(record: Record) -> str:
-    """One line of a run that was not made for its figures."""
+    """Return one line for a run whose figures are not the purpose."""
     sent = human_bytes(sum(record.bytes_sent or ()))
     return (
         f"{record.workload} of {record.parameters.get('n', 0):,} keys in "
@@ -122,7 +122,7 @@ def brief_line(record: Record) -> str:
 
 
 def print_learning(record: Record, console: Console) -> None:
-    """Prints what a training has learned by its epochs, beside plaintext and published figures."""
+    """Print a training's scores by epoch, with plaintext and published figures."""
     width = min(console.width, _WIDEST)
     print_within(console, Text(), width)
     found = record.agreement or {}
@@ -150,7 +150,7 @@ def print_learning(record: Record, console: Console) -> None:
 
 
 def _score_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Lines of a training's scores; a record from elsewhere may hold others."""
+    """Return lines of a training's scores; a record from elsewhere may hold malformed ones."""
     try:
         squared = found["score"] == "mse"
         plain = found["plain"] or [None] * len(found["private"])
@@ -171,7 +171,7 @@ def _format_score(value: float, squared: bool) -> str:
 
 
 def _published_rows(record: Record) -> list[tuple[str, str, str, str, str]]:
-    """Figures of others for this model and optimizer, at batches of 128."""
+    """Return published figures for this model and optimizer, at batches of 128."""
     given = record.parameters
     if given.get("batch") != 128 or given.get("dataset") not in ("mnist", None):
         return []
@@ -210,7 +210,7 @@ def _figure_rows(record: Record) -> list[tuple[str, str]]:
 
 
 def _prediction_rows(record: Record) -> list[tuple[str, str]]:
-    """What it would take on other networks, or should have taken on this one."""
+    """Return predicted times on other networks, and the prediction for this one."""
     found = record.prediction or {}
     seconds = found.get("seconds")
     if not isinstance(seconds, Mapping):
@@ -254,7 +254,7 @@ def _circumstance_rows(record: Record) -> list[tuple[str, str]]:
 
 
 def _describe_links(links: Mapping[str, Any]) -> str:
-    """The realized figures; a record from elsewhere may hold others."""
+    """Describe the measured links; a record from elsewhere may hold malformed figures."""
     try:
         delays = [float(v) for v in links["one_way_ms"].values()]
         rates = [float(v) for v in links["egress_mbit"]]
@@ -275,7 +275,7 @@ def _correctness_text(record: Record) -> Text:
 
 
 def _describe_agreement(found: Mapping[str, Any]) -> str:
-    """With plaintext outputs; a record from elsewhere may hold others."""
+    """Describe the agreement with plaintext; a record from elsewhere may hold malformed figures."""
     try:
         if "top5" not in found:  # a text's
             same = f"{100 * found['top1']:.1f} % of {found['samples']:d} tokens"
@@ -314,7 +314,7 @@ def _party_table(record: Record) -> Table:
 
 
 def _wait_rows(record: Record) -> list[tuple[str, list[str]]]:
-    """How long each party was busy in the last run, and idle until a message of another came."""
+    """Return each party's busy time in the last run, and its waits for messages of the others."""
     try:
         parts = [
             (float(b["run"]), [float(w) for w in b["waiting"]]) for b in record.breakdown or ()
@@ -340,7 +340,7 @@ def _list_versions(record: Record) -> list[str]:
 
 
 def _pack_lines(parts: list[str], width: int) -> list[str]:
-    """The parts in one line, or in as few as hold them without breaking one."""
+    """Join the parts in one line, or in as few lines as hold them unbroken."""
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(part) + 3 > width:
@@ -354,7 +354,7 @@ def _pack_lines(parts: list[str], width: int) -> list[str]:
 def _plain_table(
     label: str, heads: Sequence[str], least: int | None = None, wrap: bool = False
 ) -> Table:
-    """A table without lines: of labels, and of figures under their heads."""
+    """Return a table without rules: labels, and figures under their heads."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(label, style="dim", min_width=_LABELS, no_wrap=not wrap)
     for head in heads:
@@ -373,7 +373,7 @@ def _format_value(value: Any) -> str:
 
 
 def strip_control(text: str) -> str:
-    """Without control characters: a record may come from somebody else's file."""
+    """Remove control characters: a record may come from an untrusted file."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -386,7 +386,7 @@ def _format_count(count: int | None) -> str:
 
 
 def format_three_digits(value: float) -> str:
-    """Three significant digits without an exponent, trailing zeros kept; all of larger integers."""
+    """Format with three significant digits, no exponent, and all digits of large integers."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     rounded = float(f"{value:.2e}")  # 9.999 has become 10.0 before digits are counted

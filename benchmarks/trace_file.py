@@ -1,7 +1,7 @@
-"""A trace for people: Chrome's trace-event JSON, which Perfetto and chrome://tracing open.
+"""A readable trace: Chrome's trace-event JSON, for Perfetto and chrome://tracing.
 
-One process row a party; in it the steps, the waits, what was sent to and received from each peer
-(with arrows from one to the other), and TensorFlow's ops by thread.  Names, sizes and times only.
+One process row per party; it holds the steps, the waits, messages sent to and received from each
+peer (with arrows between them), and TensorFlow's ops by thread.  Names, sizes and times only.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BETWEEN = 10_000_000  # between jobs, ns
 
 
 def clock_offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Of each party: what its clock is ahead of party 0's, and how wrong that may be, in ns.
+    """Return each party's clock offset from party 0, and its uncertainty, in ns.
 
-    0 where both read the same clock; else from the messages of `timeline.clock_gaps`: half the
+    0 if both read the same clock; else from the messages of `timeline.clock_gaps`: half the
     difference of the two directions, off by less than half their sum.
     """
     found = [(0, 0)]
@@ -42,10 +42,10 @@ def clock_offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
 
 
 def trace_events(jobs: Jobs) -> list[Row]:
-    """The trace events of jobs, one after the other.
+    """Return the trace events of jobs, one after the other.
 
     Args:
-        jobs: a title and what each of the three workers recorded (cluster/tracing.py).
+        jobs: a title and the recordings of the three workers (cluster/tracing.py).
     """
     rows: list[Row] = []
     names: dict[tuple[int, int], str] = {}
@@ -153,17 +153,17 @@ def _arrow_event(row: Row, kind: str, name: str) -> Row:
 
 
 def _separate_slices(row_of: list[Row]) -> None:
-    """Slices of one row must not overlap halfway: an earlier one ends where the next begins."""
+    """Truncate slices that overlap partly: an earlier one ends where the next begins."""
     row_of.sort(key=lambda row: row["ts"])
     for row, following in itertools.pairwise(row_of):
         row["dur"] = min(row["dur"], following["ts"] - row["ts"])
 
 
 def write_trace(path: str | os.PathLike[str], jobs: Jobs) -> None:
-    """Writes the trace of jobs, all of it or nothing, with mode 0600.
+    """Write the trace of jobs atomically, with mode 0600.
 
     Raises:
-        DataError: the file cannot be written, or a worker's record is malformed.
+        DataError: the file cannot be written, or a worker's recording is malformed.
     """
     try:
         left_out = sum(int(part["left_out"]) for _, parts in jobs for part in parts)

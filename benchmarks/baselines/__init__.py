@@ -1,5 +1,5 @@
-"""Other systems at the same work on this machine.
+"""Other systems at the same workloads on this machine.
 
-A baseline lives in an environment of its own, which the user points to; ours knows only how to
-run a script there.  What cannot be run is `Missing` with its reason, never a guess.
+A baseline runs in its own environment, which the user names; this package only runs a script
+there.  A baseline that cannot run is an `UnavailableBaseline` with its reason, never a guess.
 """

@@ -1,4 +1,4 @@
-"""What a baseline is, and how a script runs in its environment."""
+"""The interface of a baseline, and running a script in its environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST: Final = 1 << 20  # of what a baseline prints
 
 @dataclass(frozen=True)
 class Request:
-    """The work that a baseline is asked for.
+    """The workload that a baseline is to run.
 
     Raises:
         UsageError: an unknown workload, or a size or number of runs out of range.
@@ -52,20 +52,20 @@ class Request:
             raise UsageError(f"--timeout is above 0 and at most 86400 s. Received: {self.timeout}.")
 
     def as_json(self) -> dict[str, Any]:
-        """What a script reads."""
+        """Return the JSON object that a script reads."""
         return {"workload": self.workload, "n": self.n, "repeat": self.repeat}
 
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """What a baseline took.
+    """Times and traffic of a baseline.
 
     Attributes:
-        seconds: of each run.
-        bytes_sent: by all parties in one run, None where the baseline does not say.
-        correct: whether the result agrees with the plaintext, None where not checked.
-        version: of the baseline.
-        setting: what it ran as, for people.
+        seconds: wall-clock time of each run.
+        bytes_sent: by all parties in one run, None if the baseline does not report it.
+        correct: True if the result agrees with the plaintext, None if not checked.
+        version: version of the baseline.
+        setting: readable description of its configuration.
     """
 
     seconds: tuple[float, ...]
@@ -77,7 +77,7 @@ class BaselineResult:
 
 @dataclass(frozen=True)
 class UnavailableBaseline:
-    """Why there is no figure."""
+    """The reason why a baseline has no figure."""
 
     reason: str
 
@@ -88,11 +88,11 @@ class Baseline(Protocol):
     name: str
 
     def find_obstacle(self) -> UnavailableBaseline | None:
-        """None if it can be run, else why not."""
+        """Return None if the baseline can run, else the reason."""
         ...
 
     def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
-        """Runs the work; never raises for what is the baseline's fault."""
+        """Run the workload; never raise for a fault of the baseline."""
         ...
 
 
@@ -118,7 +118,7 @@ class VenvBaseline:
         self._folder = folder
 
     def find_obstacle(self) -> UnavailableBaseline | None:
-        """None if the environment has the package."""
+        """Return None if the environment has the package."""
         python = find_python(self._folder, self.option, self.hint)
         if isinstance(python, UnavailableBaseline):
             return python
@@ -131,7 +131,7 @@ class VenvBaseline:
         return None
 
     def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
-        """Runs the work in the environment."""
+        """Run the workload in the environment."""
         python = find_python(self._folder, self.option)
         if isinstance(python, UnavailableBaseline):
             return python
@@ -145,7 +145,7 @@ class VenvBaseline:
 
 
 def refuse_networks(name: str, request: Request) -> UnavailableBaseline | None:
-    """Refuses networks that are not imposed on baselines."""
+    """Refuse networks that are not imposed on baselines."""
     if request.profile == "local":
         return None
     return UnavailableBaseline(
@@ -154,12 +154,12 @@ def refuse_networks(name: str, request: Request) -> UnavailableBaseline | None:
 
 
 def refuse_join(name: str, request: Request) -> UnavailableBaseline | None:
-    """Refuses joins, for which few systems have a program."""
+    """Refuse joins, which few systems support."""
     return UnavailableBaseline(f"{name} brings no join") if request.workload == "join" else None
 
 
 def find_python(folder: Path | None, option: str, hint: str = "") -> Path | UnavailableBaseline:
-    """The interpreter of a virtual environment."""
+    """Return the interpreter of a virtual environment."""
     if folder is None:
         return UnavailableBaseline(f"not found: no {option} DIR was given{hint}")
     python = folder / "bin" / "python"
@@ -171,10 +171,11 @@ def find_python(folder: Path | None, option: str, hint: str = "") -> Path | Unav
 def run_script(
     python: Path, script: Path, request: Request
 ) -> BaselineResult | UnavailableBaseline:
-    """Runs a script in a baseline's environment: the request as JSON in, one JSON object out.
+    """Run a script in a baseline's environment: the request as JSON in, one JSON object out.
 
-    The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.  For a
-    network it is told three hosts, and their network namespaces, which its processes enter.
+    The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.  On a
+    network the script also receives three hosts and their network namespaces, which its
+    processes enter.
     """
     profile = profiles.get_profile(request.profile)
     given = request.as_json()
@@ -200,7 +201,7 @@ def run_script(
 
 
 def parse_answer(answer: Mapping[str, Any], request: Request) -> BaselineResult:
-    """A script's answer.
+    """Parse a script's answer.
 
     Raises:
         ValueError, TypeError, KeyError: it does not fit.
@@ -224,7 +225,7 @@ def run_process(
     folder: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> str | UnavailableBaseline:
-    """What a command prints; its whole process group ends with the time limit or with Ctrl-C."""
+    """Return a command's output; end its whole process group at the time limit or on Ctrl-C."""
     # A baseline's Python must not find our packages.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     try:

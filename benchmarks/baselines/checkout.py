@@ -1,7 +1,7 @@
 """A checkout of tf-encrypted: its own tests and example programs, run here and in its environment.
 
-Here imports of tf_encrypted are answered by tfe_bench.tf_encrypted; there its own package runs,
-with a process for each of three servers and its clients, joined by gRPC.
+Here tfe_bench.tf_encrypted stands in for imports of tf_encrypted; in the environment its own
+package runs, with a process for each of three servers and its clients, joined by gRPC.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ OUTCOMES = ("passed", "refused", "failed", "stopped", "skipped")
 
 @dataclass(frozen=True)
 class TestOutcome:
-    """What became of one test.
+    """The outcome of one test.
 
     Attributes:
-        file: that it is in.
-        test: its name.
-        outcome: one of OUTCOMES; "refused" by an error of ours in words, "stopped" by the clock.
-        seconds: it took.
-        words: of what it raised.
+        file: file of the test.
+        test: name of the test.
+        outcome: one of OUTCOMES; "refused" by an error class of this project, "stopped" by the
+            time limit.
+        seconds: run time.
+        words: text of the exception.
     """
 
     file: str
@@ -82,7 +83,7 @@ class TestOutcome:
 
 
 def check_source(source: Path) -> Path:
-    """A checkout's folder.
+    """Return the folder of a checkout.
 
     Raises:
         UsageError: it is none.
@@ -96,12 +97,12 @@ def check_source(source: Path) -> Path:
 
 
 def list_test_files(source: Path) -> list[Path]:
-    """The test files: of ABY3 and of Keras."""
+    """Return the test files of ABY3 and of Keras."""
     return sorted(file for pattern in _TESTS for file in source.glob(pattern))
 
 
 def run_tests(source: Path, only: Sequence[str], seconds: int) -> Iterator[TestOutcome]:
-    """Runs tests here, a process for each file.
+    """Run tests here, with a process for each file.
 
     Args:
         only: parts of tests' names; all unless given.
@@ -136,7 +137,7 @@ def _quiet_environment() -> dict[str, str]:
 
 
 def select_programs(parts: Sequence[str]) -> list[str]:
-    """The example programs whose names have one of these parts; all if there are none.
+    """Return the example programs whose names contain one of these parts; all without parts.
 
     Raises:
         UsageError: a part that is in no name.
@@ -150,7 +151,7 @@ def select_programs(parts: Sequence[str]) -> list[str]:
 def run_with_tfe_bench(
     source: Path, program: str, timeout: float
 ) -> dict[str, float] | UnavailableBaseline:
-    """The times that an example program prints here, by its tags."""
+    """Return the times that an example program prints here, by tag."""
     file, *arguments = PROGRAMS[program]
     command = [sys.executable, "-m", _RUNNER, str(source), str(source / file)]
     command += ["--script", *arguments, "--config", "local"]
@@ -160,7 +161,7 @@ def run_with_tfe_bench(
 def run_with_tf_encrypted(
     source: Path, python: Path, program: str, timeout: float
 ) -> dict[str, float] | UnavailableBaseline:
-    """The times that it prints with tf-encrypted itself: its players on this host."""
+    """Return the times that it prints with tf-encrypted itself, its players on this host."""
     file, *arguments = PROGRAMS[program]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         config = Path(folder) / "config.json"

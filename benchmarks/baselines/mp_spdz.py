@@ -1,4 +1,4 @@
-"""MP-SPDZ, a build that the user has: replicated sharing over Z_2^64, three processes, its TLS."""
+"""MP-SPDZ from the user's build: replicated sharing over Z_2^64, three processes, its own TLS."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MpSpdz:
         self._folder = folder
 
     def find_obstacle(self) -> UnavailableBaseline | None:
-        """None if the folder has what is needed."""
+        """Return None if the folder has the required files."""
         if self._folder is None:
             return UnavailableBaseline("not found: no --mp-spdz DIR was given")
         for name in ("compile.py", _PROGRAM, "Scripts/ring.sh"):
@@ -52,7 +52,7 @@ class MpSpdz:
         return None
 
     def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
-        """Compiles the work with 64-bit shares and runs it; its program is removed again."""
+        """Compile the workload with 64-bit shares, run it, and remove its program again."""
         missing = refuse_networks(self.name, request) or refuse_join(self.name, request)
         missing = missing or self.find_obstacle()
         if missing is not None or self._folder is None:

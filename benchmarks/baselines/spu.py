@@ -1,4 +1,4 @@
-"""SPU (SecretFlow), from PyPI, in an environment of its own: ABY3 over 64 bits, three processes."""
+"""SPU (SecretFlow) from PyPI, in its own environment: ABY3 over 64 bits, three processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spu(VenvBaseline):
         self._install = install
 
     def find_obstacle(self) -> UnavailableBaseline | None:
-        """None if the environment has the package."""
+        """Return None if the environment has the package."""
         failed = None
         if self._install and self._folder is not None:
             failed = self._create_environment(self._folder)

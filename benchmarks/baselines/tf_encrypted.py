@@ -1,4 +1,4 @@
-"""TF Encrypted, in an environment that the user has: ABY3, its local server."""
+"""TF Encrypted, in the user's environment: ABY3, its local server."""
 
 from __future__ import annotations
 

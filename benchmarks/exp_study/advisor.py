@@ -1,4 +1,4 @@
-"""Which form to take for a range of x: the cheapest that is accurate on all of it."""
+"""Advice on the form for a range of x: the cheapest that is accurate on all of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORST = 0.01
 
 @dataclass(frozen=True)
 class FormAdvice:
-    """A form that covers a range, and what it costs.
+    """A form that covers a range, and its cost.
 
     Attributes:
         failure: declared probability of a wrong element.
@@ -38,7 +38,7 @@ class FormAdvice:
 
 
 def list_candidates() -> list[Form]:
-    """Every form that exists, but for other numbers of squarings."""
+    """Return every form that exists, except for other numbers of squarings."""
     found = []
     for ring in (64, 128):
         for method in METHODS:
@@ -55,10 +55,10 @@ def list_candidates() -> list[Form]:
 
 
 def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[FormAdvice]:
-    """Forms that cover [low, high] with a relative error below 1 %, cheapest at `level` first.
+    """Return forms that cover [low, high] with an error below 1 %, cheapest at `level` first.
 
     Raises:
-        UsageError: the range is none, or n is.
+        UsageError: the range or n is invalid.
     """
     if not (low <= high and abs(low) < 1e6 and abs(high) < 1e6):
         raise UsageError(f"A range is LOW <= HIGH, both finite. Received: {low:g} {high:g}.")
@@ -90,7 +90,7 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
 
 
 def advice_sentence(low: float, high: float, n: int = 10_000, level: Profile = LEVELS[2]) -> str:
-    """One line: what to take for a range."""
+    """Return one line of advice for a range."""
     found = rank_forms(low, high, n, level)
     where = f"x in [{low:g}, {high:g}]"
     if not found:
@@ -104,7 +104,7 @@ def advice_sentence(low: float, high: float, n: int = 10_000, level: Profile = L
 
 
 def advice_sentences() -> list[str]:
-    """A line for each of some ranges."""
+    """Return a line for each of several ranges."""
     return [advice_sentence(*limits) for limits in RANGES]
 
 

@@ -1,4 +1,4 @@
-"""The study beside the published figures, as rows of the five files."""
+"""Comparison of the study with the published figures, as rows of the five files."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _DEALER_AHEAD = "like for like: the dealer's material is there on either side"
 
 
 def exp_rows(study: Study) -> list[Row]:
-    """exp.csv: each measurement locally and at four levels, and closed forms beyond.
+    """Return exp.csv: each measurement locally and at four levels, and larger n by closed forms.
 
-    A level's time is measured there, or modeled where it was not; bytes, rounds and memory are
+    A level's time is measured there, or modeled if it was not; bytes, rounds and memory are
     those of the local measurement in either case.
     """
     rows = []
@@ -83,7 +83,7 @@ _LEFT_BLANK = dict.fromkeys(
 
 
 def _make_row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
-    """A line of exp.csv, blank where `more` says nothing."""
+    """Return a line of exp.csv; columns that `more` lacks are blank."""
     return {
         **_form_columns(form),
         "n": n,
@@ -119,7 +119,7 @@ def _closed_form_row(form: Form, n: int) -> Row:
 
 
 def level_rows(study: Study) -> list[Row]:
-    """exp_levels.csv: each level, what its links were found to hold, and how the model does."""
+    """Return exp_levels.csv: each level, its measured links, and the accuracy of the model."""
     rows = []
     for level in LEVELS:
         at = study.levels.get(level.name)
@@ -151,14 +151,14 @@ def level_rows(study: Study) -> list[Row]:
 
 
 def level_ratios(study: Study, name: str) -> list[float]:
-    """Predicted over measured, of every time that was measured at a level."""
+    """Return predicted over measured for every time that was measured at a level."""
     level = next(v for v in LEVELS if v.name == name)
     every = (t.ratio for form in study.main_forms for t in study.times_at_level(form, level))
     return [ratio for ratio in every if not math.isnan(ratio)]
 
 
 def accuracy_rows(study: Study) -> list[Row]:
-    """exp_accuracy.csv."""
+    """Return exp_accuracy.csv."""
     rows = []
     for form, a in study.accuracy.items():
         low, high = form.valid_range()
@@ -184,9 +184,9 @@ def accuracy_rows(study: Study) -> list[Row]:
 
 
 def fit_rows(study: Study) -> list[Row]:
-    """exp_fits.csv: y = a n + b for every quantity of every main form.
+    """Return exp_fits.csv: y = a n + b for every quantity of every main form.
 
-    Beside a line through times measured at a level stands the model's, over the same sizes.
+    A line through times measured at a level is listed with the model's over the same sizes.
     """
     rows = []
     for form in study.main_forms:
@@ -212,7 +212,7 @@ def fit_rows(study: Study) -> list[Row]:
 
 
 def compare_rows(study: Study) -> list[Row]:
-    """exp_compare.csv: ours, the published figure, and how many times better ours is."""
+    """Return exp_compare.csv: ours, the published figure, and the factor of improvement."""
     rows = []
     for form, method in PAIRS:
         if form in study.measurements:
@@ -294,7 +294,7 @@ AXES = ("bytes", "rounds", "range\nscore", "MAPE", "memory\nslope", "net2 time\n
 
 
 def radar_scores(study: Study) -> dict[str, tuple[float, ...]]:
-    """Six scores by label, 1 for the best: 1 / (1 + log10(how many times worse than the best))."""
+    """Return six scores by label, 1 for the best: 1 / (1 + log10(factor worse than the best))."""
     figures: dict[str, tuple[float, ...]] = {}
     for form in study.main_forms:
         a = study.accuracy[form]

@@ -1,4 +1,4 @@
-"""y = a n + b by ordinary least squares, unweighted: what reproduces the published fits."""
+"""y = a n + b by ordinary unweighted least squares, as in the published fits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tfe_bench.errors import UsageError
 
 @dataclass(frozen=True)
 class Fit:
-    """A line.
+    """A fitted line.
 
     Attributes:
-        a: per element.
-        b: fixed.
-        r2: the share of the variance that the line explains; 1 where there is none.
-        points: how many it was fitted to.
+        a: cost per element.
+        b: fixed cost.
+        r2: the share of the variance that the line explains; 1 without variance.
+        points: number of points.
     """
 
     a: float
@@ -28,7 +28,7 @@ class Fit:
 
 
 def fit_line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
-    """The least-squares line through (n, y).
+    """Return the least-squares line through (n, y).
 
     Raises:
         UsageError: fewer than two different n, or lists of two lengths.

@@ -1,4 +1,4 @@
-"""What is studied: a method with its parameters, in one of the rings."""
+"""The forms of the study: a method with its parameters, in one of the rings."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Form:
 
     @property
     def fxp(self) -> int:
-        """Fractional bits."""
+        """Number of fractional bits."""
         return self.fractional_bits or FRACTIONAL_BITS[self.ring_bits]
 
     @property
     def name(self) -> str:
-        """The form without its ring: one-round, taylor-8, prime clamp low, prime softmax."""
+        """Name of the form without its ring: one-round, taylor-8, prime clamp low."""
         words = [self.method]
         if self.method == "taylor":
             words[0] += f"-{self.iterations}"
@@ -67,12 +67,12 @@ class Form:
 
     @property
     def label(self) -> str:
-        """With its ring."""
+        """Name of the form with its ring."""
         return f"{self.name} / {self.ring_bits}"
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """As the program "exp" takes them."""
+        """Parameters of the program "exp"."""
         return {
             "method": self.method,
             "clamp": self.clamp,
@@ -81,7 +81,7 @@ class Form:
         }
 
     def cost(self, n: int) -> Cost:
-        """Declared cost of n elements.
+        """Return the declared cost of n elements.
 
         Raises:
             UsageError: there is no such form.
@@ -102,43 +102,43 @@ class Form:
         )
 
     def valid_range(self) -> tuple[float, float]:
-        """The x for which exp is computed, as declared; a clamp decides what comes outside."""
+        """Return the declared range of x; a clamp decides the result outside of it."""
         own = self._choose_exp_form()
         return own.lowest_input, own.highest_input
 
     def useful_range(self) -> tuple[float, float]:
-        """The x with a useful result: any lower x too where a clamp gives it less than an ulp."""
+        """Range of x with a useful result; with a clamp also lower x, whose exp is below an ulp."""
         low, high = self.valid_range()
         vanishes = math.exp(max(low, -700.0)) <= 2.0**-self.fxp
         return (-math.inf if self.clamp != "none" and vanishes else low), high
 
     def relative_error(self, x: Reals) -> Reals:
-        """Declared, of exp(x) itself; the result's last place comes on top."""
+        """Return the declared relative error of exp(x); the rounding of the result adds to it."""
         if self.method != "taylor":
             return np.full_like(x, _RELATIVE[self.ring_bits][self.method])
         return np.minimum(x**2 / 2.0 ** (self.iterations + 1), 1.0)
 
     def error_tolerance(self, x: Reals) -> Reals:
-        """How far a result for x of the valid range may be from exp(x) to be called correct.
+        """Return the largest error of a correct result for x of the valid range.
 
-        Twice the declared relative error, and four units of the last place (of taylor 2 * 2^k).
+        Twice the declared relative error, and four units of the last place (taylor: 2 * 2^k).
         """
         places = 4 if self.method != "taylor" else 2 * 2**self.iterations
         tolerance: Reals = 2 * self.relative_error(x) * np.exp(x) + places * 2.0**-self.fxp
         return tolerance
 
     def failure_probability(self) -> float:
-        """Of one element of the valid range, as declared."""
+        """Return the declared failure probability of one element of the valid range."""
         return self._choose_exp_form().failure_probability
 
 
 def main_forms() -> list[Form]:
-    """The four forms in both rings."""
+    """Return the four forms in both rings."""
     return [Form(method, ring) for ring in (64, 128) for method in METHODS]
 
 
 def variant_forms(quick: bool = False) -> list[Form]:
-    """Other clamps, the softmax ranges, and other numbers of squarings."""
+    """Return other clamps, the softmax ranges, and other numbers of squarings."""
     found = [Form("prime", 128, "low"), Form("prime", 128, "both")]
     found += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
     if not quick:

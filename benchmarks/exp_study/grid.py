@@ -23,7 +23,7 @@ NAMES = ("ape_lt_5pct", "ape_lt_1pct", "ape_lt_0.05pct", "ae_lt_5", "ae_lt_1", "
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How exact a form is.
+    """Accuracy of a form.
 
     Attributes:
         shares: of the points of RANGE below each of the six thresholds, in the order of NAMES.
@@ -47,12 +47,12 @@ class Accuracy:
 
     @property
     def mean6(self) -> float:
-        """The mean of the six shares."""
+        """Mean of the six shares."""
         return float(np.mean(self.shares))
 
 
 def grid_points(float32: bool = False) -> Reals:
-    """The points of RANGE, then those of ERROR_RANGE, [2 * POINTS].
+    """Return the points of RANGE, then those of ERROR_RANGE, [2 * POINTS].
 
     Args:
         float32: rounded to float32 first, as the published benchmark fed them.
@@ -62,7 +62,7 @@ def grid_points(float32: bool = False) -> Reals:
 
 
 def score_accuracy(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
-    """Scores what came back for `points()`.
+    """Score the results for `grid_points()`.
 
     Args:
         x: exactly as encoded.

@@ -1,7 +1,7 @@
-"""The four network levels, and the time that a job would take at one by the model.
+"""The four network levels, and the modeled time of a job at each.
 
-A time at a level is MEASURED on links that hold its figures (study.py), or MODELED from what
-was measured locally where nothing was measured; every file, table and picture says which.
+A time at a level is MEASURED on links that meet its figures (study.py), or MODELED from the
+local measurement otherwise; every file, table and picture marks which.
 """
 
 from __future__ import annotations

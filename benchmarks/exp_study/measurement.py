@@ -1,4 +1,4 @@
-"""One form at one size on workers: what it sent, how long it took, how exact it was."""
+"""Measurements of one form at one size on workers: traffic, time and accuracy."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 
 class Runner(Protocol):
-    """A cluster whose links were looked at."""
+    """A cluster with measured links."""
 
     @property
     def emulation(self) -> str | None:
-        """How its links were made, with ", host-limited" where they miss their figures."""
+        """Emulation of its links, with ", host-limited" if they miss their figures."""
         ...
 
     @property
     def realized(self) -> MeasuredLinks | None:
-        """What the links were found to hold; None where nothing is shaped."""
+        """Measured figures of the links; None if nothing is shaped."""
         ...
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
-        """Runs a program."""
+        """Run a program."""
         ...
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One form at one n, all of it measured.
+    """Measured costs of one form at one n.
 
     Attributes:
-        sent: payload bytes that each party sent in one run.
-        rounds: messages on the critical path with dealing; rounds_ahead with the dealer's
-            material already there.
-        peak_rss: resident bytes of each worker at the highest point.
-        growth: the part of that above the idle worker.
-        seconds: of each run, of the slowest party.
+        sent: payload bytes that each party sends in one run.
+        rounds: messages on the critical path, offline + online; rounds_ahead: online rounds, with
+            the correlated randomness dealt in advance.
+        peak_rss: largest resident bytes of each worker.
+        growth: increase of peak_rss over the idle worker.
+        seconds: time of each run, of the slowest party.
     """
 
     form: Form
@@ -60,41 +60,41 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Of the seconds."""
+        """Median of the seconds."""
         return statistics.median(self.seconds)
 
     def modeled_seconds(self, level: Profile) -> float:
-        """Seconds at a network level, modeled; of a local measurement."""
+        """Return the modeled seconds at a network level, from a local measurement."""
         return modeled_seconds(level, self.median, self.rounds, self.sent)
 
     @property
     def matches_declared_cost(self) -> bool:
-        """Whether bytes and rounds are what the closed form says."""
+        """True if bytes and rounds equal the closed form."""
         cost = self.form.cost(self.n)
         declared = (cost.by_party(0), cost.rounds, cost.with_dealing)
         return (tuple(8 * b for b in self.sent), self.rounds_ahead, self.rounds) == declared
 
 
 def encode_inputs(form: Form, x: Any) -> dict[str, PrivateInput]:
-    """x, encoded for the program "exp"."""
+    """Return x, encoded for the program "exp"."""
     point = FixedPoint(form.fxp, form.ring_bits)
     return {"x": PrivateInput(point.encode(x), form.fxp, point.limbs)}
 
 
 def decode_result(form: Form, result: JobResult) -> Any:
-    """exp(x) as float64."""
+    """Return exp(x) as float64."""
     bits = result.fractional_bits["y"]
     return FixedPoint(bits, 64 * result.limbs["y"]).decode(result.outputs["y"])
 
 
 def drawing_range(form: Form) -> tuple[float, float]:
-    """The declared range within that of the accuracy points: where x is drawn from."""
+    """Return the declared range within that of the accuracy points: the range of random x."""
     low, high = form.valid_range()
     return max(grid.RANGE[0], low), min(grid.RANGE[1], high)
 
 
 def measure_form(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
-    """Runs a form on n points of its range, `repeat` times."""
+    """Run a form on n points of its range, `repeat` times."""
     x = np.linspace(*drawing_range(form), n)
     result = cluster.run("exp", {**form.parameters, "repeat": repeat}, encode_inputs(form, x))
     measured = result.measured
@@ -117,7 +117,7 @@ def _peak_bytes(measured: dict[str, Any]) -> int:
 
 
 def measure_accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accuracy:
-    """Runs a form on the points of `grid`."""
+    """Run a form on the points of `grid`."""
     x = grid.grid_points(float32)
     parameters = {**form.parameters, "repeat": 1, "warm_up": 0}
     y = decode_result(form, cluster.run("exp", parameters, encode_inputs(form, x)))

@@ -1,4 +1,4 @@
-"""What a reader of the study must know: what is measured, what is not, and the holes."""
+"""Notes for readers of the study: measured parts, modeled parts, and gaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfe_bench.benchmarks.exp_study.study import Study
 
 
 def collect_notes(study: Study) -> list[str]:
-    """What a reader must know, contradictions of the published figures included."""
+    """Return the notes, including contradictions of the published figures."""
     every = [study.measurements, *(at.measurements for at in study.levels.values())]
     declared = all(
         m.matches_declared_cost for forms in every for rows in forms.values() for m in rows
@@ -37,7 +37,7 @@ def collect_notes(study: Study) -> list[str]:
 
 
 def _time_notes(study: Study) -> list[str]:
-    """Which times are measured, how far the model is off them, and which are the model's."""
+    """Return notes on which times are measured, the error of the model, and modeled times."""
     found = []
     for name, at in study.levels.items():
         ratios = level_ratios(study, name)

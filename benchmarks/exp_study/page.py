@@ -14,7 +14,7 @@ from tfe_bench.benchmarks.report.parts import Figure, Items, Page, Part, Section
 
 
 def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
-    """The page of a study."""
+    """Return the page of a study."""
     here, versions = provenance.machine(), provenance.versions()
     lede = [
         f"Three workers, replicated sharing, {'quick' if study.plan.quick else 'full'} study. "

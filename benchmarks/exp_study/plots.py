@@ -32,7 +32,7 @@ _RINGS: Final = {
 
 
 def draw_pictures(study: Study) -> dict[str, Picture]:
-    """Draws all pictures.
+    """Draw all pictures.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -50,7 +50,7 @@ def draw_pictures(study: Study) -> dict[str, Picture]:
 
 
 def _line_style(label: str) -> dict[str, Any]:
-    """The color and line of a method."""
+    """Return the color and line style of a method."""
     method = next(method for method in _COLORS if method in label)
     return {"color": _COLORS[method], "ls": _LINES[method]}
 
@@ -60,14 +60,14 @@ def _forms_of_ring(study: Study, bits: int) -> Iterator[Form]:
 
 
 def _set_log_axes(axes: Any, names: str) -> None:
-    """Makes the axes of these names, "x" or "xy", logarithmic, with decades as ticks."""
+    """Make the axes named "x" or "xy" logarithmic, with decades as ticks."""
     for name in names:
         axes.set(**{f"{name}scale": "log"})
         drawing.set_power_ticks(getattr(axes, f"{name}axis"), 10)
 
 
 def _add_shared_legend(figure: Drawing, axes: list[Any], narrow: bool) -> None:
-    """One for all panels, below them: not every panel has every line."""
+    """Add one legend for all panels, below them: not every panel has every line."""
     by_label: dict[str, Any] = {}
     for each in axes:
         for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
@@ -78,7 +78,7 @@ def _add_shared_legend(figure: Drawing, axes: list[Any], narrow: bool) -> None:
 
 
 def _label_elements(figure: Drawing, axes: list[Any], what: str, narrow: bool) -> Drawing:
-    """Names what panels of one scale show, and adds their legend."""
+    """Label the panels of one scale, and add their legend."""
     for each in axes:
         each.set_xlabel("elements")
         each.grid()
@@ -88,7 +88,7 @@ def _label_elements(figure: Drawing, axes: list[Any], what: str, narrow: bool) -
 
 
 def _plot_published(axes: Any, method: str, points: Sequence[tuple[float, float]]) -> None:
-    """A published line."""
+    """Plot a published line."""
     look = {"color": _COLORS[_PUBLISHED[method]], "markersize": 3.5, "linewidth": 1, "alpha": 0.8}
     axes.plot(*zip(*points, strict=True), "s:", label=f"{method} (published)", **look)
 
@@ -155,7 +155,7 @@ def _plot_error(study: Study, theme: Theme, narrow: bool) -> Drawing:
 
 
 def _max_envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
-    """The largest error of each few neighboring points: a curve instead of a cloud."""
+    """Return the largest error of each group of neighboring points: a curve instead of a cloud."""
     whole = len(x) // width * width
     middle = x[:whole].reshape(-1, width).mean(axis=1)
     return middle, np.maximum(error[:whole].reshape(-1, width).max(axis=1), 1e-30)
@@ -181,7 +181,7 @@ def _plot_range(study: Study, theme: Theme, narrow: bool) -> Drawing:
 
 
 def _find_intervals(x: Any, good: Any) -> list[tuple[float, float]]:
-    """Stretches of neighboring points that are good; single points get the grid's width."""
+    """Return intervals of neighboring good points; single points get the grid's width."""
     half = float(x[1] - x[0]) / 2
     edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
     return [
@@ -205,7 +205,7 @@ def _plot_time(study: Study, theme: Theme, narrow: bool) -> Drawing:
 
 
 def _plot_our_times(axes: Any, form: Form, times: list[TimePoint], theme: Theme) -> None:
-    """Measured times filled and joined; the model's at all sizes, hollow where it stands alone."""
+    """Plot measured times filled and joined, modeled times hollow."""
     look = _line_style(form.name)
     measured = [(t.n, t.seconds) for t in times if t.source == MEASURED]
     alone = [(t.n, t.modeled) for t in times if t.source == MODELED]

@@ -23,10 +23,10 @@ FILES = (
 
 
 def check_folder(folder: Path) -> None:
-    """Refuses before a long run a folder that could not be written after it.
+    """Check that the report folder can be written, before a long run.
 
     Raises:
-        DataError: it exists and is no empty folder, or its parent cannot be written.
+        DataError: it exists and is not an empty folder, or its parent cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
@@ -42,7 +42,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_report(study: Study, folder: Path) -> list[str]:
-    """Writes the report; the folder appears when all of it is there.
+    """Write the report; the folder appears once all its files are written.
 
     Returns:
         The names of its files.

@@ -1,4 +1,4 @@
-"""Runs the study on workers: sizes for cost and time, network levels, points for accuracy."""
+"""The study on workers: sizes for cost and time, network levels, points for accuracy."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ClusterOpener = Callable[[str], contextlib.AbstractContextManager[Runner]]
 
 @dataclass(frozen=True)
 class LevelPlan:
-    """How much is measured at a level.
+    """Sizes to measure at a level.
 
     Attributes:
-        sizes: n of the main forms, ascending; one of them only where it was measured locally too.
-        job_seconds: a size whose runs would take longer by the model is left out.
+        sizes: n of the main forms, ascending; only sizes that are measured locally too.
+        job_seconds: limit of the modeled time of a size; larger sizes are skipped.
     """
 
     sizes: tuple[int, ...]
@@ -50,11 +50,11 @@ LEVEL_PLANS: dict[str, LevelPlan] = {
 
 @dataclass
 class LevelResults:
-    """What was measured at one level.
+    """Measurements at one level.
 
     Attributes:
-        emulation: how the links were made.
-        realized: what they were found to hold, before anything was measured.
+        emulation: emulation of the links.
+        realized: measured figures of the links, before the first job.
         measurements: by form, ascending n.
         refused: why nothing was measured, or ''.
     """
@@ -67,24 +67,24 @@ class LevelResults:
 
     @property
     def host_limited(self) -> bool:
-        """Whether the links fall short of the level's figures."""
+        """True if the links miss the level's figures."""
         return HOST_LIMITED in self.emulation
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """Sizes and limits of a study.
 
     Attributes:
-        sizes: n of the main forms, ascending; one is left out with all after it where the size
-            before it says that it would take longer than `job_seconds` or `job_bytes`.
+        sizes: n of the main forms, ascending; a size and all after it are skipped if the size
+            before it predicts more than `job_seconds` or `job_bytes`.
         variant_size: n of the other forms.
-        repeat: timed runs, of which the median counts.
+        repeat: timed runs; the median counts.
         closed_form: n for which bytes and rounds are computed.
-        fresh: whether each main form gets workers of its own, so that no form's memory is
-            counted as another's idle memory.
+        fresh: whether each main form gets new workers, so that no form's memory counts as
+            another form's idle memory.
         float32: whether x is rounded to float32 first.
-        levels: what is measured at each network level; one that is not there is modeled alone.
+        levels: plans of the network levels; levels without a plan are modeled only.
     """
 
     sizes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -113,9 +113,9 @@ class TimePoint:
     """The time of a form at one n and network level.
 
     Attributes:
-        seconds: measured where `source` says so, else the model's.
-        modeled: by the model, from the local measurement.
-        repeat: timed runs, of a modeled time the local ones.
+        seconds: measured if `source` says so, else modeled.
+        modeled: modeled from the local measurement.
+        repeat: timed runs; for a modeled time, the local ones.
     """
 
     n: int
@@ -126,19 +126,19 @@ class TimePoint:
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured; NaN where nothing was measured."""
+        """Predicted over measured time; NaN without a measurement."""
         return self.modeled / self.seconds if self.source == MEASURED else math.nan
 
 
 @dataclass
 class Study:
-    """What was measured.
+    """Results of the study.
 
     Attributes:
         measurements: without shaped links, by form, ascending n.
         levels: at the network levels, by name.
         accuracy: by form.
-        cut: sizes that were left out, with the reason.
+        cut: skipped sizes, with the reason.
     """
 
     plan: Plan
@@ -153,11 +153,11 @@ class Study:
         return [f for f, rows in self.measurements.items() if len(rows) > 1]
 
     def largest_measurement(self, form: Form) -> Measurement:
-        """At the greatest n."""
+        """Return the measurement at the largest n."""
         return self.measurements[form][-1]
 
     def bytes_per_element(self, form: Form) -> tuple[float, float, float]:
-        """By party: the slope where there are sizes, else at the only one."""
+        """Return bytes per element by party: the slope over the sizes, or the only figure."""
         rows = self.measurements[form]
         if len(rows) > 1:
             a, b, c = (self.fit_quantity(form, f"bytes_P{p}").a for p in range(3))
@@ -166,7 +166,7 @@ class Study:
         return a, b, c
 
     def times_at_level(self, form: Form, level: Profile) -> list[TimePoint]:
-        """At a network level, for each n that was measured locally: measured there, or modeled."""
+        """Return times at a network level for each locally measured n: measured or modeled."""
         at = self.levels.get(level.name)
         there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
         found = []
@@ -179,7 +179,7 @@ class Study:
         return found
 
     def fitted_times(self, form: Form, level: Profile) -> list[TimePoint]:
-        """What the line of a level goes through: measured times if there are two, else modeled."""
+        """Return the times for a level's fit: measured ones if there are two, else modeled ones."""
         rows = self.times_at_level(form, level)
         measured = [t for t in rows if t.source == MEASURED]
         if len(measured) > 1:
@@ -187,12 +187,12 @@ class Study:
         return [replace(t, seconds=t.modeled, source=MODELED) for t in rows]
 
     def quantity_source(self, form: Form, quantity: str) -> str:
-        """Whether what a line goes through was measured, or modeled."""
+        """Return MEASURED or MODELED for the points of a fit."""
         level = _LEVEL_OF.get(quantity)
         return MEASURED if level is None else self.fitted_times(form, level)[0].source
 
     def fit_quantity(self, form: Form, quantity: str) -> Fit:
-        """The line of one of QUANTITIES over the sizes of a main form."""
+        """Return the fit of one of QUANTITIES over the sizes of a main form."""
         level = _LEVEL_OF.get(quantity)
         if level is not None:
             times = self.fitted_times(form, level)
@@ -202,13 +202,13 @@ class Study:
         return fit_line([m.n for m in rows], [value(m) for m in rows])
 
     def fit_memory(self, form: Form) -> Fit:
-        """The line of peak memory in kB of the worker for which it is steepest."""
+        """Return the fit of peak memory in kB of the worker with the steepest slope."""
         return max(
             (self.fit_quantity(form, f"peak_rss_kb_P{p}") for p in range(3)), key=lambda f: f.a
         )
 
     def model_fit(self, form: Form, quantity: str) -> Fit | None:
-        """The model's line over the same sizes as `fit`; None for what is no time at a level."""
+        """Return the modeled fit over the sizes of `fit_quantity`; None unless a level's time."""
         level = _LEVEL_OF.get(quantity)
         if level is None:
             return None
@@ -230,15 +230,15 @@ QUANTITIES = (*_MEASURED, *_LEVEL_OF)
 def run_study(
     open_cluster: ClusterOpener, plan: Plan, tell: ProgressCallback = lambda fraction, text: None
 ) -> Study:
-    """Measures every form: without shaped links, then at each network level of the plan.
+    """Measure every form: without shaped links, then at each network level of the plan.
 
-    Links that do not hold a level's figures, or that the workers' operators do not let be shaped,
-    are no failure of the study: the level stays modeled, and the reason is kept.
+    Links that miss a level's figures, or that the workers' operators do not allow to be shaped,
+    do not fail the study: the level stays modeled, and the reason is stored.
 
     Args:
-        open_cluster: gives the workers of a profile; LOCAL one time or (`plan.fresh`) once for each
-            main form, each level one time, or once more after the others if it refuses.
-        tell: hears how far it is.
+        open_cluster: opens the workers of a profile; called for LOCAL once, or (`plan.fresh`) once
+            for each main form; for each level once, and again after the others if it refuses.
+        tell: callback for progress.
 
     Raises:
         TfeBenchError: a worker failed.
@@ -272,7 +272,7 @@ def run_study(
         study.accuracy[form] = measure_accuracy(cluster, form, plan.float32)
 
     def measure_level(level: Profile) -> LevelResults:
-        """The main forms at a level, on one set of workers."""
+        """Measure the main forms at a level, on one set of workers."""
         found, own = LevelResults(level), plan.levels[level.name]
         with contextlib.ExitStack() as stack:
             try:
@@ -322,7 +322,7 @@ def _describe_excess(seconds: float, limit: float) -> str:
 
 
 def _reason_to_skip(plan: Plan, before: Measurement, n: int) -> str:
-    """Why n is not measured, or ''; by what the size before it took."""
+    """Return why n is not measured, or '', from the cost of the size before it."""
     factor = n / before.n
     if before.n < 1_000:  # fixed costs only
         return ""

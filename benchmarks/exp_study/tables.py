@@ -1,4 +1,4 @@
-"""The study's tables for people."""
+"""The study's printed tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfe_bench.cluster.profiles import Profile
 
 
 def summary_table(study: Study) -> Table:
-    """One line a form, then the published ones: bytes, rounds, accuracy."""
+    """Return one line per form, then the published ones: bytes, rounds, accuracy."""
     head = (
         *("form / ring", "B/element P0/P1/P2", "rounds with dealing/online", "declared range"),
         *("score", "MAPE", "failure"),
@@ -40,7 +40,7 @@ def summary_table(study: Study) -> Table:
 
 
 def links_table(study: Study) -> Table:
-    """What each level is to be, what its links were found to hold, and how the model does."""
+    """Return each level's nominal and measured figures, and the accuracy of the model."""
     head = ("level", "one-way delay", "egress per host", "links", "times", "predicted / measured")
     rows: list[tuple[str, ...]] = []
     for level in LEVELS:
@@ -62,7 +62,7 @@ def _format_range(values: Sequence[float], unit: str) -> str:
 
 
 def model_table(study: Study) -> Table:
-    """Measured seconds and predicted / measured, at the largest n that all forms share."""
+    """Return measured seconds and predicted / measured, at the largest n that all forms share."""
     columns: list[tuple[Profile, int]] = []
     for level in LEVELS:
         sizes = [
@@ -88,7 +88,7 @@ def model_table(study: Study) -> Table:
 
 
 def times_table(study: Study) -> Table:
-    """Time and memory per element of the main forms and the published ones.
+    """Return time and memory per element of the main forms and the published ones.
 
     Times are measured; "~" marks modeled ones, "*" published ones.
     """
@@ -114,7 +114,7 @@ def _memory_cells(fit: Fit) -> tuple[str, str]:
 
 
 def describe_marks(study: Study) -> str:
-    """What the marks of `times` mean."""
+    """Describe the marks of `times_table`."""
     marks = "* published, measured on shaped links"
     quantities = [f"seconds_{level.name}" for level in LEVELS]
     if any(study.quantity_source(f, q) == MODELED for f in study.main_forms for q in quantities):
@@ -136,7 +136,7 @@ _COMPARED = {
 
 
 def comparison_table(study: Study) -> Table:
-    """How many times better ours is than the published figure, one line a pair."""
+    """Return the factor by which ours is better than the published figure, one line per pair."""
     pairs: dict[tuple[str, str], dict[str, str]] = {}
     for row in compare.compare_rows(study):
         pair = (f"{row['ours_form']} / {row['ring_bits']}", row["published_method"])

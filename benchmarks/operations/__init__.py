@@ -1,8 +1,8 @@
-"""The catalogue of private operations: what each is, on what, and how right it must be.
+"""The catalogue of private operations: their inputs, references and tolerances.
 
-catalogue.py says what an entry is, checking.py makes inputs and judges results; the entries are
-in one module for each family.  The client and the workers share it, and only an entry's `run`
-touches TensorFlow, so that a client needs none.
+catalogue.py defines an entry, checking.py makes inputs and judges results; each family of
+entries has a module.  The client and the workers share it, and only an entry's `run`
+uses TensorFlow, so that a client needs none.
 """
 
 from tfe_bench.benchmarks.operations import comparisons, functions, numbers, products

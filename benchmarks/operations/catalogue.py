@@ -1,4 +1,4 @@
-"""What an entry of the catalogue is, and the register of them."""
+"""The entries of the catalogue, and their register."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ULP = 2.0**-FRACTIONAL_BITS
 
 
 def same_shapes(*names: str) -> Shapes:
-    """Inputs that all have the operation's size."""
+    """Return a shape function for inputs that all have the operation's size."""
     return lambda size: {name: size for name in names}
 
 
@@ -43,7 +43,7 @@ _only_x = same_shapes("x")
 
 
 def _accept_all(*_: Any) -> None:
-    """No condition."""
+    """Accept everything: no condition."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,18 @@ class Operation:
 
     @property
     def is_row_wise(self) -> bool:
-        """Whether it treats each row of its only input by itself."""
+        """True if the operation treats each row of its only input separately."""
         return len(self.size) == 2
 
     @property
     def takes_files(self) -> bool:
-        """Whether columns of a file can be its inputs."""
+        """True if columns of a file can be its inputs."""
         return len(self.size) <= 2
 
     def max_array_words(self, size: Shape, options: Options) -> int:
-        """An upper bound on the words of the largest array of a run.
+        """Return an upper bound on the words of the largest array of a run.
 
-        As counted; for what is local, GROWTH for each element of the largest input at least.
+        From counting the protocol; for local work at least GROWTH per element of the largest input.
         """
         if self.most is not None:
             return self.most(size, options)
@@ -138,7 +138,7 @@ class Operation:
         return max(least, *(tally.largest for tally in counted))
 
     def check_size(self, size: Shape) -> None:
-        """Refuses a size with another number of axes or with too small extents.
+        """Reject a size with a wrong number of axes or too small extents.
 
         Elementwise operations (a size of one axis) take any number of axes.
 
@@ -157,15 +157,15 @@ class Operation:
             raise UsageError(f"{self.name} wants a shape of {smallest} or more. Received: {given}.")
 
     def default_size_text(self) -> str:
-        """The default size as it is written on the command line."""
+        """Default size in the notation of the command line."""
         return "x".join(map(str, self.size))
 
     def size_for_length(self, n: int) -> Shape:
-        """The size that --n stands for: n along the first axis, the default along the others."""
+        """Return the size of --n: n along the first axis, the default along the others."""
         return (n, *self.size[1:])
 
     def scaled_size(self, factor: float) -> Shape:
-        """The default size with about `factor` times the elements, as far as `least` lets it."""
+        """Return the default size with about `factor` times the elements, but not below `least`."""
         each = factor ** (1 / len(self.shrinks))
         least = [*self.least, *[1] * len(self.size)]
         return tuple(
@@ -178,12 +178,12 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def register(name: str, about: str, *more: Any, **fields: Any) -> None:
-    """Adds an entry; its arguments are those of `Operation`."""
+    """Add an entry; the arguments are those of `Operation`."""
     OPERATIONS[name] = Operation(name, about, *more, **fields)
 
 
 def find_operation(name: str) -> Operation:
-    """The operation of a name.
+    """Return the operation of a name.
 
     Raises:
         UsageError: there is none.
@@ -193,7 +193,7 @@ def find_operation(name: str) -> Operation:
 
 
 def listed_operations() -> list[Operation]:
-    """The operations that `ops` runs, in its order."""
+    """Return the operations that `ops` runs, in its order."""
     return [operation for operation in OPERATIONS.values() if operation.listed]
 
 
@@ -203,11 +203,11 @@ def listed_operations() -> list[Operation]:
 def call(
     protocol: Callable[..., Shared], *names: str, truncated: bool = False, **fixed: object
 ) -> Run:
-    """Runs a protocol on the inputs of these names ("x" if none), the options as its keywords.
+    """Return a runner of a protocol on the named inputs ("x" by default), options as keywords.
 
     Args:
         truncated: the result, a product at twice the scale, is truncated to the inputs' scale.
-        fixed: more keywords.
+        fixed: further keywords.
     """
 
     def run(party: Party, x: Shares, options: Options) -> Shared:
@@ -218,7 +218,7 @@ def call(
 
 
 def uniform(low: float, high: float, *names: str) -> Inputs:
-    """Inputs that are uniform reals."""
+    """Return a generator of uniform reals."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         return {name: rng.uniform(low, high, size) for name in names or ("x",)}
@@ -229,7 +229,7 @@ def uniform(low: float, high: float, *names: str) -> Inputs:
 def draw_log_uniform(
     rng: np.random.Generator, low: float, high: float | Array, size: Shape, signed: bool = False
 ) -> Array:
-    """Reals whose logarithm is uniform: every order of magnitude from low to high alike."""
+    """Draw reals whose logarithm is uniform: every order of magnitude from low to high alike."""
     values = np.exp(rng.uniform(math.log(low), np.log(high), size))
     return values * rng.choice((-1.0, 1.0), size) if signed else values
 
@@ -239,8 +239,8 @@ class Tolerance:
     """The largest error allowed.
 
     Attributes:
-        allowed: element by element, from inputs and exact result.
-        unit: that errors are told in, see `judged`.
+        allowed: limit per element, from inputs and exact result.
+        unit: unit of the reported error, see `error_metrics`.
     """
 
     allowed: Callable[[Arrays, Array], Array]
@@ -248,12 +248,12 @@ class Tolerance:
 
 
 def ulps(count: float) -> Tolerance:
-    """A tolerance of so many units in the last place."""
+    """Return a tolerance of `count` units in the last place."""
     return Tolerance(lambda inputs, exact: np.full(np.shape(exact), count * ULP))
 
 
 def relative(bits: float, count: float) -> Tolerance:
-    """A tolerance of 2^-bits of the result and so many units in the last place."""
+    """Return a tolerance of 2^-bits of the result and `count` units in the last place."""
     return Tolerance(
         lambda inputs, exact: np.abs(exact) * 2.0**-bits + count * ULP, error_metrics.RELATIVE
     )

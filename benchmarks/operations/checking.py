@@ -1,4 +1,4 @@
-"""Makes an operation's inputs, and judges its result against the plaintext."""
+"""Generation of an operation's inputs, and judgement of its result against the plaintext."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _FLOAT_ERROR = 2.0**-48
 
 @dataclass(frozen=True)
 class EncodedInputs:
-    """Inputs as they are shared: ring elements by name, all of one scale."""
+    """Encoded inputs: ring elements by name, all of one scale."""
 
     rings: Mapping[str, Array]
     fractional_bits: int
 
     @property
     def bytes(self) -> int:
-        """Of the ring elements."""
+        """Bytes of the ring elements."""
         return sum(ring.nbytes for ring in self.rings.values())
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How right a result is.
+    """Judgement of a result.
 
     Attributes:
         correct: every element is within its tolerance.
@@ -52,7 +52,7 @@ class Verdict:
 def settle_options(
     operation: Operation, size: Sequence[int], overrides: Options
 ) -> tuple[Shape, Options]:
-    """A size and the overrides with their defaults, once both are found fit.
+    """Validate a size and options; return the size and the options with their defaults.
 
     Raises:
         UsageError: an unknown option, or a size or option that does not fit.
@@ -81,10 +81,10 @@ def generate_inputs(
     seed: int,
     draw: Callable[[Shape, np.random.Generator], dict[str, Array]] | None = None,
 ) -> EncodedInputs:
-    """Made-up inputs of a size; the same seed gives the same.
+    """Generate inputs of a size; the same seed gives the same.
 
     Args:
-        draw: makes them, instead of the operation's own way.
+        draw: generates them, instead of the operation's own generator.
 
     Raises:
         UsageError: they do not fit this machine's memory, or the seed is negative.
@@ -101,7 +101,7 @@ def generate_inputs(
 
 
 def encode_inputs(operation: Operation, values: Mapping[str, Array]) -> EncodedInputs:
-    """Inputs as ring elements: integers exactly where the operation takes them, else fixed point.
+    """Encode inputs as ring elements: exact integers if the operation takes them, else fixed point.
 
     Raises:
         RangeError: a value does not fit the fixed point.
@@ -119,7 +119,7 @@ def judge_result(
     result: Array,
     fractional_bits: int,
 ) -> Verdict:
-    """Compares a result (ring elements of a scale) with the plaintext of its encoded inputs."""
+    """Compare a result (ring elements of a scale) with the plaintext of its encoded inputs."""
     if operation.tolerance is None:
         exact = operation.reference(inputs.rings, options)
         if np.array_equal(result, exact):

@@ -26,7 +26,7 @@ LAYER_BITS = 31
 
 
 def check_magnitudes(name: str, rings: Arrays, bits: int, what: str) -> None:
-    """Refuses ring elements of 2^bits and more; the text gives the place, never the value.
+    """Reject ring elements of 2^bits and more; the text gives the position, never the value.
 
     Raises:
         RangeError: there is one.
@@ -47,7 +47,7 @@ def check_magnitudes(name: str, rings: Arrays, bits: int, what: str) -> None:
 
 
 def draw_real_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Reals of all magnitudes; of the pairs a quarter are equal and a quarter neighbors."""
+    """Draw reals of all magnitudes; a quarter of the pairs are equal, a quarter neighbors."""
     x = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     y = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     kind = rng.integers(0, 4, size)
@@ -56,7 +56,7 @@ def draw_real_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def draw_integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Integers of the whole 64-bit range; of the pairs a quarter are equal, some neighbors."""
+    """Draw integers of the whole 64-bit range; a quarter of the pairs are equal, some neighbors."""
     info = np.iinfo(np.int64)
     x, y = (rng.integers(info.min, info.max, size, np.int64, endpoint=True) for _ in range(2))
     ends = rng.choice(np.array([info.min, -1, 0, 1, info.max]), size)
@@ -68,7 +68,7 @@ def draw_integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array
 
 
 def _compare_full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
-    """A comparison of integers, of which some are NOT of another or with sides changed."""
+    """Compare integers; some comparisons negate another one or swap its sides."""
     if name in ("equal", "not_equal"):
         bits = full_range.equal(party, x, y)
     elif name in ("less", "greater_equal"):
@@ -164,7 +164,7 @@ def _check_relu_domain(rings: Arrays, options: Options) -> None:
 
 
 def _draw_layer_values(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Values of a layer: most of them small, some of any magnitude below 2^14."""
+    """Draw values of a layer: most of them small, some of any magnitude below 2^14."""
     large = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-16, 16, size))}
 
@@ -199,7 +199,7 @@ def _check_extreme_domain(rings: Arrays, options: Options) -> None:
 
 
 def _draw_rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Reals of all magnitudes, some of a row equal."""
+    """Draw reals of all magnitudes, some of a row equal."""
     x = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.1, x[..., :1], x)}
 

@@ -1,4 +1,4 @@
-"""Elementary functions, over the whole range that each is right for."""
+"""Elementary functions, over their whole valid range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_CLASSES = 1 << 16
 
 
 def _draw_logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Where the function bends, and every fourth of any magnitude below 2^14."""
+    """Draw values where the function bends, and a quarter of any magnitude below 2^14."""
     large = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-12, 12, size))}
 
@@ -41,7 +41,7 @@ _function = partial(catalogue.register, size=(1 << 16,))
 def _register_activation(
     name: str, run: catalogue.Run, reference: catalogue.Reference, **more: Any
 ) -> None:
-    """An entry of a function of a layer's values."""
+    """Register a function of a layer's values."""
     more = {"inputs": _draw_logits, "domain": _layer_domain_check(name), **more}
     _function(name, "for |x| < 2^14", run, reference, **more)
 
@@ -147,7 +147,7 @@ for _name, _protocol, _exact in (
 
 
 def _draw_quotients(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """|x| < 2^14 and y > 0 of all magnitudes for which |x / y| < 2^14."""
+    """Draw |x| < 2^14 and y > 0 of all magnitudes for which |x / y| < 2^14."""
     y = catalogue.draw_log_uniform(rng, 2.0**-14, _HIGH, size)
     x = catalogue.draw_log_uniform(
         rng, 2.0**-16, np.minimum(2.0**13.9, y * 2.0**12), size, signed=True

@@ -29,7 +29,7 @@ _ONE = 1 << catalogue.FRACTIONAL_BITS
 
 
 def _bind_function(function: Callable[..., Shared], *names: str) -> catalogue.Run:
-    """A function that users call, of the inputs of these names."""
+    """Return a runner of a public function on the named inputs."""
     return lambda party, x, options: function(*(x[name] for name in names or ("x",)))
 
 
@@ -46,7 +46,7 @@ def _magnitude_check(name: str, bits: int, what: str) -> Callable[[Arrays, Optio
 
 
 def _draw_halves(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Reals of all magnitudes, a quarter of them halves."""
+    """Draw reals of all magnitudes, a quarter of them halves."""
     x = catalogue.draw_log_uniform(rng, ULP, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, rng.integers(-99, 99, size) / 2, x)}
 
@@ -143,7 +143,7 @@ _function(
 
 
 def _power_error(inputs: Arrays, exact: Array) -> Array:
-    """Of pow: a logarithm's error times y."""
+    """Return the tolerance of pow: a logarithm's error times y."""
     return np.abs(exact) * (1.4 * np.abs(inputs["y"]) + 1.2) * ULP + 1.1 * ULP
 
 

@@ -1,6 +1,6 @@
 """Sums, products and convolutions.
 
-Products are at twice the scale; entries truncate them, as a program would, unless they say else.
+Products are at twice the scale; entries truncate them, as a program would, unless stated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POOL = 2
 
 
 def _draw_factors(*names: str) -> catalogue.Inputs:
-    """Reals of any magnitude whose products stay below 2^28."""
+    """Return a generator of reals of any magnitude whose products stay below 2^28."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         return {
@@ -86,7 +86,10 @@ _reduction(
 
 
 def _mean_error(inputs: Arrays, exact: Array) -> Array:
-    """Of reduce_mean: one ulp, and the rounding of 1 / count where that is no power of 2."""
+    """Return the tolerance of reduce_mean.
+
+    One ulp, and the rounding of 1 / count if that is not a power of 2.
+    """
     count = inputs["x"].shape[-1]
     rounding = 0.0 if count & (count - 1) == 0 else count * 2.0 ** -(reductions.RECIPROCAL_BITS + 1)
     return np.asarray(catalogue.ULP + np.abs(exact) * rounding)
@@ -144,12 +147,12 @@ _product(
 
 
 def _kernel_shapes(size: Shape) -> dict[str, Shape]:
-    """Shapes of images and a 3x3 kernel to as many channels."""
+    """Return the shapes of images and of a 3x3 kernel with the same number of channels."""
     return {"x": size, "w": (_KERNEL, _KERNEL, size[3], size[3])}
 
 
 def _depthwise_shapes(size: Shape) -> dict[str, Shape]:
-    """The same of a kernel for each channel."""
+    """Return the shapes of images and of a 3x3 kernel per channel."""
     return {"x": size, "w": (_KERNEL, _KERNEL, size[3], 1)}
 
 
@@ -161,7 +164,7 @@ def _register_convolution(
     variant: str,
     shapes: catalogue.Shapes = _kernel_shapes,
 ) -> None:
-    """An entry of a convolution of images."""
+    """Register a convolution of images."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         found = shapes(size)
@@ -178,7 +181,7 @@ def _register_convolution(
 
 
 def _extract_patches(x: Array) -> Array:
-    """[n, h, w, channels, 3, 3]: what a 3x3 kernel sees, zeros around the image."""
+    """Return [n, h, w, channels, 3, 3]: the inputs of a 3x3 kernel, zeros around the image."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     return np.lib.stride_tricks.sliding_window_view(padded, (_KERNEL, _KERNEL), axis=(1, 2))
 
@@ -234,7 +237,7 @@ _register_convolution(
 
 
 def _pooling_windows(x: Array) -> Array:
-    """[n, h / 2, w / 2, channels, 2, 2]: the cells of each 2x2 window."""
+    """Return [n, h / 2, w / 2, channels, 2, 2]: the cells of each 2x2 window."""
     view = np.lib.stride_tricks.sliding_window_view(x, (_POOL, _POOL), axis=(1, 2))
     return view[:, ::_POOL, ::_POOL]
 

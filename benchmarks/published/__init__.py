@@ -1,7 +1,7 @@
-"""Figures that others published, as data: figures.csv, each with the source that it was read in.
+"""Published figures of other systems, as data: figures.csv, each with its source.
 
-Most are of TF Encrypted's benchmark tables, in two editions ("(README)" is that of version 0.9),
-with MP-SPDZ as they measured it beside it.  Of transformers they are of the papers' own tables.
+Most are from TF Encrypted's benchmark tables, in two editions ("(README)" is that of version 0.9),
+with MP-SPDZ as measured there.  Those of transformers are from the papers' own tables.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class PublishedFigure:
 
     @property
     def elements(self) -> tuple[int, ...] | None:
-        """The size as numbers, None for a network."""
+        """Size as numbers, None for a network."""
         return parse_extents(self.size)
 
 
 def parse_extents(size: str) -> tuple[int, ...] | None:
-    """A size's extents, None if it is a name."""
+    """Return a size's extents, None for a name."""
     if re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", size, re.ASCII):
         return tuple(int(n) for n in size.split("x"))
     return None
@@ -66,7 +66,7 @@ def parse_extents(size: str) -> tuple[int, ...] | None:
 
 @cache
 def load_figures() -> tuple[PublishedFigure, ...]:
-    """All published figures."""
+    """Return all published figures."""
     text = importlib.resources.files(__name__).joinpath("figures.csv").read_text("utf-8")
     return tuple(_parse_figure(row) for row in csv.DictReader(text.splitlines()))
 

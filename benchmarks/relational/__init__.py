@@ -1,4 +1,4 @@
-"""Questions on made-up private tables: what suites run, and `python -m tfe_bench relational`."""
+"""Queries on generated private tables: rows of suites, and `python -m tfe_bench relational`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operator each: what a join, a group, a median of so many rows costs."""
+"""Single operators: the cost of a join, a group, a median by number of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY, _VALUE = "int[0,1099511627775]", "int[0,1000000]"
 
 
 def _make_two_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
-    """Two tables of unique 40-bit keys, half of them common, in different orders."""
+    """Make two tables of unique 40-bit keys, half of them common, in different orders."""
     n = int(size)
     every = np.unique(rng.integers(0, 1 << 40, 2 * n + n // 8 + 64))
     every = rng.permutation(every)[: n + n - n // 2]
@@ -30,14 +30,14 @@ def _make_two_tables(size: float, rng: np.random.Generator) -> Mapping[str, Gene
 
 
 def _make_linked_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
-    """The same, prepared by their owners."""
+    """Make the same two tables, with a join that their owners prepare."""
     made = _make_two_tables(size, rng)
     x, y = made["x"], made["y"]
     return {"x": replace(x, hashed_by="id"), "y": replace(y, links=("id=x.id",))}
 
 
 def _make_one_table(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
-    """Keys of 32 bits that repeat about four times, words, days, and values."""
+    """Make a table: 32-bit keys that repeat about four times, words, days, and values."""
     n = int(size)
     groups = rng.integers(0, 1 << 32, max(1, n // 4))
     return {

@@ -1,8 +1,8 @@
 """Five of TPC-H's queries on tables of its shape (TPC Benchmark H, revision 3, clauses 2.4, 4.2).
 
 Columns that no query reads are left out, words are categories, and keys have no gaps.  LIKE is not
-offered: whether a part is a promotion is a column that its owner would make.  Words are listed in
-their order, which is what ORDER BY goes by.
+supported: the promotion flag of a part is a column that its owner would make.  Words are listed in
+their order, which ORDER BY uses.
 """
 
 from __future__ import annotations

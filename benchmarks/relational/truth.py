@@ -1,4 +1,4 @@
-"""What DuckDB answers in the clear, and whether the private answer is the same."""
+"""DuckDB's answers on plaintext, and their comparison with private answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OFF, _OFF_BY = 1e-3, 2e-5
 
 
 def query_plaintext(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], float]:
-    """DuckDB's rows, and its seconds.
+    """Return DuckDB's rows, and its seconds.
 
     Args:
         tables: of pyarrow, by name.
@@ -33,10 +33,10 @@ def query_plaintext(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any
 
 
 def results_agree(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> bool:
-    """Whether rows are the same: as a sequence where they are in order, else as a multiset.
+    """Compare rows: as a sequence if they are ordered, else as a multiset.
 
-    Of equal keys of an order any may come first, and all of them must be there but the last, of
-    which a limit leaves some out.
+    Rows with equal keys of an order may come in any sequence, and all must be there except for the
+    last key, of which a limit may cut some.
     """
     own: list[Sequence[Any]] = list(found.rows)
     if len(own) != len(wanted):

@@ -1,4 +1,4 @@
-"""What a relational workload is: tables made from a seed, and a question about them in SQL."""
+"""Relational workloads: tables generated from a seed, and a SQL query on them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GeneratedTable:
-    """One made-up table.
+    """One generated table.
 
     Attributes:
-        columns: int64 each: numbers, hundredths of a decimal(2), days of a date, places of a word
-            in its category.
-        types: of the columns, as `table put` takes them.
-        unique: columns without a value that is there twice.
-        hashed_by, links: as `table put` takes them; what is linked to comes first.
+        columns: int64 each: numbers, hundredths of a decimal(2), days of a date, positions of a
+            word in its category.
+        types: types of the columns, as `table put` takes them.
+        unique: columns without repeated values.
+        hashed_by, links: as `table put` takes them; link targets come first.
     """
 
     columns: Mapping[str, Ints]
@@ -34,13 +34,13 @@ class GeneratedTable:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return len(next(iter(self.columns.values())))
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A question about tables.
+    """A query on tables.
 
     Attributes:
         name: as on the command line.
@@ -60,7 +60,7 @@ class Workload:
     doc: Mapping[str, Any] = field(default_factory=dict)
 
     def make_tables(self, size: float, seed: int) -> Mapping[str, GeneratedTable]:
-        """Its tables.
+        """Make the tables of the query.
 
         Raises:
             UsageError: a size of no rows.
@@ -72,7 +72,7 @@ class Workload:
 
 
 def to_arrow(made: GeneratedTable) -> Any:
-    """A table of pyarrow."""
+    """Return a table of pyarrow."""
     import pyarrow
 
     return pyarrow.table(

@@ -1,4 +1,4 @@
-"""Cells of tables: figures of a record as they are written."""
+"""Cells of tables: formatted figures of a record."""
 
 # ruff: noqa: RUF001 (a page is typeset with the signs that belong there)
 
@@ -18,23 +18,23 @@ from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 
 def format_count(count: int, noun: str) -> str:
-    """A number of things."""
+    """Format a number of things."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def readable_size(record: Record) -> str:
-    """The size for people."""
+    """Format the size for readers."""
     of = record_extents(record)
     return " × ".join(f"{n:,}" for n in of) if of else format_size(record) or "–"
 
 
 def size_cell(record: Record) -> Number:
-    """The size, sorted by what grows."""
+    """Return the size, sorted by its first extent."""
     return Number((record_extents(record) or (0,))[0], readable_size(record))
 
 
 def number_cell(show: Callable[[float], str], after: str, value: float | None) -> Number:
-    """A number as it is shown, with a sign after it."""
+    """Return a number with its text and a unit after it."""
     return NOTHING if value is None else Number(value, show(value), after)
 
 
@@ -51,7 +51,7 @@ megabytes = partial(number_cell, lambda count: format_three_digits(count / 1e6),
 
 
 def network_cell(record: Record) -> RawHtml:
-    """The profile, and how it was made."""
+    """Return the profile, and its emulation."""
     marks = [] if record.profile_emulation is None else [record.profile_emulation]
     if not record.tls:
         marks.append("no TLS")
@@ -60,14 +60,14 @@ def network_cell(record: Record) -> RawHtml:
 
 
 def describe_machine(record: Record | Measurement) -> str:
-    """The machine, in one line."""
+    """Describe the machine in one line."""
     of = record.machine
     memory = human_bytes(of.memory_bytes)
     return f"{of.cpu}, {format_count(of.cores, 'core')}, {memory}, {of.kernel}"
 
 
 def describe_code(record: Record) -> str:
-    """Versions and commit, in one line."""
+    """Describe versions and commit in one line."""
     sha, mark, dirty = (record.commit or "").partition("+")
     commit = f" at {sha[:12]}{mark}{dirty}" if sha else ""
     own, *others = (f"{name} {version or '–'}" for name, version in record.versions.items())
@@ -75,7 +75,7 @@ def describe_code(record: Record) -> str:
 
 
 def correctness_cell(record: Record) -> RawHtml:
-    """Whether the result was right, and its largest error."""
+    """Return the correctness of the result, and its largest error."""
     if record.correct is None:
         return RawHtml("not checked")
     word = '<span class="good">yes</span>' if record.correct else '<span class="bad">NO</span>'
@@ -84,7 +84,7 @@ def correctness_cell(record: Record) -> RawHtml:
 
 
 def describe_parameters(record: Record) -> str:
-    """Sizes and options, in one line."""
+    """Describe sizes and options in one line."""
     return ", ".join(
         f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in record.parameters.items()
     )

@@ -1,4 +1,4 @@
-"""Finds the figures that may stand beside a record: the same work, at about the same size."""
+"""Published figures to list with a record: the same workload, at about the same size."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class RecordPair:
 
     @property
     def ratio(self) -> float | None:
-        """Their time as a multiple of ours; above 1 we are faster."""
+        """Their time as a multiple of ours; above 1 ours is faster."""
         ours = self.record.seconds.median
         return self.figure.seconds / ours if ours > 0 else None
 
 
 def format_size(record: Record) -> str:
-    """The size as published figures are named, "" if the record's parameters say none."""
+    """Return the size as published figures name it, "" if the record's parameters give none."""
     given = record.parameters
     if record.workload in _NETWORKS:
         batch = given.get("batch", 1)
@@ -63,22 +63,22 @@ def format_size(record: Record) -> str:
 
 
 def published_workload(record: Record) -> str:
-    """As published figures name it: a network that predicts is "infer"."""
+    """Return the name that published figures use: "infer" for a network that predicts."""
     return "infer" if record.workload in _NETWORKS else record.workload
 
 
 def record_extents(record: Record) -> tuple[int, ...] | None:
-    """The size as numbers."""
+    """Return the size as numbers."""
     return published.parse_extents(format_size(record))
 
 
 def plain_profile(record: Record) -> str:
-    """The profile's name without labels, "lan" of "lan (host-limited)"."""
+    """Return the profile's name without labels: "lan" for "lan (host-limited)"."""
     return record.profile.partition(" ")[0]
 
 
 def find_nearby_figures(record: Record) -> list[PublishedFigure]:
-    """The published figures of a record's work, within 5 % of its size, at whatever network."""
+    """Return published figures of a record's workload, within 5 % of its size, on any network."""
     mine, name = record_extents(record), format_size(record)
     work = (published_workload(record), str(record.parameters.get("optimizer", "")))
 
@@ -94,7 +94,7 @@ def find_nearby_figures(record: Record) -> list[PublishedFigure]:
 
 
 def find_pairs(record: Record) -> list[RecordPair]:
-    """A record beside every published figure of its work on a network of its kind.
+    """Return a record with every published figure of its workload on a network of its kind.
 
     A record with wrong results gets none.
     """
@@ -109,13 +109,13 @@ def find_pairs(record: Record) -> list[RecordPair]:
 
 
 def best_pair(record: Record) -> RecordPair | None:
-    """The pair for a headline: TF Encrypted's figure, of the same size where there is one."""
+    """Return the pair for a headline: TF Encrypted's figure, of the same size if there is one."""
     found = [p for p in find_pairs(record) if p.figure.system.startswith("tf-encrypted")]
     return found[0] if found else None
 
 
 def latest_records(records: Iterable[Record]) -> list[Record]:
-    """Of each work at each profile, cluster and machine the newest record that is not wrong."""
+    """Return the newest correct record of each workload at each profile, cluster and machine."""
     newest: dict[tuple[str, ...], Record] = {}
     for record in sorted(records, key=lambda r: r.time):
         if record.correct is False:
@@ -129,7 +129,7 @@ def latest_records(records: Iterable[Record]) -> list[Record]:
 
 
 def sort_key(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
-    """To sort records by: published workloads first, then sizes, then networks."""
+    """Return the sort key of a record: published workloads first, then sizes, then networks."""
     work = published_workload(record)
     rank = _PUBLISHED.index(work) if work in _PUBLISHED else len(_PUBLISHED)
     return (rank, record.workload, record_extents(record) or (), record.profile, record.time)

@@ -1,7 +1,7 @@
-"""Draws pictures, each for a light and a dark page and for a wide and a narrow one.
+"""Pictures, each for a light and a dark page and for a wide and a narrow one.
 
-A narrow picture has its panels one below the other, and legends below them: shrunk to a
-telephone's width the wide one would be unreadable.  matplotlib is imported to draw.
+A narrow picture has its panels one below the other, and legends below them: the wide one is
+unreadable at a telephone's width.  matplotlib is imported only to draw.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROW_LABEL: Final = 44  # characters of a legend's line there
 
 @dataclass(frozen=True)
 class Theme:
-    """Colors of lines and words on a page."""
+    """Colors of lines and text on a page."""
 
     ink: str
     faint: str
@@ -63,7 +63,7 @@ class Picture:
 
 
 def require_matplotlib() -> None:
-    """Fails early where pictures cannot be drawn.
+    """Fail early if pictures cannot be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -78,7 +78,7 @@ def require_matplotlib() -> None:
 
 
 def draw_pictures(makers: Mapping[str, Maker]) -> dict[str, Picture]:
-    """Draws pictures by name: one that would be empty is left out.
+    """Draw pictures by name; skip a picture that would be empty.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -109,7 +109,7 @@ def _render_png(make: Maker, theme: Theme, narrow: bool) -> tuple[bytes, int] | 
 
 
 def theme_settings(theme: Theme) -> Any:
-    """matplotlib's settings for a theme."""
+    """Return matplotlib's settings for a theme."""
     return {
         "font.size": 9.5,
         "text.color": theme.ink,
@@ -135,7 +135,7 @@ def theme_settings(theme: Theme) -> Any:
 
 
 def new_figure(width: float, height: float) -> Drawing:
-    """An empty picture of so many inches."""
+    """Return an empty figure of a size in inches."""
     from matplotlib.figure import Figure as New
 
     new: Any = New  # its arguments have no types
@@ -148,7 +148,7 @@ def new_figure(width: float, height: float) -> Drawing:
 def new_panels(
     down: int, across: int, narrow: bool, each: tuple[float, float], sharey: bool = False
 ) -> tuple[Drawing, list[Any]]:
-    """A picture of panels, row by row; of a narrow one below the other.
+    """Return a figure of panels, row by row; in a narrow one, one below the other.
 
     Args:
         each: inches of a panel in the wide picture.
@@ -163,7 +163,7 @@ def new_panels(
 
 
 def add_legend(axes: Any, narrow: bool, **place: Any) -> None:
-    """Where there is room: inside the axes, or of a narrow picture below them."""
+    """Add a legend: inside the axes, or below those of a narrow picture."""
     if not narrow:
         axes.legend(**place)
         return
@@ -173,7 +173,7 @@ def add_legend(axes: Any, narrow: bool, **place: Any) -> None:
 
 
 def set_plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
-    """Ticks in words: matplotlib's own are formulas, which a record's words must not become."""
+    """Use plain text for ticks: matplotlib parses its own as formulas."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
@@ -181,7 +181,7 @@ def set_plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
 
 
 def set_power_ticks(axis: Any, base: int) -> None:
-    """Ticks as powers: 2 or 10 with an exponent in small raised digits."""
+    """Show ticks as powers: 2 or 10 with an exponent in small raised digits."""
     raised = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
     set_plain_ticks(
         axis, lambda v: f"{base}{str(round(math.log(v, base))).translate(raised)}" if v > 0 else ""

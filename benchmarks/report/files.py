@@ -1,4 +1,4 @@
-"""Writes the report's files: each whole or not at all."""
+"""Atomic writing of the report's files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfe_bench.errors import UsageError
 
 
 def check_output(path: Path) -> None:
-    """Refuses a page that could not be written.
+    """Check that the page can be written.
 
     Raises:
         UsageError: it is not named .html.
@@ -24,9 +24,9 @@ def check_output(path: Path) -> None:
 
 
 def write_page(reading: ReportInput, path: Path) -> list[Path]:
-    """Writes the page, and its pictures beside it as NAME-time.png and so on.
+    """Write the page, and its pictures in the same folder as NAME-time.png and so on.
 
-    Pictures of an earlier page of that name that this one has no more are removed.
+    Pictures of an earlier page of that name that this one lacks are removed.
 
     Returns:
         The files, the page first.

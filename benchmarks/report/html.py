@@ -1,4 +1,4 @@
-"""A page as HTML that needs no other file; what comes from records is escaped here."""
+"""A page as self-contained HTML; texts from records are escaped here."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NARROW: Final = "(max-width: 40rem)"  # as page.css has it
 
 
 def escape_text(words: object) -> str:
-    """Text as HTML: without control characters, of bounded length, escaped."""
+    """Return text as HTML: without control characters, of bounded length, escaped."""
     given = strip_control(str(words))
     return html.escape(given if len(given) <= _LONGEST else given[:_LONGEST] + "…")
 
 
 def render_html(page: parts.Page) -> str:
-    """The whole page; it may load nothing, and run no script but its own."""
+    """Return the whole page; it may load nothing, and run no script but its own."""
     folder = importlib.resources.files("tfe_bench.benchmarks.report")
     frame, style, script = (
         folder.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
@@ -78,7 +78,7 @@ def _render_items(given: parts.Items) -> str:
 
 
 def _render_table(given: parts.Table) -> str:
-    """A table that the page's script makes sortable; columns without any entry are left out."""
+    """Return a table that the page's script makes sortable; empty columns are left out."""
     columns = [
         (head, cells)
         for head, *cells in zip(given.head, *given.rows, strict=True)
@@ -115,7 +115,7 @@ def _render_cell(cell: parts.Cell, width: int) -> str:
 
 
 def _render_figure(given: parts.Figure) -> str:
-    """A picture inside the page, in the colors and at the width of the reader's choice."""
+    """Return a picture inside the page, in the colors and at the width of the reader's choice."""
 
     def source_tag(media: str, of: Picture, content: bytes) -> str:
         return f'<source media="{media}" width="{of.width}" srcset="{_data_url(content)}">'

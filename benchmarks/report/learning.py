@@ -1,4 +1,4 @@
-"""What trainings have learned: a table and curves, private against plaintext and published."""
+"""Learning curves of trainings: a table and plots, private against plaintext and published."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Curve:
     """The scores of one training.
 
     Attributes:
-        record: of it.
-        epochs: after which it was scored.
-        private: parts of the answers that were right.
-        plain: the same in plaintext, None where nobody ran it.
+        record: its record.
+        epochs: epochs at which it was scored.
+        private: accuracies of the private training.
+        plain: accuracies of the plaintext training, None if it was not run.
     """
 
     record: Record
@@ -35,24 +35,24 @@ class Curve:
 
     @property
     def model(self) -> str:
-        """Its name."""
+        """Name of the model."""
         return self._parameter_text("model", 40)
 
     @property
     def optimizer(self) -> str:
-        """Its name."""
+        """Name of the optimizer."""
         return self._parameter_text("optimizer", 20)
 
     @property
     def dataset(self) -> str:
-        """What was learned."""
+        """Name of the data set."""
         return self._parameter_text("dataset", 40)
 
     def _parameter_text(self, parameter: str, longest: int) -> str:
         return strip_control(str(self.record.parameters.get(parameter, "")))[:longest]
 
     def published_figure(self) -> PublishedFigure | None:
-        """TF Encrypted's figure for the same, with an accuracy after 5 epochs."""
+        """TF Encrypted's figure for the same training, with an accuracy after 5 epochs."""
         if self.dataset != "mnist":
             return None
         wanted = ("tf-encrypted", "train", self.model, self.optimizer)
@@ -65,7 +65,7 @@ class Curve:
 
 
 def collect_curves(records: Iterable[Record]) -> list[Curve]:
-    """Of every model, data and optimizer the training of most epochs, the newest of those."""
+    """Return the longest training of every model, data and optimizer, the newest of these."""
     every = filter(None, map(_parse_curve, latest_records(records)))
     by_epochs = sorted(every, key=lambda c: (c.epochs[-1], c.record.time))
     best = {(c.dataset, c.model, c.optimizer): c for c in by_epochs}
@@ -80,7 +80,7 @@ def collect_curves(records: Iterable[Record]) -> list[Curve]:
 
 
 def _parse_curve(record: Record) -> Curve | None:
-    """A record's scores; one from elsewhere may hold others."""
+    """Return a record's scores; a record from elsewhere may hold malformed ones."""
     found = record.agreement
     if record.workload != "train" or not found or found.get("score") != "accuracy":
         return None
@@ -98,7 +98,7 @@ def _parse_curve(record: Record) -> Curve | None:
 def draw_curves(
     found: Sequence[Curve], theme: Theme, axes: Sequence[Any], legend: Callable[[Any], None]
 ) -> None:
-    """One panel for each model and data set: lines are private, crosses plaintext."""
+    """Draw one panel per model and data set: lines are private, crosses plaintext."""
     panels = list(dict.fromkeys((c.model, c.dataset) for c in found))
     for panel, place in zip(panels, axes, strict=False):
         mine = [c for c in found if (c.model, c.dataset) == panel]
@@ -115,7 +115,7 @@ def draw_curves(
 
 
 def _draw_curve(curve: Curve, theme: Theme, place: Any, first: bool) -> list[float]:
-    """Draws a training, and what stands beside it; the least of each."""
+    """Draw a training and its references; return the least value of each."""
     color = COLORS.get(curve.optimizer, "#555555")
     values = [100 * v for v in curve.private]
     place.plot(

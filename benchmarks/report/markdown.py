@@ -1,4 +1,4 @@
-"""A page as Markdown, its pictures beside it as files NAME.png."""
+"""A page as Markdown, with its pictures as files NAME.png in the same folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfe_bench.benchmarks.report.parts import (
 
 
 def render_markdown(page: Page) -> str:
-    """The whole page."""
+    """Return the whole page."""
     blocks = [f"# {page.title}", *map(_render_part, page.lede)]
     for section in page.sections:
         blocks += [f"## {section.title}", *map(_render_part, section.parts)]

@@ -1,4 +1,4 @@
-"""What of a record's time the network must take: rounds x latency, and bytes over rate."""
+"""The network's minimum share of a record's time: rounds x latency, and bytes over rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NetworkShare:
 
     Attributes:
         latency: rounds x one-way delay, in seconds.
-        transfer: the most that a party sends over what a host may send, in seconds.
+        transfer: bytes of the busiest sender over a host's rate, in seconds.
     """
 
     latency: float
@@ -27,12 +27,12 @@ class NetworkShare:
 
     @property
     def floor(self) -> float:
-        """What a run takes at least: the two overlap."""
+        """Least time of a run: the two overlap."""
         return max(self.latency, self.transfer)
 
 
 def network_share(record: Record) -> NetworkShare | None:
-    """The network's share, None where the network's figures or the rounds are not known."""
+    """Return the network's share, None if the network's figures or the rounds are unknown."""
     profile = PROFILES.get(plain_profile(record))
     if profile is None or not profile.shaped or record.rounds_ahead is None:
         return None
@@ -43,7 +43,7 @@ def network_share(record: Record) -> NetworkShare | None:
 
 
 def _measured_delay(links: Any) -> float | None:
-    """The mean of the links' one-way delays in seconds; somebody else's record may hold others."""
+    """Return the mean one-way delay in seconds; a record from elsewhere may hold malformed ones."""
     try:
         values = links["one_way_ms"].values()
         return statistics.fmean(fields.check_number("one_way_ms", value) for value in values) / 1000
@@ -52,7 +52,7 @@ def _measured_delay(links: Any) -> float | None:
 
 
 def predicted_seconds(record: Record) -> float | None:
-    """The predicted time in seconds, where the record has one."""
+    """Return the predicted time in seconds, if the record has one."""
     try:
         value = fields.check_number(
             "seconds", (record.prediction or {})["seconds"][plain_profile(record)]

@@ -1,4 +1,4 @@
-"""The page of records: what it says, section by section."""
+"""The page of records, section by section."""
 
 # ruff: noqa: RUF001 (a page is typeset with the signs that belong there)
 
@@ -55,7 +55,7 @@ def _build_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: st
 
 
 def build_page(reading: ReportInput, pictures: Pictures) -> Page:
-    """The page of some records."""
+    """Return the page of some records."""
     newest = latest_records(reading.records)
     others = pages.sections(reading.technologies, pictures)
     notes = [Section("notes", "How to read this", [Items(_report_notes(reading))])]
@@ -209,7 +209,7 @@ def _time_parts(pictures: Pictures) -> list[Part]:
 
 
 def _picture_parts(pictures: Pictures, name: str, words: str, caption: str) -> list[Part]:
-    """The picture of a name, where there is one."""
+    """Return the picture of a name, if there is one."""
     return [Figure(pictures[name], words, caption)] if name in pictures else []
 
 

@@ -1,4 +1,4 @@
-"""What a page is made of, whatever it is written as: HTML, Markdown or a terminal's lines."""
+"""The parts of a page, independent of its format: HTML, Markdown or a terminal's lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Number:
 
     @property
     def split_at_point(self) -> tuple[str, str]:
-        """Before the decimal point, and the rest."""
+        """Return the text before the decimal point, and the rest."""
         whole, point, decimals = self.shown.partition(".")
         return whole, point + decimals + self.after
 
@@ -34,7 +34,7 @@ NOTHING = Number(None, "–")  # noqa: RUF001 (a page is typeset)
 
 @dataclass(frozen=True)
 class RawHtml:
-    """HTML that was made here."""
+    """HTML that this package made."""
 
     html: str
 
@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, and words for who does not see it."""
+    """A picture, and an alternative text."""
 
     picture: Picture
     words: str
@@ -83,7 +83,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page: what stands below its title, its sections, and what stands at its end."""
+    """A whole page: title, introduction, sections and footer."""
 
     title: str
     lede: Sequence[Part]

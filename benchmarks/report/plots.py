@@ -37,7 +37,7 @@ _PARTIES: Final = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
 
 
 def draw_record_plots(records: Sequence[Record]) -> dict[str, Picture]:
-    """Draws what the records allow: a picture that would be empty is left out.
+    """Draw the possible pictures of the records; skip a picture that would be empty.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -68,17 +68,17 @@ def _record_label(record: Record) -> str:
 
 
 def _panel_profile(profile: str) -> str:
-    """The loopback shares its panel with LANs."""
+    """Return the profile of a panel; the loopback shares the panel of LANs."""
     return "lan" if profile in ("local", "lan", "net0") else profile
 
 
 def _trailing_extents(size: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The extents after the first, which grows."""
+    """Return the extents after the first, which grows."""
     return size[1:] if size and size[0] > 0 else None
 
 
 def _plotted_workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
-    """(workload, extents after the first) that a plot of time against n says something about."""
+    """Return (workload, extents after the first) with enough sizes for a plot of time against n."""
     kinds = {
         (r.workload, kind): None
         for r in records
@@ -143,7 +143,7 @@ def _plot_time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | N
 
 
 def _published_systems(theirs: list[PublishedFigure], column: str) -> list[tuple[str, str]]:
-    """(system, profile) of the published figures that a panel shows."""
+    """Return (system, profile) of the published figures that a panel shows."""
     shown = ("lan", "local") if column == "lan" else (column,)
     return sorted({(f.system, f.profile) for f in theirs if f.profile in shown})
 
@@ -151,7 +151,7 @@ def _published_systems(theirs: list[PublishedFigure], column: str) -> list[tuple
 def _record_series(
     records: Sequence[Record], workload: str, rest: tuple[int, ...], column: str
 ) -> dict[str, list[Record]]:
-    """Lines of one panel: records that differ in n alone, by label."""
+    """Return the lines of one panel: records that differ in n alone, by label."""
     groups: dict[str, list[Record]] = {}
     words: dict[str, tuple[str, str]] = {}
     for record in records:

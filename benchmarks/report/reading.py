@@ -1,7 +1,7 @@
-"""Reads records for a report: from several files, of older and newer versions, of other people.
+"""Reading of records for a report: from several files, of older and newer versions, from others.
 
-Stricter than `records.read` in nothing, more lenient in two things: fields that this version does
-not know are left out with a note, and fields that may be None may be missing.
+As strict as `records.read_records`, with two exceptions: fields that this version does
+not know are dropped with a note, and fields that may be None may be missing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _LARGEST: Final = 1 << 60
 
 @dataclass(frozen=True)
 class ReportInput:
-    """What was read.
+    """The records of a report.
 
     Attributes:
         records: in the order of the files, each once.
-        notes: what was left out, for people.
-        files: that records came from.
-        technologies: what was measured of other technologies, each once.
+        notes: readable notes on what was dropped.
+        files: files with records.
+        technologies: measurements of other technologies, each once.
     """
 
     records: tuple[Record, ...]
@@ -43,14 +43,14 @@ class ReportInput:
 
 
 def read_report_input(paths: Sequence[Path]) -> ReportInput:
-    """Reads the records of files and folders.
+    """Read the records of files and folders.
 
     Args:
-        paths: .jsonl or .json files, or folders with such files (folders in them are not read).
+        paths: .jsonl or .json files, or folders with such files (subfolders are not read).
 
     Raises:
-        DataError: a file cannot be read or holds no records (naming file and line), or there are
-            none at all.
+        DataError: a file cannot be read or holds no records (the text gives file and line), or
+            there are no records at all.
     """
     entries: list[Entry] = []
     notes: list[str] = []
@@ -78,7 +78,7 @@ def _select_records(entries: Sequence[Entry]) -> tuple[Record, ...]:
 
 
 def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
-    """Returns a JSON-lines file's records of all technologies, and notes on what was left out.
+    """Return a JSON-lines file's records of all technologies, and notes on what was dropped.
 
     Raises:
         DataError: the file cannot be read, or a line is no record (its number is given).
@@ -104,7 +104,7 @@ def _list_files(path: Path) -> list[Path]:
 
 
 def _read_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
-    """`listed`: it was named itself; in a folder, other JSON files may lie beside records."""
+    """Read a file; `listed`: it was named itself; a folder may hold other JSON files too."""
     if path.suffix.lower() == ".jsonl":
         return read_lines(path)
     whole = _parse_json(read_text(path), path, None)
@@ -163,13 +163,13 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
 def _keep_known_fields(
     given: dict[str, Any], known: set[str], prefix: str, unknown: Counter[str]
 ) -> dict[str, Any]:
-    """What is known of the fields given; the others are counted."""
+    """Return the known fields; count the unknown ones."""
     unknown.update(prefix + name for name in set(given) - known)
     return {name: value for name, value in given.items() if name in known}
 
 
 def _check_bounds(value: Any) -> None:
-    """Refuses integers that no figure can be: they do not even fit the plots' numbers."""
+    """Reject integers beyond any figure: they exceed the range of the plots' numbers."""
     if isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             _check_bounds(part)

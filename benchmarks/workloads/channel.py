@@ -18,7 +18,7 @@ _KNOWN = {"rounds": 100, "megabytes": 64, "repeat": 5}
 
 
 def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses unknown or unfit parameters.
+    """Reject unknown or invalid parameters.
 
     Raises:
         UsageError: naming what does not fit.
@@ -36,12 +36,12 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 def transfer_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of the bulk transfer."""
+    """Return the words of the bulk transfer."""
     return int(parameters.get("megabytes", _KNOWN["megabytes"])) * 125_000
 
 
 def measure_channel(context: Context) -> dict[str, Shared]:
-    """Times chains of exchanges between parties 1 and 2 in one graph, and a bulk transfer."""
+    """Time chains of exchanges between parties 1 and 2 in one graph, and a bulk transfer."""
     import tensorflow as tf
 
     party = context.party

@@ -18,7 +18,7 @@ _OWN = ("method", "clamp", "iterations", "softmax")
 
 
 def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses unknown parameters and inputs that do not fit.
+    """Reject unknown parameters and inputs that do not fit.
 
     Raises:
         UsageError: naming what does not fit.
@@ -32,7 +32,7 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 def max_array_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of all that is sent, of which no array has more, and those of the local residues."""
+    """Return an upper bound on the words of any array: all words sent, and the local residues."""
     return max(_declared_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].extent)
 
 
@@ -55,7 +55,7 @@ def _exp_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compute_exp(context: Context) -> dict[str, Shared]:
-    """Computes `repeat` times; the last result is revealed to the client."""
+    """Compute `repeat` times; reveal the last result to the client."""
     from tfe_bench.protocols.functions.exponential import exp
 
     party, x = context.party, context.inputs["x"]

@@ -1,4 +1,4 @@
-"""The links benchmark: delay and bandwidth between the workers, and whether all arrives."""
+"""The links benchmark: delay and bandwidth between the workers, and lost bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KNOWN = {
 
 
 def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses unknown or unfit parameters.
+    """Reject unknown or invalid parameters.
 
     Raises:
         UsageError: naming what does not fit.
@@ -44,18 +44,18 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 def transfer_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of the longest transfer."""
+    """Return the words of the longest transfer."""
     settings = {k: int(parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
     return max(settings["kilobytes"] * 1000 // 16, settings["pair_kilobytes"] * 125, 1000)
 
 
 def measure_links(context: Context) -> dict[str, Shared]:
-    """Times pings of every pair, then what each worker in turn sends to both others.
+    """Time pings of every pair, then the transfers of each worker in turn to both others.
 
-    With `pair_kilobytes`, also what the first of each pair sends to the second.
+    With `pair_kilobytes`, also the transfer from the first of each pair to the second.
 
     A worker sends half of the kilobytes to each of the other two, and its time ends with their
-    receipts: so it knows it by its own clock.  What arrives is compared with what was sent.
+    receipts, so that one clock measures it.  The received data is compared with the data sent.
     """
     import tensorflow as tf
 
@@ -151,7 +151,7 @@ def measure_links(context: Context) -> dict[str, Shared]:
 
 
 def _time_graph(party: Party, build: Any, block: Any) -> float:
-    """The shorter of two runs, after one that opens the windows."""
+    """Return the shorter of two runs, after one that opens the windows."""
     graph = party.function(build, dynamic=True)
     seconds = []
     for _ in range(3):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses unknown parameters and shapes that do not fit.
+    """Reject unknown parameters and shapes that do not fit.
 
     Raises:
         UsageError: naming what does not fit.
@@ -29,13 +29,13 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 def product_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of the product."""
+    """Return the words of the product."""
     (rows, _), (_, columns) = (spec.shape for spec in inputs)
     return shape_extent((rows, columns))
 
 
 def multiply_matrices(context: Context) -> dict[str, Shared]:
-    """Multiplies `repeat` times; the last product is revealed to the client."""
+    """Multiply `repeat` times; reveal the last product to the client."""
     from tfe_bench.protocols.ring import arithmetic
 
     party = context.party

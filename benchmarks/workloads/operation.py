@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses unknown operations and parameters, and inputs that the operation does not have.
+    """Reject unknown operations and parameters, and inputs that the operation does not have.
 
     Raises:
         UsageError: naming what does not fit.
@@ -30,7 +30,7 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 def max_array_words(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of the operation's largest array."""
+    """Return the words of the operation's largest array."""
     operation = operations.find_operation(str(parameters["operation"]))
     return operation.max_array_words(*_settle_job(operation, parameters, inputs))
 
@@ -38,7 +38,7 @@ def max_array_words(
 def _settle_job(
     operation: operations.Operation, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> tuple[tuple[int, ...], Mapping[str, Any]]:
-    """The size and the options of a job."""
+    """Return the size and the options of a job."""
     shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
     given = {k: v for k, v in parameters.items() if k in operation.options}
     return operations.settle_options(operation, shape, given)
@@ -69,7 +69,7 @@ def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def run_operation(context: Context) -> dict[str, Shared]:
-    """Runs the operation `repeat` times; the last result is revealed to the client."""
+    """Run the operation `repeat` times; reveal the last result to the client."""
     party, parameters = context.party, context.parameters
     operation = operations.find_operation(str(parameters["operation"]))
     options = {k: parameters.get(k, default) for k, default in operation.options.items()}

@@ -26,9 +26,9 @@ os.write(2, b"x" * 300_000)
 """
 _COMMAND = """
 import sys
-from tfe_bench.cli import noise
+from tfe_bench.cli import quiet_imports
 print("before", file=sys.stderr)
-noise.quiet()
+quiet_imports.install_quiet_import()
 import os
 import tensorflow
 os.write(2, b"later words\\n")

@@ -181,7 +181,7 @@ from rich.console import Console
 def show(parsed=None):
     Console().print("a table")
     return 0
-command.parse = lambda words: type("Parsed", (), {"command": "sort", "run": show})
+command.parse_command = lambda words: type("Parsed", (), {"command": "sort", "run": show})
 sys.exit(command.run())
 """
 

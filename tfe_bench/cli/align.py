@@ -1,4 +1,4 @@
-"""`python -m tfe_bench align`: the rows that private tables have in common, kept for trainings."""
+"""`python -m tfe_bench align`: link private tables on their common keys, for training."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _add_align_options(p: argparse.ArgumentParser) -> None:
 def run_align(arguments: argparse.Namespace) -> int:
     """Align owners' private tables, to train on the rows that they have in common.
 
-    The workers match the keys of tables that their owners have put (`table put`) and keep the
-    common rows as a data set, for `train --columns NAME --labels NAME`. Nobody sees which rows
-    these are; how many they are is told, if every owner permits it. See docs/tables.md.
+    The workers match the keys of tables that their owners have uploaded (`table put`) and store the
+    common rows as a data set, for `train --columns NAME --labels NAME`. No party learns which rows
+    match; the number of matches is revealed if every owner permits it. See docs/tables.md.
     """
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models.queries.client import tables

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench baselines`: the same work on other systems, on this machine."""
+"""`python -m tfe_bench baselines`: the same workload on other systems, on this machine."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _add_baseline_options(p: argparse.ArgumentParser) -> None:
 def run_baselines(arguments: argparse.Namespace) -> int:
     """Run the same work on other systems and print the ratio.
 
-    Runs a workload here and on other systems, which live in environments of their own on this
-    machine, and prints their times beside ours. A system that is missing is named, never guessed.
+    Runs a workload here and on other systems, each in its own environment on this machine, and
+    prints their times next to ours. A missing system is reported as missing, never estimated.
     """
     from tfe_bench.benchmarks.baselines.base import BaselineResult, Request
 
@@ -94,7 +94,7 @@ def _choose_baselines(arguments: argparse.Namespace) -> list[Baseline]:
 
 
 def _measure_ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
-    """Our record of the work, by our own command."""
+    """Measure the workload with the command of this project and return its record."""
     from tfe_bench.benchmarks import records
 
     work = {

@@ -34,7 +34,7 @@ job_seconds = 3600
 
 
 def add_cert_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the modes ``party``, ``client``, ``show``, ``renew`` and ``all``."""
+    """Add the modes ``party``, ``client``, ``show``, ``renew`` and ``all``."""
     modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|show|renew|all")
 
     party = modes.add_parser("party", help="key and certificate of the worker you operate")
@@ -190,7 +190,7 @@ def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> N
 
 
 def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) -> None:
-    """Writes keys, certificates and settings of a whole trial cluster.
+    """Write keys, certificates and settings of a whole trial cluster.
 
     Args:
         hosts: three of host:port, separated by commas.
@@ -227,7 +227,7 @@ def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) 
 def _build_trial_cluster(
     hosts: str, clients: list[str], days: int
 ) -> tuple[ClusterConfig, dict[str, bytes]]:
-    """The cluster, and its members' private keys by the stem of their files."""
+    """Return the cluster, and its members' private keys by the stem of their files."""
     addresses = hosts.split(",")
     if len(addresses) != 3:
         raise UsageError(
@@ -252,7 +252,7 @@ def _build_trial_cluster(
 
 @contextlib.contextmanager
 def _as_usage_errors() -> Iterator[None]:
-    """What would be a mistake in a file is here one on the command line."""
+    """Turn errors of a configuration file into errors of the command line."""
     try:
         yield
     except ConfigError as error:
@@ -260,7 +260,7 @@ def _as_usage_errors() -> Iterator[None]:
 
 
 def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
-    """Writes all files, or none and leaves no new folder; never replaces one."""
+    """Write all files, or none and no new folder; never replace a file."""
     try:
         made = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench channel`: rounds and bandwidth between workers, beside bare grpcio."""
+"""`python -m tfe_bench channel`: rounds and bandwidth between workers, against bare grpcio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark's commands share: options, the cluster, the progress bar, the report."""
+"""Shared parts of the benchmark's commands: options, cluster, progress bar, report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POWER = re.compile(r"([0-9]{1,2})\^([0-9]{1,2})", re.ASCII)
 
 
 def whole_number(text: str) -> int:
-    """A whole number as people write it: 1000000, 1_000_000, 1e6, 2.5e3, 2^20.
+    """Parse a whole number in common notation: 1000000, 1_000_000, 1e6, 2.5e3, 2^20.
 
     Raises:
         argparse.ArgumentTypeError: it is none.
@@ -53,7 +53,7 @@ def whole_number(text: str) -> int:
 def add_option(
     p: argparse._ActionsContainer, typed: str, about: str, *also: str, **more: Any
 ) -> None:
-    """Adds an option as it is typed: "--flag", "--name VALUE", or "--name FILE", which is a path.
+    """Add an option from its usage: "--flag", "--name VALUE", or "--name FILE", which is a path.
 
     Args:
         about: its help.
@@ -68,7 +68,7 @@ def add_option(
 
 
 def add_check_range(p: argparse._ActionsContainer) -> None:
-    """Adds --check-range and --no-check-range; the default, None, is on where it can be."""
+    """Add --check-range and --no-check-range; the default, None, means on where possible."""
     p.add_argument(
         "--check-range",
         action=argparse.BooleanOptionalAction,
@@ -80,7 +80,7 @@ def add_check_range(p: argparse._ActionsContainer) -> None:
 def describe_range_check(
     checked: bool, predictions: Callable[[bool], Sequence[Prediction]]
 ) -> dict[str, str]:
-    """What a record says of the check of ranges, which is what it costs; nothing without one.
+    """Return the cost of the range check for a record; empty without a check.
 
     Args:
         predictions: with the check or without.
@@ -96,7 +96,7 @@ def describe_range_check(
 def add_run_options(
     p: argparse.ArgumentParser, repeat: int = _REPEAT, takes_files: bool = False
 ) -> None:
-    """Options of every command that runs a program.
+    """Add the options of every command that runs a program.
 
     Args:
         repeat: runs by default.
@@ -120,24 +120,24 @@ def add_run_options(
 
 
 def add_record_options(p: argparse.ArgumentParser, trace: str) -> None:
-    """Where the record goes, and the trace: what this is, in words."""
+    """Add the options for the record and the trace; `trace` is the help of --trace."""
     add_option(p, "--json", "print the record as JSON, nothing else")
     add_option(p, "--record FILE", "append the record to a .jsonl file")
     add_option(p, "--trace FILE", trace)
 
 
 def quiet_tensorflow() -> None:
-    """To be called before a command imports TensorFlow.
+    """Configure the environment before a command imports TensorFlow.
 
-    Models are converted on the processor, whatever else the machine has, and by TensorFlow, which
-    is there, whatever backend Keras has in other programs.
+    Models are converted on the CPU, whatever accelerators the machine has, and with TensorFlow as
+    Keras' backend, whatever backend other programs use.
     """
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the timing loop of a job is told."""
+    """Return the parameters of a job's timing loop."""
     found = {"trace": True} if arguments.trace is not None else {}
     if arguments.repeat is not None:
         return {"repeat": arguments.repeat, **found}
@@ -146,7 +146,7 @@ def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_network_options(p: argparse.ArgumentParser) -> None:
-    """Which hosts, and which network between them."""
+    """Add the options that choose the hosts and the network between them."""
     add_cluster_options(p, "run on these three hosts")
     add_option(
         p,
@@ -166,7 +166,7 @@ def add_network_options(p: argparse.ArgumentParser) -> None:
 def add_cluster_options(
     p: argparse.ArgumentParser, about: str = "cluster.toml", required: bool = False
 ) -> None:
-    """Three hosts, and who asks them."""
+    """Add the options that choose the cluster file and the client."""
     needed = required and defaults.default_cluster_file() is None
     add_option(p, "--cluster FILE", f"{about} (default: {CLUSTER_VARIABLE})", required=needed)
     about = f"which client of the cluster file this is (default: {CLIENT_VARIABLE})"
@@ -175,12 +175,12 @@ def add_cluster_options(
 
 
 def add_output_option(p: argparse.ArgumentParser) -> None:
-    """Where a result goes."""
+    """Add --output, the file of the result."""
     add_option(p, "--output FILE", "write the result (.csv or .npy)")
 
 
 def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
-    """For which network a protocol with a choice chooses."""
+    """Add --plan-for, the network for which a protocol chooses its variant."""
     p.add_argument(
         "--plan-for",
         choices=("local", "lan", "wan"),
@@ -189,7 +189,7 @@ def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
 
 
 def add_image_option(p: argparse.ArgumentParser, more: str = "") -> None:
-    """Pictures that a model is asked about."""
+    """Add --image, the pictures to predict."""
     add_option(
         p,
         "--image FILE",
@@ -200,7 +200,7 @@ def add_image_option(p: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def planned_network(arguments: argparse.Namespace) -> str:
-    """What --plan-for says, or else --profile.
+    """Return the network of --plan-for, or else that of --profile.
 
     Raises:
         UsageError: there is no such profile.
@@ -211,7 +211,7 @@ def planned_network(arguments: argparse.Namespace) -> str:
 
 
 def check_network_options(arguments: argparse.Namespace) -> None:
-    """Refuses an unknown profile, or one that these hosts cannot have.
+    """Reject an unknown profile, or one that these hosts cannot emulate.
 
     Raises:
         UsageError: naming what does not fit.
@@ -230,7 +230,7 @@ def check_network_options(arguments: argparse.Namespace) -> None:
 
 
 def check_dependent_options(arguments: argparse.Namespace, other: str, *options: str) -> None:
-    """Refuses options that say nothing without another one.
+    """Reject options that have no effect without another one.
 
     Raises:
         UsageError: naming both.
@@ -243,9 +243,9 @@ def check_dependent_options(arguments: argparse.Namespace, other: str, *options:
 
 @contextlib.contextmanager
 def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
-    """A progress bar, silent unless stderr is a terminal and no JSON is wanted.
+    """Yield a progress bar, silent unless stderr is a terminal and JSON output is off.
 
-    A command that runs within another one has the other's, which ends it.
+    A command that runs within another one uses the bar of the outer command, which closes it.
     """
     if (given := getattr(arguments, "bar", None)) is not None:
         yield given
@@ -261,7 +261,7 @@ def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
 
 
 def run_inside(arguments: argparse.Namespace, words: Sequence[str], file: Path, bar: Any) -> None:
-    """Runs a command line within this command; its record is appended to a file."""
+    """Run a command line within this command; append its record to a file."""
     parsed = arguments.parse([*words, "--json", "--record", str(file)])
     parsed.bar = bar
     with contextlib.redirect_stdout(io.StringIO()):  # the record is in the file
@@ -269,7 +269,7 @@ def run_inside(arguments: argparse.Namespace, words: Sequence[str], file: Path, 
 
 
 def check_run_options(arguments: argparse.Namespace) -> None:
-    """Refuses what a run could not do, before it is prepared; `open_cluster` asks again.
+    """Reject options that a run cannot use, before it is prepared; `open_cluster` repeats this.
 
     Raises:
         UsageError, DataError: naming what does not fit.
@@ -286,7 +286,7 @@ def check_run_options(arguments: argparse.Namespace) -> None:
 
 
 def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
-    """Refuses before a job what could not be written after it.
+    """Check that the output path is writable, before a job starts.
 
     Raises:
         UsageError: its name ends otherwise.
@@ -298,7 +298,7 @@ def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
 
 
 def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
-    """The cluster of --cluster, or three local workers."""
+    """Open the cluster of --cluster, or three local workers, and measure shaped links."""
     from tfe_bench.benchmarks import measured_links
 
     check_run_options(arguments)
@@ -315,7 +315,7 @@ def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
 
 
 def start_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
-    """The same without a look at its links."""
+    """Start the cluster without measuring links."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
@@ -337,7 +337,7 @@ def start_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What a record says of a job's work and of its result.
+    """Facts of a record about a job's work and its result.
 
     Attributes:
         parameters: sizes and public options, no data.
@@ -368,7 +368,7 @@ def run_and_report(
     job: tuple[str, Mapping[str, Any], Mapping[str, PrivateInput]],
     judge: Callable[[JobResult], JobOutcome],
 ) -> int:
-    """Runs a job on the workers, judges its result, and reports what it cost.
+    """Run a job on the workers, judge its result, and report its cost.
 
     Args:
         workload: the record's.
@@ -389,7 +389,7 @@ def report_result(
     result: JobResult,
     outcome: JobOutcome,
 ) -> int:
-    """Makes the record of a run, writes its trace, prints and appends it; the exit code."""
+    """Make the record of a run, write its trace, print and append it; return the exit code."""
     from rich.console import Console
 
     from tfe_bench.benchmarks import table
@@ -408,7 +408,7 @@ def report_result(
 
 
 def write_trace(arguments: argparse.Namespace, workload: str, result: JobResult) -> None:
-    """Writes the file of --trace, if one is wanted."""
+    """Write the file of --trace, if the option is given."""
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
 
@@ -416,7 +416,7 @@ def write_trace(arguments: argparse.Namespace, workload: str, result: JobResult)
 
 
 def keep_record(arguments: argparse.Namespace, record: Record) -> None:
-    """Appends the record to the file of --record, and prints it if JSON is wanted."""
+    """Append the record to the file of --record, and print it if --json is given."""
     from tfe_bench.benchmarks import records
 
     if arguments.record:
@@ -440,7 +440,7 @@ def make_record(
     result: JobResult,
     outcome: JobOutcome,
 ) -> Record:
-    """The record of a run."""
+    """Return the record of a run."""
     from tfe_bench.benchmarks import prediction, records
 
     measured = result.measured
@@ -485,6 +485,6 @@ def make_record(
 
 
 def _time_breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a worker's time went; with a trace, also its ops (the record holds the longest)."""
+    """Return a worker's time by activity; with a trace, also the ops that took longest."""
     ops = list(measured.get("trace", {}).get("op_seconds", {}).items())[:_OPS]
     return {**measured["breakdown"], "ops": dict(ops) or None}

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench compare`: compares two private vectors, or another system's programs."""
+"""`python -m tfe_bench compare`: compare two private vectors, or run another system's programs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 
 def _run_programs(arguments: argparse.Namespace) -> int:
-    """Another system's tests and example programs, run here."""
+    """Run another system's tests and example programs here."""
     from tfe_bench.benchmarks.baselines import checkout
 
     if arguments.source is None:
@@ -108,7 +108,7 @@ def _run_programs(arguments: argparse.Namespace) -> int:
 def _time_programs(
     arguments: argparse.Namespace, programs: Sequence[str], bar: Any
 ) -> dict[str, dict[str, Any]]:
-    """What example programs print, here and in tf-encrypted's environment."""
+    """Return the times that example programs print, here and in tf-encrypted's environment."""
     from tfe_bench.benchmarks.baselines import checkout
     from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, find_python
 

@@ -1,4 +1,4 @@
-"""Which cluster and client a command means where its line names none."""
+"""Default cluster and client of commands, from the environment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 
 
 def default_cluster_file() -> Path | None:
-    """The cluster.toml of the environment; None without one."""
+    """Return the cluster.toml that the environment names, or None."""
     name = os.environ.get(CLUSTER_VARIABLE)
     return Path(name) if name else None
 
 
 def apply_defaults(parsed: argparse.Namespace) -> None:
-    """Fills in the cluster and client of a command that takes them, and says which they are."""
+    """Set the cluster and client of a command from the environment, and print them."""
     if not getattr(parsed, "takes_cluster", False):
         return
     said = []

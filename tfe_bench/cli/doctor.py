@@ -1,4 +1,4 @@
-"""`python -m tfe_bench doctor`: is everything ready for three hosts?"""
+"""`python -m tfe_bench doctor`: check that everything is ready for three hosts."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _print_advice(arguments: argparse.Namespace) -> int:
 
 
 def _finite_or_none(value: float) -> float | None:
-    """JSON has no infinity, and no NaN."""
+    """Return a finite value, or None: JSON has neither infinity nor NaN."""
     return value if math.isfinite(value) else None
 
 
@@ -282,7 +282,7 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
 def _choose_levels(
     arguments: argparse.Namespace, planned: Mapping[str, LevelPlan]
 ) -> dict[str, LevelPlan]:
-    """What is measured at the levels that --levels names."""
+    """Return the plans of the levels that --levels names."""
     from tfe_bench.benchmarks.exp_study.levels import LEVELS
     from tfe_bench.benchmarks.exp_study.study import LEVEL_PLANS
 
@@ -327,7 +327,7 @@ def _study_to_json(found: Study, where: Path, files: Sequence[str]) -> dict[str,
 
 
 def _print_table(table: Table) -> None:
-    """Columns as wide as they must be; a heading of several words takes several lines."""
+    """Print columns at their natural widths; wrap long headings over several lines."""
     from tfe_bench.benchmarks.table import align_columns
 
     head, rows = table.head, [[str(cell) for cell in row] for row in table.rows]

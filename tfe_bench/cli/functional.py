@@ -66,7 +66,7 @@ def run_functional(arguments: argparse.Namespace) -> int:
 
     Encrypts vectors, derives keys for weights and decrypts the inner products, on an elliptic
     curve, for several lengths and sizes of results. With --lenet5: a network whose first layer
-    sees encrypted pictures, and what whoever holds its keys can see of them.
+    sees encrypted pictures, and the leakage to the holder of its keys.
     """
     technology.check_technology_options(arguments)
     common.check_dependent_options(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
@@ -86,7 +86,7 @@ def run_functional(arguments: argparse.Namespace) -> int:
 
 
 def _check_modes(arguments: argparse.Namespace) -> None:
-    """What other options than the sweep's would say nothing."""
+    """Reject options that have no effect in the chosen mode."""
     for mode, kept in (
         ("energy", ()),
         ("lenet5", ("threads",)),
@@ -110,7 +110,7 @@ def _count_processors() -> int:
 
 
 def _sweep_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
-    """What the sweep measures."""
+    """Yield the cells that the sweep measures."""
     from tfe_bench.benchmarks.technologies.functional.measuring import Cell
 
     quick = arguments.quick
@@ -276,7 +276,7 @@ def _figure_column(name: str, digits: int = 0) -> Any:
 
 
 def _seconds_column(name: str, each: float = 1.0) -> Any:
-    """A time of so many seconds each, in the unit that suits it."""
+    """Return a column of times, `each` seconds per unit, in a suitable unit."""
 
     def format_time(m: Measurement) -> str:
         value = float(m.figures[name]) * each

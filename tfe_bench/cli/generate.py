@@ -1,4 +1,4 @@
-"""`python -m tfe_bench generate`: private text of a known language model, and what it costs."""
+"""`python -m tfe_bench generate`: private text generation with a known model, and its cost."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
 
 def _is_own_model(arguments: argparse.Namespace) -> bool:
-    """Whether the model is no known one: in a file, or kept by workers that there are."""
+    """Return True for a user's model: in a file, or deployed at existing workers."""
     from tfe_bench.models.zoo import texts
 
     if arguments.model in texts.list_language_models():
@@ -162,7 +162,7 @@ def _is_own_model(arguments: argparse.Namespace) -> bool:
 
 
 def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
-    """[texts, tokens]"""
+    """Draw random prompts, [texts, tokens]."""
     import numpy as np
 
     if arguments.prompt is not None and arguments.tokens is not None:
@@ -183,7 +183,7 @@ def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
 
 
 def _compare_with_plaintext(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
-    """How many tokens are those of plaintext behind the same text, and how far the others are.
+    """Return the share of tokens that equal plaintext's after the same text, and the largest gap.
 
     Returns:
         (the share, the largest difference to the largest logit in deviations of all logits)
@@ -202,7 +202,7 @@ def _compare_with_plaintext(private: PrivateModel, texts: Any, first: int) -> tu
 def _surprise_deviations(
     private: PrivateModel, texts: Any, first: int, temperature: float
 ) -> float:
-    """How surprising drawn tokens are, beside what their probabilities let expect, in deviations.
+    """Return the surprise of drawn tokens minus its expectation, in standard deviations.
 
     A token of probability p has the surprise -log p; its mean is the entropy.
     """

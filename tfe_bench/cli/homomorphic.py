@@ -1,4 +1,4 @@
-"""`python -m tfe_bench homomorphic`: what homomorphic encryption costs, by operation and by job."""
+"""`python -m tfe_bench homomorphic`: costs of homomorphic encryption, by operation and by job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench submit|status|cancel`: jobs on three hosts, seen from a client."""
+"""`python -m tfe_bench submit|status|cancel`: a client's jobs on three hosts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _add_job_cluster_options(p: argparse.ArgumentParser) -> None:
 def run_submit(arguments: argparse.Namespace) -> int:
     """Run any installed program on three hosts.
 
-    Shares inputs among three workers, waits for the job's turn and for its results. The results
+    Shares inputs among three workers and waits in their queue for the results. The results
     come over this command's own connections: if it ends, by Ctrl-C or otherwise, the job is
     cancelled on all workers.
     """
@@ -162,9 +162,9 @@ def _give_result(arguments: argparse.Namespace, job: str, result: JobResult) -> 
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    """This client's jobs on three hosts.
+    """List this client's jobs on three hosts.
 
-    What runs and what waits. Of other clients' jobs only the number is shown.
+    Lists running and queued jobs. Of other clients' jobs only the number is shown.
     """
     with _open_client(arguments) as client:
         answers = client.status()

@@ -28,9 +28,8 @@ def _add_link_options(p: argparse.ArgumentParser) -> None:
 def run_links(arguments: argparse.Namespace) -> int:
     """Measure the links of a network profile.
 
-    Starts three workers on the links of a --profile and measures what these hold in fact:
-    one-way delay of every pair, bandwidth of every worker's sending side, and whether all that
-    was sent arrives.
+    Starts three workers on the links of a --profile and measures these links: one-way delay of
+    every pair, upload bandwidth of every worker, and lost bytes.
     """
     from rich.console import Console
     from rich.table import Table

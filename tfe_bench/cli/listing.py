@@ -1,4 +1,4 @@
-"""How the help lists commands, and the examples in each command's help."""
+"""Groups of commands in the help, and the examples in each command's help."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 
 
 def format_examples(command: str, lines: Sequence[str] | None = None) -> str:
-    """The end of a command's help.
+    """Return the end of a command's help.
 
     Args:
         lines: examples of a command that is not listed above.

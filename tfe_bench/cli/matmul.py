@@ -1,4 +1,4 @@
-"""`python -m tfe_bench matmul`: private x private matrix product, and what it cost."""
+"""`python -m tfe_bench matmul`: private x private matrix product, and its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of single operations: one for each entry of the catalogue, made from it alone."""
+"""The commands of single operations, generated from the entries of the catalogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNTS = {2: "two", 3: "three"}
 
 
 def add_parsers(commands: Any) -> list[str]:
-    """Adds a command for every operation that has none with more options.
+    """Add a command for every operation that has no command of its own.
 
     Returns:
         The names of those that the list of commands leaves out.
@@ -74,7 +74,7 @@ def _operation_examples(entry: Operation) -> list[str]:
 
 
 def add_operation_options(p: argparse.ArgumentParser, entry: Operation, n: str) -> None:
-    """Options of every command of one operation.
+    """Add the options of every command of one operation.
 
     Args:
         n: what --n stands for.
@@ -95,7 +95,7 @@ def add_operation_options(p: argparse.ArgumentParser, entry: Operation, n: str) 
 
 
 def run_operation(entry: Operation, arguments: argparse.Namespace) -> int:
-    """Runs the command of an operation."""
+    """Run the command of an operation."""
     options = {name: getattr(arguments, name) for name in entry.options if name != "profile"}
     shown = dict(options)
     if "profile" in entry.options:
@@ -108,7 +108,7 @@ def run_operation(entry: Operation, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class OperationWork:
-    """What is to be computed.
+    """Inputs and options of one operation.
 
     Attributes:
         options: public parameters of the operation.
@@ -127,7 +127,7 @@ class OperationWork:
 
 
 def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int, ...]:
-    """The size of --n or --shape, or the default.
+    """Return the size of --n or --shape, or the default.
 
     Raises:
         UsageError: both are given, or it is none.
@@ -149,7 +149,7 @@ def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int
 
 
 def check_element_count(operation: Operation, size: tuple[int, ...], local: bool) -> None:
-    """Refuses what three local workers would refuse, before it is generated.
+    """Reject inputs above the limit of three local workers, before they are generated.
 
     Raises:
         UsageError: an input has too many elements.
@@ -171,7 +171,7 @@ def prepare_work(
     draw: Draw | None = None,
     shown: Mapping[str, Any] | None = None,
 ) -> OperationWork:
-    """Reads or generates the inputs and refuses all that does not fit, before anything runs.
+    """Read or generate the inputs and reject invalid ones, before anything runs.
 
     Args:
         draw: generates the inputs, instead of the operation's own way.
@@ -204,7 +204,7 @@ def _work_of_file(
     options: Mapping[str, Any],
     shown: Mapping[str, Any],
 ) -> OperationWork:
-    """The work on numbers of --input."""
+    """Return the work on the numbers of --input."""
     from tfe_bench.benchmarks import operations
     from tfe_bench.cli.data import columns
 
@@ -223,7 +223,7 @@ def _work_of_file(
     inputs = operations.encode_inputs(operation, values)
 
     def place_rows(result: Array) -> Array:
-        """Rows lie in the file's direction."""
+        """Lay out the rows in the file's direction."""
         if not operation.is_row_wise or result.ndim != 2:
             return result
         return result.reshape(-1) if numbers.ndim == 1 else result.T if axis == "column" else result
@@ -232,7 +232,7 @@ def _work_of_file(
 
 
 def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
-    """The numbers of --input, one column, or several or all side by side, and their names.
+    """Read one column of --input, or several side by side, and return their names too.
 
     Raises:
         DataError, UsageError: the file or its columns do not fit.
@@ -253,7 +253,7 @@ def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
 def _arrange_inputs(
     command: str, operation: Operation, values: Array, axis: str | None
 ) -> dict[str, Array]:
-    """The inputs by name, from a file's numbers [n] or [rows, columns]; a vector is one row.
+    """Return the inputs by name, from a file's numbers [n] or [rows, columns]; a vector is one row.
 
     Raises:
         UsageError: an operation of several inputs has another number of columns.
@@ -275,7 +275,7 @@ def _arrange_inputs(
 
 
 def perform_work(command: str, arguments: argparse.Namespace, work: OperationWork) -> int:
-    """Runs the work on the workers, checks and writes the result, and reports what it cost.
+    """Run the work on the workers, check and write the result, and report its cost.
 
     Args:
         command: the record's workload.
@@ -304,7 +304,7 @@ def run_work(
     harness: Mapping[str, Any],
     progress: Callable[[float, str], None],
 ) -> tuple[JobResult, Verdict]:
-    """One job on a cluster, timed as the harness is told, and whether its result is right."""
+    """Run one job on a cluster, timed by the harness, and judge its result."""
     from tfe_bench.benchmarks import operations
     from tfe_bench.cluster.requests import PrivateInput
 
@@ -328,7 +328,7 @@ def run_work(
 def work_outcome(
     work: OperationWork, verdict: Verdict, more: Mapping[str, Any] | None = None
 ) -> common.JobOutcome:
-    """What the record says of the work: sizes and public options, no data; and of its result."""
+    """Return the facts of the record: sizes and public options without data, and the verdict."""
     rings = work.inputs.rings
     size = work.operation.size_of([ring.shape for ring in rings.values()])
     bits = work.inputs.fractional_bits

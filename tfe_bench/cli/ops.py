@@ -67,7 +67,7 @@ def run_ops(arguments: argparse.Namespace) -> int:
 
 
 def _choose_operations(only: str | None) -> list[Operation]:
-    """The operations of --only in the order given, each once; or those of the table."""
+    """Return the operations of --only in the given order, each once; or those of the table."""
     from tfe_bench.benchmarks import operations
 
     if only is None:

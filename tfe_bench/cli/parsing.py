@@ -1,4 +1,4 @@
-"""The parser of the command line: help in groups, and mistakes in one sentence before the usage."""
+"""The parser of the command line: help in groups, and errors in one sentence before the usage."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ EXAMPLES = "examples:\n"
 
 
 def typed_command() -> str:
-    """The command as it was typed: the installed script, or Python's module."""
+    """Return the command name as typed: the installed script, or Python's module."""
     name = Path(sys.argv[0]).name
     return name if name == "tfe-bench" else "python -m tfe_bench"
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Fills texts as usual, but leaves examples on lines of their own."""
+    """Formatter that fills texts but keeps the line breaks of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if not text.startswith(EXAMPLES):
@@ -32,10 +32,10 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _FullHelp(argparse.Action):
-    """Prints the help of a parser and of every command that it lists."""
+    """Action that prints the help of a parser and of every command that it lists."""
 
     def __call__(self, parser: Any, *_: Any) -> None:
-        """Prints and ends with 0."""
+        """Print the help and exit with 0."""
         texts = [parser.format_help()]
         for commands in parser._actions:
             if isinstance(commands, argparse._SubParsersAction):
@@ -70,14 +70,14 @@ class Parser(argparse_flags.ArgumentParser):
         self.add_argument("--helpfull", action=_FullHelp, nargs=0, help=full)
 
     def format_usage(self) -> str:
-        """How the command is written, with required arguments alone."""
+        """Return the usage with required arguments alone."""
         formatter = self._get_formatter()
         needed = [a for a in self._actions if a.required or not a.option_strings]
         formatter.add_usage(None, needed, [])
         return f"{formatter.format_help().rstrip()} [options]\n"
 
     def format_help(self) -> str:
-        """The help; of a parser with `groups` their commands under headings."""
+        """Return the help; commands of a parser with `groups` stand under headings."""
         formatter = self._get_formatter()
         formatter.add_text(self.description)
         if not self._groups:
@@ -100,7 +100,7 @@ class Parser(argparse_flags.ArgumentParser):
         return f"{self.format_usage()}\n{formatter.format_help()}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses all; what a command does not know is refused by that command."""
+        """Parse all arguments; each command rejects the arguments that it does not know."""
         found, left = super().parse_known_args(args, namespace)  # type: ignore[no-untyped-call]
         if left:
             known = [name for action in self._actions for name in action.option_strings]
@@ -110,7 +110,7 @@ class Parser(argparse_flags.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> NoReturn:
-        """Ends with 2: the sentence first, then how the command is written in short."""
+        """Exit with 2: print the error first, then the short usage."""
         said = message if message.endswith((".", "?")) else f"{message}."
         where = f"{self.format_usage()}See `{self.prog} --help`.\n"
         self.exit(2, f"tfe_bench: UsageError: {said[:1].upper()}{said[1:]}\n{where}")

@@ -1,4 +1,4 @@
-"""The progress bar of a command, and questions that interrupt it."""
+"""The progress bar of a command, and confirmation prompts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ProgressBar:
         self._task = progress.add_task("starting the workers", total=None)
 
     def show_text(self, text: str) -> None:
-        """Shows what is going on, without a fraction."""
+        """Show the current step, without a fraction."""
         self._progress.update(self._task, description=text, total=None)
 
     def ask_question(self, text: str, question: str) -> bool:
-        """Shows a text and asks; whether the answer is yes."""
+        """Show a text and ask for confirmation; return True for yes."""
         self._progress.stop()
         print(text, file=sys.stderr)
         said = input(question).strip().lower() in ("y", "yes")
@@ -31,5 +31,5 @@ class ProgressBar:
         return said
 
     def update(self, fraction: float, text: str) -> None:
-        """Shows how far the job is."""
+        """Show the progress of the job."""
         self._progress.update(self._task, description=text, total=1.0, completed=fraction)

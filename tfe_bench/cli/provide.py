@@ -1,4 +1,4 @@
-"""`python -m tfe_bench provide`: an owner's rows, kept by three workers for others to train on."""
+"""`python -m tfe_bench provide`: store shares of an owner's rows at three workers, for training."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _add_provide_options(p: argparse.ArgumentParser) -> None:
 def run_provide(arguments: argparse.Namespace) -> int:
     """Have three workers keep shares of rows, for others to train on.
 
-    Shares rows among three workers, which keep them under a name for the clients that their
+    Shares rows among three workers, which store them under a name for the clients that their
     owner lets train on them (`train --rows` and `--columns`). No worker and no client sees a
-    row; a trained model tells about its rows what it tells.
+    row; a trained model may leak information about its training rows.
     """
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models import owners
@@ -107,7 +107,7 @@ def run_provide(arguments: argparse.Namespace) -> int:
 
 
 def _read_rows(arguments: argparse.Namespace) -> Rows:
-    """The rows of the command line."""
+    """Read the rows of the command line."""
     from tfe_bench.models import datasets
 
     if (arguments.csv is None) == (arguments.dataset is None):
@@ -169,7 +169,7 @@ def _read_scale(path: Path) -> Table:
 
 
 def _shard_slice(text: str | None, count: int) -> slice:
-    """Rows of "I/K"."""
+    """Return the slice of shard "I/K" of the rows."""
     if text is None:
         return slice(0, count)
     number, slash, parts = text.partition("/")

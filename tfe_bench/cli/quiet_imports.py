@@ -1,9 +1,9 @@
-"""What native libraries say of themselves while TensorFlow loads, kept off a command's terminal.
+"""Suppression of the messages that native libraries print while TensorFlow loads.
 
-They write to file descriptor 2, below Python and before any setting of theirs is read.  So
-descriptor 2 leads elsewhere for the time of the import alone: to a process that forgets what it
-was told if all went well, and else, also if this one has died, shows it.  Before and after, a
-library's last words (a failed check, a sanitizer's report) go where they always went.
+They write to file descriptor 2, below Python and before any of their settings is read.  So
+descriptor 2 is redirected during the import alone: to a process that discards the messages
+if the import succeeds, and shows them if it fails or if this process dies.  Before and after
+the import, a library's last messages (a failed check, a sanitizer's report) reach the terminal.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _PATIENCE = 10.0
 
 
 def install_quiet_import() -> None:
-    """Keeps the import of TensorFlow quiet in this process, whenever it comes.
+    """Keep the import of TensorFlow quiet in this process, whenever it happens.
 
-    For a process of ours alone: `sys.stderr` gets a descriptor of its own, so that a progress bar
-    and a log go on meanwhile.
+    Call it in a command's own process alone: `sys.stderr` gets a separate descriptor, so that a
+    progress bar and a log continue during the import.
     """
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
@@ -48,7 +48,7 @@ def install_quiet_import() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow where it is, once."""
+    """Import finder that locates TensorFlow with the other finders, once."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -63,7 +63,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, quietly."""
+    """Import loader that wraps another one and withholds stderr during the import."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -81,7 +81,7 @@ class _Loader(importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _withhold_stderr() -> Iterator[None]:
-    """Keeps what is written to descriptor 2; shows it if this fails."""
+    """Withhold what is written to descriptor 2; show it if the block fails."""
     real = os.dup(2)
     try:
         watcher = subprocess.Popen(

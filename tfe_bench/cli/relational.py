@@ -1,4 +1,4 @@
-"""`python -m tfe_bench relational`: questions on made-up private tables, and what they cost."""
+"""`python -m tfe_bench relational`: queries on generated private tables, and their cost."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _add_relational_options(p: argparse.ArgumentParser) -> None:
 def run_relational(arguments: argparse.Namespace) -> int:
     """Ask a question of a suite on made-up private tables.
 
-    Makes tables, shares them among three workers, asks a question in SQL, compares the answer with
-    DuckDB's and prints what it cost, beside what was predicted and what DuckDB took.
-    `relational list` lists the questions.
+    Generates tables, shares them among three workers, runs a query in SQL, compares the answer with
+    DuckDB's and prints its cost, next to the prediction and DuckDB's time.
+    `relational list` lists the queries.
     """
     from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
     from tfe_bench.cluster.requests import JobResult
@@ -96,7 +96,7 @@ def _choose_size(arguments: argparse.Namespace, asked: Workload) -> float:
 
 
 def _remove_afterwards(own: Tables, made: Mapping[str, Any]) -> None:
-    """Of hosts that go on, nothing is left."""
+    """Remove the generated tables from hosts that keep running."""
     kept = own.listed()
     for name in made:
         if name in kept:

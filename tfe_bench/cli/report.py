@@ -22,8 +22,8 @@ def _add_report_options(p: argparse.ArgumentParser) -> None:
 def run_report(arguments: argparse.Namespace) -> int:
     """Make one HTML page of records.
 
-    Reads records and writes one HTML page that needs no other file, with our figures beside
-    published ones, and the page's pictures as PNG files beside it.
+    Reads records and writes one self-contained HTML page with our figures next to published
+    ones, and the page's pictures as PNG files in the same folder.
     """
     from tfe_bench.benchmarks.report import files, reading
 

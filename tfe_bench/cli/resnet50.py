@@ -196,7 +196,7 @@ def run_infer(arguments: argparse.Namespace) -> int:
 
 
 def _load_digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:
-    """MNIST, if that is what the network takes."""
+    """Return MNIST, if the network takes it."""
     from tfe_bench.models import mnist
 
     if entry.classes != 10 or arguments.image or entry.is_text:
@@ -208,7 +208,7 @@ def _load_digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batc
 
 
 def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
-    """The length of a text."""
+    """Return the length of a text in tokens."""
     from tfe_bench.models.zoo import catalogue
 
     said = getattr(arguments, "tokens", None)
@@ -224,7 +224,7 @@ def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
 def _generate_inputs(
     arguments: argparse.Namespace, entry: Entry, batch: int, tokens: int
 ) -> tuple[Any, str]:
-    """The prepared inputs, and what the record says of them."""
+    """Return the prepared inputs, and their description for the record."""
     import numpy as np
 
     from tfe_bench.models import images, zoo

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench deploy|predict|models`: the prediction service, seen from its clients."""
+"""`python -m tfe_bench deploy|predict|models`: the prediction service, used from a client."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def _add_models_options(p: argparse.ArgumentParser) -> None:
 def run_deploy(arguments: argparse.Namespace) -> int:
     """Have three workers keep a Keras model's shares.
 
-    Converts a Keras model, shares its weights among three workers and has them keep these under
-    a name. No worker sees a weight. Without --cluster three local workers keep them in one
-    folder, for trying out.
+    Converts a Keras model, shares its weights among three workers and stores these shares under
+    a name. No worker sees a weight. Without --cluster three local workers store them in one
+    folder, for evaluation only.
     """
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models import service
@@ -156,7 +156,7 @@ def _check_new_name(cluster: Any, name: str) -> None:
 def _convert_model(
     arguments: argparse.Namespace,
 ) -> tuple[PrivateModel, str | None, str, Table | None]:
-    """The model of the command line, its preprocessing, where its weights come from, its table."""
+    """Return the model, its preprocessing, the source of its weights, and its table."""
     from tfe_bench.models import images, tables, zoo
     from tfe_bench.models.private import convert
 
@@ -191,7 +191,7 @@ def _convert_model(
 
 
 def _read_arrays(path: Path) -> Any:
-    """An array of reals with a batch; of a .npz file arrays by name.
+    """Read an array of reals with a batch axis; a .npz file gives arrays by name.
 
     Raises:
         DataError: the file is missing, damaged, or holds something else.
@@ -220,8 +220,8 @@ def _read_arrays(path: Path) -> Any:
 def run_predict(arguments: argparse.Namespace) -> int:
     """Ask three workers for a private prediction.
 
-    Shares a picture or numbers among three workers that keep a model, and puts the result
-    together here. No worker sees either.
+    Shares a picture or numbers among three workers that store a model, and reconstructs the
+    result here. No worker sees either.
     """
     from tfe_bench.benchmarks.prediction import total_rounds
     from tfe_bench.models import service
@@ -301,7 +301,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _LocalModel:
-    """A model of a file, as `Deployed` is one that workers keep."""
+    """A model from a file, with the attributes of a `Deployed` model of the workers."""
 
     name: str
     private: PrivateModel
@@ -320,7 +320,7 @@ def _load_local_model(arguments: argparse.Namespace) -> _LocalModel:
 def _read_inputs(
     arguments: argparse.Namespace, model: DeployedModel | _LocalModel
 ) -> tuple[Any, list[str]]:
-    """What the model is asked about, and what is to be said of it."""
+    """Return the model's inputs, and notes for the user."""
     import numpy as np
 
     from tfe_bench.models import images
@@ -344,7 +344,7 @@ def _read_inputs(
 
 
 def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[Any, list[str]]:
-    """A table's columns as the model takes them, by name."""
+    """Return a table's columns in the model's order, by name."""
     from tfe_bench.models import csv_file
 
     names, lines = csv_file.read_csv(path)
@@ -372,7 +372,7 @@ def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[
 def _split_by_input(
     path: Path, names: list[str], lines: Any, graph: Graph
 ) -> tuple[Any, list[str]]:
-    """Columns by the names of a model's inputs, each of one number a row."""
+    """Return columns by the names of a model's inputs, each of one number per row."""
     from tfe_bench.models import csv_file
 
     missing = [name for name in graph.inputs if name not in names]
@@ -395,7 +395,7 @@ def _split_by_input(
 def _output_table(
     model: DeployedModel | _LocalModel, outputs: Any
 ) -> tuple[list[str], list[list[Any]]]:
-    """Outputs as a table: names, and a line for each row."""
+    """Return outputs as a table: names, and a line for each row."""
     table = model.table
     if table is None:
         flat = outputs.reshape(len(outputs), -1)
@@ -413,7 +413,7 @@ def _output_table(
 def _join_unused_columns(
     path: Path, model: DeployedModel | _LocalModel, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Predictions behind the columns that the model does not take, such as the id of a row."""
+    """Append predictions to the columns that the model does not take, such as a row id."""
     from tfe_bench.models import csv_file
 
     inputs = list(model.private.graph.inputs)
@@ -428,14 +428,14 @@ def _join_unused_columns(
 
 
 def _format_largest(row: Any) -> str:
-    """The largest outputs by their index."""
+    """Format the largest outputs with their index."""
     flat = row.reshape(-1)
     order = sorted(range(flat.size), key=lambda i: -flat[i])[:_SHOWN]
     return "  ".join(f"{i} ({flat[i]:.4g})" for i in order)
 
 
 def _format_outputs(row: Any) -> str:
-    """The outputs in order, and of many the first ones and the largest."""
+    """Format the outputs in order; of many, the first ones and the largest."""
     flat = row.reshape(-1)
     said = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
     more = f"  ... of {flat.size}; largest: {_format_largest(row)}" if flat.size > _NUMBERS else ""
@@ -466,9 +466,9 @@ def _write_outputs(
 
 
 def run_models(arguments: argparse.Namespace) -> int:
-    """The deployed models that this client may use.
+    """List the deployed models that this client may use.
 
-    Lists the models that three workers keep, as far as this client may use them.
+    Lists the models that three workers store and that this client may use.
     """
     from tfe_bench.models import service
 
@@ -498,7 +498,7 @@ def run_models(arguments: argparse.Namespace) -> int:
 
 
 def _model_facts(model: DeployedModel) -> dict[str, Any]:
-    """The row of a model; inputs and parameters are None where this version cannot read it."""
+    """Return the row of a model; inputs and parameters are None if this version cannot read it."""
     inputs: dict[str, list[int]] | None = None
     parameters: int | None = None
     with contextlib.suppress(DataError, UsageError):

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench sort`: sort private keys on three workers, and print what it cost."""
+"""`python -m tfe_bench sort`: sort private keys on three workers, and print the cost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _add_sort_options(p: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _SortWork:
-    """What is to be sorted.
+    """Keys to sort, and the columns to reorder.
 
     Attributes:
         keys: int64, in the order of what they stand for.
@@ -163,7 +163,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
 
 
 def _is_sorted_correctly(work: _SortWork, descending: bool, result: JobResult) -> bool:
-    """Against numpy's stable sort: keys and positions."""
+    """Compare keys and positions with numpy's stable sort."""
     import numpy as np
 
     order = np.argsort(~work.keys if descending else work.keys, axis=-1, kind="stable")
@@ -175,7 +175,7 @@ def _is_sorted_correctly(work: _SortWork, descending: bool, result: JobResult) -
 
 
 def _write_sorted(path: Path, work: _SortWork, result: JobResult) -> None:
-    """The columns in the order that the workers found."""
+    """Write the columns in the order that the workers computed."""
     import numpy as np
 
     from tfe_bench.cli.data import results

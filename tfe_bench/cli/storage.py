@@ -1,4 +1,4 @@
-"""`python -m tfe_bench storage`: homomorphic inference where the weights lie, projected."""
+"""`python -m tfe_bench storage`: projected homomorphic inference at the storage of the weights."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def run_storage(arguments: argparse.Namespace) -> int:
     """Project homomorphic inference on storage devices.
 
     Without options: the published tables of a computational storage device, cell by cell. With a
-    device, a model or a load: what clients would see, by a closed form and by a simulation of
-    events; and the bandwidth at which storage breaks even. With --validate: how
-    well that predicts a real run.
+    device, a model or a load: the latency of clients, by a closed form and by a discrete-event
+    simulation; and the bandwidth at which storage breaks even. With --validate: the accuracy of
+    the prediction for a real run.
     """
     technology.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0)
@@ -95,7 +95,7 @@ def run_storage(arguments: argparse.Namespace) -> int:
 
 
 def _parse_bandwidths(text: str | None) -> list[float | None]:
-    """The bandwidths of --bandwidth.
+    """Parse the bandwidths of --bandwidth.
 
     Raises:
         UsageError: they are no numbers.
@@ -188,7 +188,7 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
 
 
 def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
-    """Costs of this machine, where a model asks for some that the device does not tell."""
+    """Measure costs on this machine if a model needs some that the device does not give."""
     from tfe_bench.benchmarks.technologies.storage.model import needed
 
     wanted = [level for name, level in needed(model) if name not in device.microseconds]
@@ -241,7 +241,7 @@ def _parse_load(arguments: argparse.Namespace) -> Load:
 
 
 def _describe_break_even(m: Measurement) -> list[str]:
-    """What bandwidth is needed, in words."""
+    """Describe the bandwidth that storage needs to break even."""
     figures, notes = m.figures, []
     if (hidden := figures.get("hidden_bytes_per_second")) is not None:
         notes.append(f"From {hidden / 1e9:.3g} GB/s for each device, reading costs no time.")

@@ -1,4 +1,4 @@
-"""Three workers that keep models and rows: where they are, and how what they keep is listed."""
+"""Models and rows stored at three workers: their location, and how they are listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfe_bench.errors import UsageError
 
 
 def add_service_options(p: argparse.ArgumentParser, what: str) -> None:
-    """Which hosts, or which folder of three local workers.
+    """Add the options that choose the hosts, or the folder of three local workers.
 
     Args:
         what: they keep.
@@ -32,7 +32,7 @@ def add_service_options(p: argparse.ArgumentParser, what: str) -> None:
 
 @contextmanager
 def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
-    """The hosts of --cluster, or three local workers that keep their models in a folder."""
+    """Open the hosts of --cluster, or three local workers that store their models in a folder."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
@@ -52,19 +52,19 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
 
 
 def local_folder() -> Path:
-    """Where three local workers keep what outlives them."""
+    """Return the folder where three local workers store persistent data."""
     data = os.environ.get("XDG_DATA_HOME")
     base = Path(data) if data else Path.home() / ".local" / "share"
     return base / "tfe_bench" / "models"
 
 
 def describe_clients(clients: Sequence[str]) -> str:
-    """Who may use what is kept for these clients, in words."""
+    """Describe the clients that may use a stored object."""
     return "every client" if "*" in clients else ", ".join(["its owner", *clients])
 
 
 def add_client_option(p: argparse.ArgumentParser, what: str) -> None:
-    """The option that names clients.
+    """Add the option that names clients.
 
     Args:
         what: they may do.
@@ -80,13 +80,13 @@ def add_client_option(p: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_confirm_options(p: argparse.ArgumentParser) -> None:
-    """Options of what says first what it would do, and tell."""
+    """Add --explain and --yes, for commands that describe their work before they run it."""
     common.add_option(p, "--explain", "say what would be done and learned, and do nothing")
     common.add_option(p, "--yes", "do not ask before it runs")
 
 
 def is_confirmed(arguments: argparse.Namespace, bar: Any, description: str, header: Any) -> bool:
-    """Whether to run what was ordered: asked on a terminal; --explain only says what it does."""
+    """Return True if the job is to run: ask on a terminal; --explain only describes it."""
     if arguments.explain:
         print(json.dumps({"plan": header, "text": description}) if arguments.json else description)
         return False
@@ -95,19 +95,19 @@ def is_confirmed(arguments: argparse.Namespace, bar: Any, description: str, head
 
 
 def unconfirmed_exit_code(arguments: argparse.Namespace) -> int:
-    """The exit code where nothing was run: as asked by --explain, or as a question was answered."""
+    """Return the exit code of a job that was not run, by --explain or by the user's answer."""
     return 0 if arguments.explain else 130
 
 
 def report_removed(arguments: argparse.Namespace) -> int:
-    """Says that what --remove names is gone; the exit code."""
+    """Report the removal of --remove's object; return the exit code."""
     told = {"removed": arguments.remove}
     print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
     return 0
 
 
 def common_facts(kept: Any) -> dict[str, Any]:
-    """What is told of all that workers keep."""
+    """Return the facts that are listed of every stored object."""
     return {
         "name": kept.name,
         "owner": kept.owner,
@@ -122,7 +122,7 @@ def print_list(
     noun: str,
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
 ) -> int:
-    """Prints what is kept, as a table or as JSON; the exit code.
+    """Print the stored objects as a table or as JSON; return the exit code.
 
     Args:
         told: `facts` and more.

@@ -80,7 +80,7 @@ def run_suite(arguments: argparse.Namespace) -> int:
 
 
 def _parse_profiles(given: str) -> list[str]:
-    """The profiles of --profiles, each once."""
+    """Return the profiles of --profiles, each once."""
     from tfe_bench.cluster import profiles
 
     names = dict.fromkeys(name.strip() for name in given.split(","))
@@ -88,25 +88,25 @@ def _parse_profiles(given: str) -> list[str]:
 
 
 class _BatchProgress:
-    """One command's share of the suite's progress bar."""
+    """Share of one command in the suite's progress bar."""
 
     def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
         self._bar, self._done, self._batch, self._total = bar, done, batch, total
         self.show_text("")
 
     def show_text(self, text: str) -> None:
-        """Shows which row it is."""
+        """Show the current row."""
         self.update(0.0, text)
 
     def update(self, fraction: float, _: str) -> None:
-        """Shows how far the whole is."""
+        """Show the progress of the whole suite."""
         here = self._batch[min(int(fraction * len(self._batch)), len(self._batch) - 1)]
         done = self._done + fraction * len(self._batch)
         self._bar.update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
 
 
 class _SuiteRunner:
-    """The tasks of one suite, and the file of their records: its only memory."""
+    """The tasks of one suite, and the file of their records: its only state."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path, tasks: list[Task]) -> None:
         self._arguments, self._tasks = arguments, tasks
@@ -124,7 +124,7 @@ class _SuiteRunner:
         self._before = {r.to_json() for r in self._read_own_records()}
 
     def leave_out_without_data(self) -> None:
-        """Leaves out rows that want data which is not there; the user is told before any runs.
+        """Skip rows whose data is missing; report them before any row runs.
 
         Raises:
             DataError: no row is left, or the folder that was named lacks a file.
@@ -165,7 +165,7 @@ class _SuiteRunner:
         return {task: record for task, record in found.items() if record is not None}
 
     def run_tasks(self, bar: Any) -> None:
-        """Runs all tasks that no record is of; goes on after a failure that is one row's own."""
+        """Run all tasks without a record; continue after a failure that concerns one row."""
         from tfe_bench.benchmarks import suite
 
         attempted: set[Task] = set()
@@ -200,7 +200,7 @@ class _SuiteRunner:
 
     @property
     def exit_code(self) -> int:
-        """0, the first failure's code, or 1 where a result is wrong or missing."""
+        """Return 0, the first failure's code, or 1 if a result is wrong or missing."""
         if self._failures:
             return next(iter(self._failures.values())).exit_code
         if self._left_out:
@@ -208,7 +208,7 @@ class _SuiteRunner:
         return 0 if len(self._find_done()) == len(self._tasks) else 1
 
     def print_results(self) -> None:
-        """Prints the table, or the records."""
+        """Print the table, or the records."""
         from rich.console import Console
 
         from tfe_bench.benchmarks import suite_table

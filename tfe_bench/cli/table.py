@@ -1,4 +1,4 @@
-"""`python -m tfe_bench table` and `query`: private tables, and questions on them."""
+"""`python -m tfe_bench table` and `query`: private tables, and queries on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AS_GIVEN = (
 def _add_list_option(
     p: argparse.ArgumentParser, typed: str, about: str, dest: str | None = None
 ) -> None:
-    """Adds an option of one or more values, kept as a list that is empty without it."""
+    """Add an option of one or more values, stored as a list that is empty by default."""
     common.add_option(p, typed, about, nargs="+", default=[], dest=dest)
 
 
@@ -99,12 +99,7 @@ def _add_put_options(p: argparse.ArgumentParser) -> None:
 
 
 def run_table(arguments: argparse.Namespace) -> int:
-    """Keep private tables at three workers, list or remove them.
-
-    `table put NAME --input FILE` shares a table among three workers, which keep it for the clients
-    that its owner names, each with the rights that its owner gives. No worker sees a value.
-    docs/tables.md in the source tree says more.
-    """
+    """Keep private tables at three workers, list or remove them."""
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models.queries.client import tables
 
@@ -210,7 +205,7 @@ def _print_tables(arguments: argparse.Namespace, found: Any, client: str) -> int
 
 
 def _describe_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
-    """Each column of a table with its type, and what a client may do with it; all for its owner."""
+    """Return each column with its type and the client's rights; all columns for the owner."""
     found = []
     for name, kind in row["columns"].items():
         rights = row["rights"][name]

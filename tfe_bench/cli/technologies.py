@@ -1,4 +1,4 @@
-"""`python -m tfe_bench technologies`: one table of what private computing costs, and advice."""
+"""`python -m tfe_bench technologies`: one table of the costs of private computing, and advice."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _measure_cells(
 
 @contextlib.contextmanager
 def _start_workers(bar: ProgressBar) -> Iterator[Any]:
-    """Three workers on this machine."""
+    """Start three workers on this machine."""
     from tfe_bench.cluster.launch import LocalCluster
 
     bar.show_text("starting the workers")
@@ -119,7 +119,7 @@ def _start_workers(bar: ProgressBar) -> Iterator[Any]:
 
 
 def _print_comparison(measured: Sequence[Measurement]) -> None:
-    """The table in parts that a terminal is wide enough for: jobs down, technologies across."""
+    """Print the table in parts that fit the terminal: jobs down, technologies across."""
     from tfe_bench.benchmarks.table import (
         align_columns,
         format_three_digits,
@@ -158,7 +158,7 @@ def _print_comparison(measured: Sequence[Measurement]) -> None:
 
 
 def _worst_leakage(measured: Sequence[Measurement], name: str) -> str:
-    """What a technology leaks at the worst of its cells."""
+    """Return a technology's leakage in the worst of its cells."""
     from tfe_bench.benchmarks.technologies.compare.cells import LEAKAGES
 
     found = {str(m.figures.get("leakage")) for m in measured if m.technology == name}
@@ -166,7 +166,7 @@ def _worst_leakage(measured: Sequence[Measurement], name: str) -> str:
 
 
 def _comparison_notes(measured: Sequence[Measurement]) -> list[str]:
-    """What the table has no room for."""
+    """Return the notes that do not fit into the table."""
     notes = [
         "Networks are modeled: computing, a delay for each message on the critical path, bytes "
         "over the rate. ~ is an epoch of which a part was measured, or a projected device."

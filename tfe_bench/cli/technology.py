@@ -1,4 +1,4 @@
-"""What commands of other technologies share: options, libraries they need, what they print."""
+"""Shared parts of the commands of other technologies: options, optional libraries, output."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Columns = Mapping[str, Callable[["Measurement"], str]]
 
 
 def add_technology_options(p: argparse.ArgumentParser, repeat: int = 3) -> None:
-    """How often, and where what was measured goes."""
+    """Add the options for repeats and for the files of measurements."""
     common.add_option(p, "--repeat R", f"timed runs (default {repeat})", type=int, default=repeat)
     common.add_option(p, "--json", "print the measurements as JSON lines, nothing else")
     common.add_option(p, "--record FILE", "append the measurements to a .jsonl file")
 
 
 def check_technology_options(arguments: argparse.Namespace) -> None:
-    """Refuses what could not be done or kept, before anything runs.
+    """Reject options that cannot be carried out or stored, before anything runs.
 
     Raises:
         UsageError, DataError: naming what does not fit.
@@ -43,7 +43,7 @@ def report_measurements(
     columns: Columns,
     notes: Sequence[str] = (),
 ) -> int:
-    """Keeps measurements and prints them, as JSON lines or as a table; the exit code.
+    """Store and print measurements, as JSON lines or as a table; return the exit code.
 
     Args:
         notes: lines below the table.
@@ -65,7 +65,7 @@ def report_measurements(
 
 
 def keep_measurements(arguments: argparse.Namespace, measured: Sequence[Measurement]) -> int:
-    """Keeps measurements, and prints them if JSON is wanted; the exit code."""
+    """Store measurements, and print them if --json is given; return the exit code."""
     from tfe_bench.benchmarks import records
 
     for each in measured:

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench generate` with a model of one's own: deployed, or in a .keras file."""
+"""`python -m tfe_bench generate` with a user's model: deployed, or in a .keras file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = re.compile(r"\s*\d+([\s,]+\d+)*[\s,]*", re.ASCII)
 
 
 def continue_prompt(arguments: argparse.Namespace) -> int:
-    """Goes on with a prompt, by a deployed model or one whose weights are shared for this once."""
+    """Continue a prompt with a deployed model, or with one that is shared for this run."""
     import numpy as np
 
     from tfe_bench.models import from_keras, generation
@@ -70,7 +70,7 @@ def continue_prompt(arguments: argparse.Namespace) -> int:
 
 
 def _random_inputs(model: Any, length: int) -> dict[str, Any]:
-    """Texts of random tokens, from which ranges are taken: the prompt is nobody's to plan with."""
+    """Return texts of random tokens for calibration: the private prompt is not used for it."""
     import numpy as np
 
     from tfe_bench.models import from_keras
@@ -86,7 +86,7 @@ def _random_inputs(model: Any, length: int) -> dict[str, Any]:
 
 
 def _find_tokenizer(model: Any, file: Path | None) -> Any:
-    """What makes numbers of a text: of a model's preprocessor, None where it has none.
+    """Return the tokenizer of a model's preprocessor, None if it has none.
 
     Raises:
         UsageError: the model of a file has none.
@@ -103,7 +103,7 @@ def _find_tokenizer(model: Any, file: Path | None) -> Any:
 
 
 def _encode_prompt(prompt: str, tokenizer: Any) -> list[int]:
-    """The numbers of a prompt.
+    """Return the token numbers of a prompt.
 
     Raises:
         UsageError: it is a text, and nothing makes numbers of it; the text is not in the error.

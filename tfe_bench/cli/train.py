@@ -39,7 +39,7 @@ def _add_train_options(p: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _TrainingTask:
-    """What is trained on what.
+    """The model to train, and its rows.
 
     Attributes:
         private: the model, of scaled columns.
@@ -120,7 +120,7 @@ def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, histor
 
 @dataclass(frozen=True, eq=False)
 class _UserModel:
-    """A user's own model, and what it says of its columns.
+    """A user's own model, and the columns that it names.
 
     Attributes:
         model: the Keras model that is trained; None for one of ours.
@@ -134,7 +134,7 @@ class _UserModel:
 
     @classmethod
     def read_file(cls, name: str) -> _UserModel:
-        """The model of a .keras file.
+        """Read the model of a .keras file.
 
         Raises:
             DataError: it cannot be read.
@@ -154,7 +154,7 @@ class _UserModel:
 
 
 def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows | None, Rows | None]:
-    """This client's rows: to train on and to test; none with owners' data."""
+    """Return this client's rows to train on and to test on; None with owners' data."""
     from tfe_bench.models import datasets
 
     if arguments.rows is not None or arguments.columns is not None:
@@ -232,7 +232,7 @@ def _build_task(
 def _build_model(
     arguments: argparse.Namespace, given: Any, shape: tuple[int, ...], target: str
 ) -> tuple[Any, Any]:
-    """The Keras model and its loss: by name if the model ends in its softmax or sigmoid."""
+    """Return the Keras model and its loss: by name if the model ends in its softmax or sigmoid."""
     import keras
 
     from tfe_bench.models import zoo
@@ -284,7 +284,7 @@ def _build_job(
     task: _TrainingTask,
     found: tuple[DatasetRef, CombinedSchema] | None,
 ) -> tuple[TrainingJob, dict[str, PrivateInput | LateInput]]:
-    """The job and its inputs."""
+    """Return the job and its inputs."""
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
     from tfe_bench.models.rows import choose_chunk
@@ -348,7 +348,7 @@ def _label_column(rows: Rows) -> Any:
 def _train_in_plaintext(
     task: _TrainingTask, job: TrainingJob, history: History, heard: Any
 ) -> list[float]:
-    """The score of the same training in the clear, after each of the private one's scores."""
+    """Return the scores of the same training in plaintext, one per private score."""
     import numpy as np
 
     from tfe_bench.models.training.plaintext import PlaintextTwin
@@ -381,7 +381,7 @@ def _train_in_plaintext(
 
 @dataclass(frozen=True, eq=False)
 class _TrainingOutcome:
-    """What was trained in which order, what came of it, and its scores in plaintext."""
+    """The task, job, history and plaintext scores of a training."""
 
     task: _TrainingTask
     job: TrainingJob
@@ -448,7 +448,7 @@ def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, clus
 
 
 def _thin_times(result: JobResult) -> JobResult:
-    """With quantiles of the batches' times where there are thousands: fastest, slowest, median."""
+    """Reduce thousands of batch times to quantiles: fastest, slowest, median."""
     from tfe_bench.benchmarks.prediction import run_seconds
 
     times = sorted(run_seconds(result.measured))

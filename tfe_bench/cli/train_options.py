@@ -1,4 +1,4 @@
-"""The options of `python -m tfe_bench train`, and what they refuse before anything is read."""
+"""The options of `python -m tfe_bench train`, and their checks before anything is read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEARNED = {"logistic": "binary", "linear": "number"}
 
 
 def add_train_options(p: argparse.ArgumentParser) -> None:
-    """Adds them to the command's parser."""
+    """Add the options to the command's parser."""
     p.add_argument(
         "model",
         metavar="MODEL",
@@ -88,7 +88,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
 
 
 def choose_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
-    """Sets the batch and the epochs where none are given.
+    """Set the batch and the epochs where the user gives none.
 
     Args:
         rows: of a table; None for pictures.
@@ -102,7 +102,7 @@ def choose_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
 
 
 def check_train_options(arguments: argparse.Namespace) -> None:
-    """Refuses what does not fit, before anything is read."""
+    """Reject invalid options, before anything is read."""
     from tfe_bench.models.training import optimizers
 
     if arguments.model not in MODELS and not arguments.model.endswith(".keras"):

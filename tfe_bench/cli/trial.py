@@ -1,4 +1,4 @@
-"""`python -m tfe_bench cluster up`: three local workers that stay, for trying out."""
+"""`python -m tfe_bench cluster up`: three persistent local workers, for evaluation."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def run_worker_command(arguments: argparse.Namespace) -> int:
 
 
 def _run_local(arguments: argparse.Namespace) -> int:
-    """Runs all three, in processes of their own that share what was imported."""
+    """Run all three workers, in separate processes that share the imported modules."""
     from tfe_bench.cluster import local_workers
 
     _import_tensorflow()
@@ -70,7 +70,7 @@ def _run_local(arguments: argparse.Namespace) -> int:
 
 
 def _run_party(arguments: argparse.Namespace, party: int) -> int:
-    """One party's worker, until it is stopped."""
+    """Run one party's worker until it is stopped."""
     from tfe_bench.cluster import tls
     from tfe_bench.cluster.addresses import check_free
 
@@ -119,7 +119,7 @@ def _run_party(arguments: argparse.Namespace, party: int) -> int:
 
 
 def _load_files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfig, WorkerPolicy]:
-    """cluster.toml and this operator's worker.toml, as they are now."""
+    """Return the current cluster.toml and this operator's worker.toml."""
     from tfe_bench.cluster.config import ClusterConfig
     from tfe_bench.cluster.policy import WorkerPolicy
 
@@ -138,7 +138,7 @@ def _load_files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfi
 
 
 def _reload_files(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
-    """Reads the files again, as SIGHUP asks; files that do not fit change nothing."""
+    """Read the files again on SIGHUP; invalid files change nothing."""
     log = logging.getLogger("tfe_bench.worker")
     try:
         worker.reload(*_load_files(arguments, party))
@@ -149,7 +149,7 @@ def _reload_files(worker: Worker, arguments: argparse.Namespace, party: int) -> 
 
 
 def _enter_namespace(namespace: int) -> None:
-    """Moves into a network namespace, before any thread has started."""
+    """Move into a network namespace, before any thread starts."""
     from tfe_bench.cluster.emulator import enter_namespace
 
     enter_namespace(namespace)
@@ -157,7 +157,7 @@ def _enter_namespace(namespace: int) -> None:
 
 
 def _import_tensorflow() -> None:
-    """Loads TensorFlow and the ops, and starts no thread of theirs.
+    """Load TensorFlow and the ops without starting their threads.
 
     Keras stays away until a program asks for it: TensorFlow loads it where it is installed, and
     Keras what it can use (pandas, scikit-learn, matplotlib), which takes longer than all else.
@@ -183,7 +183,7 @@ def _import_tensorflow() -> None:
 
 
 def _drop_op_stacks() -> None:
-    """Lets TensorFlow not keep, with every op of a graph, the stack of calls that made it.
+    """Stop TensorFlow from storing the Python stack of every op of a graph.
 
     These stacks, of 60 frames, take more memory than all else of a graph.
     """
@@ -193,7 +193,7 @@ def _drop_op_stacks() -> None:
 
 
 def start_tensorflow(threads: int | None) -> None:
-    """Makes TensorFlow ready before the worker says that it is."""
+    """Initialize TensorFlow before the worker reports that it is ready."""
     _import_tensorflow()
     _drop_op_stacks()
     import tensorflow as tf
@@ -216,7 +216,7 @@ def start_tensorflow(threads: int | None) -> None:
 
 
 def import_packages() -> None:
-    """Loads layers and programs of other packages before the worker says that it is ready.
+    """Load layers and programs of other packages before the worker reports that it is ready.
 
     What they import, Keras say, can take longer than a peer waits for a heartbeat in a job.  A
     package that cannot be loaded is named in the log, and again in the jobs that ask for it.
@@ -246,7 +246,7 @@ def import_packages() -> None:
 
 
 def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:
-    """Stops when the parent has gone, and removes the folder that it had made, if any."""
+    """Stop when the parent process ends, and remove the folder that it made, if any."""
     while sys.stdin.buffer.read(1):
         pass
     # A parent that was killed could not remove the keys that it had made for this occasion.

@@ -1,4 +1,4 @@
-"""Scripts that run in a baseline's own environment: they import nothing of ours.
+"""Scripts that run in a baseline's own environment: they import nothing of this project.
 
 Each reads one JSON object from stdin (workload, n, repeat) and prints one as its last line.
 """

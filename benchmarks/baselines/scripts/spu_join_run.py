@@ -1,5 +1,4 @@
-"""Finds the common keys of two owners with SPU's PSI; see the package's docstring for what goes in
-and out.
+"""Find the common keys of two owners with SPU's PSI; the package's docstring defines the JSON.
 
 Two processes, one for each owner, with a CSV file in and one out; both learn which rows match.
 """
@@ -21,7 +20,7 @@ from typing import Any
 def run_owner(
     rank: int, namespace: int | None, nodes: list[str], folder: str, runs: int, pipe: Any
 ) -> None:
-    """One owner: all runs, the first of which is not timed; sends (seconds, matches)."""
+    """Run one owner; the first run is not timed; send (seconds, matches)."""
     importlib.import_module("spu_run").enter(namespace)
     psi: Any = importlib.import_module("spu.psi")
     link: Any = importlib.import_module("spu.libspu").link
@@ -48,7 +47,7 @@ def run_owner(
 
 
 def _write_tables(n: int, folder: str) -> int:
-    """Writes the owners' files of n unique keys each; how many are common."""
+    """Write the owners' files of n unique keys each; return the number of common keys."""
     numpy: Any = importlib.import_module("numpy")
     rng = numpy.random.default_rng(1)
     keys = numpy.unique(rng.integers(0, 1 << 40, 2 * n + n // 8 + 64))
@@ -61,7 +60,7 @@ def _write_tables(n: int, folder: str) -> int:
 
 
 def main() -> None:
-    """Reads the request, runs it, prints the answer."""
+    """Read the request, run it, print the answer."""
     request = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:
         common = _write_tables(request["n"], folder)

@@ -1,5 +1,4 @@
-"""Runs one workload with SPU in three processes; see the package's docstring for what goes in and
-out.
+"""Run one workload with SPU in three processes; the package's docstring defines the JSON.
 
 This process compiles the work, shares the input and puts the result together; three children
 compute over TCP, each in the network namespace of its host where there are such.
@@ -24,7 +23,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def make_workload(workload: str, n: int) -> tuple[Any, Any, Any]:
-    """The input, the function of it, and the expected result."""
+    """Return the input, the function to run on it, and the expected result."""
     numpy: Any = importlib.import_module("numpy")
     jnp: Any = importlib.import_module("jax.numpy")
     rng = numpy.random.default_rng(1)
@@ -40,7 +39,7 @@ def make_workload(workload: str, n: int) -> tuple[Any, Any, Any]:
 
 
 def enter(namespace: int | None) -> None:
-    """Makes this process one of a host's, before any thread starts; its log is no answer."""
+    """Move this process into a host's namespace, before any thread starts; silence its log."""
     os.dup2(2, 1)
     if namespace is not None:
         with open(f"/proc/{os.getppid()}/fd/{namespace}", "rb") as space:
@@ -49,7 +48,7 @@ def enter(namespace: int | None) -> None:
 
 
 def run_party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any) -> None:
-    """One party: all runs, the first of which is not timed; sends (seconds, its output's parts)."""
+    """Run one party; the first run is not timed; send (seconds, shares of its output)."""
     enter(namespace)
     libspu: Any = importlib.import_module("spu.libspu")
     spu: Any = importlib.import_module("spu")
@@ -77,13 +76,13 @@ def run_party(rank: int, namespace: int | None, nodes: list[str], program: Any, 
 
 
 def make_config(libspu: Any) -> Any:
-    """ABY3 over 64 bits."""
+    """Return the configuration of ABY3 over 64 bits."""
     kind, field = libspu.ProtocolKind.ABY3, libspu.FieldType.FM64
     return libspu.RuntimeConfig(protocol=kind, field=field)
 
 
 def free_ports() -> list[int]:
-    """Ports of the loopback."""
+    """Return free ports of the loopback."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(_PARTIES)]
         for each in sockets:
@@ -92,7 +91,7 @@ def free_ports() -> list[int]:
 
 
 def main() -> None:
-    """Reads the request, runs it, prints the answer."""
+    """Read the request, run it, print the answer."""
     request = json.load(sys.stdin)
     numpy: Any = importlib.import_module("numpy")
     jax: Any = importlib.import_module("jax")

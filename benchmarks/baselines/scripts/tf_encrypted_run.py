@@ -1,4 +1,4 @@
-"""Runs one workload with TF Encrypted's ABY3; the package's docstring says what goes in and out."""
+"""Run one workload with TF Encrypted's ABY3; the package's docstring defines the JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Reads the request, runs it, prints the answer."""
+    """Read the request, run it, print the answer."""
     request = json.load(sys.stdin)
     numpy: Any = importlib.import_module("numpy")
     tfe: Any = importlib.import_module("tf_encrypted")

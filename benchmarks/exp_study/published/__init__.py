@@ -2,7 +2,7 @@
 
 Two parties and a dealer (SEMI2K) over Z_2^128 with 40 fractional bits; the dealer's offline work
 is not counted.  Methods: pade (mode 1), taylor-8 (mode 2), prime (mode 3).  Bytes are those of one
-party.  The tables beside this file are the published ones, retyped.
+party.  The tables in this folder are the published ones, retyped.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ METHODS = ("prime", "taylor-8", "pade")
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """The rows of one published table: comm, error, memory, netlevels, range, summary, time,
-    time_fits."""
+    """Return the rows of one published table.
+
+    Its name is comm, error, memory, netlevels, range, summary, time, ...
+    """
     text = importlib.resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 def published_points(name: str, method: str, quantity: str) -> list[tuple[int, float]]:
-    """(n, quantity) of one method in a published table, in its order."""
+    """Return (n, quantity) of one method in a published table, in its order."""
     rows = (r for r in read_table(name) if r["exp_mode_name"] == method)
     return [(int(r["num_elements"]), float(r[quantity])) for r in rows]
 
 
 def published_times(method: str, level: str) -> list[tuple[int, float]]:
-    """Published (n, seconds) of one method at one level, in order."""
+    """Return published (n, seconds) of one method at one level, in order."""
     rows = (r for r in read_table("time") if f"net{r['net_level']}" == level)
     return sorted(
         (int(r["num_elements"]), float(r["elapsed_s"]))
@@ -72,13 +74,13 @@ class Published:
 
     @property
     def mean6(self) -> float:
-        """The mean of the six printed shares."""
+        """Mean of the six printed shares."""
         return sum(self.shares) / len(self.shares)
 
 
 @cache
 def published_columns() -> dict[str, Published]:
-    """The published columns by method, fitted anew from the published tables."""
+    """Return the published columns by method, fitted to the published tables."""
     return {method: _build_column(method) for method in METHODS}
 
 
@@ -105,7 +107,7 @@ def _fit_points(given: list[tuple[int, float]]) -> Fit:
 
 
 def compare_with_model(level: str) -> tuple[float, float]:
-    """(least, most): published seconds over what the model gives the network alone."""
+    """Return (least, largest) ratio of published seconds to the modeled network time."""
     link = next(v for v in LEVELS if v.name == level)
     found = []
     for method, column in published_columns().items():
@@ -116,7 +118,7 @@ def compare_with_model(level: str) -> tuple[float, float]:
 
 
 def find_contradictions() -> list[str]:
-    """Where the published figures contradict themselves or have holes, found in the tables."""
+    """Return contradictions and gaps of the published figures, found in the tables."""
     found = []
     printed = "/".join(f"{c.mean_printed:.3f}" for c in published_columns().values())
     means = "/".join(f"{c.mean6:.3f}" for c in published_columns().values())

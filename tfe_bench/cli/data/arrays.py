@@ -15,12 +15,12 @@ from tfe_bench.errors import DataError, describe_position
 
 
 def select_column(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
-    """One column, contiguous."""
+    """Return one column, contiguous in memory."""
     return np.ascontiguousarray(matrix[:, position])
 
 
 def find_position(file: Path, width: int, column: str | int) -> int:
-    """A column's position (DataError: there is none)."""
+    """Return a column's position; raise a DataError if the file has no such column."""
     position = parse_position(column)
     if position is None or not 0 <= position < width:
         known = f"0 to {width - 1}" if width > 1 else "0"
@@ -31,7 +31,7 @@ def find_position(file: Path, width: int, column: str | int) -> int:
 
 
 def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
-    """The array as int64 or float64, with one or two axes, finite, not empty; and as it is."""
+    """Read an array as int64 or float64 (one or two axes, finite, not empty), and unconverted."""
     try:
         with file.open("rb") as stream:
             _check_size(file, stream)
@@ -62,7 +62,7 @@ def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
 
 
 def _check_size(file: Path, stream: IO[bytes]) -> None:
-    """Refuses a header that is wrong about the type or size, before memory is taken for it."""
+    """Reject a header with a wrong type or size, before memory is allocated for it."""
     if os.fstat(stream.fileno()).st_size == 0:
         raise DataError(f"{str(file)!r} is empty.")
     version = np.lib.format.read_magic(stream)
@@ -89,7 +89,7 @@ def _check_size(file: Path, stream: IO[bytes]) -> None:
 
 
 def _describe_bad_value(bad: npt.NDArray[np.bool_]) -> str:
-    """The first place of an array that is bad."""
+    """Describe the first position that is marked as bad."""
     return describe_position(
         tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
     )

@@ -1,4 +1,4 @@
-"""Columns of numbers from a .csv or .npy file, exact, and what else stands there."""
+"""Exact columns of numbers from a .csv or .npy file, and the other columns unconverted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cells = list[str] | npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Column:
-    """Numbers to compute on, and where they came from.
+    """Numbers to compute on, and their origin.
 
     Args:
         values: int64 or float64, finite; one column (1-D), or a matrix (2-D, from .npy)
@@ -46,7 +46,7 @@ class Column:
 
 
 def load_column(path: str | os.PathLike[str], column: str | int | None = None) -> Column:
-    """Returns one column of a .csv or .npy file, in the file's order.
+    """Return one column of a .csv or .npy file, in the file's order.
 
     A .csv is UTF-8, separated by commas, semicolons or tabs, with or without a header line.
     A column that holds only integers becomes int64 and is exact; one decimal point or
@@ -72,7 +72,7 @@ def load_with_others(
     others: Sequence[str | int],
     numbers: bool = False,
 ) -> tuple[Column, dict[str, Cells]]:
-    """Returns one column, as `load_column`, and others of the file as they stand there, by name.
+    """Return one column, as `load_column`, and other columns unconverted, by name.
 
     Args:
         others: names or positions. They may hold anything, text too: nothing is computed on them.
@@ -103,7 +103,7 @@ def load_with_others(
 
 @contextlib.contextmanager
 def name_file_positions(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
-    """Lets a RangeError about the numbers of a .csv name line and column, as it names any other.
+    """Add line and column of a .csv file to a RangeError about its numbers.
 
     Args:
         path: where the numbers [rows] or [rows, columns] came from.
@@ -127,7 +127,7 @@ def name_file_positions(path: str | os.PathLike[str], columns: Sequence[str]) ->
 def load_table(
     path: str | os.PathLike[str], columns: Sequence[str | int] | None = None
 ) -> dict[str, Numbers]:
-    """Returns columns of equal length by name: a sort's key and what travels with it.
+    """Return columns of equal length by name: a sort key and its payload.
 
     Args:
         path: a .csv or .npy file (the latter of one or two axes; names are "0", "1", ...).

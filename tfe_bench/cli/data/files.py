@@ -1,4 +1,4 @@
-"""Finding a data file, and the words for one that cannot be read."""
+"""Locating data files, and errors for files that cannot be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 def check_files_exist(*files: Path | str | None) -> None:
-    """Refuses files that are not there, before anything is started that takes seconds.
+    """Reject missing files before a slow step starts.
 
     Raises:
         DataError: naming the first one, and the nearest name beside it.
@@ -24,14 +24,14 @@ def check_files_exist(*files: Path | str | None) -> None:
 
 
 def check_suffix(file: Path) -> None:
-    """Refuses what is no .csv or .npy file by its name (DataError)."""
+    """Reject a file name that does not end in .csv or .npy (DataError)."""
     if file.suffix.lower() not in SUFFIXES:
         given = f"suffix {file.suffix!r}" if file.suffix else "no suffix"
         raise DataError(f"Data files end in .csv or .npy. Received: {str(file)!r} with {given}.")
 
 
 def find_readable_file(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that can be read as data, else a DataError with a suggestion."""
+    """Return the path of a readable data file, else raise a DataError with a suggestion."""
     file = Path(path)
     try:
         if file.is_dir():
@@ -58,7 +58,7 @@ def _suggest_nearby_file(file: Path) -> str:
 
 
 def unreadable_error(file: Path, error: Exception) -> DataError:
-    """What is said of a file that the system does not let us read."""
+    """Return the error for a file that the operating system does not let us read."""
     if isinstance(error, PermissionError):
         return DataError(f"No permission to read {str(file)!r}. Ask its owner, or check its mode.")
     reason = getattr(error, "strerror", None) or type(error).__name__

@@ -21,7 +21,7 @@ from tfe_bench.errors import DataError, UsageError
 
 
 def check_result_path(path: str | os.PathLike[str]) -> Path:
-    """Returns `path` if a result could be written there: to be asked before a long computation.
+    """Return `path` if a result can be written there: call this before a long computation.
 
     Raises:
         DataError: the suffix is neither .csv nor .npy, the folder is missing or not
@@ -39,7 +39,7 @@ def check_result_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None:
-    """Writes a result as .csv or .npy, whole or not at all, readable by its owner only (0600).
+    """Write a result as .csv or .npy, whole or not at all, readable by its owner only (0600).
 
     Sorted private data is still private.  An existing file is replaced.
 
@@ -72,7 +72,7 @@ def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None
 
 
 def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> None:
-    """Writes columns of equal length, such as a sorted key with its payload, like `write_result`.
+    """Write columns of equal length, such as a sorted key with its payload, like `write_result`.
 
     Args:
         path: where to. A .npy holds them side by side and needs numbers of one type.
@@ -97,7 +97,7 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> Non
 
 
 def check_one_type(table: Mapping[str, Cells]) -> None:
-    """Refuses columns that no .npy file holds together.
+    """Reject columns that a .npy file cannot hold together.
 
     Raises:
         UsageError: they have several types.
@@ -142,7 +142,7 @@ def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
 
 
 def _iterate_rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
-    """Python numbers, a block at a time; csv writes a float by its shortest exact repr."""
+    """Yield rows of Python numbers by blocks; csv writes a float by its shortest exact repr."""
     block = 65536
     for start in range(0, len(columns[0]) if columns else 0, block):
         parts = (c[start : start + block] for c in columns)

@@ -36,7 +36,7 @@ class Sheet:
 
     @classmethod
     def read_file(cls, file: Path) -> Sheet:
-        """Reads a file; a header line is told from data (DataError: it is no table)."""
+        """Read a file and detect its header line; raise a DataError if it is not a table."""
         try:
             found = csv_file.parse_csv(file)
         except (OSError, MemoryError) as error:
@@ -54,7 +54,7 @@ class Sheet:
         return cls(file, names, columns, lines, named)
 
     def find_column(self, column: str | int) -> int:
-        """The position of a column given by name or position."""
+        """Return the position of a column given by name or position."""
         if isinstance(column, str):
             matches = [j for j, name in enumerate(self.names) if name == column.strip()]
             if len(matches) == 1:
@@ -73,7 +73,7 @@ class Sheet:
         return position
 
     def find_numeric_column(self) -> int:
-        """The position of the only column of numbers; there are several or none: a DataError."""
+        """Return the position of the only numeric column; raise a DataError unless there is one."""
         if len(self.names) == 1:
             return 0
         numeric = [j for j, cells in enumerate(self.cells) if _holds_numbers(cells)]
@@ -86,7 +86,7 @@ class Sheet:
         return numeric[0]
 
     def refuse_text_columns(self) -> None:
-        """Refuses a file with columns that are not numeric (DataError)."""
+        """Reject a file with columns that are not numeric (DataError)."""
         if len(self.names) > 1 and not all(_holds_numbers(cells) for cells in self.cells):
             raise DataError(
                 f"{str(self.file)!r} has columns that are not numeric; name the ones to use. "
@@ -94,7 +94,7 @@ class Sheet:
             )
 
     def parse_numbers(self, position: int) -> Numbers:
-        """The column as int64 if all its cells are integers, else float64."""
+        """Return the column as int64 if all its cells are integers, else float64."""
         whole = True
         inexact: int | None = None  # the first row with an integer that float64 would round
         values: list[int | float] = []
@@ -142,12 +142,12 @@ class Sheet:
 
 
 def _has_header(file: Path, columns: list[list[str]]) -> bool:
-    """Whether the first line names the columns.
+    """Return True if the first line names the columns.
 
     It does if some column has a name there and numbers below, or if it holds no number.
-    "$5" or "1 000" is no name but a number to be refused: it must not vanish as a header.
-    A line of text and numbers over columns that settle nothing is refused: guessing
-    would silently drop a row, or sort a heading along.
+    "$5" or "1 000" is not a name but a malformed number, which must not vanish as a header.
+    A first line of text and numbers over undecided columns is rejected: guessing would silently
+    drop a row, or sort a heading with the data.
     """
     first = [cells[0].strip() for cells in columns]
     named = [is_name(cell) for cell in first]
@@ -168,20 +168,20 @@ def _is_numeric(cell: str) -> bool:
 
 
 def is_name(cell: str) -> bool:
-    """Whether a cell would be read as a heading, not as a value."""
+    """Return True if a cell would be read as a heading, not as a value."""
     letters = any(map(str.isalpha, cell)) or not any(map(str.isdigit, cell))
     return bool(cell) and letters and not _is_numeric(cell)
 
 
 def _holds_numbers(cells: Sequence[str], start: int = 0) -> bool:
-    """Whether most cells that are not blank are numbers (the rest are then errors)."""
+    """Return True if most cells that are not blank are numbers (the rest are then errors)."""
     judged = map(str.strip, itertools.islice(cells, start, start + _JUDGED_ROWS))
     filled = [cell for cell in judged if cell]
     return 2 * sum(map(_is_numeric, filled)) > len(filled)
 
 
 def _parse_long_integer(cell: str) -> int:
-    """The value of many digits: leading zeros count nothing, and int() refuses thousands."""
+    """Return the value of many digits: leading zeros are ignored, as int() limits the digits."""
     digits = cell.lstrip("+-").lstrip("0")
     if len(digits) > 40:
         return INT64_MAX + 1
@@ -189,7 +189,7 @@ def _parse_long_integer(cell: str) -> int:
 
 
 def _describe_fault(cell: str) -> tuple[str, str]:
-    """(what is wrong, what kind of cell this is), without what it says."""
+    """Return the fault of a cell and the kind of the cell, without its content."""
     if not cell:
         return "is no number", "a blank cell"
     if csv_file.NOT_FINITE.fullmatch(cell):
@@ -201,7 +201,7 @@ def _describe_fault(cell: str) -> tuple[str, str]:
 
 
 def parse_position(column: str | int) -> int | None:
-    """A column's position counted from 0, None where it is given by name."""
+    """Return a column's position counted from 0, None if the column is given by name."""
     if isinstance(column, str):
         word = column.strip()
         return int(word) if re.fullmatch(r"[0-9]{1,9}", word) else None
