@@ -163,7 +163,7 @@ def test_no_legend_title_or_number_of_a_picture_is_cut_off(
             records.append(make_record(parameters={"n": n, **options}, profile=profile))
             records.append(make_record("max", parameters={"shape": f"{n}x4"}, profile=profile))
     with matplotlib.rc_context(drawing.theme_settings(drawing.LIGHT)):
-        drawn: Any = getattr(plots, f"_{name}")(records, drawing.LIGHT, narrow)
+        drawn: Any = getattr(plots, f"_plot_{name}")(records, drawing.LIGHT, narrow)
         drawn.draw_without_rendering()
     assert not narrow or drawn.get_figwidth() <= 376 / 96
     whole = drawn.bbox.padded(1)

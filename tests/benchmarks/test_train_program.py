@@ -145,7 +145,7 @@ def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.G
     totals = [*rng.integers(0, 2**40, 5).tolist(), 0, 1 << (drop - 1), (1 << (drop - 1)) - 1]
 
     def program(party: Any, *totals: Any) -> Any:
-        training = SimpleNamespace(_party=party, _recipe=recipe, _since=steps)
+        training = SimpleNamespace(_party=party, _recipe=recipe, _loss_steps=steps)
         tell = train._TrainingRun._reveal_loss
         return [[tell(training, t) for t in totals] for _ in range(3)]  # type: ignore[arg-type]
 
@@ -182,7 +182,7 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
             lambda h, a, b: step.run_step(party, recipe, Setting(), h, a, b, public, True)[1]
         )
         loss = graph(held, x, y)
-        training = SimpleNamespace(_party=party, _recipe=recipe, _since=400)
+        training = SimpleNamespace(_party=party, _recipe=recipe, _loss_steps=400)
         return train._TrainingRun._reveal_loss(training, loss.map(lambda a: 400 * a))  # type: ignore[arg-type]
 
     done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
