@@ -77,8 +77,7 @@ class FourierSeries(Kind):
         f, bits = self.choose_input_scale(node), node.numbers.bits
         if not series.MIN_BITS <= f <= series.MAX_BITS:
             raise UsageError(
-                f"supports {series.MIN_BITS} to {series.MAX_BITS} fractional bits. Received: "
-                f"{f}.",
+                f"supports {series.MIN_BITS} to {series.MAX_BITS} fractional bits. Received: {f}.",
                 code="invalid-fixed-point-format",
             )
         max_bits = series.max_bits(str(node.layer.options["function"]), f)
