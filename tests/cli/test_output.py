@@ -220,7 +220,7 @@ def test_a_closed_standard_output_is_refused_before_anything_runs(tmp_path: Path
     )
     assert done.stderr == (
         "tfe_bench: DataError: Standard output is closed. Redirect it: > /dev/null. "
-        "[invalid-data]\n"
+        "[output-not-writable]\n"
     )
     assert done.returncode == 10 and not list(tmp_path.iterdir())
 
