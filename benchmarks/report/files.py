@@ -36,7 +36,7 @@ def write_page(reading: ReportInput, path: Path) -> list[Path]:
         ConfigError: matplotlib is missing.
     """
     check_output(path)
-    pictures = plots.draw_record_plots(reading.records) | pages.draw(reading.technologies)
+    pictures = plots.draw_record_plots(reading.records) | pages.draw_pictures(reading.technologies)
     text = html.render_html(page.build_page(reading, pictures))
     written = [path]
     for name in (*plots.NAMES, *pages.NAMES):

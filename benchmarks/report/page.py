@@ -57,7 +57,7 @@ def _build_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: st
 def build_page(reading: ReportInput, pictures: Pictures) -> Page:
     """Return the page of some records."""
     newest = latest_records(reading.records)
-    others = pages.sections(reading.technologies, pictures)
+    others = pages.build_sections(reading.technologies, pictures)
     notes = [Section("notes", "How to read this", [Items(_report_notes(reading))])]
     sections = [
         Section("headline", "Headline figures", _headline_parts(newest)),

@@ -8,7 +8,7 @@ from typing import Any
 from tfe_bench.errors import ConfigError
 
 
-def need(module: str, what: str) -> Any:
+def import_library(module: str, what: str) -> Any:
     """Imports a library of the extra `technologies`.
 
     Raises:

@@ -24,7 +24,7 @@ SCHEMA: Final = "technologies 1"
 LIBRARIES: Final = ("numpy", "seal-python", "gmpy2", "tenseal", "tensorflow")
 
 
-def libraries() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     """Versions of those LIBRARIES that are installed."""
     found = {}
     for name in LIBRARIES:
@@ -64,7 +64,7 @@ class Measurement:
     figures: Mapping[str, Any]
     modeled: tuple[str, ...] = ()
     correct: bool | None = None
-    libraries: Mapping[str, str] = field(default_factory=libraries)
+    libraries: Mapping[str, str] = field(default_factory=list_versions)
     machine: Machine = field(default_factory=machine)
     commit: str | None = field(default_factory=commit)
     time: str = field(default_factory=current_time)

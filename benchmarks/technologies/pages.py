@@ -16,30 +16,38 @@ from tfe_bench.benchmarks.technologies.homomorphic import page as homomorphic
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage import page as storage
 
-# Modules with NAMES of pictures, `makers(measured)`, which draws them, and
-# `sections(measured, pictures)`, which is empty where nothing of theirs was measured.
+# Modules with NAMES of pictures, `list_pictures(measured)`, which draws them, and
+# `build_sections(measured, pictures)`, which is empty where nothing of theirs was measured.
 PAGES: Final[tuple[ModuleType, ...]] = (compare, functional, homomorphic, storage)
 
 NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
 
 
-def draw(measured: Sequence[Measurement]) -> dict[str, Picture]:
+def draw_pictures(measured: Sequence[Measurement]) -> dict[str, Picture]:
     """The pictures of all pages, by name.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
     makers = {
-        name: make for page in PAGES for name, make in page.makers(_of(page, measured)).items()
+        name: make
+        for page in PAGES
+        for name, make in page.list_pictures(_select_page(page, measured)).items()
     }
     return drawing.draw_pictures(makers)
 
 
-def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+def build_sections(
+    measured: Sequence[Measurement], pictures: Mapping[str, Picture]
+) -> list[Section]:
     """The sections of all pages, in order."""
-    return [section for page in PAGES for section in page.sections(_of(page, measured), pictures)]
+    return [
+        section
+        for page in PAGES
+        for section in page.build_sections(_select_page(page, measured), pictures)
+    ]
 
 
-def _of(page: ModuleType, measured: Sequence[Measurement]) -> list[Measurement]:
+def _select_page(page: ModuleType, measured: Sequence[Measurement]) -> list[Measurement]:
     """What a page is about: cells of the comparison are on its own page alone."""
     return [m for m in measured if table.is_cell(m) == (page is compare)]

@@ -91,4 +91,4 @@ def test_a_folder_holds_them_beside_records(
 
 def test_a_missing_library_is_told_with_its_extra() -> None:
     with pytest.raises(ConfigError, match=r"pip install '\.\[technologies\]'"):
-        technology.need("a_library_that_is_not_there", "This")
+        technology.import_library("a_library_that_is_not_there", "This")

@@ -145,17 +145,17 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
     cells = list(_sweep_cells(arguments))
     with common.progress_bar(arguments) as bar:
         bar.show_text("making the table of baby steps")
-        build, table = measuring.timed(lambda: Table(arguments.table_bits))
+        build, table = measuring.time_call(lambda: Table(arguments.table_bits))
         for cell in cells:
-            table.check(cell.bound)
+            table.check_bound(cell.bound)
         measured = []
         for i, cell in enumerate(cells):
             bar.update(i / len(cells), f"length {cell.length}, {cell.result_bits} bits")
-            measured.append(measuring.measure(cell, table, arguments.repeat))
+            measured.append(measuring.measure_cell(cell, table, arguments.repeat))
         bar.show_text("logarithms by other means")
         widths = dict.fromkeys(cell.result_bits for cell in cells)
         others = [
-            compared.logarithms(_logarithm_cell(cells[0], bits), table, arguments.repeat)
+            compared.compare_logarithms(_logarithm_cell(cells[0], bits), table, arguments.repeat)
             for bits in widths
         ]
     notes = (
@@ -190,14 +190,16 @@ def _measure_modulus(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared
 
     compared.check_modulus(arguments.modulus, arguments.insecure_for_comparison)
-    technology.need("gmpy2", f"The group modulo a prime of {arguments.modulus} bits")
+    technology.import_library("gmpy2", f"The group modulo a prime of {arguments.modulus} bits")
     length = arguments.length or (100 if arguments.quick else 784)
     check_range("--length", length, 1, 4096)
     check_range("--outputs", arguments.outputs, 1, 1024)
     check_range("--table-bits", arguments.table_bits, 4, 22)
     with common.progress_bar(arguments) as bar:
         bar.show_text(f"inner products modulo {arguments.modulus} bits")
-        found = compared.modulus(arguments.modulus, length, arguments.outputs, arguments.table_bits)
+        found = compared.compare_modulus(
+            arguments.modulus, length, arguments.outputs, arguments.table_bits
+        )
     return technology.report_measurements(
         arguments, [found], "Modulo a prime, and on the curve", _MODULUS
     )
@@ -210,7 +212,7 @@ def _measure_lenet(arguments: argparse.Namespace) -> int:
     check_range("--batches", batches, 1, 150)
     common.quiet_tensorflow()
     with common.progress_bar(arguments) as bar:
-        found = training.measure(
+        found = training.measure_training(
             batches=batches,
             threads=arguments.threads or _count_processors(),
             allowed=arguments.allow_leakage,
@@ -248,7 +250,7 @@ def _estimate_energy(arguments: argparse.Namespace) -> int:
 
     given = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
     inputs = energy.Inputs(**given)
-    sheet = dataclasses.asdict(energy.sheet(inputs))
+    sheet = dataclasses.asdict(energy.compute_sheet(inputs))
     found = Measurement(
         technology="functional",
         job="energy",

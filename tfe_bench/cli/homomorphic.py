@@ -76,7 +76,7 @@ def _measure_operations(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import advice, operations, published
 
     chosen = _list_parameters(arguments)
-    work = None if arguments.advise is None else advice.Work.of(arguments.advise)
+    work = None if arguments.advise is None else advice.Work.parse_work(arguments.advise)
     repeat = min(arguments.repeat, _QUICK_REPEAT) if arguments.quick else arguments.repeat
     measured: list[Measurement] = []
     ends = []
@@ -84,7 +84,7 @@ def _measure_operations(arguments: argparse.Namespace) -> int:
         for done, parameters in enumerate(chosen):
             words = f"{parameters.scheme}, N = {parameters.degree}"
             bar.update(done / len(chosen), words)
-            measured += operations.measure(parameters, repeat, arguments.seed)
+            measured += operations.measure_operations(parameters, repeat, arguments.seed)
             ends.append(measured[-1])
     notes = []
     for parameters, last in zip(chosen, ends, strict=True):
@@ -101,7 +101,7 @@ def _measure_operations(arguments: argparse.Namespace) -> int:
         notes.append(published.DEFECT)
     notes += _rotation_notes(measured)
     if work is not None:
-        notes += ["", f"For {arguments.advise}:", *advice.words(work, measured)]
+        notes += ["", f"For {arguments.advise}:", *advice.write_advice(work, measured)]
     title = f"Operations of homomorphic encryption (seed {arguments.seed})"
     return technology.report_measurements(arguments, measured, title, _operation_columns(), notes)
 
@@ -117,7 +117,9 @@ def _list_parameters(arguments: argparse.Namespace) -> list[Parameters]:
     bits = [_parse_number("--primes", n) for n in _split_names(arguments.primes)] or None
     insecure = arguments.insecure_for_comparison
     return [
-        parameters.usual(scheme, degree, bits, insecure) for degree in degrees for scheme in schemes
+        parameters.choose_parameters(scheme, degree, bits, insecure)
+        for degree in degrees
+        for scheme in schemes
     ]
 
 
@@ -220,11 +222,11 @@ def _measure_dense(arguments: argparse.Namespace) -> int:
     with common.progress_bar(arguments) as bar:
         for done, batch in enumerate((1, 64)):
             bar.update(done / 3, f"784 -> 128, batch {batch}")
-            measured.append(jobs.dense(batch, arguments.quick))
+            measured.append(jobs.run_dense(batch, arguments.quick))
         notes += [_format_throughput(each) for each in measured]
         bar.update(2 / 3, "TenSEAL")
         try:
-            measured.append(theirs := tenseal.dense())
+            measured.append(theirs := tenseal.run_dense())
         except ConfigError:
             notes.append("TenSEAL is not installed: pip install tenseal, to compare with it.")
         else:
@@ -255,17 +257,17 @@ def _measure_network(arguments: argparse.Namespace) -> int:
         count = _QUICK_IMAGES if arguments.quick else _IMAGES
     degrees = _parse_degrees(arguments) or [16384]
     for degree in degrees:
-        network.parameters(degree)
+        network.choose_parameters(degree)
     folder: Path | None = arguments.data_dir
     measured = []
     with common.progress_bar(arguments) as bar:
         for degree in degrees:
             measured.append(
-                accuracy.measure(
+                accuracy.measure_accuracy(
                     count, bar.update, folder=folder, degree=degree, seed=arguments.seed
                 )
             )
-    notes = [_describe_parameters(network.parameters(degree)) for degree in degrees]
+    notes = [_describe_parameters(network.choose_parameters(degree)) for degree in degrees]
     for each in measured:
         figures = each.figures
         notes.append(

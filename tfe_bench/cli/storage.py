@@ -152,7 +152,7 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
     from tfe_bench.benchmarks.technologies.storage import model as models
     from tfe_bench.benchmarks.technologies.storage import projections, published, simulation
 
-    device = devices.load(arguments.device or "csd")
+    device = devices.load_device(arguments.device or "csd")
     name = arguments.model or "published"
     load = _parse_load(arguments)
     processor = published.PROCESSOR_SECONDS if name == "published" else None
@@ -161,17 +161,17 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
         if name == "measured":
             from tfe_bench.benchmarks.technologies.storage import measured as own
 
-            model = own.cnn(arguments.degree)
+            model = own.build_cnn(arguments.degree)
         else:
-            model = models.load(name)
+            model = models.load_model(name)
         costs = _measure_costs(arguments, model, device)
     if costs is not None:
         processor = models.processor_seconds(model, costs)
     measured = []
     for rate in rates:
         faster = projections.with_bandwidth(device, rate)
-        simulation.check(faster, model, load)
-        measured.append(projections.projected(faster, model, load, costs, processor))
+        simulation.check_load(faster, model, load)
+        measured.append(projections.project_costs(faster, model, load, costs, processor))
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:.3g}",
         "alone, ms": lambda m: _format_milliseconds(m, "latency_seconds"),
@@ -189,14 +189,14 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
 
 def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
     """Measure costs on this machine if a model needs some that the device does not give."""
-    from tfe_bench.benchmarks.technologies.storage.model import needed
+    from tfe_bench.benchmarks.technologies.storage.model import list_needed
 
-    wanted = [level for name, level in needed(model) if name not in device.microseconds]
+    wanted = [level for name, level in list_needed(model) if name not in device.microseconds]
     if not wanted:
         return None
     from tfe_bench.benchmarks.technologies.storage import measured
 
-    return measured.costs(arguments.degree, max(wanted))
+    return measured.measure_costs(arguments.degree, max(wanted))
 
 
 def _validate_model(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
@@ -204,7 +204,9 @@ def _validate_model(arguments: argparse.Namespace, rates: Sequence[float | None]
 
     asked = [rate for rate in rates if rate is not None] or validation.RATES
     with common.progress_bar(arguments) as bar:
-        measured = [*validation.validate(asked, arguments.repeat, arguments.degree, bar.update)]
+        measured = [
+            *validation.validate_rates(asked, arguments.repeat, arguments.degree, bar.update)
+        ]
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
         "reached": lambda m: f"{m.figures['reached_gigabytes_per_second']:.3g}",

@@ -60,7 +60,7 @@ def run_technologies(arguments: argparse.Namespace) -> int:
     for name in only:
         check_known("technology", name, cells.TECHNOLOGIES)
     effort = tasks.QUICK if arguments.quick or arguments.trust else tasks.WHOLE
-    every = tasks.tasks(effort, jobs)
+    every = tasks.list_tasks(effort, jobs)
     if arguments.trust is not None:
         assert jobs is not None, "checked"
         check_known("trust", arguments.trust, advisor.TRUST)
@@ -105,7 +105,7 @@ def _measure_cells(
             _ = inputs.pictures  # missing files are told before anything runs
         made = makers.all_of(effort, inputs, lambda: stack.enter_context(_start_workers(bar)))
         chosen = {name: made[name] for name in made if name == "plaintext" or name in only}
-        yield from table.measured(chosen, every, bar.update)
+        yield from table.measure_tasks(chosen, every, bar.update)
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def _print_comparison(measured: Sequence[Measurement]) -> None:
             line = [f"{job} {variant}".strip().replace("batches of", "batch").replace(" of ", " ")]
             for name in names:
                 m = cells.get((job, variant, name))
-                value = None if m is None else table.figure(m, figure)
+                value = None if m is None else table.read_figure(m, figure)
                 told = "-" if value is None else show(value)
                 marked = m is not None and figure in _MARKED and figure in m.modeled
                 line.append(f"~{told}" if marked else told)
@@ -197,8 +197,10 @@ def _print_advice(arguments: argparse.Namespace, job: str, only: Sequence[str]) 
 
         measured = [*reading.read_report_input([arguments.records]).technologies]
     else:
-        measured = [*_measure_cells(arguments, tasks.QUICK, tasks.tasks(tasks.QUICK, [job]), only)]
-    found = advisor.advise(measured, job, network, arguments.trust)
+        measured = [
+            *_measure_cells(arguments, tasks.QUICK, tasks.list_tasks(tasks.QUICK, [job]), only)
+        ]
+    found = advisor.advise_rows(measured, job, network, arguments.trust)
     if arguments.json:
         for advice in found:
             best = None if advice.best is None else advice.best.technology

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfe_bench import atomic
-from tfe_bench.benchmarks.technologies.libraries import need as need
+from tfe_bench.benchmarks.technologies.libraries import import_library as import_library
 from tfe_bench.cli import common
 from tfe_bench.errors import check_range
 

@@ -42,7 +42,9 @@ class Advice:
     why: tuple[str, ...]
 
 
-def advise(measured: Sequence[Measurement], job: str, network: str, trust: str) -> list[Advice]:
+def advise_rows(
+    measured: Sequence[Measurement], job: str, network: str, trust: str
+) -> list[Advice]:
     """One advice for each row of the job.
 
     The fastest of those that leak nothing; else the fastest of those that leak the results. What
@@ -55,7 +57,9 @@ def advise(measured: Sequence[Measurement], job: str, network: str, trust: str) 
     check_known("job", job, JOBS)
     check_known("network", network, WHERE)
     check_known("trust", trust, TRUST)
-    cells = [m for m in table.compared(measured) if m.job == job and m.technology != "plaintext"]
+    cells = [
+        m for m in table.select_cells(measured) if m.job == job and m.technology != "plaintext"
+    ]
     if not cells:
         raise DataError(
             f"No record is of {job} ({JOBS[job]}). Make some: python -m tfe_bench technologies "
@@ -63,12 +67,12 @@ def advise(measured: Sequence[Measurement], job: str, network: str, trust: str) 
         )
     variants = dict.fromkeys(map(table.variant_of, cells))
     return [
-        _advice(variant, [m for m in cells if table.variant_of(m) == variant], network, trust)
+        _advise_row(variant, [m for m in cells if table.variant_of(m) == variant], network, trust)
         for variant in variants
     ]
 
 
-def _advice(variant: str, cells: list[Measurement], network: str, trust: str) -> Advice:
+def _advise_row(variant: str, cells: list[Measurement], network: str, trust: str) -> Advice:
     why: list[str] = []
     possible: list[tuple[int, int, float, Measurement]] = []
     for m in cells:
@@ -91,30 +95,30 @@ def _advice(variant: str, cells: list[Measurement], network: str, trust: str) ->
         return Advice(variant, None, tuple(why))
     possible.sort(key=lambda each: each[:3])
     *_, best = possible[0]
-    said = [_reason(best, network)]
+    said = [_state_reason(best, network)]
     for *_, seconds, m in possible[1:]:
         leaks = str(m.figures.get("leakage", INPUTS))
         but = "" if leaks == NOTHING else f", and others learn {leaks}"
-        taken = f"{human_seconds(seconds)}{_marks(m, network)}"
+        taken = f"{human_seconds(seconds)}{_list_marks(m, network)}"
         said.append(f"{m.technology} would take {taken}{but}.")
     return Advice(variant, best, (*said, *why))
 
 
-def _reason(m: Measurement, network: str) -> str:
-    seconds, total = table.time_of(m, network) or 0.0, table.figure(m, "total_bytes")
-    rounds = table.figure(m, "rounds")
-    parts = [f"{human_seconds(seconds)} on {network}{_marks(m, network)}"]
+def _state_reason(m: Measurement, network: str) -> str:
+    seconds, total = table.time_of(m, network) or 0.0, table.read_figure(m, "total_bytes")
+    rounds = table.read_figure(m, "rounds")
+    parts = [f"{human_seconds(seconds)} on {network}{_list_marks(m, network)}"]
     if total is not None:
         parts.append(f"{human_bytes(total)} sent")
     if rounds is not None:
         parts.append(f"{rounds:,.0f} rounds")
-    if (error := table.figure(m, "max_error")) is not None and error > 0:
+    if (error := table.read_figure(m, "max_error")) is not None and error > 0:
         parts.append(f"largest error {error:.2g}")
     leaks = m.figures.get("leakage", INPUTS)
     return f"{', '.join(parts)}; others than the client learn {leaks}."
 
 
-def _marks(m: Measurement, network: str) -> str:
+def _list_marks(m: Measurement, network: str) -> str:
     name = "latency_seconds" if network == "local" else f"{network}_seconds"
     if m.technology == "storage":
         return " (a projection for a device)"

@@ -34,39 +34,39 @@ class Functional:
     def __init__(self, effort: Effort, inputs: Inputs) -> None:
         self._effort, self._inputs = effort, inputs
 
-    def measure(self, task: Task) -> Measurement:
+    def measure_task(self, task: Task) -> Measurement:
         """One task."""
         if (reason := NOT_SUPPORTED.get(task.job)) is not None:
-            return cells.unsupported(TECHNOLOGY, task, reason)
-        found = self._run(task)
+            return cells.unsupported_cell(TECHNOLOGY, task, reason)
+        found = self._run_task(task)
         cost = cells.Cost(
             seconds=found.seconds,
             # the server has the results: nothing comes back
             traffic=cells.Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
             correct=found.correct,
-            more=_told(task, found),
+            more=_read_figures(task, found),
             parameters={k: v for k, v in found.parameters.items() if k != "phases"},
         )
-        return cells.cell(TECHNOLOGY, task, _protection(found), cost)
+        return cells.build_cell(TECHNOLOGY, task, _describe_protection(found), cost)
 
-    def _run(self, task: Task) -> Measurement:
+    def _run_task(self, task: Task) -> Measurement:
         quick, folder = self._effort.steps is not None, self._inputs.folder
         if task.job == "J1":
             return jobs.inner_product(quick)
         if task.job == "J2":
-            return jobs.dense(task.batch, quick)
+            return jobs.run_dense(task.batch, quick)
         if task.job == "J3":
-            return jobs.network(quick, folder, task.batch)
-        return training.measure(
+            return jobs.run_network(quick, folder, task.batch)
+        return training.measure_training(
             batches=1 if quick else _BATCHES,
-            threads=jobs.threads(),
+            threads=jobs.count_processors(),
             allowed=True,
             data=folder,
             epochs=_BEFORE,
         )
 
 
-def _protection(found: Measurement) -> cells.Protection:
+def _describe_protection(found: Measurement) -> cells.Protection:
     everything = int(found.figures["key_rank"]) >= LENGTH
     return cells.Protection(
         parties=2,
@@ -82,7 +82,7 @@ def _protection(found: Measurement) -> cells.Protection:
     )
 
 
-def _told(task: Task, found: Measurement) -> dict[str, Any]:
+def _read_figures(task: Task, found: Measurement) -> dict[str, Any]:
     rank = int(found.figures["key_rank"])
     told = {**cells.figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
     del told["memory_bytes"]  # of this process, with all else that it did

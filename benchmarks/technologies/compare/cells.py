@@ -73,7 +73,7 @@ class Traffic:
     between: int = 0
     total: int = 0
 
-    def seconds(self, network: str, compute: float) -> float:
+    def model_seconds(self, network: str, compute: float) -> float:
         """The time on a network, modeled.
 
         Args:
@@ -110,7 +110,7 @@ class Cost:
     parameters: Mapping[str, Any]
 
 
-def cell(technology: str, task: Task, protection: Protection, cost: Cost) -> Measurement:
+def build_cell(technology: str, task: Task, protection: Protection, cost: Cost) -> Measurement:
     """The measurement of a task by a technology."""
     latency = cost.latency
     if latency is None:
@@ -120,7 +120,7 @@ def cell(technology: str, task: Task, protection: Protection, cost: Cost) -> Mea
     figures: dict[str, Any] = {
         "latency_seconds": latency,
         "samples_per_second": task.batch / latency if latency else None,
-        **{f"{name}_seconds": cost.traffic.seconds(name, compute) for name in NETWORKS},
+        **{f"{name}_seconds": cost.traffic.model_seconds(name, compute) for name in NETWORKS},
         "up_bytes": cost.traffic.up,
         "down_bytes": cost.traffic.down,
         "between_bytes": cost.traffic.between,
@@ -145,7 +145,7 @@ def cell(technology: str, task: Task, protection: Protection, cost: Cost) -> Mea
     )
 
 
-def unsupported(technology: str, task: Task, reason: str) -> Measurement:
+def unsupported_cell(technology: str, task: Task, reason: str) -> Measurement:
     """A cell that says why there is none."""
     return Measurement(
         technology=technology,
@@ -177,7 +177,7 @@ def figures_of(job: Measurement) -> dict[str, Any]:
     return told
 
 
-def timed(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
+def time_function(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
     """Times of a function after one warm-up, and what it returned last.
 
     Args:

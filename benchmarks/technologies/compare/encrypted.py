@@ -11,14 +11,14 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
     Cost,
     Protection,
     Traffic,
-    cell,
+    build_cell,
     figures_of,
-    unsupported,
+    unsupported_cell,
 )
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
 from tfe_bench.benchmarks.technologies.homomorphic import jobs
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage import device as devices
 from tfe_bench.benchmarks.technologies.storage import measured, program_order
@@ -30,7 +30,7 @@ _DEVICE: Final = "csd"
 _QUESTION_AND_ANSWER: Final = 2
 
 
-def _protection(parameters: Mapping[str, Any]) -> Protection:
+def _describe_protection(parameters: Mapping[str, Any]) -> Protection:
     return Protection(
         parties=1,
         adversary="semi-honest server",
@@ -49,40 +49,40 @@ class Homomorphic:
     """
 
     def __init__(self, effort: Effort, inputs: Inputs, models: Networks) -> None:
-        need("seal", "Homomorphic encryption")
+        import_library("seal", "Homomorphic encryption")
         self._effort, self._inputs, self._networks = effort, inputs, models
         self._known: dict[Task, Measurement] = {}
 
-    def measure(self, task: Task) -> Measurement:
+    def measure_task(self, task: Task) -> Measurement:
         """One task."""
         if (reason := _not_supported(task)) is not None:
-            return unsupported(HOMOMORPHIC, task, reason)
-        found = self.job(task)
+            return unsupported_cell(HOMOMORPHIC, task, reason)
+        found = self.measure_job(task)
         cost = Cost(
             seconds=found.seconds,
-            traffic=traffic(found),
+            traffic=measure_traffic(found),
             correct=found.correct,
-            more=_told(found),
+            more=_read_figures(found),
             parameters=found.parameters,
         )
-        return cell(HOMOMORPHIC, task, _protection(found.parameters), cost)
+        return build_cell(HOMOMORPHIC, task, _describe_protection(found.parameters), cost)
 
-    def job(self, task: Task) -> Measurement:
+    def measure_job(self, task: Task) -> Measurement:
         """What the homomorphic benchmark measures of a task, once."""
         if task not in self._known:
-            self._known[task] = self._run(task)
+            self._known[task] = self._run_task(task)
         return self._known[task]
 
-    def _run(self, task: Task) -> Measurement:
+    def _run_task(self, task: Task) -> Measurement:
         quick = self._effort.steps is not None
         if task.job == "J1":
             return jobs.inner_product(quick)
         if task.job == "J2":
-            return jobs.dense(task.batch, quick)
+            return jobs.run_dense(task.batch, quick)
         if task.job == "J3":
-            trained, folder = self._networks.inference, self._inputs.folder
-            return jobs.network(task.batch, quick, folder=folder, trained=trained)
-        return jobs.polynomial(task.variant.partition(" ")[0], quick)
+            trained, folder = self._networks.inference_model, self._inputs.folder
+            return jobs.run_network(task.batch, quick, folder=folder, trained=trained)
+        return jobs.run_polynomial(task.variant.partition(" ")[0], quick)
 
 
 def _not_supported(task: Task) -> str | None:
@@ -90,7 +90,7 @@ def _not_supported(task: Task) -> str | None:
     return jobs.NOT_SUPPORTED.get(name) or jobs.NOT_SUPPORTED.get(task.job)
 
 
-def traffic(found: Measurement) -> Traffic:
+def measure_traffic(found: Measurement) -> Traffic:
     """One question and one answer."""
     return Traffic(
         up=int(found.figures["bytes_up"]),
@@ -99,7 +99,7 @@ def traffic(found: Measurement) -> Traffic:
     )
 
 
-def _told(found: Measurement) -> dict[str, Any]:
+def _read_figures(found: Measurement) -> dict[str, Any]:
     told = figures_of(found)
     if "n" in found.parameters:  # a ciphertext is full whatever was asked for
         told["computed_values"] = found.parameters["n"]
@@ -117,28 +117,28 @@ class Storage:
         self._homomorphic = homomorphic
         self._costs: models.Costs | None = None
 
-    def measure(self, task: Task) -> Measurement:
+    def measure_task(self, task: Task) -> Measurement:
         """One task."""
         if task.job != "J3":
             reason = (
                 "A storage device helps where weights are too many for memory: it is projected "
                 "for the network (J3) alone."
             )
-            return unsupported(STORAGE, task, reason)
-        job = self._homomorphic.job(task)
+            return unsupported_cell(STORAGE, task, reason)
+        job = self._homomorphic.measure_job(task)
         degree, images = int(job.parameters["degree"]), int(job.figures["images_per_ciphertext"])
         if self._costs is None:
-            self._costs = measured.costs(degree)
-        model, device = measured.cnn(degree, images), devices.load(_DEVICE)
+            self._costs = measured.measure_costs(degree)
+        model, device = measured.build_cnn(degree, images), devices.load_device(_DEVICE)
         compute = models.compute_seconds(model, device, self._costs)
         sizes = [layer.bytes for layer in model.layers]
-        each = program_order.seconds(sizes, compute, device.rate(1))
+        each = program_order.inference_seconds(sizes, compute, device.shared_device_rate(1))
         runs = math.ceil(task.batch / images)
         client = float(job.figures["encrypt_seconds"]) + float(job.figures["decrypt_seconds"])
         cost = Cost(
             seconds=None,
             latency=client + runs * each,
-            traffic=traffic(job),
+            traffic=measure_traffic(job),
             more={
                 "key_bytes": round(model.key_bytes),
                 "device_seconds": runs * each,
@@ -149,4 +149,4 @@ class Storage:
             modeled=("latency_seconds", "samples_per_second", "device_seconds"),
             parameters={**job.parameters, "device": device.name},
         )
-        return cell(STORAGE, task, _protection(job.parameters), cost)
+        return build_cell(STORAGE, task, _describe_protection(job.parameters), cost)

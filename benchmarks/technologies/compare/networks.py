@@ -28,15 +28,15 @@ class Networks:
         self._inputs = inputs
 
     @cached_property
-    def inference(self) -> Model:
+    def inference_model(self) -> Model:
         """Convolution, square, dense 100, square, dense 10; trained, weights of 8 bits."""
-        return square.train(self._inputs.folder, epochs=_EPOCHS)
+        return square.train_model(self._inputs.folder, epochs=_EPOCHS)
 
     def keras_inference(self) -> Any:
         """The same as a Keras model."""
         import keras
 
-        layers, of = keras.layers, self.inference
+        layers, of = keras.layers, self.inference_model
         pictures = keras.Input((square.PIXELS, square.PIXELS, 1))
         x = layers.Conv2D(square.MAPS, square.KERNEL, square.STRIDE, "same")(pictures)
         x = layers.Flatten()(layers.Multiply()([x, x]))
@@ -49,17 +49,17 @@ class Networks:
         made.set_weights([np.asarray(w, np.float32) for w in weights])
         return made
 
-    def test(self, count: int) -> tuple[Array, Array]:
+    def load_test(self, count: int) -> tuple[Array, Array]:
         """So many test pictures [n, 28, 28] from 0 to 1, and their labels."""
         data = self._inputs.pictures
         return data.test_images[:count] / 255.0, data.test_labels[:count].astype(np.int64)
 
-    def sample(self) -> Array:
+    def load_sample(self) -> Array:
         """Public pictures, from which ranges are planned."""
         found: Array = self._inputs.pictures.train_images[:64, :, :, None] / 255.0
         return found
 
-    def logistic(self) -> Any:
+    def build_logistic(self) -> Any:
         """A Keras model that tells digits below 5 from others; not compiled."""
         import keras
 
@@ -85,7 +85,7 @@ class Networks:
         said = model.predict(data.test_images[..., None] / np.float32(255), verbose=0)
         return float(np.mean((said[:, 0] > 0) == (data.test_labels >= 5)))
 
-    def trained(self) -> Any:
+    def build_trained(self) -> Any:
         """The network that a training step is measured of; not compiled."""
         from tfe_bench.models import zoo
 
@@ -98,14 +98,14 @@ class Networks:
         return x, data.train_labels[:count].astype(np.int64)
 
 
-def optimizer() -> Any:
+def build_optimizer() -> Any:
     """As published for these networks: SGD with momentum."""
     import keras
 
     return keras.optimizers.SGD(_RATE, _MOMENTUM)
 
 
-def loss(binary: bool) -> Any:
+def build_loss(binary: bool) -> Any:
     """Of logits."""
     import keras
 

@@ -18,18 +18,20 @@ from tfe_bench.benchmarks.technologies.measurement import Measurement
 NAMES: Final = ("technologies-time", "technologies-bytes")
 
 
-def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Bars of time, and bubbles of time by bytes."""
-    found = table.compared(measured)
+    found = table.select_cells(measured)
     return {
-        NAMES[0]: functools.partial(drawn.bars, found),
-        NAMES[1]: functools.partial(drawn.bubbles, found),
+        NAMES[0]: functools.partial(drawn.draw_bars, found),
+        NAMES[1]: functools.partial(drawn.draw_bubbles, found),
     }
 
 
-def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+def build_sections(
+    measured: Sequence[Measurement], pictures: Mapping[str, Picture]
+) -> list[Section]:
     """One section, or none."""
-    found = table.compared(measured)
+    found = table.select_cells(measured)
     if not found:
         return []
     parts: list[Part] = [
@@ -53,11 +55,11 @@ def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -
     )
     drawn = zip(NAMES, told, strict=True)
     parts += [Figure(pictures[name], *words) for name, words in drawn if name in pictures]
-    parts += [_table(found), _protection(found), *_missing(found)]
+    parts += [_build_table(found), _list_protections(found), *_list_missing(found)]
     return [Section("technologies", "What private computing costs", parts)]
 
 
-def _table(found: Sequence[Measurement]) -> Table:
+def _build_table(found: Sequence[Measurement]) -> Table:
     known = [m for m in found if "unsupported" not in m.figures]
 
     def seconds(network: str) -> Callable[[Measurement], Cell]:
@@ -68,18 +70,18 @@ def _table(found: Sequence[Measurement]) -> Table:
         return cell
 
     def number(name: str, show: Callable[[float | None], Cell]) -> Callable[[Measurement], Cell]:
-        return lambda m: show(table.figure(m, name))
+        return lambda m: show(table.read_figure(m, name))
 
     def percent(name: str) -> Callable[[Measurement], Cell]:
         def cell(m: Measurement) -> Cell:
-            value = table.figure(m, name)
+            value = table.read_figure(m, name)
             return cells.percent(None if value is None else 100 * value)
 
         return cell
 
     def whole(name: str) -> Callable[[Measurement], Cell]:
         def cell(m: Measurement) -> Cell:
-            value = table.figure(m, name)
+            value = table.read_figure(m, name)
             return cells.whole(None if value is None else round(value))
 
         return cell
@@ -88,7 +90,7 @@ def _table(found: Sequence[Measurement]) -> Table:
         "job": lambda m: f"{m.job} {table.variant_of(m)}".strip(),
         "technology": lambda m: m.technology,
         "here, ms": seconds("local"),
-        "": _mark,
+        "": _mark_leakage,
         "LAN, ms (modeled)": seconds("lan"),
         "WAN, ms (modeled)": seconds("wan"),
         "slowdown": number("slowdown", cells.ratio),
@@ -119,7 +121,7 @@ def _table(found: Sequence[Measurement]) -> Table:
     return Table([*columns], rows, caption)
 
 
-def _mark(m: Measurement) -> str:
+def _mark_leakage(m: Measurement) -> str:
     if m.correct is False:
         return "WRONG"
     if "extrapolated" in m.figures:
@@ -127,7 +129,7 @@ def _mark(m: Measurement) -> str:
     return "projected" if "latency_seconds" in m.modeled else ""
 
 
-def _protection(found: Sequence[Measurement]) -> Table:
+def _list_protections(found: Sequence[Measurement]) -> Table:
     """Of each technology: from whom it protects, as its first cell has it."""
     first: dict[tuple[str, str], Measurement] = {}
     for name in TECHNOLOGIES:
@@ -146,7 +148,7 @@ def _protection(found: Sequence[Measurement]) -> Table:
     return Table([*columns], rows, "What each technology promises, besides the client's own part.")
 
 
-def _missing(found: Sequence[Measurement]) -> list[Part]:
+def _list_missing(found: Sequence[Measurement]) -> list[Part]:
     """Why there are no figures of a job by a technology."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for m in found:

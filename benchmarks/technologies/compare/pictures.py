@@ -29,10 +29,10 @@ _BAR: Final = 0.16  # inches
 _MOST_ROWS: Final = 40
 
 
-def bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def draw_bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     """Seconds here, one group of bars for each job."""
     known = [m for m in found if (table.time_of(m) or 0.0) > 0]
-    labels = list(dict.fromkeys(_label(m) for m in known))[:_MOST_ROWS]
+    labels = list(dict.fromkeys(_label_measurement(m) for m in known))[:_MOST_ROWS]
     if not labels:
         return None
     names = [name for name in TECHNOLOGIES if any(m.technology == name for m in known)]
@@ -40,9 +40,9 @@ def bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | 
     figure = new_figure(NARROW if narrow else 8.2, 1.4 + _BAR * group * len(labels))
     axes: Any = figure.subplots()
     for place, name in enumerate(names):
-        mine = [m for m in known if m.technology == name and _label(m) in labels]
+        mine = [m for m in known if m.technology == name and _label_measurement(m) in labels]
         drawn = axes.barh(
-            [labels.index(_label(m)) * group + place for m in mine],
+            [labels.index(_label_measurement(m)) * group + place for m in mine],
             [table.time_of(m) for m in mine],
             0.9,
             color=_COLORS[name],
@@ -56,7 +56,7 @@ def bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | 
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.set(xscale="log", xlabel="seconds on this machine")
-    _sparse(axes.xaxis, narrow)
+    _thin_ticks(axes.xaxis, narrow)
     drawing.set_plain_ticks(axes.xaxis, human_seconds)
     axes.grid(axis="x")
     figure.legend(
@@ -67,12 +67,12 @@ def bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | 
     return figure
 
 
-def bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def draw_bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     """Seconds on a WAN by bytes; color for what leaks, shape for the technology."""
     points = [
         (m, total, seconds)
         for m in found
-        if (total := table.figure(m, "total_bytes") or 0.0) > 0
+        if (total := table.read_figure(m, "total_bytes") or 0.0) > 0
         and (seconds := table.time_of(m, "wan") or 0.0) > 0
     ]
     if not points:
@@ -81,7 +81,7 @@ def bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing
     axes: Any = figure.subplots()
     for m, total, seconds in points:
         leaks = str(m.figures.get("leakage", INPUTS))
-        rounds = max(2.0, table.figure(m, "rounds") or 2.0)
+        rounds = max(2.0, table.read_figure(m, "rounds") or 2.0)
         axes.scatter(
             total,
             seconds,
@@ -98,15 +98,15 @@ def bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing
         )
     axes.set(xscale="log", xlabel="bytes that all send")
     axes.set(yscale="log", ylabel="seconds on a WAN, modeled")
-    _sparse(axes.xaxis, narrow)
+    _thin_ticks(axes.xaxis, narrow)
     drawing.set_plain_ticks(axes.xaxis, human_bytes)
     drawing.set_plain_ticks(axes.yaxis, human_seconds)
     axes.grid()
-    _legend(figure, axes, theme, [m for m, *_ in points], narrow)
+    _draw_legend(figure, axes, theme, [m for m, *_ in points], narrow)
     return figure
 
 
-def _legend(
+def _draw_legend(
     figure: Any, axes: Any, theme: Theme, found: Sequence[Measurement], narrow: bool
 ) -> None:
     """Shapes are technologies, colors what leaks: points outside of the data stand for both."""
@@ -122,11 +122,11 @@ def _legend(
     )
 
 
-def _label(m: Measurement) -> str:
+def _label_measurement(m: Measurement) -> str:
     return f"{m.job} {table.variant_of(m)}".strip()[:24]
 
 
-def _sparse(axis: Any, narrow: bool) -> None:
+def _thin_ticks(axis: Any, narrow: bool) -> None:
     from matplotlib.ticker import LogLocator
 
     axis.set_major_locator(LogLocator(numticks=3 if narrow else 9))

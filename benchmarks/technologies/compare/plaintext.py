@@ -15,8 +15,8 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
     Cost,
     Protection,
     Traffic,
-    cell,
-    timed,
+    build_cell,
+    time_function,
 )
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
@@ -45,60 +45,64 @@ class Plaintext:
     def __init__(self, effort: Effort, inputs: Inputs, models: Networks) -> None:
         self._effort, self._inputs, self._networks = effort, inputs, models
 
-    def measure(self, task: Task) -> Measurement:
+    def measure_task(self, task: Task) -> Measurement:
         """One task."""
-        made = getattr(self, f"_{task.job.lower()}")
+        made = getattr(self, f"_measure_{task.job.lower()}")
         cost: Cost = made(task)
-        return cell(TECHNOLOGY, task, PROTECTION, cost)
+        return build_cell(TECHNOLOGY, task, PROTECTION, cost)
 
-    def _j1(self, task: Task) -> Cost:
-        return self._product(task, 1)
+    def _measure_j1(self, task: Task) -> Cost:
+        return self._measure_product(task, 1)
 
-    def _j2(self, task: Task) -> Cost:
-        return self._product(task, tasks.OUTPUTS)
+    def _measure_j2(self, task: Task) -> Cost:
+        return self._measure_product(task, tasks.OUTPUTS)
 
-    def _product(self, task: Task, outputs: int) -> Cost:
+    def _measure_product(self, task: Task, outputs: int) -> Cost:
         # BLAS has no integers; 8-bit products of 784 terms are exact in double precision
-        x = self._inputs.vectors(task.batch).astype(np.float64)
-        w = self._inputs.weights(outputs).astype(np.float64)
-        seconds, product = timed(lambda: x @ w, self._effort.repeat)
-        exact = self._inputs.vectors(task.batch) @ self._inputs.weights(outputs)
-        return _cost(seconds, x.size, 4 * product.size, np.array_equal(product, exact), "numpy")
+        x = self._inputs.draw_vectors(task.batch).astype(np.float64)
+        w = self._inputs.draw_weights(outputs).astype(np.float64)
+        seconds, product = time_function(lambda: x @ w, self._effort.repeat)
+        exact = self._inputs.draw_vectors(task.batch) @ self._inputs.draw_weights(outputs)
+        return _build_cost(
+            seconds, x.size, 4 * product.size, np.array_equal(product, exact), "numpy"
+        )
 
-    def _j3(self, task: Task) -> Cost:
-        network = self._networks.inference
-        pictures, labels = self._networks.test(max(task.batch, self._effort.images))
+    def _measure_j3(self, task: Task) -> Cost:
+        network = self._networks.inference_model
+        pictures, labels = self._networks.load_test(max(task.batch, self._effort.images))
         batch = pictures[: task.batch]
-        seconds, outputs = timed(lambda: network.logits(batch), self._effort.repeat)
-        right = float(np.mean(network.logits(pictures).argmax(1) == labels))
+        seconds, outputs = time_function(lambda: network.compute_logits(batch), self._effort.repeat)
+        right = float(np.mean(network.compute_logits(pictures).argmax(1) == labels))
         more = {"accuracy": right, "accuracy_images": len(labels)}
-        return _cost(seconds, batch.size, 4 * outputs.size, None, "numpy", more)
+        return _build_cost(seconds, batch.size, 4 * outputs.size, None, "numpy", more)
 
-    def _j4(self, task: Task) -> Cost:
-        x = self._inputs.reals(task.batch)
-        seconds, found = timed(lambda: elementary(task, x), self._effort.repeat)
-        return _cost(seconds, 8 * x.size, 8 * found.size, None, "numpy")
+    def _measure_j4(self, task: Task) -> Cost:
+        x = self._inputs.draw_reals(task.batch)
+        seconds, found = time_function(lambda: evaluate_elementary(task, x), self._effort.repeat)
+        return _build_cost(seconds, 8 * x.size, 8 * found.size, None, "numpy")
 
-    def _j5(self, task: Task) -> Cost:
+    def _measure_j5(self, task: Task) -> Cost:
         x, y = self._networks.logistic_rows()
-        return self._training(task, self._networks.logistic(), x, y)
+        return self._measure_training(task, self._networks.build_logistic(), x, y)
 
-    def _j6(self, task: Task) -> Cost:
-        keys = self._inputs.keys(task.batch)
+    def _measure_j6(self, task: Task) -> Cost:
+        keys = self._inputs.draw_keys(task.batch)
         largest = task.variant.startswith("max")
-        seconds, found = timed(
+        seconds, found = time_function(
             (lambda: keys.max(keepdims=True)) if largest else (lambda: np.sort(keys)),
             self._effort.repeat,
         )
-        return _cost(seconds, keys.nbytes, found.nbytes, None, "numpy")
+        return _build_cost(seconds, keys.nbytes, found.nbytes, None, "numpy")
 
-    def _j7(self, task: Task) -> Cost:
+    def _measure_j7(self, task: Task) -> Cost:
         x, y = self._networks.training_rows(task.batch * TIMED_STEPS)
-        return self._training(task, self._networks.trained(), x, y)
+        return self._measure_training(task, self._networks.build_trained(), x, y)
 
-    def _training(self, task: Task, model: Any, x: Any, y: Any) -> Cost:
+    def _measure_training(self, task: Task, model: Any, x: Any, y: Any) -> Cost:
         """Steps by Keras: of J5 all of an epoch, or some of them; J7 is one."""
-        model.compile(optimizer=networks.optimizer(), loss=networks.loss(task.job == "J5"))
+        model.compile(
+            optimizer=networks.build_optimizer(), loss=networks.build_loss(task.job == "J5")
+        )
         whole = len(x) // task.batch
         taken = min(whole, self._effort.steps or whole)
         times = []
@@ -114,7 +118,7 @@ class Plaintext:
         more = {}
         if epoch and taken == whole:
             more["accuracy"] = self._networks.logistic_accuracy(model)
-        cost = _cost(seconds, size, 0, None, "Keras", more)
+        cost = _build_cost(seconds, size, 0, None, "Keras", more)
         return of_epoch(task, cost, taken, whole) if epoch else cost
 
 
@@ -131,7 +135,7 @@ def of_epoch(task: Task, cost: Cost, taken: int, whole: int) -> Cost:
     return replace(cost, latency=latency, more=more, modeled=modeled)
 
 
-def elementary(task: Task, x: tasks.Array) -> tasks.Array:
+def evaluate_elementary(task: Task, x: tasks.Array) -> tasks.Array:
     """exp, sigmoid, or softmax of rows of 8, in float64."""
     if task.variant.startswith("exp"):
         return np.exp(x)
@@ -142,7 +146,7 @@ def elementary(task: Task, x: tasks.Array) -> tasks.Array:
     return found
 
 
-def _cost(
+def _build_cost(
     seconds: Seconds,
     up: int,
     down: int,

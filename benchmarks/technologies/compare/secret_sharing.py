@@ -16,10 +16,14 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
     Cost,
     Protection,
     Traffic,
-    cell,
+    build_cell,
 )
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
-from tfe_bench.benchmarks.technologies.compare.plaintext import TIMED_STEPS, elementary, of_epoch
+from tfe_bench.benchmarks.technologies.compare.plaintext import (
+    TIMED_STEPS,
+    evaluate_elementary,
+    of_epoch,
+)
 from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster.requests import AnyInput, JobResult, PrivateInput
@@ -54,46 +58,46 @@ class SecretSharing:
         self._cluster, self._effort = cluster, effort
         self._inputs, self._networks = inputs, models
 
-    def measure(self, task: Task) -> Measurement:
+    def measure_task(self, task: Task) -> Measurement:
         """One task."""
-        made = getattr(self, f"_{task.job.lower()}")
+        made = getattr(self, f"_measure_{task.job.lower()}")
         cost: Cost = made(task)
-        return cell(TECHNOLOGY, task, PROTECTION, cost)
+        return build_cell(TECHNOLOGY, task, PROTECTION, cost)
 
-    def _run(
+    def _run_program(
         self, program: str, parameters: Mapping[str, Any], inputs: Mapping[str, AnyInput]
     ) -> JobResult:
         timing = {"repeat": self._effort.repeat, "warm_up": 1}
         found: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))
         return found
 
-    def _j1(self, task: Task) -> Cost:
-        return self._product(task, 1)
+    def _measure_j1(self, task: Task) -> Cost:
+        return self._measure_product(task, 1)
 
-    def _j2(self, task: Task) -> Cost:
-        return self._product(task, tasks.OUTPUTS)
+    def _measure_j2(self, task: Task) -> Cost:
+        return self._measure_product(task, tasks.OUTPUTS)
 
-    def _product(self, task: Task, outputs: int) -> Cost:
-        x, w = self._inputs.vectors(task.batch), self._inputs.weights(outputs)
+    def _measure_product(self, task: Task, outputs: int) -> Cost:
+        x, w = self._inputs.draw_vectors(task.batch), self._inputs.draw_weights(outputs)
         shared = {"x": PrivateInput(x), "y": PrivateInput(w)}
-        result = self._run("matmul", {}, shared)
+        result = self._run_program("matmul", {}, shared)
         right = bool(np.array_equal(result.outputs["product"], x @ w))
-        return _cost(
+        return _build_cost(
             result, x.size, task.batch * outputs, right, {"max_error": 0.0 if right else 1.0}
         )
 
-    def _j3(self, task: Task) -> Cost:
+    def _measure_j3(self, task: Task) -> Cost:
         from tfe_bench.models.private import convert
 
         count = max(task.batch, self._effort.images) if task.batch > 1 else 1
-        pictures, labels = self._networks.test(count)
-        private = convert(self._networks.keras_inference(), self._networks.sample())
+        pictures, labels = self._networks.load_test(count)
+        private = convert(self._networks.keras_inference(), self._networks.load_sample())
         weights = private.shared_weights()
         given = pictures[: task.batch, :, :, None]
         asked = private.parameters("local", task.batch)
-        result = self._run("predict", asked, {**weights, **private.shared_inputs(given)})
+        result = self._run_program("predict", asked, {**weights, **private.shared_inputs(given)})
         outputs = private.decode(result)
-        plain = self._networks.inference.logits(pictures[: task.batch])
+        plain = self._networks.inference_model.compute_logits(pictures[: task.batch])
         error = float(np.abs(outputs - plain).max())
         more: dict[str, Any] = {"max_error": error}
         if count > task.batch:
@@ -103,58 +107,58 @@ class SecretSharing:
                 {**weights, **private.shared_inputs(pictures[..., None])},
             )
             outputs = private.decode(rest)
-            plain = self._networks.inference.logits(pictures)
+            plain = self._networks.inference_model.compute_logits(pictures)
         if task.batch > 1:
             more["accuracy"] = float(np.mean(outputs.argmax(1) == labels))
             more["accuracy_plain"] = float(np.mean(plain.argmax(1) == labels))
             more["accuracy_images"] = count
         right = error <= _LOGITS_TOLERANCE * float(np.ptp(plain))
-        return _cost(result, given.size, task.batch * 10, right, more)
+        return _build_cost(result, given.size, task.batch * 10, right, more)
 
-    def _j4(self, task: Task) -> Cost:
+    def _measure_j4(self, task: Task) -> Cost:
         from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
         name = task.variant.partition(" ")[0]
-        x = self._inputs.reals(task.batch)
+        x = self._inputs.draw_reals(task.batch)
         shape = (-1, 8) if name == "softmax" else (-1,)
         ring = FixedPoint(16).encode(x.reshape(shape))
-        result = self._run("operation", {"operation": name}, {"x": PrivateInput(ring, 16)})
+        result = self._run_program("operation", {"operation": name}, {"x": PrivateInput(ring, 16)})
         found = FixedPoint(result.fractional_bits["result"]).decode(result.outputs["result"])
-        exact = elementary(task, x).reshape(found.shape)
+        exact = evaluate_elementary(task, x).reshape(found.shape)
         errors = np.abs(found - exact) / np.maximum(1, np.abs(exact))
         worst = float(errors.max())
-        return _cost(result, x.size, x.size, worst <= _TOLERANCE, {"max_error": worst})
+        return _build_cost(result, x.size, x.size, worst <= _TOLERANCE, {"max_error": worst})
 
-    def _j5(self, task: Task) -> Cost:
+    def _measure_j5(self, task: Task) -> Cost:
         x, y = self._networks.logistic_rows()
         whole = len(x) // task.batch
         taken = min(whole, self._effort.steps or whole)
-        model = self._networks.logistic()
-        cost = self._training(task, model, x, y, taken, (x.size, whole))
+        model = self._networks.build_logistic()
+        cost = self._measure_training(task, model, x, y, taken, (x.size, whole))
         if taken == whole:
             right = self._networks.logistic_accuracy(model)
             cost = replace(cost, more={**cost.more, "accuracy": right})
         return of_epoch(task, cost, taken, whole)
 
-    def _j6(self, task: Task) -> Cost:
-        keys = self._inputs.keys(task.batch)
+    def _measure_j6(self, task: Task) -> Cost:
+        keys = self._inputs.draw_keys(task.batch)
         if task.variant.startswith("max"):
             # (comparisons want values whose differences fit)
             row = {"x": PrivateInput(keys.reshape(1, -1) >> 2)}
-            result = self._run("operation", {"operation": "max"}, row)
+            result = self._run_program("operation", {"operation": "max"}, row)
             right = int(result.outputs["result"].reshape(-1)[0]) == int((keys >> 2).max())
-            return _cost(result, keys.size, 1, right, {})
-        result = self._run("sort", {}, {"keys": PrivateInput(keys)})
+            return _build_cost(result, keys.size, 1, right, {})
+        result = self._run_program("sort", {}, {"keys": PrivateInput(keys)})
         right = bool(np.array_equal(result.outputs["keys"], np.sort(keys)))
-        return _cost(result, keys.size, 2 * keys.size, right, {})
+        return _build_cost(result, keys.size, 2 * keys.size, right, {})
 
-    def _j7(self, task: Task) -> Cost:
+    def _measure_j7(self, task: Task) -> Cost:
         steps = self._effort.steps or TIMED_STEPS
         x, y = self._networks.training_rows(task.batch * steps)
         one = (x[: task.batch].size, 1)
-        return self._training(task, self._networks.trained(), x, y, steps, one)
+        return self._measure_training(task, self._networks.build_trained(), x, y, steps, one)
 
-    def _training(
+    def _measure_training(
         self, task: Task, model: Any, x: Any, y: Any, taken: int, size: tuple[int, int]
     ) -> Cost:
         """So many steps of a private training, after a first one that builds the graph.
@@ -165,15 +169,15 @@ class SecretSharing:
         from tfe_bench.models.trainable import trainable
 
         private = trainable(model)
-        private.compile(networks.optimizer(), networks.loss(task.job == "J5"))
+        private.compile(networks.build_optimizer(), networks.build_loss(task.job == "J5"))
         used = slice(task.batch * (taken + 1))
         history = private.fit(
             self._cluster, x[used], y[used], task.batch, 2, 0, steps=taken + 1, seed=1
         )
-        return _cost(history.result, size[0], 0, None, {}, steps=size[1])
+        return _build_cost(history.result, size[0], 0, None, {}, steps=size[1])
 
 
-def _cost(
+def _build_cost(
     result: JobResult,
     up: int,
     down: int,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from tfe_bench.benchmarks.technologies.compare.cells import TECHNOLOGIES, unsupported
+from tfe_bench.benchmarks.technologies.compare.cells import TECHNOLOGIES, unsupported_cell
 from tfe_bench.benchmarks.technologies.compare.tasks import JOBS, Task
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import ConfigError
@@ -15,14 +15,14 @@ from tfe_bench.errors import ConfigError
 class Technology(Protocol):
     """What measures tasks."""
 
-    def measure(self, task: Task) -> Measurement: ...
+    def measure_task(self, task: Task) -> Measurement: ...
 
 
 # Makes a technology when its first task comes.
 Maker = Callable[[], Technology]
 
 
-def measured(
+def measure_tasks(
     makers: Mapping[str, Maker], tasks: Sequence[Task], progress: Callable[[float, str], None]
 ) -> Iterator[Measurement]:
     """Measures every task by every technology, task by task.
@@ -44,15 +44,15 @@ def measured(
                 made[name] = error
         technology = made[name]
         if isinstance(technology, ConfigError):
-            yield unsupported(name, task, f"not measured. {technology}")
+            yield unsupported_cell(name, task, f"not measured. {technology}")
             continue
-        found = technology.measure(task)
+        found = technology.measure_task(task)
         if name == "plaintext":
             plain = found
-        yield beside(found, plain)
+        yield add_slowdown(found, plain)
 
 
-def beside(cell: Measurement, plain: Measurement | None) -> Measurement:
+def add_slowdown(cell: Measurement, plain: Measurement | None) -> Measurement:
     """The cell with its slowdown against plaintext."""
     times = [None if m is None else time_of(m) for m in (cell, plain)]
     if times[0] is None or not times[1]:
@@ -64,7 +64,7 @@ def beside(cell: Measurement, plain: Measurement | None) -> Measurement:
     return replace(cell, figures=figures, modeled=modeled)
 
 
-def compared(measurements: Sequence[Measurement]) -> list[Measurement]:
+def select_cells(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Those of this table, the newest of each cell, in the table's order."""
     newest: dict[tuple[str, str, str], Measurement] = {}
     for m in sorted(measurements, key=lambda m: m.time):
@@ -91,10 +91,10 @@ def variant_of(m: Measurement) -> str:
 
 def time_of(m: Measurement, network: str = "local") -> float | None:
     """Seconds of a cell: measured here, or modeled for a network; None if there are none."""
-    return figure(m, "latency_seconds" if network == "local" else f"{network}_seconds")
+    return read_figure(m, "latency_seconds" if network == "local" else f"{network}_seconds")
 
 
-def figure(m: Measurement, name: str) -> float | None:
+def read_figure(m: Measurement, name: str) -> float | None:
     """A number of a record that others may have written."""
     value: Any = m.figures.get(name)
     known = isinstance(value, int | float) and not isinstance(value, bool)

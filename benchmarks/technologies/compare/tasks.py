@@ -84,7 +84,7 @@ def with_repeat(effort: Effort, repeat: int | None) -> Effort:
     return effort if repeat is None else replace(effort, repeat=repeat)
 
 
-def tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
+def list_tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
     """All rows, or those of some jobs.
 
     Raises:
@@ -120,22 +120,22 @@ class Inputs:
     def __init__(self, folder: Path | None = None, seed: int = SEED) -> None:
         self.folder, self._seed = folder, seed
 
-    def vectors(self, batch: int) -> Array:
+    def draw_vectors(self, batch: int) -> Array:
         """int64 [batch, 784]: 8-bit values, as of pictures."""
-        return self._rng(1).integers(0, 256, (batch, LENGTH))
+        return self._create_generator(1).integers(0, 256, (batch, LENGTH))
 
-    def weights(self, outputs: int) -> Array:
+    def draw_weights(self, outputs: int) -> Array:
         """int64 [784, outputs]: 8-bit weights with a sign."""
-        return self._rng(2).integers(-127, 128, (LENGTH, outputs))
+        return self._create_generator(2).integers(-127, 128, (LENGTH, outputs))
 
-    def reals(self, n: int) -> Array:
+    def draw_reals(self, n: int) -> Array:
         """float64 [n] from -4 to 4."""
-        return self._rng(3).uniform(-4, 4, n)
+        return self._create_generator(3).uniform(-4, 4, n)
 
-    def keys(self, n: int) -> Array:
+    def draw_keys(self, n: int) -> Array:
         """int64 [n], the whole range."""
         info = np.iinfo(np.int64)
-        return self._rng(4).integers(info.min, info.max, n, endpoint=True)
+        return self._create_generator(4).integers(info.min, info.max, n, endpoint=True)
 
     @cached_property
     def pictures(self) -> Any:
@@ -148,5 +148,5 @@ class Inputs:
 
         return mnist.load(self.folder)
 
-    def _rng(self, stream: int) -> np.random.Generator:
+    def _create_generator(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, stream])

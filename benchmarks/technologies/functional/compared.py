@@ -10,7 +10,12 @@ import numpy as np
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.functional import curve, modular, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Table
-from tfe_bench.benchmarks.technologies.functional.measuring import Cell, inputs, median, timed
+from tfe_bench.benchmarks.technologies.functional.measuring import (
+    Cell,
+    draw_inputs,
+    median_or_zero,
+    time_call,
+)
 from tfe_bench.benchmarks.technologies.functional.published import speed_up
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import SecurityError
@@ -20,34 +25,37 @@ _MOST_WALKED: Final = 1 << 18
 _LEAST_SECURITY: Final = 128
 
 
-def logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
+def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
     """Three ways to the same logarithms: one table for all, one for each output, and walking."""
-    messages, weights = inputs(replace(cell, batch=1), 1)
-    authority = scheme.setup(cell.scheme, cell.length)
+    messages, weights = draw_inputs(replace(cell, batch=1), 1)
+    authority = scheme.generate_master(cell.scheme, cell.length)
     encryptor = scheme.Encryptor(authority.public, cell.input_bits)
-    sent, keys = encryptor.encrypt(messages), authority.derive(weights)
-    points = scheme.evaluate(curve.decode(sent.elements[0]), keys)
+    sent, keys = encryptor.encrypt_messages(messages), authority.derive_keys(weights)
+    points = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)
     due = (messages @ weights.T)[0]
-    one = [timed(lambda: table.find(points, cell.bound, cell.threads)) for _ in range(repeat)]
+    one = [
+        time_call(lambda: table.find_logarithms(points, cell.bound, cell.threads))
+        for _ in range(repeat)
+    ]
     # The best size for a single output has as many baby as giant steps.
     own_log2 = max(curve.LEAST_LOG2, (cell.result_bits - 1) // 2)
     each: list[float] = []
     own = np.zeros(len(due), np.int64)
     for i in range(len(due)):
         alone = points[i : i + 1]
-        seconds, found = timed(lambda p=alone: Table(own_log2).find(p, cell.bound))  # type: ignore[misc]
+        seconds, found = time_call(lambda p=alone: Table(own_log2).find_logarithms(p, cell.bound))  # type: ignore[misc]
         each.append(seconds)
         own[i] = found[0]
     walked = np.argsort(np.abs(due))[:1]
     walkable = min(int(np.abs(due[walked]).max()), _MOST_WALKED)
     step = _seconds_of_a_step(walkable)
     walk = float(np.abs(due).mean()) * step
-    shared = median([seconds for seconds, _ in one]) / len(due)
+    shared = median_or_zero([seconds for seconds, _ in one]) / len(due)
     figures: dict[str, Any] = {
         "one_table_seconds": shared,
-        "table_per_output_seconds": median(each),
+        "table_per_output_seconds": median_or_zero(each),
         "walk_seconds": walk,
-        "speed_up_over_table_per_output": median(each) / shared,
+        "speed_up_over_table_per_output": median_or_zero(each) / shared,
         "speed_up_over_walk": walk / shared,
         "published_speed_up": speed_up(),
         "walk_step_seconds": step,
@@ -68,12 +76,12 @@ def logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
 def _seconds_of_a_step(steps: int) -> float:
     """Of a walk to a known logarithm, which it must find."""
     steps = max(steps, 1 << 12)
-    authority = scheme.setup("selective", 1)
+    authority = scheme.generate_master("selective", 1)
     encryptor = scheme.Encryptor(authority.public, 20)
-    keys = authority.derive(np.array([[1]]))
-    sent = encryptor.encrypt(np.array([[steps]]))
-    point = scheme.evaluate(curve.decode(sent.elements[0]), keys)[0]
-    seconds, found = timed(lambda: curve.walk(point, steps))
+    keys = authority.derive_keys(np.array([[1]]))
+    sent = encryptor.encrypt_messages(np.array([[steps]]))
+    point = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)[0]
+    seconds, found = time_call(lambda: curve.walk_logarithm(point, steps))
     assert found == steps
     return seconds / steps
 
@@ -86,7 +94,7 @@ def check_modulus(bits: int, insecure: bool) -> None:
         SecurityError: naming its bits.
     """
     if bits not in modular.SIZES:
-        modular.prime(bits)  # says which there are
+        modular.find_prime(bits)  # says which there are
     security = modular.SIZES[bits]
     if security < _LEAST_SECURITY and not insecure:
         raise SecurityError(
@@ -95,7 +103,7 @@ def check_modulus(bits: int, insecure: bool) -> None:
         )
 
 
-def modulus(bits: int, length: int, outputs: int, log2: int) -> Measurement:
+def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurement:
     """The same inner products of 8 bits in the integers modulo a prime, and on the curve.
 
     Args:
@@ -108,26 +116,26 @@ def modulus(bits: int, length: int, outputs: int, log2: int) -> Measurement:
     bound = length * 255 * 127
     due = messages @ weights.T
     group = modular.Group(bits)
-    setup, keys = timed(lambda: group.setup(length))
-    encrypt, sent = timed(lambda: group.encrypt(keys, messages[0]))
-    derive, derived = timed(lambda: group.derive(keys, weights))
-    evaluate, points = timed(lambda: group.evaluate(sent, derived, weights))
-    build, table = timed(lambda: modular.Table(group, log2))
-    search, found = timed(lambda: table.find(points, bound))
-    authority = scheme.setup("selective", length)
+    setup, keys = time_call(lambda: group.setup_keys(length))
+    encrypt, sent = time_call(lambda: group.encrypt_message(keys, messages[0]))
+    derive, derived = time_call(lambda: group.derive_keys(keys, weights))
+    evaluate, points = time_call(lambda: group.evaluate_keys(sent, derived, weights))
+    build, table = time_call(lambda: modular.Table(group, log2))
+    search, found = time_call(lambda: table.find_logarithms(points, bound))
+    authority = scheme.generate_master("selective", length)
     encryptor = scheme.Encryptor(authority.public, 8)
-    own_keys = authority.derive(weights)
-    own_encrypt, own_sent = timed(lambda: encryptor.encrypt(messages))
+    own_keys = authority.derive_keys(weights)
+    own_encrypt, own_sent = time_call(lambda: encryptor.encrypt_messages(messages))
     own_table = Table(log2)
     runs = [
-        timed(
-            lambda: own_table.find(
-                scheme.evaluate(curve.decode(own_sent.elements[0]), own_keys), bound
+        time_call(
+            lambda: own_table.find_logarithms(
+                scheme.evaluate_keys(curve.decode_elements(own_sent.elements[0]), own_keys), bound
             )
         )
         for _ in range(3)
     ]
-    own, results = median([seconds for seconds, _ in runs]), runs[0][1]
+    own, results = median_or_zero([seconds for seconds, _ in runs]), runs[0][1]
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "encrypt_seconds": encrypt,

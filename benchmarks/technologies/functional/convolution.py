@@ -23,7 +23,7 @@ FILTERS: Final = 6
 Reals = npt.NDArray[np.float64]
 
 
-def _pairs() -> tuple[Numbers, Numbers, Numbers]:
+def _list_pairs() -> tuple[Numbers, Numbers, Numbers]:
     """Output position, pixel and tap of every product; around the picture are zeros."""
     i, j, a, b = np.indices((SIDE, SIDE, KERNEL, KERNEL)).reshape(4, -1)
     y, x = i + a - KERNEL // 2, j + b - KERNEL // 2
@@ -33,10 +33,10 @@ def _pairs() -> tuple[Numbers, Numbers, Numbers]:
     return position, pixel, tap
 
 
-_POSITION, _PIXEL, _TAP = _pairs()
+_POSITION, _PIXEL, _TAP = _list_pairs()
 
 
-def _grouped(group: Numbers, groups: int, values: Numbers) -> Rows:
+def _group_rows(group: Numbers, groups: int, values: Numbers) -> Rows:
     """Rows (group, filter) of the pairs, given values [pairs, filters]."""
     order = np.argsort(group, kind="stable")
     counts = np.repeat(np.bincount(group, minlength=groups), FILTERS)
@@ -54,7 +54,7 @@ def forward_rows(weights: Numbers) -> Rows:
     Args:
         weights: int64 [5, 5, filters].
     """
-    return _grouped(_POSITION, PIXELS, weights.reshape(TAPS, FILTERS)[_TAP])
+    return _group_rows(_POSITION, PIXELS, weights.reshape(TAPS, FILTERS)[_TAP])
 
 
 def gradient_rows(delta: Numbers) -> Rows:
@@ -63,10 +63,10 @@ def gradient_rows(delta: Numbers) -> Rows:
     Args:
         delta: int64 [28, 28, filters], the gradient of the outputs.
     """
-    return _grouped(_TAP, TAPS, delta.reshape(PIXELS, FILTERS)[_POSITION])
+    return _group_rows(_TAP, TAPS, delta.reshape(PIXELS, FILTERS)[_POSITION])
 
 
-def quantize(values: npt.NDArray[np.floating], bits: int = 8) -> tuple[Numbers, float]:
+def quantize_values(values: npt.NDArray[np.floating], bits: int = 8) -> tuple[Numbers, float]:
     """Whole numbers below 2^(bits - 1) in size, and what one of them stands for."""
     most = (1 << (bits - 1)) - 1
     scale = float(np.abs(values).max(initial=0.0)) / most or 1.0

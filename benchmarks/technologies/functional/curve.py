@@ -95,17 +95,17 @@ def open_library(path: Path) -> Any:
 
 
 @functools.cache
-def _library() -> Any:
+def _load_library() -> Any:
     return open_library(library_path())
 
 
 @functools.cache
-def _words(kind: str) -> int:
+def _count_words(kind: str) -> int:
     """64-bit words of a "comb", "affine" or "point"."""
-    return int(getattr(_library(), f"tfe_curve_{kind}_bytes")()) // 8
+    return int(getattr(_load_library(), f"tfe_curve_{kind}_bytes")()) // 8
 
 
-def _given(what: str, array: Any, kind: type, *shape: int | None) -> Any:
+def _address_of(what: str, array: Any, kind: type, *shape: int | None) -> Any:
     """An array's address, if it is one of this type and shape (None: any extent)."""
     fits = (
         isinstance(array, np.ndarray)
@@ -159,10 +159,10 @@ class Rows:
     columns: int
 
     def __post_init__(self) -> None:
-        _given("start", self.start, np.int64, None)
+        _address_of("start", self.start, np.int64, None)
         entries = len(self.index) if isinstance(self.index, np.ndarray) else 0
-        _given("index", self.index, np.int32, entries)
-        _given("value", self.value, np.int64, entries)
+        _address_of("index", self.index, np.int32, entries)
+        _address_of("value", self.value, np.int64, entries)
         if not (
             len(self.start) > 0
             and self.start[0] == 0
@@ -182,14 +182,14 @@ class Rows:
         return f"Rows({len(self)} x {self.columns}, {len(self.index)} entries)"
 
     @classmethod
-    def of(cls, dense: Numbers) -> Rows:
+    def from_dense(cls, dense: Numbers) -> Rows:
         """Of a matrix int64 [rows, columns]; what is zero takes no time."""
-        _given("a matrix", dense, np.int64, None, None)
+        _address_of("a matrix", dense, np.int64, None, None)
         row, column = np.nonzero(dense)
         start = np.searchsorted(row, np.arange(len(dense) + 1)).astype(np.int64)
         return cls(start, column.astype(np.int32), dense[row, column], dense.shape[1])
 
-    def dense(self) -> Numbers:
+    def to_dense(self) -> Numbers:
         """The matrix, int64 [rows, columns]."""
         out = np.zeros((len(self), self.columns), np.int64)
         np.add.at(
@@ -197,7 +197,7 @@ class Rows:
         )
         return out
 
-    def arguments(self) -> tuple[Any, Any, Any]:
+    def to_addresses(self) -> tuple[Any, Any, Any]:
         """Addresses for the library."""
         return self.start.ctypes.data, self.index.ctypes.data, self.value.ctypes.data
 
@@ -205,57 +205,59 @@ class Rows:
 def random_scalars(count: int) -> Bytes:
     """Secret numbers modulo ORDER from the operating system: uint8 [count, 32]."""
     wide = np.frombuffer(secrets.token_bytes(64 * count), np.uint8).reshape(count, 64)
-    return reduce(wide)
+    return reduce_scalars(wide)
 
 
-def reduce(wide: Bytes) -> Bytes:
+def reduce_scalars(wide: Bytes) -> Bytes:
     """uint8 [n, 64], little endian, modulo ORDER: uint8 [n, 32]."""
-    address = _given("wide", wide, np.uint8, None, 64)
+    address = _address_of("wide", wide, np.uint8, None, 64)
     out = np.empty((len(wide), ELEMENT), np.uint8)
-    _library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
+    _load_library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
     return out
 
 
-def muladd(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
+def multiply_add(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
     """a b + c modulo ORDER, element by element: uint8 [n, 32]."""
     n = len(a)
     given = [
-        _given(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
+        _address_of(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
     ]
     out = np.empty_like(a)
-    _library().tfe_curve_muladd(*given, n, out.ctypes.data)
+    _load_library().tfe_curve_muladd(*given, n, out.ctypes.data)
     return out
 
 
 def are_reduced(scalars: Bytes) -> bool:
     """Whether all of uint8 [n, 32] are below ORDER."""
-    address = _given("scalars", scalars, np.uint8, None, ELEMENT)
-    return bool(_library().tfe_curve_reduced(address, len(scalars)))
+    address = _address_of("scalars", scalars, np.uint8, None, ELEMENT)
+    return bool(_load_library().tfe_curve_reduced(address, len(scalars)))
 
 
 def inner_products(secret: Bytes, rows: Rows) -> Bytes:
     """The inner product of secret numbers with each row, modulo ORDER: uint8 [rows, 32]."""
-    address = _given("secret", secret, np.uint8, rows.columns, ELEMENT)
+    address = _address_of("secret", secret, np.uint8, rows.columns, ELEMENT)
     if not are_reduced(secret):
         raise UsageError(f"Secret numbers are below {ORDER}. Received: a larger one.")
     out = np.empty((len(rows), ELEMENT), np.uint8)
-    _library().tfe_curve_inner_products(address, *rows.arguments(), len(rows), out.ctypes.data)
+    _load_library().tfe_curve_inner_products(
+        address, *rows.to_addresses(), len(rows), out.ctypes.data
+    )
     return out
 
 
 def multiply_base(scalars: Bytes) -> Bytes:
     """Encodings of secret multiples of the base point: uint8 [n, 32]."""
-    address = _given("scalars", scalars, np.uint8, None, ELEMENT)
+    address = _address_of("scalars", scalars, np.uint8, None, ELEMENT)
     out = np.empty_like(scalars)
-    _library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
+    _load_library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
     return out
 
 
-def edwards(scalar: Bytes) -> bytes:
+def encode_edwards(scalar: Bytes) -> bytes:
     """A multiple of the base point as RFC 8032 encodes it."""
-    address = _given("scalar", scalar, np.uint8, ELEMENT)
+    address = _address_of("scalar", scalar, np.uint8, ELEMENT)
     out = np.empty(ELEMENT, np.uint8)
-    _library().tfe_curve_edwards(address, out.ctypes.data)
+    _load_library().tfe_curve_edwards(address, out.ctypes.data)
     return out.tobytes()
 
 
@@ -267,20 +269,20 @@ def _refuse_malformed(what: str, at: int) -> None:
         )
 
 
-def combs(encoded: Bytes, what: str = "A public key", threads: int = 1) -> Words:
+def build_combs(encoded: Bytes, what: str = "A public key", threads: int = 1) -> Words:
     """Tables to multiply elements by secret numbers: uint64 [n, words], 8,192 bytes each.
 
     Raises:
         DataError: naming what holds bytes that encode no element.
     """
-    return _checked("combs", encoded, _words("comb"), what, threads)
+    return _check_elements("combs", encoded, _count_words("comb"), what, threads)
 
 
-def _checked(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
+def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
     """What a function of the library makes of each element, which it checks."""
-    _given("encoded", encoded, np.uint8, None, ELEMENT)
+    _address_of("encoded", encoded, np.uint8, None, ELEMENT)
     out = np.empty((len(encoded), words), np.uint64)
-    function, wrong = getattr(_library(), f"tfe_curve_{name}"), list[int]()
+    function, wrong = getattr(_load_library(), f"tfe_curve_{name}"), list[int]()
 
     def part(begin: int, end: int) -> None:
         given, made = encoded[begin:end], out[begin:end]
@@ -293,7 +295,9 @@ def _checked(name: str, encoded: Bytes, words: int, what: str, threads: int) -> 
     return out
 
 
-def encrypt(table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: int = 1) -> Bytes:
+def encrypt_messages(
+    table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: int = 1
+) -> Bytes:
     """Encodings of 2 half_scalars[b] points[i] + m[b, i] base: uint8 [batch, n, 32].
 
     Args:
@@ -304,16 +308,16 @@ def encrypt(table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: i
     """
     n, batch = len(table), len(half_scalars)
     check_range("bits", bits, 1, MOST_INPUT_BITS)
-    combs_at = _given("table", table, np.uint64, None, _words("comb"))
-    scalars_at = _given("half_scalars", half_scalars, np.uint8, None, ELEMENT)
-    m_at = _given("m", m, np.int64, batch, n)
+    combs_at = _address_of("table", table, np.uint64, None, _count_words("comb"))
+    scalars_at = _address_of("half_scalars", half_scalars, np.uint8, None, ELEMENT)
+    m_at = _address_of("m", m, np.int64, batch, n)
     if m.size and max(int(m.max()), -int(m.min())) >> bits:
         raise RangeError(f"Inputs are below 2^{bits} in size. Received: a larger one.")
     out = np.empty((batch, n, ELEMENT), np.uint8)
     windows = bits // 4 + 1
 
     def part(begin: int, end: int) -> None:
-        _library().tfe_curve_encrypt(
+        _load_library().tfe_curve_encrypt(
             combs_at, begin, end, n, scalars_at, m_at, windows, batch, out.ctypes.data
         )
 
@@ -321,17 +325,17 @@ def encrypt(table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: i
     return out
 
 
-def decode(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Words:
+def decode_elements(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Words:
     """Checks and unpacks elements: uint64 [n, words], 128 bytes each.
 
     Raises:
         DataError: naming what holds bytes that encode no element.
     """
     several = threads if len(encoded) >= _SHARED else 1
-    return _checked("decode", encoded, _words("affine"), what, several)
+    return _check_elements("decode", encoded, _count_words("affine"), what, several)
 
 
-def evaluate(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
+def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
     """Sums of a row's values times points, less keys times the first points: uint64 [rows, words].
 
     Args:
@@ -340,15 +344,17 @@ def evaluate(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
         rows: over the columns.
     """
     heads = keys.shape[0] if isinstance(keys, np.ndarray) and keys.ndim == 3 else 0
-    points_at = _given("points", points, np.uint64, heads + rows.columns, _words("affine"))
-    keys_at = _given("keys", keys, np.uint8, heads, len(rows), ELEMENT)
+    points_at = _address_of(
+        "points", points, np.uint64, heads + rows.columns, _count_words("affine")
+    )
+    keys_at = _address_of("keys", keys, np.uint8, heads, len(rows), ELEMENT)
     if not are_reduced(keys.reshape(-1, ELEMENT)):
         raise DataError("Numbers of a key are below the group's order. Received: a larger one.")
-    out = np.empty((len(rows), _words("point")), np.uint64)
+    out = np.empty((len(rows), _count_words("point")), np.uint64)
 
     def part(begin: int, end: int) -> None:
-        _library().tfe_curve_evaluate(
-            *(points_at, heads, rows.columns, *rows.arguments()),
+        _load_library().tfe_curve_evaluate(
+            *(points_at, heads, rows.columns, *rows.to_addresses()),
             *(keys_at, len(rows), begin, end, out.ctypes.data),
         )
 
@@ -356,23 +362,26 @@ def evaluate(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
     return out
 
 
-def encode(points: Words) -> Bytes:
+def encode_elements(points: Words) -> Bytes:
     """Encodings of what `evaluate` gave: uint8 [n, 32]."""
-    address = _given("points", points, np.uint64, None, _words("point"))
+    address = _address_of("points", points, np.uint64, None, _count_words("point"))
     out = np.empty((len(points), ELEMENT), np.uint8)
-    _library().tfe_curve_encode(address, len(points), out.ctypes.data)
+    _load_library().tfe_curve_encode(address, len(points), out.ctypes.data)
     return out
 
 
-def walk(point: Words, bound: int) -> int:
+def walk_logarithm(point: Words, bound: int) -> int:
     """The logarithm of one point, uint64 [words], by walking: what a table is compared with.
 
     Raises:
         RangeError: there is none within the bound.
     """
     check_range("The bound of a walk", bound, 0, 1 << 32)
-    address, out = _given("point", point, np.uint64, _words("point")), np.zeros(1, np.int64)
-    if not _library().tfe_curve_walk(address, bound, out.ctypes.data):
+    address, out = (
+        _address_of("point", point, np.uint64, _count_words("point")),
+        np.zeros(1, np.int64),
+    )
+    if not _load_library().tfe_curve_walk(address, bound, out.ctypes.data):
         raise RangeError(f"A walk from {-bound:,} to {bound:,} has not found the result.")
     return int(out[0])
 
@@ -396,15 +405,15 @@ class Table:
             raise UsageError(
                 f"A table of 2^{log2} steps takes {need:,} bytes. Received: {free:,} that are free."
             )
-        self._places = np.zeros(int(_library().tfe_curve_places(log2)), np.uint64)
-        _library().tfe_curve_fill_table(self._places.ctypes.data, log2)
+        self._places = np.zeros(int(_load_library().tfe_curve_places(log2)), np.uint64)
+        _load_library().tfe_curve_fill_table(self._places.ctypes.data, log2)
 
     @property
     def nbytes(self) -> int:
         """Its size in memory."""
         return int(self._places.nbytes)
 
-    def check(self, bound: int) -> None:
+    def check_bound(self, bound: int) -> None:
         """Refuses a bound that is none, or that would take a search of hours.
 
         Raises:
@@ -418,7 +427,7 @@ class Table:
                 f"{bound:,}. Take a larger table."
             )
 
-    def find(self, points: Words, bound: int, threads: int = 1) -> Numbers:
+    def find_logarithms(self, points: Words, bound: int, threads: int = 1) -> Numbers:
         """The logarithms of points, each from -bound to bound: int64 [n].
 
         What is found has been multiplied out and compared with the point: no value is wrong.
@@ -427,12 +436,12 @@ class Table:
             RangeError: of some point there is none within the bound, which the text names.
             UsageError: the bound is none, or too far for this table.
         """
-        self.check(bound)
-        points_at = _given("points", points, np.uint64, None, _words("point"))
+        self.check_bound(bound)
+        points_at = _address_of("points", points, np.uint64, None, _count_words("point"))
         out, found = np.zeros(len(points), np.int64), np.zeros(len(points), np.uint8)
 
         def part(begin: int, end: int) -> None:
-            _library().tfe_curve_find(
+            _load_library().tfe_curve_find(
                 *(self._places.ctypes.data, self.log2, points_at + begin * points.strides[0]),
                 *(end - begin, bound, out[begin:].ctypes.data, found[begin:].ctypes.data),
             )

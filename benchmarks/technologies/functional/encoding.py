@@ -21,7 +21,7 @@ from tfe_bench.benchmarks.technologies.functional.curve import (
     Bytes,
     Rows,
     are_reduced,
-    decode,
+    decode_elements,
 )
 from tfe_bench.benchmarks.technologies.functional.scheme import (
     FINGERPRINT,
@@ -43,13 +43,13 @@ _ENTRIES: Final = struct.Struct(">I")
 _ENTRY: Final = np.dtype([("column", ">u4"), ("value", ">i4")])
 
 
-def _head(kind: str, scheme: str, length: int, count: int, fingerprint: bytes) -> bytes:
+def _encode_header(kind: str, scheme: str, length: int, count: int, fingerprint: bytes) -> bytes:
     return _HEAD.pack(
         _MAGIC, _KINDS.index(kind), SCHEMES.index(scheme), 0, length, count, fingerprint
     )
 
 
-def _opened(kind: str, data: bytes) -> tuple[str, int, int, bytes, memoryview]:
+def _split_header(kind: str, data: bytes) -> tuple[str, int, int, bytes, memoryview]:
     """Scheme, length, count, fingerprint and body."""
     if len(data) < _HEAD.size:
         raise DataError(f"A {kind} is {_HEAD.size} bytes or more. Received: {len(data)}.")
@@ -63,7 +63,7 @@ def _opened(kind: str, data: bytes) -> tuple[str, int, int, bytes, memoryview]:
     return SCHEMES[scheme], length, count, fingerprint, memoryview(data)[_HEAD.size :]
 
 
-def _sized(kind: str, body: memoryview, size: int) -> Bytes:
+def _check_size(kind: str, body: memoryview, size: int) -> Bytes:
     if len(body) != size:
         raise DataError(
             f"The body of this {kind} has {size} bytes by its head. Received: {len(body)}. It is "
@@ -72,14 +72,17 @@ def _sized(kind: str, body: memoryview, size: int) -> Bytes:
     return np.frombuffer(body, np.uint8).copy()
 
 
-def _counted(kind: str, count: int, each: int) -> None:
+def _check_count(kind: str, count: int, each: int) -> None:
     if not 1 <= count * each <= MOST_ELEMENTS:
         raise DataError(f"{kind} hold 1 to {MOST_ELEMENTS} elements. Received: {count} x {each}.")
 
 
 def public_key_to_bytes(key: PublicKey) -> bytes:
     """A public key of length l takes 48 + 32 l bytes, and 32 more if it is adaptive."""
-    return _head("public key", key.scheme, key.length, 0, key.fingerprint) + key.points.tobytes()
+    return (
+        _encode_header("public key", key.scheme, key.length, 0, key.fingerprint)
+        + key.points.tobytes()
+    )
 
 
 def public_key_from_bytes(data: bytes) -> PublicKey:
@@ -89,12 +92,12 @@ def public_key_from_bytes(data: bytes) -> PublicKey:
         DataError: other bytes, or an element that is none.
         SecurityError: its fingerprint is another key's.
     """
-    scheme, length, count, fingerprint, body = _opened("public key", data)
+    scheme, length, count, fingerprint, body = _split_header("public key", data)
     if count:
         raise DataError(f"The count in a public key is 0. Received: {count}.")
-    points = _sized("public key", body, (HEADS[scheme] - 1 + length) * ELEMENT)
+    points = _check_size("public key", body, (HEADS[scheme] - 1 + length) * ELEMENT)
     key = PublicKey(scheme, points.reshape(-1, ELEMENT))
-    decode(key.points, "The public key")
+    decode_elements(key.points, "The public key")
     if key.fingerprint != fingerprint:
         raise SecurityError(
             "The public key's fingerprint is not that of its elements. Received: "
@@ -105,7 +108,7 @@ def public_key_from_bytes(data: bytes) -> PublicKey:
 
 def ciphertexts_to_bytes(given: Ciphertexts) -> bytes:
     """A ciphertext of length l takes 32 (l + 1) bytes, adaptive 32 (l + 2); 48 more for all."""
-    head = _head("ciphertexts", given.scheme, given.length, len(given), given.fingerprint)
+    head = _encode_header("ciphertexts", given.scheme, given.length, len(given), given.fingerprint)
     return head + given.elements.tobytes()
 
 
@@ -115,17 +118,17 @@ def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
     Raises:
         DataError: other bytes.
     """
-    scheme, length, count, fingerprint, body = _opened("ciphertexts", data)
+    scheme, length, count, fingerprint, body = _split_header("ciphertexts", data)
     each = HEADS[scheme] + length
-    _counted("Ciphertexts", count, each)
-    elements = _sized("ciphertexts", body, count * each * ELEMENT)
+    _check_count("Ciphertexts", count, each)
+    elements = _check_size("ciphertexts", body, count * each * ELEMENT)
     return Ciphertexts(scheme, fingerprint, elements.reshape(count, each, ELEMENT))
 
 
 def keys_to_bytes(keys: FunctionKeys) -> bytes:
     """A key takes 32 bytes, adaptive 64, and 4 for its entries' number and 8 for each of them."""
     rows = keys.rows
-    head = _head("keys", keys.scheme, rows.columns, len(rows), keys.fingerprint)
+    head = _encode_header("keys", keys.scheme, rows.columns, len(rows), keys.fingerprint)
     entries = np.zeros(len(rows.index), _ENTRY)
     entries["column"], entries["value"] = rows.index, rows.value
     counts = np.diff(rows.start).astype(">u4")
@@ -139,16 +142,16 @@ def keys_from_bytes(data: bytes) -> FunctionKeys:
     Raises:
         DataError: other bytes, or numbers that none of a key are.
     """
-    scheme, length, count, fingerprint, body = _opened("keys", data)
+    scheme, length, count, fingerprint, body = _split_header("keys", data)
     heads = HEADS[scheme]
-    _counted("Keys", count, heads)
+    _check_count("Keys", count, heads)
     if len(body) < _ENTRIES.size:
         raise DataError("These keys are cut short before their entries' number.")
     (entries,) = _ENTRIES.unpack_from(body)
     if entries > MOST_ELEMENTS:
         raise DataError(f"Keys have up to {MOST_ELEMENTS} entries. Received: {entries}.")
     sizes = 4 * count, _ENTRY.itemsize * entries, heads * count * ELEMENT
-    rest = _sized("keys", body[_ENTRIES.size :], sum(sizes))
+    rest = _check_size("keys", body[_ENTRIES.size :], sum(sizes))
     counts, packed, numbers = np.split(rest, np.cumsum(sizes)[:-1])
     start = np.concatenate([[0], np.cumsum(counts.view(">u4").astype(np.int64))])
     found = packed.view(_ENTRY)

@@ -19,7 +19,7 @@ KG_CO2_PER_KWH: Final = 0.706
 """As the published sheet has it (the US EPA's for what is saved)."""
 
 
-def _input(default: float, about: str) -> Any:
+def _input_field(default: float, about: str) -> Any:
     """A field, and what the help says of it."""
     return field(default=default, metadata={"about": about})
 
@@ -32,14 +32,14 @@ class Inputs:
         UsageError: one is not finite, or not above 0.
     """
 
-    speed_up: float = _input(2.2, "of the application by one accelerator")
-    accelerators: float = _input(8, "in a node")
-    node_watts: float = _input(1100, "of a node without accelerators, computing")
-    node_network_watts: float = _input(46.4, "its part of the network")
-    accelerated_watts: float = _input(6500, "of a node with accelerators, computing")
-    accelerated_network_watts: float = _input(93, "its part of the network")
-    dollars_per_kwh: float = _input(0.34, "price of energy")
-    kg_co2_per_kwh: float = _input(KG_CO2_PER_KWH, "carbon dioxide")
+    speed_up: float = _input_field(2.2, "of the application by one accelerator")
+    accelerators: float = _input_field(8, "in a node")
+    node_watts: float = _input_field(1100, "of a node without accelerators, computing")
+    node_network_watts: float = _input_field(46.4, "its part of the network")
+    accelerated_watts: float = _input_field(6500, "of a node with accelerators, computing")
+    accelerated_network_watts: float = _input_field(93, "its part of the network")
+    dollars_per_kwh: float = _input_field(0.34, "price of energy")
+    kg_co2_per_kwh: float = _input_field(KG_CO2_PER_KWH, "carbon dioxide")
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -68,7 +68,7 @@ class Sheet:
     saved_tons_co2_year: float
 
 
-def sheet(given: Inputs) -> Sheet:
+def compute_sheet(given: Inputs) -> Sheet:
     """The sheet of some inputs."""
     nodes = given.speed_up * given.accelerators
     compute, network = nodes * given.node_watts, nodes * given.node_network_watts

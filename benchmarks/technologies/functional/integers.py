@@ -10,7 +10,7 @@ from tfe_bench.benchmarks.technologies.functional.curve import Numbers
 from tfe_bench.errors import RangeError, UsageError, describe_position
 
 
-def whole(what: str, values: Any, most: int) -> Numbers:
+def to_integers(what: str, values: Any, most: int) -> Numbers:
     """Numbers as int64, of any shape.
 
     Args:
@@ -27,15 +27,15 @@ def whole(what: str, values: Any, most: int) -> Numbers:
         raise UsageError(f"{what} are whole numbers. Received: an array of {array.dtype}.")
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
-            _refuse(what, ~np.isfinite(array), "NaN or infinite", "Encrypt finite numbers.")
-            _refuse(what, array != np.rint(array), "not whole", "Scale and round it first.")
+            _refuse_values(what, ~np.isfinite(array), "NaN or infinite", "Encrypt finite numbers.")
+            _refuse_values(what, array != np.rint(array), "not whole", "Scale and round it first.")
     # Compared as they come: a conversion could wrap.
     beyond = (array > most) | (array < -most)
-    _refuse(what, beyond, f"beyond {most:,} in size", "Declare more bits, or scale it.")
+    _refuse_values(what, beyond, f"beyond {most:,} in size", "Declare more bits, or scale it.")
     return np.ascontiguousarray(array, np.int64)
 
 
-def _refuse(what: str, wrong: Any, how: str, then: str) -> None:
+def _refuse_values(what: str, wrong: Any, how: str, then: str) -> None:
     if np.any(wrong):
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise RangeError(f"{what}: the value {describe_position(at)} is {how}. {then}", at)

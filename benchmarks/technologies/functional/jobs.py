@@ -14,9 +14,9 @@ from tfe_bench.benchmarks.technologies.functional.measuring import (
     SECURITY_BITS,
     Cell,
     inner_products,
-    median,
+    median_or_zero,
     peak_memory,
-    timed,
+    time_call,
 )
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.models import mnist
@@ -27,12 +27,12 @@ UNITS: Final = 128
 _RESULT_BITS: Final = 26
 
 
-def threads() -> int:
+def count_processors() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def _dense(job: str, outputs: int, batch: int, table_bits: int, repeat: int) -> Measurement:
+def _measure_dense(job: str, outputs: int, batch: int, table_bits: int, repeat: int) -> Measurement:
     rng = np.random.default_rng(1)
     messages = rng.integers(0, 256, (batch, LENGTH))
     weights = rng.integers(-127, 128, (outputs, LENGTH))
@@ -41,7 +41,7 @@ def _dense(job: str, outputs: int, batch: int, table_bits: int, repeat: int) -> 
         result_bits=_RESULT_BITS,
         batch=batch,
         outputs=outputs,
-        threads=threads(),
+        threads=count_processors(),
         table_bits=table_bits,
     )
     return inner_products(cell, (messages, weights), 8, job, repeat=repeat)
@@ -49,19 +49,19 @@ def _dense(job: str, outputs: int, batch: int, table_bits: int, repeat: int) -> 
 
 def inner_product(quick: bool = False) -> Measurement:
     """J1: one inner product of 784 values of 8 bits, encrypted under keys that exist."""
-    return _dense("J1", 1, 1, 16 if quick else 20, 2 if quick else 5)
+    return _measure_dense("J1", 1, 1, 16 if quick else 20, 2 if quick else 5)
 
 
-def dense(batch: int, quick: bool = False) -> Measurement:
+def run_dense(batch: int, quick: bool = False) -> Measurement:
     """J2: 784 -> 128, values and weights of 8 bits.
 
     Args:
         batch: messages, 1 to 1024.
     """
-    return _dense("J2", UNITS, batch, 16 if quick else 20, 1 if quick else 3)
+    return _measure_dense("J2", UNITS, batch, 16 if quick else 20, 1 if quick else 3)
 
 
-def network(
+def run_network(
     quick: bool = False, data: str | os.PathLike[str] | None = None, batch: int = lenet.BATCH
 ) -> Measurement:
     """J3: LeNet-5's forward pass on a batch of MNIST's test pictures.
@@ -79,35 +79,35 @@ def network(
     digits = mnist.load(data)
     net = lenet.Network()
     some = len(digits.train_images) // (4 if quick else 1)
-    net.train(digits.train_images[:some], digits.train_labels[:some])
-    weights, scale = net.quantized
+    net.train_epoch(digits.train_images[:some], digits.train_labels[:some])
+    weights, scale = net.quantized_layer
     images, labels = digits.test_images[:batch], digits.test_labels[:batch]
-    messages = lenet.pixels(images)
-    setup, authority = timed(lambda: scheme.setup("selective", convolution.PIXELS))
-    encryptor = scheme.Encryptor(authority.public, lenet.INPUT_BITS, threads())
-    server = lenet.Server(authority, Table(20), threads())
+    messages = lenet.flatten_pictures(images)
+    setup, authority = time_call(lambda: scheme.generate_master("selective", convolution.PIXELS))
+    encryptor = scheme.Encryptor(authority.public, lenet.INPUT_BITS, count_processors())
+    server = lenet.Server(authority, Table(20), count_processors())
 
     def once() -> tuple[lenet.Phases, int, Any, Any]:
         phases = lenet.Phases()
-        sent = encryptor.encrypt(messages, threads())
-        phases.add("encrypt")
-        results = server.forward(sent, weights, phases)
-        phases.start()
-        logits = net.finish(results, scale)
-        phases.add("clear")
+        sent = encryptor.encrypt_messages(messages, count_processors())
+        phases.add_phase("encrypt")
+        results = server.evaluate_layer(sent, weights, phases)
+        phases.start_clock()
+        logits = net.finish_logits(results, scale)
+        phases.add_phase("clear")
         return phases, sent.nbytes, results, logits
 
     runs, sent_bytes, results, logits = zip(
         *(once() for _ in range(1 if quick else 3)), strict=True
     )
     rows = convolution.forward_rows(weights)
-    found = leakage.Leakage(leakage.rank(rows), convolution.PIXELS)
+    found = leakage.Leakage(leakage.compute_rank(rows), convolution.PIXELS)
     totals = [each.encrypt + each.training for each in runs]
-    in_clear = net.logits(digits.test_images)
+    in_clear = net.compute_logits(digits.test_images)
     figures: dict[str, Any] = {
         "setup_seconds": setup,
-        "encrypt_seconds": median([each.encrypt for each in runs]) / batch,
-        "throughput_per_second": batch / median(totals),
+        "encrypt_seconds": median_or_zero([each.encrypt for each in runs]) / batch,
+        "throughput_per_second": batch / median_or_zero(totals),
         "key_bytes": len(rows) * 32,
         "bytes_up": sent_bytes[0],
         "bytes_down": 0,
@@ -124,7 +124,12 @@ def network(
         technology="functional",
         job="J3",
         parameters={
-            **{"network": "LeNet-5", "batch": batch, "scheme": "selective", "threads": threads()},
+            **{
+                "network": "LeNet-5",
+                "batch": batch,
+                "scheme": "selective",
+                "threads": count_processors(),
+            },
             **{"group": "ristretto255", "security_bits": SECURITY_BITS, "table_bits": 20},
             "phases": [each.seconds for each in runs],
         },

@@ -42,24 +42,24 @@ class Leakage:
         return f"{said}: the inputs themselves" if self.rank >= self.length else said
 
 
-def rank(rows: Rows) -> int:
+def compute_rank(rows: Rows) -> int:
     """The dimension of what keys for these rows show, of messages of `rows.columns` numbers."""
-    return int(np.linalg.matrix_rank(rows.dense().astype(np.float64)))
+    return int(np.linalg.matrix_rank(rows.to_dense().astype(np.float64)))
 
 
-def reconstruct(rows: Rows, results: Numbers) -> Reals:
+def reconstruct_messages(rows: Rows, results: Numbers) -> Reals:
     """The least-norm messages that explain results [batch, rows]: float64 [batch, columns]."""
-    matrix = rows.dense().astype(np.float64)
+    matrix = rows.to_dense().astype(np.float64)
     found = np.linalg.lstsq(matrix, results.T.astype(np.float64), rcond=None)[0]
     return np.asarray(found.T, np.float64)
 
 
-def exactly(found: Reals, messages: Numbers) -> float:
+def count_exact(found: Reals, messages: Numbers) -> float:
     """The part of the values that are right after rounding."""
     return float((np.rint(found) == messages).mean())
 
 
-def refuse(found: Leakage, allowed: bool) -> None:
+def check_leakage(found: Leakage, allowed: bool) -> None:
     """Refuses keys that show the whole message, unless that is wanted.
 
     Raises:

@@ -16,7 +16,12 @@ import numpy as np
 
 from tfe_bench.benchmarks.technologies.functional import convolution, scheme
 from tfe_bench.benchmarks.technologies.functional.convolution import Reals
-from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table, decode, in_parts
+from tfe_bench.benchmarks.technologies.functional.curve import (
+    Numbers,
+    Table,
+    decode_elements,
+    in_parts,
+)
 from tfe_bench.benchmarks.technologies.functional.scheme import Ciphertexts, MasterKey
 
 BATCH: Final = 64
@@ -24,7 +29,7 @@ INPUT_BITS: Final = 8
 Say = Callable[[str], None]
 
 
-def pixels(images: Any) -> Numbers:
+def flatten_pictures(images: Any) -> Numbers:
     """Pictures uint8 [n, 28, 28] as messages, int64 [n, 784]."""
     return np.asarray(images, np.int64).reshape(len(images), -1)
 
@@ -62,13 +67,13 @@ class Network:
         self._order = np.random.default_rng(seed)
         self._step: Any = None
 
-    def batches(self, count: int) -> Iterator[Any]:
+    def draw_batches(self, count: int) -> Iterator[Any]:
         """Indices of pictures in a random order, BATCH at a time."""
         order = self._order.permutation(count)
         for at in range(0, count - BATCH + 1, BATCH):
             yield order[at : at + BATCH]
 
-    def train(self, images: Any, labels: Any, say: Say = lambda _: None) -> float:
+    def train_epoch(self, images: Any, labels: Any, say: Say = lambda _: None) -> float:
         """One epoch in the clear; its seconds."""
         import tensorflow as tf
 
@@ -84,18 +89,18 @@ class Network:
         scaled = np.asarray(images, np.float32)[..., None] / 255
         start = time.perf_counter()
         total = len(images) // BATCH
-        for i, chosen in enumerate(self.batches(len(images))):
+        for i, chosen in enumerate(self.draw_batches(len(images))):
             self._step(tf.constant(scaled[chosen]), tf.constant(labels[chosen]))
             if i % 50 == 0:
                 say(f"training in the clear: batch {i} of {total}")
         return time.perf_counter() - start
 
     @property
-    def quantized(self) -> tuple[Numbers, float]:
+    def quantized_layer(self) -> tuple[Numbers, float]:
         """The first layer's weights as whole numbers [5, 5, filters], and their scale."""
-        return convolution.quantize(np.asarray(self.first.kernel)[:, :, 0, :])
+        return convolution.quantize_values(np.asarray(self.first.kernel)[:, :, 0, :])
 
-    def logits(self, images: Any) -> Reals:
+    def compute_logits(self, images: Any) -> Reals:
         """In the clear, in floating point."""
         scaled = np.asarray(images, np.float32)[..., None] / 255
         parts = [
@@ -104,21 +109,23 @@ class Network:
         ]
         return np.concatenate(parts).astype(np.float64)
 
-    def activations(self, results: Numbers, scale: float) -> Any:
+    def rescale_activations(self, results: Numbers, scale: float) -> Any:
         """What whole numbers [n, 4704] stand for: float32 [n, 28, 28, filters]."""
         shape = (-1, convolution.SIDE, convolution.SIDE, convolution.FILTERS)
         values = results.reshape(shape) * (scale / 255) + np.asarray(self.first.bias)
         return values.astype(np.float32)
 
-    def finish(self, results: Numbers, scale: float) -> Reals:
+    def finish_logits(self, results: Numbers, scale: float) -> Reals:
         """Logits of what the first layer gave."""
-        return np.asarray(self.rest(self.activations(results, scale)), np.float64)
+        return np.asarray(self.rest(self.rescale_activations(results, scale)), np.float64)
 
-    def backward(self, results: Numbers, scale: float, labels: Any) -> tuple[Reals, list[Any]]:
+    def compute_gradients(
+        self, results: Numbers, scale: float, labels: Any
+    ) -> tuple[Reals, list[Any]]:
         """The loss's gradient by the first layer's outputs, and by the rest's variables."""
         import tensorflow as tf
 
-        given = tf.constant(self.activations(results, scale))
+        given = tf.constant(self.rescale_activations(results, scale))
         with tf.GradientTape() as tape:
             tape.watch(given)
             loss = self._loss(labels, self.rest(given, training=True))
@@ -126,7 +133,7 @@ class Network:
         delta, rest = tape.gradient(loss, [given, variables])
         return np.asarray(delta, np.float64), list(rest)
 
-    def update(self, rest: list[Any], kernel: Reals, delta: Reals) -> None:
+    def update_weights(self, rest: list[Any], kernel: Reals, delta: Reals) -> None:
         """Takes a step of the optimizer with gradients; the bias needs no pixels."""
         gradients = [kernel[:, :, None, :].astype(np.float32), delta.sum((0, 1, 2))]
         variables = [*self.rest.trainable_variables, *self.first.trainable_variables]
@@ -139,13 +146,13 @@ class Phases:
     def __init__(self) -> None:
         names = ("encrypt", "derive", "decode", "evaluate", "logarithms", "clear")
         self.seconds: dict[str, float] = dict.fromkeys(names, 0.0)
-        self.start()
+        self.start_clock()
 
-    def start(self) -> None:
+    def start_clock(self) -> None:
         """Starts the clock."""
         self._since = time.perf_counter()
 
-    def add(self, name: str) -> None:
+    def add_phase(self, name: str) -> None:
         """Adds what has passed since the last call."""
         now = time.perf_counter()
         self.seconds[name] += now - self._since
@@ -174,21 +181,21 @@ class Server:
     def __init__(self, authority: MasterKey, table: Table, threads: int) -> None:
         self.authority, self.table, self.threads = authority, table, threads
 
-    def forward(self, given: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
+    def evaluate_layer(self, given: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
         """The first layer's outputs [batch, 4704]."""
-        phases.start()
-        keys = self.authority.derive(convolution.forward_rows(weights))
-        phases.add("derive")
-        return self._results(given, [keys] * len(given), phases)
+        phases.start_clock()
+        keys = self.authority.derive_keys(convolution.forward_rows(weights))
+        phases.add_phase("derive")
+        return self._evaluate_keys(given, [keys] * len(given), phases)
 
-    def gradient(self, given: Ciphertexts, delta: Numbers, phases: Phases) -> Numbers:
+    def evaluate_gradient(self, given: Ciphertexts, delta: Numbers, phases: Phases) -> Numbers:
         """Sums over a picture of pixels times delta [batch, 28, 28, filters]: [batch, 150]."""
-        phases.start()
-        keys = [self.authority.derive(convolution.gradient_rows(each)) for each in delta]
-        phases.add("derive")
-        return self._results(given, keys, phases)
+        phases.start_clock()
+        keys = [self.authority.derive_keys(convolution.gradient_rows(each)) for each in delta]
+        phases.add_phase("derive")
+        return self._evaluate_keys(given, keys, phases)
 
-    def _results(
+    def _evaluate_keys(
         self, given: Ciphertexts, keys: list[scheme.FunctionKeys], phases: Phases
     ) -> Numbers:
         bound = max(scheme.bound_for(INPUT_BITS, each.rows) for each in keys)
@@ -196,33 +203,33 @@ class Server:
             scheme.check_together(given, each)
         size = len(given)
         points: list[Any] = [None] * size
-        phases.start()
+        phases.start_clock()
 
         def unpack(begin: int, end: int) -> None:
             for i in range(begin, end):
-                points[i] = decode(given.elements[i])
+                points[i] = decode_elements(given.elements[i])
 
         def evaluate(begin: int, end: int) -> None:
             for i in range(begin, end):
-                points[i] = scheme.evaluate(points[i], keys[i])
+                points[i] = scheme.evaluate_keys(points[i], keys[i])
 
         in_parts(size, self.threads, unpack)
-        phases.add("decode")
+        phases.add_phase("decode")
         in_parts(size, self.threads, evaluate)
-        phases.add("evaluate")
-        found = self.table.find(np.concatenate(points), bound, self.threads)
-        phases.add("logarithms")
+        phases.add_phase("evaluate")
+        found = self.table.find_logarithms(np.concatenate(points), bound, self.threads)
+        phases.add_phase("logarithms")
         return found.reshape(size, -1)
 
 
 def in_clear(messages: Numbers, weights: Numbers) -> Numbers:
     """What `Server.forward` should give."""
-    rows = convolution.forward_rows(weights).dense()
+    rows = convolution.forward_rows(weights).to_dense()
     return (messages.astype(np.float64) @ rows.T.astype(np.float64)).astype(np.int64)
 
 
 def gradient_in_clear(messages: Numbers, delta: Numbers) -> Numbers:
     """What `Server.gradient` should give."""
     return np.stack(
-        [convolution.gradient_rows(d).dense() @ x for x, d in zip(messages, delta, strict=True)]
+        [convolution.gradient_rows(d).to_dense() @ x for x, d in zip(messages, delta, strict=True)]
     )

@@ -15,7 +15,7 @@ import numpy as np
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.functional import curve, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table
-from tfe_bench.benchmarks.technologies.functional.leakage import Leakage, rank
+from tfe_bench.benchmarks.technologies.functional.leakage import Leakage, compute_rank
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_range
 
@@ -27,7 +27,7 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def median(times: list[float]) -> float:
+def median_or_zero(times: list[float]) -> float:
     """The median, and 0 of none."""
     return statistics.median(times) if times else 0.0
 
@@ -90,7 +90,7 @@ class Cell:
         return 1 << (self.result_bits - 1)
 
 
-def inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
+def draw_inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
     """Messages, and weights whose results lie all over the range, not around 0 alone."""
     rng = np.random.default_rng(seed)
     messages = rng.integers(0, 1 << cell.input_bits, (cell.batch, cell.length))
@@ -100,7 +100,7 @@ def inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
     return messages, weights.astype(np.int64)
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+def time_call(work: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds, and what came of it."""
     start = time.perf_counter()
     made = work()
@@ -139,7 +139,7 @@ class Run:
         return self.encrypt + self.derive + self.decrypt
 
 
-def run(
+def run_once(
     authority: scheme.MasterKey,
     encryptor: scheme.Encryptor,
     table: Table,
@@ -149,32 +149,34 @@ def run(
 ) -> Run:
     """Encrypts, derives and decrypts once."""
     messages, weights = given
-    encrypt, sent = timed(lambda: encryptor.encrypt(messages, threads))
-    derive, keys = timed(lambda: authority.derive(weights))
+    encrypt, sent = time_call(lambda: encryptor.encrypt_messages(messages, threads))
+    derive, keys = time_call(lambda: authority.derive_keys(weights))
     scheme.check_together(sent, keys)
     points: list[Any] = [None] * len(sent)
 
     def unpack(begin: int, end: int) -> None:
         inside = threads if len(sent) == 1 else 1
         for i in range(begin, end):
-            points[i] = curve.decode(sent.elements[i], threads=inside)
+            points[i] = curve.decode_elements(sent.elements[i], threads=inside)
 
-    decode, _ = timed(lambda: curve.in_parts(len(sent), threads, unpack))
-    evaluate, products = timed(
-        lambda: np.concatenate([scheme.evaluate(p, keys, threads) for p in points])
+    decode, _ = time_call(lambda: curve.in_parts(len(sent), threads, unpack))
+    evaluate, products = time_call(
+        lambda: np.concatenate([scheme.evaluate_keys(p, keys, threads) for p in points])
     )
-    search, found = timed(lambda: table.find(products, bound, threads))
+    search, found = time_call(lambda: table.find_logarithms(products, bound, threads))
     results = found.reshape(len(messages), len(weights))
     return Run(encrypt, derive, decode, evaluate, search, results, sent.nbytes, keys.nbytes)
 
 
-def measure(cell: Cell, table: Table | None = None, repeat: int = 3, seed: int = 1) -> Measurement:
+def measure_cell(
+    cell: Cell, table: Table | None = None, repeat: int = 3, seed: int = 1
+) -> Measurement:
     """One cell of the sweep.
 
     Args:
         table: of cell.table_bits steps, or None to make it.
     """
-    given = inputs(cell, seed)
+    given = draw_inputs(cell, seed)
     return inner_products(cell, given, cell.input_bits, "sweep", table, repeat)
 
 
@@ -189,16 +191,18 @@ def inner_products(
     """All phases of encrypting, deriving keys and decrypting, as a measurement."""
     messages, weights = given
     due = messages @ weights.T
-    setup, authority = timed(lambda: scheme.setup(cell.scheme, cell.length))
-    prepare, encryptor = timed(lambda: scheme.Encryptor(authority.public, input_bits, cell.threads))
-    build, made = timed(lambda: table or Table(cell.table_bits))
-    once = functools.partial(run, authority, encryptor, made, given, cell.bound, cell.threads)
+    setup, authority = time_call(lambda: scheme.generate_master(cell.scheme, cell.length))
+    prepare, encryptor = time_call(
+        lambda: scheme.Encryptor(authority.public, input_bits, cell.threads)
+    )
+    build, made = time_call(lambda: table or Table(cell.table_bits))
+    once = functools.partial(run_once, authority, encryptor, made, given, cell.bound, cell.threads)
     first = once()  # warms up; its times are not kept
     runs = [once() for _ in range(repeat)]
     outputs, batch = first.results.size, len(messages)
     totals = [each.total for each in runs]
-    spent = {name: median([getattr(each, name) for each in runs]) for name in PHASES}
-    found = Leakage(rank(scheme.as_rows(weights)), cell.length)
+    spent = {name: median_or_zero([getattr(each, name) for each in runs]) for name in PHASES}
+    found = Leakage(compute_rank(scheme.as_rows(weights)), cell.length)
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "prepare_seconds": prepare,
@@ -207,8 +211,8 @@ def inner_products(
         "decode_seconds": spent["decode"] / batch,
         "evaluate_seconds": spent["evaluate"] / outputs,
         "logarithm_seconds": spent["logarithms"] / outputs,
-        "decrypt_seconds": median([each.decrypt for each in runs]) / outputs,
-        "throughput_per_second": batch / median(totals),
+        "decrypt_seconds": median_or_zero([each.decrypt for each in runs]) / outputs,
+        "throughput_per_second": batch / median_or_zero(totals),
         "key_bytes": first.key_bytes,
         "public_key_bytes": authority.public.points.nbytes,
         "bytes_up": first.sent_bytes,

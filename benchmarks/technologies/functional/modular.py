@@ -22,7 +22,7 @@ SIZES: Final = {3072: 128, 2048: 112, 1024: 80}
 """Bits of the prime, and of security (NIST SP 800-57, part 1, table 2)."""
 
 
-def gmpy2() -> Any:
+def load_gmpy2() -> Any:
     """The library.
 
     Raises:
@@ -37,7 +37,7 @@ def gmpy2() -> Any:
         ) from error
 
 
-def prime(bits: int) -> Any:
+def find_prime(bits: int) -> Any:
     """The safe prime of so many bits, from its definition by digits of e or pi.
 
     Raises:
@@ -45,7 +45,7 @@ def prime(bits: int) -> Any:
     """
     if bits not in SIZES:
         raise UsageError(f"Groups have {', '.join(map(str, SIZES))} bits. Received: {bits}.")
-    g = gmpy2()
+    g = load_gmpy2()
     with g.context(precision=bits + 64):
         # RFC 3526, section 4; RFC 7919, appendix A.1; RFC 2409, section 6.2.
         offset = {3072: 1690314, 2048: 560316, 1024: 129093}[bits]
@@ -72,24 +72,24 @@ class Group:
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
-        self.p = prime(bits)
+        self.p = find_prime(bits)
         self.order = (self.p - 1) // 2
-        self.g = gmpy2().mpz(4)
+        self.g = load_gmpy2().mpz(4)
 
     @property
     def element_bytes(self) -> int:
         """Of one element of a ciphertext."""
         return self.bits // 8
 
-    def setup(self, length: int) -> Keys:
+    def setup_keys(self, length: int) -> Keys:
         """Keys for messages of a length."""
         check_range("A vector's length", length, 1, 1 << 14)
         secret = [secrets.randbelow(int(self.order)) for _ in range(length)]
-        return Keys([gmpy2().powmod(self.g, s, self.p) for s in secret], secret)
+        return Keys([load_gmpy2().powmod(self.g, s, self.p) for s in secret], secret)
 
-    def encrypt(self, keys: Keys, message: Numbers) -> list[Any]:
+    def encrypt_message(self, keys: Keys, message: Numbers) -> list[Any]:
         """(g^r, h_i^r g^x_i)."""
-        power, p = gmpy2().powmod, self.p
+        power, p = load_gmpy2().powmod, self.p
         r = secrets.randbelow(int(self.order))
         body = [
             power(h, r, p) * power(self.g, int(x), p) % p
@@ -97,62 +97,64 @@ class Group:
         ]
         return [power(self.g, r, p), *body]
 
-    def derive(self, keys: Keys, weights: Numbers) -> list[Any]:
+    def derive_keys(self, keys: Keys, weights: Numbers) -> list[Any]:
         """<s, y> for each row of weights."""
         return [
             sum(s * int(y) for s, y in zip(keys.secret, row, strict=True)) % self.order
             for row in weights
         ]
 
-    def evaluate(self, ciphertext: list[Any], keys: list[Any], weights: Numbers) -> list[Any]:
+    def evaluate_keys(self, ciphertext: list[Any], keys: list[Any], weights: Numbers) -> list[Any]:
         """prod ct_i^y_i / ct_0^key for each key: by buckets, and one table of powers of ct_0."""
-        table = self._windows(ciphertext[0], len(keys))
-        sides = ciphertext[1:], self._inverses(ciphertext[1:])
+        table = self._build_windows(ciphertext[0], len(keys))
+        sides = ciphertext[1:], self._invert_elements(ciphertext[1:])
         return [
-            self._product(sides, row) * self._power(table, self.order - key) % self.p
+            self._multiply_powers(sides, row)
+            * self._compute_power(table, self.order - key)
+            % self.p
             for row, key in zip(weights, keys, strict=True)
         ]
 
-    def _inverses(self, elements: list[Any]) -> list[Any]:
+    def _invert_elements(self, elements: list[Any]) -> list[Any]:
         # With one inversion for all (Montgomery): on the curve, opposites cost nothing.
-        before, product = [], gmpy2().mpz(1)
+        before, product = [], load_gmpy2().mpz(1)
         for element in elements:
             before.append(product)
             product = product * element % self.p
-        inverse, out = gmpy2().invert(product, self.p), list(elements)
+        inverse, out = load_gmpy2().invert(product, self.p), list(elements)
         for i in range(len(elements) - 1, -1, -1):
             out[i] = inverse * before[i] % self.p
             inverse = inverse * elements[i] % self.p
         return out
 
-    def _product(self, sides: tuple[list[Any], list[Any]], row: Numbers) -> Any:
+    def _multiply_powers(self, sides: tuple[list[Any], list[Any]], row: Numbers) -> Any:
         p, top = self.p, int(np.abs(row).max(initial=0))
         buckets: list[Any] = [None] * (top + 1)
         for i, y in enumerate(row.tolist()):
             if y:
                 element, before = sides[y < 0][i], buckets[abs(y)]
                 buckets[abs(y)] = element if before is None else before * element % p
-        running = total = gmpy2().mpz(1)
+        running = total = load_gmpy2().mpz(1)
         for bucket in buckets[:0:-1]:
             if bucket is not None:
                 running = running * bucket % p
             total = total * running % p
         return total
 
-    def _windows(self, base: Any, keys: int) -> list[list[Any]]:
+    def _build_windows(self, base: Any, keys: int) -> list[list[Any]]:
         # The width with the fewest products for so many keys.
         width = min(range(1, 9), key=lambda w: (keys + (1 << w)) / w)
         table = []
         for _ in range(0, int(self.order).bit_length(), width):
-            powers = [gmpy2().mpz(1)]
+            powers = [load_gmpy2().mpz(1)]
             for _ in range((1 << width) - 1):
                 powers.append(powers[-1] * base % self.p)
             table.append(powers)
             base = powers[-1] * base % self.p
         return table
 
-    def _power(self, table: list[list[Any]], exponent: Any) -> Any:
-        out, rest, mask = gmpy2().mpz(1), int(exponent), len(table[0]) - 1
+    def _compute_power(self, table: list[list[Any]], exponent: Any) -> Any:
+        out, rest, mask = load_gmpy2().mpz(1), int(exponent), len(table[0]) - 1
         for powers in table:
             if digit := rest & mask:
                 out = out * powers[digit] % self.p
@@ -171,11 +173,11 @@ class Table:
         check_range("A table's size", log2, 4, 22)
         self.group, self.steps = group, 1 << log2
         keys = np.empty(self.steps, np.uint64)
-        power, mask = gmpy2().mpz(1), (1 << 64) - 1
+        power, mask = load_gmpy2().mpz(1), (1 << 64) - 1
         for j in range(self.steps):
             keys[j] = int(power & mask)
             power = power * group.g % group.p
-        self._giant = gmpy2().invert(power, group.p)
+        self._giant = load_gmpy2().invert(power, group.p)
         self._order = np.argsort(keys)
         self._keys = keys[self._order]
 
@@ -184,14 +186,14 @@ class Table:
         """Its size in memory."""
         return int(self._keys.nbytes + self._order.nbytes)
 
-    def find(self, elements: list[Any], bound: int) -> Numbers:
+    def find_logarithms(self, elements: list[Any], bound: int) -> Numbers:
         """The logarithms of elements, from -bound to bound; each is checked by a power.
 
         Raises:
             RangeError: there is none within the bound.
         """
         group = self.group
-        shift = gmpy2().powmod(group.g, bound, group.p)
+        shift = load_gmpy2().powmod(group.g, bound, group.p)
         at = [element * shift % group.p for element in elements]
         out = np.zeros(len(elements), np.int64)
         left, mask = list(range(len(elements))), (1 << 64) - 1
@@ -202,7 +204,7 @@ class Table:
             for i, key, place in zip(left, keys, places, strict=True):
                 while place < self.steps and self._keys[place] == key:
                     m = turn * self.steps + int(self._order[place]) - bound
-                    if m <= bound and gmpy2().powmod(group.g, m, group.p) == elements[i]:
+                    if m <= bound and load_gmpy2().powmod(group.g, m, group.p) == elements[i]:
                         out[i] = m
                         break
                     place += 1

@@ -23,23 +23,23 @@ _MEANS: Final = (
 _SIDE: Final = 28
 
 
-def _of(measured: Sequence[Measurement], job: str) -> list[Measurement]:
+def _select_job(measured: Sequence[Measurement], job: str) -> list[Measurement]:
     return [m for m in measured if m.technology == "functional" and m.job == job]
 
 
-def _newest(measured: Sequence[Measurement], job: str) -> Measurement | None:
-    return max(_of(measured, job), key=lambda m: m.time, default=None)
+def _select_newest(measured: Sequence[Measurement], job: str) -> Measurement | None:
+    return max(_select_job(measured, job), key=lambda m: m.time, default=None)
 
 
-def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """What draws each picture."""
     return {
-        NAMES[0]: functools.partial(_logarithms, _of(measured, "logarithms")),
-        NAMES[1]: functools.partial(_pictures, _newest(measured, "LeNet-5 training")),
+        NAMES[0]: functools.partial(_draw_logarithms, _select_job(measured, "logarithms")),
+        NAMES[1]: functools.partial(_draw_network, _select_newest(measured, "LeNet-5 training")),
     }
 
 
-def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def _draw_logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     if not found:
         return None
     size = (drawing.NARROW, 3.4) if narrow else (6.4, 3.2)
@@ -51,7 +51,7 @@ def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing
         times = [newest[b].figures[name] for b in bits]
         axes.plot(bits, times, marker=marker, color=color, label=label)
     axes.set_yscale("log")
-    drawing.set_plain_ticks(axes.yaxis, _time)
+    drawing.set_plain_ticks(axes.yaxis, _format_time)
     axes.set_xticks(bits)
     axes.grid(True)
     axes.set_xlabel("bits of a result")
@@ -60,7 +60,7 @@ def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing
     return picture
 
 
-def _pictures(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing | None:
+def _draw_network(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing | None:
     import numpy as np
 
     if found is None:
@@ -80,14 +80,14 @@ def _pictures(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing 
     return picture
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.4g} {unit}"
     return f"{seconds * 1e9:.4g} ns"
 
 
-def _shown(found: Measurement, name: str, factor: float) -> Cell:
+def _format_figure(found: Measurement, name: str, factor: float) -> Cell:
     value = found.figures.get(name)
     return NOTHING if value is None else Number(value, f"{value * factor:.4g}")
 
@@ -102,13 +102,13 @@ _FIGURES: Final = (
 )
 
 
-def _sweep(found: Sequence[Measurement]) -> Table:
+def _build_sweep(found: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
     for m in found:
         p = m.parameters
         sizes = [Number(p[n], str(p[n])) for n in ("length", "result_bits", "batch")]
         threads = Number(p["threads"], str(p["threads"]))
-        rows.append([*sizes, p["scheme"], threads, *(_shown(m, n, f) for n, f in _FIGURES)])
+        rows.append([*sizes, p["scheme"], threads, *(_format_figure(m, n, f) for n, f in _FIGURES)])
     caption = (
         "Encryption and unpacking of one message, one key, and one result: decryption is a "
         "result's part of unpacking, product and logarithm."
@@ -116,11 +116,15 @@ def _sweep(found: Sequence[Measurement]) -> Table:
     return Table(_HEAD, rows, caption)
 
 
-def _hours(found: Measurement) -> Table:
+def _build_hours(found: Measurement) -> Table:
     f = found.figures
     rows: list[list[Cell]] = [
-        ["here, encrypted (extrapolated)", _hour(f["encrypt_all_hours"]), _hour(f["epoch_hours"])],
-        ["here, in the clear", NOTHING, _hour(f["plain_epoch_hours"])],
+        [
+            "here, encrypted (extrapolated)",
+            _format_hours(f["encrypt_all_hours"]),
+            _format_hours(f["epoch_hours"]),
+        ],
+        ["here, in the clear", NOTHING, _format_hours(f["plain_epoch_hours"])],
     ]
     rows += [[f"published: {name}", e, t] for name, e, t in f["published_hours"]]
     cores = f"{found.parameters['threads']} threads"
@@ -132,19 +136,21 @@ def _hours(found: Measurement) -> Table:
     return Table(("", "encryption", "training"), rows, caption)
 
 
-def _hour(value: float) -> Number:
-    shown, unit = _time(float(f"{3600 * value:.3g}")).split()
+def _format_hours(value: float) -> Number:
+    shown, unit = _format_time(float(f"{3600 * value:.3g}")).split()
     return Number(value, shown, f" {unit}")
 
 
-def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+def build_sections(
+    measured: Sequence[Measurement], pictures: Mapping[str, Picture]
+) -> list[Section]:
     """What was measured of functional encryption."""
     parts: list[Part] = []
-    if sweep := _of(measured, "sweep"):
+    if sweep := _select_job(measured, "sweep"):
         parts += [
             "A key authority gives a server keys for weights; the server learns the inner products "
             "of encrypted vectors with those weights, in the clear, and nothing else.",
-            _sweep(sweep),
+            _build_sweep(sweep),
         ]
     if NAMES[0] in pictures:
         words = "Time for a logarithm against the bits of a result, by three means."
@@ -154,13 +160,13 @@ def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -
         f = m.figures
         parts.append(
             f"In a group {m.job} ({m.parameters['security_bits']} bits of security) encryption "
-            f"takes {_time(f['encrypt_seconds'])} and a result {_time(f['decrypt_seconds'])}: "
+            f"takes {_format_time(f['encrypt_seconds'])} and a result {_format_time(f['decrypt_seconds'])}: "
             f"{f['encrypt_ratio']:.3g} and {f['decrypt_ratio']:.3g} times as long as the same "
             "algorithms on the curve (128 bits)."
         )
-    if (lenet := _newest(measured, "LeNet-5 training")) is not None:
+    if (lenet := _select_newest(measured, "LeNet-5 training")) is not None:
         f = lenet.figures
-        parts.append(_hours(lenet))
+        parts.append(_build_hours(lenet))
         parts.append(
             f"Leakage: {f['leakage']}. From what it has decrypted, the server recovers "
             f"{f['pixels_recovered']:.1%} of the pixels exactly by least squares; from "

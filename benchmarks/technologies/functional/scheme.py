@@ -30,7 +30,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.technologies.functional import curve
 from tfe_bench.benchmarks.technologies.functional.curve import ELEMENT, Bytes, Numbers, Rows, Words
-from tfe_bench.benchmarks.technologies.functional.integers import whole
+from tfe_bench.benchmarks.technologies.functional.integers import to_integers
 from tfe_bench.errors import DataError, SecurityError, UsageError, check_one_of, check_range
 
 SCHEMES: Final = ("selective", "adaptive")
@@ -160,7 +160,7 @@ class MasterKey:
     def __repr__(self) -> str:
         return f"MasterKey({self.public.scheme}, length {self.public.length})"
 
-    def derive(self, weights: Any) -> FunctionKeys:
+    def derive_keys(self, weights: Any) -> FunctionKeys:
         """Keys for weights: `Rows`, or whole numbers [keys, length] below 2^31 in size.
 
         In constant time where the secret is concerned; the weights are public.
@@ -185,14 +185,14 @@ def as_rows(weights: Any) -> Rows:
     Raises:
         UsageError, RangeError: they are none, or too many or too large.
     """
-    dense = whole("Weights", weights, (1 << curve.MOST_INPUT_BITS) - 1)
+    dense = to_integers("Weights", weights, (1 << curve.MOST_INPUT_BITS) - 1)
     if dense.ndim != 2 or not dense.size:
         raise UsageError(f"Weights are [keys, length]. Received: {list(dense.shape)}.")
     check_range("Entries of all weights", dense.size, 1, MOST_ELEMENTS)
-    return Rows.of(dense)
+    return Rows.from_dense(dense)
 
 
-def setup(scheme: str, length: int) -> MasterKey:
+def generate_master(scheme: str, length: int) -> MasterKey:
     """A new master key, of random numbers from the operating system.
 
     Raises:
@@ -205,7 +205,7 @@ def setup(scheme: str, length: int) -> MasterKey:
     if scheme == "adaptive":
         # h = g^w: nobody keeps w, and h_i = g^(w t_i + s_i).
         w = curve.random_scalars(1)
-        exponents = curve.muladd(secret[1], np.repeat(w, length, 0), secret[0])
+        exponents = curve.multiply_add(secret[1], np.repeat(w, length, 0), secret[0])
         more = w
     points = curve.multiply_base(np.concatenate([more, exponents]))
     return MasterKey(PublicKey(scheme, points), secret)
@@ -234,14 +234,14 @@ class Encryptor:
         one = np.zeros((1, ELEMENT), np.uint8)
         one[0, 0] = 1
         elements = np.concatenate([curve.multiply_base(one), public.points])
-        self._table: Words = curve.combs(elements, "The public key", threads)
+        self._table: Words = curve.build_combs(elements, "The public key", threads)
 
     @property
     def nbytes(self) -> int:
         """Of its tables."""
         return int(self._table.nbytes)
 
-    def encrypt(self, messages: Any, threads: int = 1) -> Ciphertexts:
+    def encrypt_messages(self, messages: Any, threads: int = 1) -> Ciphertexts:
         """Encrypts whole numbers [batch, length], in constant time.
 
         Raises:
@@ -249,7 +249,7 @@ class Encryptor:
             RangeError: a number is NaN, not whole, or beyond the declared bits.
         """
         public = self.public
-        given = whole("Messages", messages, (1 << self.bits) - 1)
+        given = to_integers("Messages", messages, (1 << self.bits) - 1)
         if given.ndim != 2 or given.shape[1] != public.length:
             raise UsageError(
                 f"Messages are [batch, {public.length}]. Received: {list(given.shape)}."
@@ -259,7 +259,7 @@ class Encryptor:
         padded[:, public.heads :] = given
         # The randomness is twice this, and as uniform.
         half = curve.random_scalars(len(given))
-        elements = curve.encrypt(self._table, half, padded, self.bits, threads)
+        elements = curve.encrypt_messages(self._table, half, padded, self.bits, threads)
         return Ciphertexts(public.scheme, public.fingerprint, elements)
 
 
@@ -281,12 +281,12 @@ def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
             )
 
 
-def evaluate(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
+def evaluate_keys(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
     """g^<x, y> of one unpacked ciphertext (`curve.decode`) for all keys."""
-    return curve.evaluate(points, keys.numbers, keys.rows, threads)
+    return curve.evaluate_rows(points, keys.numbers, keys.rows, threads)
 
 
-def decrypt(
+def decrypt_products(
     ciphertexts: Ciphertexts,
     keys: FunctionKeys,
     table: curve.Table,
@@ -305,15 +305,15 @@ def decrypt(
         RangeError: a result is not within the bound; no wrong value is ever given.
     """
     check_together(ciphertexts, keys)
-    table.check(bound)
+    table.check_bound(bound)
     batch = len(ciphertexts)
     out = np.zeros((batch, len(keys.rows)), np.int64)
     inside = threads if batch == 1 else 1
 
     def part(begin: int, end: int) -> None:
         for i in range(begin, end):
-            points = curve.decode(ciphertexts.elements[i], threads=inside)
-            out[i] = table.find(evaluate(points, keys, inside), bound, inside)
+            points = curve.decode_elements(ciphertexts.elements[i], threads=inside)
+            out[i] = table.find_logarithms(evaluate_keys(points, keys, inside), bound, inside)
 
     curve.in_parts(batch, threads, part)
     return out

@@ -17,11 +17,11 @@ from tfe_bench.benchmarks.technologies.functional.leakage import Leakage
 from tfe_bench.benchmarks.technologies.functional.lenet import BATCH, INPUT_BITS, Phases
 from tfe_bench.benchmarks.technologies.functional.measuring import (
     SECURITY_BITS,
-    median,
+    median_or_zero,
     peak_memory,
-    timed,
+    time_call,
 )
-from tfe_bench.benchmarks.technologies.functional.published import training
+from tfe_bench.benchmarks.technologies.functional.published import read_training
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.models import mnist
 from tfe_bench.models.mnist import Mnist
@@ -44,7 +44,7 @@ class _Setting:
     say: Say
 
 
-def measure(
+def measure_training(
     *,
     batches: int,
     threads: int,
@@ -70,29 +70,29 @@ def measure(
     say("reading MNIST")
     digits = mnist.load(data)
     net = lenet.Network()
-    weights, _ = net.quantized
+    weights, _ = net.quantized_layer
     # Any filters without zeros have this rank: known before anything is encrypted.
-    found = Leakage(leakage.rank(convolution.forward_rows(weights)), PIXELS)
-    leakage.refuse(found, allowed)
+    found = Leakage(leakage.compute_rank(convolution.forward_rows(weights)), PIXELS)
+    leakage.check_leakage(found, allowed)
     some = max(BATCH, int(len(digits.train_images) * epochs))
-    plain = net.train(digits.train_images[:some], digits.train_labels[:some], say)
-    setup, authority = timed(lambda: scheme.setup(scheme_name, PIXELS))
+    plain = net.train_epoch(digits.train_images[:some], digits.train_labels[:some], say)
+    setup, authority = time_call(lambda: scheme.generate_master(scheme_name, PIXELS))
     encryptor = scheme.Encryptor(authority.public, INPUT_BITS, threads)
     server = lenet.Server(authority, Table(table_bits), threads)
     setting = _Setting(net, server, encryptor, digits, batches, say)
-    runs, right = _train(setting)
-    accuracy = _test(setting)
+    runs, right = _train_encrypted(setting)
+    accuracy = _test_accuracy(setting)
     say("solving for the pictures")
-    weights, _ = net.quantized
-    shown = lenet.pixels(digits.test_images[:PICTURES])
-    attack = _attack(convolution.forward_rows(weights), shown)
+    weights, _ = net.quantized_layer
+    shown = lenet.flatten_pictures(digits.test_images[:PICTURES])
+    attack = _attack_messages(convolution.forward_rows(weights), shown)
     few = np.random.default_rng(1).integers(-127, 128, (FEW_KEYS, PIXELS))
-    attack_few = _attack(scheme.as_rows(few), shown)
+    attack_few = _attack_messages(scheme.as_rows(few), shown)
     in_epoch = len(digits.train_images) // BATCH
-    per_batch = median([each.training for each in runs])
-    encrypt = median([each.encrypt for each in runs]) / BATCH
+    per_batch = median_or_zero([each.training for each in runs])
+    encrypt = median_or_zero([each.encrypt for each in runs]) / BATCH
     plain_epoch = plain * len(digits.train_images) / some
-    found = Leakage(found.rank, PIXELS, leakage.exactly(attack, shown))
+    found = Leakage(found.rank, PIXELS, leakage.count_exact(attack, shown))
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "encrypt_seconds": encrypt,
@@ -106,12 +106,13 @@ def measure(
         "message_length": found.length,
         "pixels_recovered": found.exact,
         "few_keys": FEW_KEYS,
-        "few_keys_pixels_recovered": leakage.exactly(attack_few, shown),
+        "few_keys_pixels_recovered": leakage.count_exact(attack_few, shown),
         "leakage": f"the first layer's outputs, in the clear, to the server; {found}",
         "bytes_up": (PIXELS + scheme.HEADS[scheme_name]) * 32 * BATCH,
         "peak_memory_bytes": peak_memory(),
         "published_hours": [
-            [row["framework"], row["as_printed_enc"], row["as_printed_train"]] for row in training()
+            [row["framework"], row["as_printed_enc"], row["as_printed_train"]]
+            for row in read_training()
         ],
         "pictures": {
             "original": _as_text(shown),
@@ -135,52 +136,52 @@ def measure(
     )
 
 
-def _train(on: _Setting) -> tuple[list[Phases], bool]:
+def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
     """Steps on encrypted batches, each checked against the same whole numbers in the clear."""
     net, server, digits = on.net, on.server, on.digits
     runs, right = [], True
-    order = net.batches(len(digits.train_images))
+    order = net.draw_batches(len(digits.train_images))
     for i in range(on.batches):
         on.say(f"training on encrypted pictures: batch {i + 1} of {on.batches}")
         chosen = next(order)
-        messages = lenet.pixels(digits.train_images[chosen])
+        messages = lenet.flatten_pictures(digits.train_images[chosen])
         labels = digits.train_labels[chosen]
         phases = Phases()
-        sent = on.encryptor.encrypt(messages, server.threads)
-        phases.add("encrypt")
-        weights, scale = net.quantized
-        results = server.forward(sent, weights, phases)
-        phases.start()
-        delta, rest = net.backward(results, scale, labels)
-        whole, unit = convolution.quantize(delta, DELTA_BITS)
-        phases.add("clear")
-        sums = server.gradient(sent, whole, phases)
-        phases.start()
+        sent = on.encryptor.encrypt_messages(messages, server.threads)
+        phases.add_phase("encrypt")
+        weights, scale = net.quantized_layer
+        results = server.evaluate_layer(sent, weights, phases)
+        phases.start_clock()
+        delta, rest = net.compute_gradients(results, scale, labels)
+        whole, unit = convolution.quantize_values(delta, DELTA_BITS)
+        phases.add_phase("clear")
+        sums = server.evaluate_gradient(sent, whole, phases)
+        phases.start_clock()
         kernel = sums.sum(0).reshape(convolution.KERNEL, convolution.KERNEL, convolution.FILTERS)
-        net.update(rest, kernel * (unit / 255), delta)
-        phases.add("clear")
+        net.update_weights(rest, kernel * (unit / 255), delta)
+        phases.add_phase("clear")
         runs.append(phases)
         right &= bool((results == lenet.in_clear(messages, weights)).all())
         right &= bool((sums == lenet.gradient_in_clear(messages, whole)).all())
     return runs, right
 
 
-def _test(on: _Setting) -> dict[str, Any]:
+def _test_accuracy(on: _Setting) -> dict[str, Any]:
     """Accuracy on test pictures: encrypted ones, and all of them by the same whole numbers."""
     net, server, digits = on.net, on.server, on.digits
-    weights, scale = net.quantized
+    weights, scale = net.quantized_layer
     count = min(on.batches * BATCH, len(digits.test_images))
     images, labels = digits.test_images, digits.test_labels
-    messages = lenet.pixels(images)
+    messages = lenet.flatten_pictures(images)
     private = []
     for at in range(0, count, BATCH):
         on.say(f"testing on encrypted pictures: {at} of {count}")
-        sent = on.encryptor.encrypt(messages[at : min(at + BATCH, count)], server.threads)
-        private.append(net.finish(server.forward(sent, weights, Phases()), scale))
-    plain = net.logits(images).argmax(1)
+        sent = on.encryptor.encrypt_messages(messages[at : min(at + BATCH, count)], server.threads)
+        private.append(net.finish_logits(server.evaluate_layer(sent, weights, Phases()), scale))
+    plain = net.compute_logits(images).argmax(1)
     whole = np.concatenate(
         [
-            net.finish(lenet.in_clear(messages[at : at + 500], weights), scale).argmax(1)
+            net.finish_logits(lenet.in_clear(messages[at : at + 500], weights), scale).argmax(1)
             for at in range(0, len(messages), 500)
         ]
     )
@@ -194,9 +195,9 @@ def _test(on: _Setting) -> dict[str, Any]:
     }
 
 
-def _attack(rows: Any, messages: Numbers) -> convolution.Reals:
-    dense = rows.dense().astype(np.float64)
-    return leakage.reconstruct(rows, np.rint(messages @ dense.T).astype(np.int64))
+def _attack_messages(rows: Any, messages: Numbers) -> convolution.Reals:
+    dense = rows.to_dense().astype(np.float64)
+    return leakage.reconstruct_messages(rows, np.rint(messages @ dense.T).astype(np.int64))
 
 
 def _as_text(pictures: Any) -> list[str]:

@@ -17,7 +17,7 @@ from tfe_bench.benchmarks.technologies.homomorphic import network as encrypted
 from tfe_bench.benchmarks.technologies.homomorphic.model import Model
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Values
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_range
 
@@ -36,7 +36,7 @@ class Worker:
     def __call__(self, pictures: Values) -> dict[str, Any]:
         """Outputs [n, 10], seconds of each part, bytes, and the most memory so far."""
         job = self._job
-        logits = job.logits(pictures)
+        logits = job.compute_logits(pictures)
         sent = [now - before for now, before in zip(job.run.sent, self._told, strict=True)]
         self._told = list(job.run.sent)
         parts = {name: times[-1] for name, times in job.run.parts.items() if name != "setup"}
@@ -50,7 +50,7 @@ class Worker:
         }
 
 
-def measure(
+def measure_accuracy(
     count: int,
     tell: Tell,
     *,
@@ -75,14 +75,14 @@ def measure(
     """
     from tfe_bench.models import mnist
 
-    need("seal", "Homomorphic encryption")
-    parameters = encrypted.parameters(degree)
+    import_library("seal", "Homomorphic encryption")
+    parameters = encrypted.choose_parameters(degree)
     data = mnist.load(folder)
     check_range("The number of pictures", count, 1, len(data.test_labels))
     started = time.perf_counter()
     if trained is None:
         tell(0.0, f"training (seed {seed})")
-        trained = plaintext.train(folder, seed)
+        trained = plaintext.train_model(folder, seed)
     training = time.perf_counter() - started
     pictures = data.test_images[:count].astype(np.float64) / 255
     labels = data.test_labels[:count]
@@ -93,7 +93,9 @@ def measure(
     started, done = time.perf_counter(), 0
     found: dict[int, dict[str, Any]] = {}
     tell(0.0, "making keys")
-    for index, result in processes.spread(Worker, (parameters, trained, images), items, workers):
+    for index, result in processes.run_spread(
+        Worker, (parameters, trained, images), items, workers
+    ):
         found[index] = result
         done += len(items[index])
         tell(done / count, f"{done} of {count} encrypted pictures")
@@ -101,7 +103,7 @@ def measure(
     if len(found) != len(items):
         raise UsageError("Results are missing.")
     logits = np.concatenate([found[i]["logits"] for i in range(len(items))])
-    expected = trained.logits(pictures)
+    expected = trained.compute_logits(pictures)
     error = float(np.abs(logits - expected).max())
     chosen, plain = logits.argmax(axis=1), expected.argmax(axis=1)
     setup = max(each["setup"] for each in found.values())

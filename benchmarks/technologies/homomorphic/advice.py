@@ -39,7 +39,7 @@ class Work:
     depth: int = 1
 
     @classmethod
-    def of(cls, text: str) -> Work:
+    def parse_work(cls, text: str) -> Work:
         """From words: "exact,plain=128,rotate=16,depth=2", or a name of `USUAL`.
 
         Raises:
@@ -98,7 +98,7 @@ class Choice:
     bits: int | None = None
 
 
-def choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
+def list_choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
     """Every measured scheme and degree, the fastest first, and then what cannot do it."""
     groups: dict[tuple[str, int], dict[str, Measurement]] = {}
     for each in measured:
@@ -106,11 +106,13 @@ def choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
         if each.technology == "homomorphic" and "scheme" in parameters:
             key = (str(parameters["scheme"]), int(parameters["degree"]))
             groups.setdefault(key, {})[each.job] = each
-    found = [_choice(work, *key, rows) for key, rows in groups.items() if set(rows) >= _NEEDED]
+    found = [
+        _build_choice(work, *key, rows) for key, rows in groups.items() if set(rows) >= _NEEDED
+    ]
     return sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
 
 
-def _choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement]) -> Choice:
+def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement]) -> Choice:
     slots = degree // 2 if scheme == "CKKS" else degree
     depth = int(rows[DEPTH].figures["depth"])
     if work.exact and scheme == "CKKS":
@@ -143,11 +145,11 @@ def _choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement
     return Choice(scheme, degree, seconds, slots, "", bits)
 
 
-def words(work: Work, measured: Sequence[Measurement]) -> list[str]:
+def write_advice(work: Work, measured: Sequence[Measurement]) -> list[str]:
     """The advice in sentences."""
     from tfe_bench.benchmarks.table import human_seconds
 
-    found = choices(work, measured)
+    found = list_choices(work, measured)
     able = [c for c in found if c.seconds is not None]
     if not able:
         lines = ["None of what was measured can do it."]

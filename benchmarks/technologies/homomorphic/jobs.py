@@ -31,7 +31,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Values,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.polynomials import Approximation
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import check_range
 
@@ -78,9 +78,9 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
 }
 
 
-def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    need("seal", "Homomorphic encryption")
-    return processes.alone(function, *arguments)
+def _run_alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    import_library("seal", "Homomorphic encryption")
+    return processes.run_alone(function, *arguments)
 
 
 class Run:
@@ -90,20 +90,20 @@ class Run:
         self.parts: dict[str, list[float]] = {}
         self.sent = [0, 0]
 
-    def timed(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def time_part(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls and keeps how long it took."""
         started = time.perf_counter()
         result = function(*arguments)
         self.parts.setdefault(part, []).append(time.perf_counter() - started)
         return result
 
-    def send(self, direction: int, ciphertexts: Sequence[Encrypted]) -> None:
+    def count_sent(self, direction: int, ciphertexts: Sequence[Encrypted]) -> None:
         """Counts the bytes of what is sent: up (0) or down (1)."""
         self.sent[direction] += sum(int(c.handle.save_size()) for c in ciphertexts)
 
-    def figures(self, runs: int, values: int) -> dict[str, Any]:
+    def compute_figures(self, runs: int, values: int) -> dict[str, Any]:
         """Medians and bytes of one run, of which `values` results came out."""
-        totals = self.totals(runs)
+        totals = self.list_totals(runs)
         median = Seconds.from_times(totals).median
         return {
             "setup_seconds": sum(self.parts["setup"]),
@@ -119,7 +119,7 @@ class Run:
             "peak_memory_bytes": processes.peak_memory(),
         }
 
-    def totals(self, runs: int) -> list[float]:
+    def list_totals(self, runs: int) -> list[float]:
         """Seconds of each run, the warm-up left out."""
         parts = (self.parts[part][-runs:] for part in ("encrypt", "evaluate", "decrypt"))
         return [sum(each) for each in zip(*parts, strict=True)]
@@ -131,23 +131,23 @@ def inner_product(quick: bool = False) -> Measurement:
     Raises:
         ConfigError: the library is not installed.
     """
-    return _linear("inner product", 1, 1, quick)
+    return _measure_linear("inner product", 1, 1, quick)
 
 
-def dense(batch: int = 1, quick: bool = False) -> Measurement:
+def run_dense(batch: int = 1, quick: bool = False) -> Measurement:
     """J2: a dense layer 784 -> 128 on a batch of encrypted vectors.
 
     Raises:
         UsageError: a batch that is not from 1 to 4096.
         ConfigError: the library is not installed.
     """
-    return _linear("dense", OUTPUTS, batch, quick)
+    return _measure_linear("dense", OUTPUTS, batch, quick)
 
 
-def _linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
+def _measure_linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
     check_range("The batch", batch, 1, MOST_BATCH)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = _alone(_run_linear, outputs, batch, repeat)
+    seconds, figures, correct = _run_alone(_run_linear, outputs, batch, repeat)
     parameters = {"shape": [outputs, LENGTH], "batch": batch, "seed": _SEED}
     return Measurement(
         technology="homomorphic",
@@ -175,21 +175,21 @@ def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any
         client, layer = Client(setting), Dense(setting, weights, batch)
         return setting, client, layer, client.evaluation_keys(layer.product.steps)
 
-    setting, client, layer, keys = run.timed("setup", prepare)
+    setting, client, layer, keys = run.time_part("setup", prepare)
     server = Server(setting, keys)
     found = np.zeros((0, 0))
     for _ in range(repeat + 1):
-        sent = run.timed("encrypt", lambda: [client.encrypt(v) for v in layer.pack(vectors)])
-        run.send(0, sent)
-        back = run.timed("evaluate", lambda sent=sent: [layer.run(server, x) for x in sent])
-        run.send(1, back)
-        found = run.timed(
-            "decrypt", lambda back=back: layer.unpack([client.decrypt(y) for y in back], batch)
+        sent = run.time_part("encrypt", lambda: [client.encrypt_values(v) for v in layer.pack_vectors(vectors)])
+        run.count_sent(0, sent)
+        back = run.time_part("evaluate", lambda sent=sent: [layer.run_layer(server, x) for x in sent])
+        run.count_sent(1, back)
+        found = run.time_part(
+            "decrypt", lambda back=back: layer.unpack_results([client.decrypt_values(y) for y in back], batch)
         )
     error = float(np.abs(found - vectors @ weights.T).max())
     layout = layer.product.layout
     figures = {
-        **run.figures(repeat, batch),
+        **run.compute_figures(repeat, batch),
         "key_bytes": keys.size,
         "rotation_keys": len(keys.steps),
         "plaintext_bytes": layer.plaintext_bytes,
@@ -197,19 +197,19 @@ def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any
         "copies_per_image": layout.copies,
         "max_abs_error": error,
     }
-    return run.totals(repeat), figures, error <= LINEAR_ERROR
+    return run.list_totals(repeat), figures, error <= LINEAR_ERROR
 
 
-def polynomial(function: str, quick: bool = False) -> Measurement:
+def run_polynomial(function: str, quick: bool = False) -> Measurement:
     """J4: sigmoid or exp of 4096 encrypted values, by a polynomial of degree 7 on a range.
 
     Raises:
         UsageError: another function.
         ConfigError: the library is not installed.
     """
-    approximation = Approximation.of(function)
+    approximation = Approximation.fit_function(function)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = _alone(_run_polynomial, function, repeat)
+    seconds, figures, correct = _run_alone(_run_polynomial, function, repeat)
     parameters = {
         "degree_of_polynomial": polynomials.DEGREE,
         "range": [approximation.low, approximation.high],
@@ -227,7 +227,7 @@ def polynomial(function: str, quick: bool = False) -> Measurement:
 
 
 def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]:
-    approximation = Approximation.of(function)
+    approximation = Approximation.fit_function(function)
     exact = polynomials.FUNCTIONS[function][0]
     count = polynomials.PARAMETERS.slots
     values = np.random.default_rng(_SEED).uniform(approximation.low, approximation.high, count)
@@ -239,27 +239,31 @@ def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]
         client = Client(setting)
         return setting, client, client.evaluation_keys(relinearization=True)
 
-    setting, client, keys = run.timed("setup", prepare)
+    setting, client, keys = run.time_part("setup", prepare)
     server = Server(setting, keys)
     found = values
     for _ in range(repeat + 1):
-        sent = run.timed("encrypt", lambda: client.encrypt(approximation.normalize(values)))
-        run.send(0, [sent])
-        back = run.timed("evaluate", polynomials.evaluate, server, sent, approximation.coefficients)
-        run.send(1, [back])
-        found = run.timed("decrypt", client.decrypt, back)
+        sent = run.time_part(
+            "encrypt", lambda: client.encrypt_values(approximation.normalize_values(values))
+        )
+        run.count_sent(0, [sent])
+        back = run.time_part(
+            "evaluate", polynomials.evaluate_polynomial, server, sent, approximation.coefficients
+        )
+        run.count_sent(1, [back])
+        found = run.time_part("decrypt", client.decrypt_values, back)
     own = float(np.abs(found - approximation(values)).max())
     figures = {
-        **run.figures(repeat, count),
+        **run.compute_figures(repeat, count),
         "key_bytes": keys.size,
         "approximation_error": approximation.error,
         "encryption_error": own,
         "max_abs_error": float(np.abs(found - exact(values)).max()),
     }
-    return run.totals(repeat), figures, own <= POLYNOMIAL_ERROR
+    return run.list_totals(repeat), figures, own <= POLYNOMIAL_ERROR
 
 
-def network(
+def run_network(
     batch: int = 1,
     quick: bool = False,
     *,
@@ -285,12 +289,12 @@ def network(
     from tfe_bench.models import mnist
 
     check_range("The batch", batch, 1, MOST_BATCH)
-    parameters = encrypted.parameters(degree or (8192 if batch <= _FEW else 16384))
+    parameters = encrypted.choose_parameters(degree or (8192 if batch <= _FEW else 16384))
     data = mnist.load(folder)
-    trained = trained or plaintext.train(folder)
+    trained = trained or plaintext.train_model(folder)
     pictures = data.test_images[:batch].astype(np.float64) / 255
     repeat = 1 if batch > 1 and quick else _QUICK
-    seconds, figures, correct = _alone(
+    seconds, figures, correct = _run_alone(
         _run_network, parameters, trained, pictures, data.test_labels[:batch], repeat
     )
     return Measurement(
@@ -314,18 +318,18 @@ class NetworkRun:
 
     def __init__(self, parameters: Parameters, trained: Model, images: int) -> None:
         self.run = Run()
-        self.run.timed("setup", self._prepare, parameters, trained, images)
+        self.run.time_part("setup", self._prepare_network, parameters, trained, images)
 
-    def _prepare(self, parameters: Parameters, trained: Model, images: int) -> None:
+    def _prepare_network(self, parameters: Parameters, trained: Model, images: int) -> None:
         setting = Setting(parameters)
         self.network = EncryptedNetwork(setting, images)
-        self._bounds = self.network.bounds(trained)
-        self._weights = list(self.network.plaintexts(trained))
+        self._bounds = self.network.bound_products(trained)
+        self._weights = list(self.network.encode_weights(trained))
         self.client = Client(setting)
         self.keys = self.client.evaluation_keys(self.network.steps, relinearization=True)
         self._server = Server(setting, self.keys)
 
-    def logits(self, pictures: Values) -> Values:
+    def compute_logits(self, pictures: Values) -> Values:
         """The outputs [n, 10] of pictures [n, 28, 28], group by group."""
         run, net, images = self.run, self.network, self.network.images
         groups = [pictures[i : i + images] for i in range(0, len(pictures), images)]
@@ -333,12 +337,16 @@ class NetworkRun:
         found = []
         for group in groups:
             each = Run()
-            sent = each.timed("encrypt", lambda g=group: [*map(self.client.encrypt, net.pack(g))])
-            run.send(0, sent)
-            back = each.timed("evaluate", net.run, self._server, sent, self._weights, self._bounds)
-            run.send(1, [back])
-            slots = each.timed("decrypt", self.client.decrypt, back)
-            found.append(net.unpack(slots, len(group)))
+            sent = each.time_part(
+                "encrypt", lambda g=group: [*map(self.client.encrypt_values, net.pack_pictures(g))]
+            )
+            run.count_sent(0, sent)
+            back = each.time_part(
+                "evaluate", net.run_network, self._server, sent, self._weights, self._bounds
+            )
+            run.count_sent(1, [back])
+            slots = each.time_part("decrypt", self.client.decrypt_values, back)
+            found.append(net.unpack_outputs(slots, len(group)))
             for part in parts:
                 parts[part] += each.parts[part][0]
         for part, seconds in parts.items():
@@ -357,12 +365,12 @@ def _run_network(
     job = NetworkRun(parameters, trained, images_for(parameters, len(pictures)))
     found = np.zeros((0, 0))
     for _ in range(repeat + 1):
-        found = job.logits(pictures)
-    expected = trained.logits(pictures)
+        found = job.compute_logits(pictures)
+    expected = trained.compute_logits(pictures)
     error = float(np.abs(found - expected).max())
     agree = found.argmax(axis=1) == expected.argmax(axis=1)
     figures = {
-        **job.run.figures(repeat, len(pictures)),
+        **job.run.compute_figures(repeat, len(pictures)),
         "key_bytes": job.keys.size,
         "images_per_ciphertext": job.network.images,
         "max_abs_error": error,
@@ -370,4 +378,4 @@ def _run_network(
         "accuracy_plaintext": float((expected.argmax(axis=1) == labels).mean()),
         "agreement": float(agree.mean()),
     }
-    return job.run.totals(repeat), figures, error <= NETWORK_ERROR
+    return job.run.list_totals(repeat), figures, error <= NETWORK_ERROR

@@ -24,7 +24,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Server,
     Setting,
     Values,
-    finite,
+    check_finite,
 )
 from tfe_bench.errors import UsageError
 
@@ -68,7 +68,7 @@ class Layout:
             )
 
     @classmethod
-    def of(cls, slots: int, length: int, batch: int, most_copies: int) -> Layout:
+    def fit_layout(cls, slots: int, length: int, batch: int, most_copies: int) -> Layout:
         """For vectors of a length: as many of the batch as fit, then copies in what is left.
 
         Raises:
@@ -89,7 +89,7 @@ class Layout:
         """How often everything is there."""
         return self.slots // (self.period * self.stride)
 
-    def pack(self, vectors: Values, shift: int = 0) -> Values:
+    def pack_vectors(self, vectors: Values, shift: int = 0) -> Values:
         """The slots of vectors [k, n], k up to `images`; copy c is rotated by c * shift."""
         k, n = vectors.shape
         if k > self.images or n > self.period:
@@ -100,7 +100,7 @@ class Layout:
         # [copy, image, position] to [position, copy, image]
         return np.tile(copied.transpose(2, 0, 1).reshape(-1), self.repeats)
 
-    def unpack(self, slots: Values, count: int, rows: int) -> Values:
+    def unpack_slots(self, slots: Values, count: int, rows: int) -> Values:
         """The first values [count, rows] of the first copies."""
         first = slots[: self.period * self.stride]
         return first.reshape(self.period, self.copies, self.images)[:rows, 0, :count].T.copy()
@@ -177,7 +177,7 @@ class Product:
         """Of baby and giant steps; folds are counted apart."""
         return self.baby - 1 + self.giant - 1
 
-    def plaintexts(self, weights: npt.ArrayLike) -> Iterator[Values]:
+    def list_diagonals(self, weights: npt.ArrayLike) -> Iterator[Values]:
         """The slots of the diagonals, in the order in which `multiply` takes them.
 
         Args:
@@ -186,7 +186,7 @@ class Product:
         Raises:
             UsageError, RangeError: another shape; NaN or infinite values.
         """
-        matrix = finite(weights, "A matrix")
+        matrix = check_finite(weights, "A matrix")
         if matrix.shape != (self.m, self.n):
             raise UsageError(f"The matrix is [{self.m}, {self.n}]. Received: {list(matrix.shape)}.")
         period, rows, copies = self.layout.period, self.rows, self.layout.copies
@@ -202,7 +202,7 @@ class Product:
                 column = (q + c * self.shift + b) % period
                 yield np.tile(padded[row + filled, column + filled].reshape(-1), repeats)
 
-    def bound(self, weights: npt.ArrayLike) -> float:
+    def bound_result(self, weights: npt.ArrayLike) -> float:
         """What a slot of the result is at most, for inputs of magnitude 1.
 
         A row's weights sum to it; slots between the copies mix two rows.
@@ -210,7 +210,7 @@ class Product:
         each = np.abs(np.asarray(weights, np.float64)).sum(axis=1)
         return float(each.max(initial=0.0)) * (1 if self.layout.copies == 1 else 2)
 
-    def multiply(
+    def multiply_diagonals(
         self, server: Server, x: Encrypted, diagonals: Iterator[Any], bound: float
     ) -> Encrypted:
         """The product before the folds, not rescaled.
@@ -227,12 +227,14 @@ class Product:
         for _ in range(self.giant):
             if total is not None:
                 total = server.rotate(total, self.baby * stride)
-            total = server.inner(turned, take(diagonals, self.baby), bound, total)
+            total = server.inner_product(
+                turned, take_plaintexts(diagonals, self.baby), bound, total
+            )
         if total is None:
             raise UsageError("A product with zeros alone hides nothing: the result is known.")
         return total
 
-    def fold(self, server: Server, x: Encrypted, bound: float) -> Encrypted:
+    def fold_rows(self, server: Server, x: Encrypted, bound: float) -> Encrypted:
         """The sums of what belongs to one row: the rows of the product, over and over.
 
         Args:
@@ -243,7 +245,7 @@ class Product:
         return x
 
 
-def take(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
+def take_plaintexts(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
     """The next so many of a layer's plaintexts.
 
     Raises:
@@ -256,17 +258,17 @@ def take(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
             raise UsageError("The plaintexts end early: a layer is not whole.") from None
 
 
-def encoded(
+def encode_plaintexts(
     setting: Setting, plaintexts: Iterable[Values], scale: float, level: int
 ) -> Iterator[Any]:
     """Plaintexts as the server takes them; None for what is zero at that scale."""
     for values in plaintexts:
-        yield encode(setting, values, scale, level)
+        yield encode_values(setting, values, scale, level)
 
 
-def encode(setting: Setting, values: Values, scale: float, level: int) -> Any:
+def encode_values(setting: Setting, values: Values, scale: float, level: int) -> Any:
     """A plaintext; None where it is zero at that scale, which the library would not multiply by."""
-    plain = setting.encode(values, scale, level)
+    plain = setting.encode_values(values, scale, level)
     return None if plain.is_zero() else plain
 
 
@@ -283,15 +285,15 @@ class Dense:
     """
 
     def __init__(self, setting: Setting, weights: npt.ArrayLike, batch: int = 1) -> None:
-        matrix = finite(weights, "A matrix")
+        matrix = check_finite(weights, "A matrix")
         if matrix.ndim != 2 or 0 in matrix.shape:
             raise UsageError(f"A matrix is [m, n]. Received: {list(matrix.shape)}.")
         m, n = matrix.shape
         slots, level = setting.parameters.slots, setting.parameters.levels
-        layout = Layout.of(slots, max(m, n), batch, power_of_two(m))
+        layout = Layout.fit_layout(slots, max(m, n), batch, power_of_two(m))
         self.setting = setting
         self.product = Product(m, n, layout)
-        self._bound = self.product.bound(matrix)
+        self._bound = self.product.bound_result(matrix)
         if level < 2:
             raise UsageError("A dense layer takes two levels. Received: one.")
         due = setting.parameters.degree * 8 * level * self.product.shift
@@ -302,29 +304,31 @@ class Dense:
             )
         # the result has the scale of the input
         self._plaintexts = list(
-            encoded(setting, self.product.plaintexts(matrix), setting.prime(level), level)
+            encode_plaintexts(
+                setting, self.product.list_diagonals(matrix), setting.prime_at(level), level
+            )
         )
 
-    def pack(self, vectors: Values) -> list[Values]:
+    def pack_vectors(self, vectors: Values) -> list[Values]:
         """The slots of each ciphertext for vectors [k, n]."""
         each = self.product.layout.images
         return [
-            self.product.layout.pack(vectors[i : i + each], self.product.shift)
+            self.product.layout.pack_vectors(vectors[i : i + each], self.product.shift)
             for i in range(0, len(vectors), each)
         ]
 
-    def unpack(self, results: Sequence[Values], count: int) -> Values:
+    def unpack_results(self, results: Sequence[Values], count: int) -> Values:
         """The results [count, m] from the slots of each ciphertext."""
         each, layout = self.product.layout.images, self.product.layout
-        parts = [layout.unpack(slots, each, self.product.m) for slots in results]
+        parts = [layout.unpack_slots(slots, each, self.product.m) for slots in results]
         return np.concatenate(parts)[:count]
 
-    def run(self, server: Server, x: Encrypted) -> Encrypted:
+    def run_layer(self, server: Server, x: Encrypted) -> Encrypted:
         """W x for the vectors of one ciphertext."""
-        server.take(x)
+        server.accept_ciphertext(x)
         bound = self._bound * x.bound
-        product = self.product.multiply(server, x, iter(self._plaintexts), bound)
-        return self.product.fold(server, server.rescale(product), bound)
+        product = self.product.multiply_diagonals(server, x, iter(self._plaintexts), bound)
+        return self.product.fold_rows(server, server.rescale(product), bound)
 
     @property
     def plaintext_bytes(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.benchmarks.technologies.homomorphic.parties import Values, finite
+from tfe_bench.benchmarks.technologies.homomorphic.parties import Values, check_finite
 from tfe_bench.errors import RangeError, UsageError
 
 PIXELS: Final = 28
@@ -61,16 +61,16 @@ class Model:
         for field, shape in zip(
             dataclasses.fields(self), (*shapes, (CLASSES, HIDDEN), (CLASSES,)), strict=True
         ):
-            value = finite(getattr(self, field.name), f"A model's {field.name}")
+            value = check_finite(getattr(self, field.name), f"A model's {field.name}")
             if value.shape != shape:
                 raise UsageError(
                     f"A model's {field.name} is {list(shape)}. Received: {list(value.shape)}."
                 )
             object.__setattr__(self, field.name, value)
 
-    def logits(self, images: npt.ArrayLike) -> Values:
+    def compute_logits(self, images: npt.ArrayLike) -> Values:
         """Outputs [n, 10] of images [n, 28, 28] with values from 0 to 1."""
-        taken = taps(images)  # [n, 25, 196]
+        taken = extract_taps(images)  # [n, 25, 196]
         maps = np.einsum("ntp,tm->npm", taken, self.kernels) + self.kernel_bias
         inner = np.square(maps.reshape(len(maps), -1)) @ self.hidden.T + self.hidden_bias
         out: Values = np.square(inner) @ self.output.T + self.output_bias
@@ -80,13 +80,13 @@ class Model:
 FEATURES: Final = SIDE * SIDE * MAPS
 
 
-def taps(images: npt.ArrayLike) -> Values:
+def extract_taps(images: npt.ArrayLike) -> Values:
     """What each tap of the kernel sees: [n, 25, 196] of images [n, 28, 28].
 
     Raises:
         UsageError, RangeError: as `checked`.
     """
-    array = checked(images)
+    array = check_images(images)
     padded = np.pad(array, ((0, 0), (BEFORE, KERNEL), (BEFORE, KERNEL)))
     reach = STRIDE * SIDE
     found = [
@@ -97,13 +97,13 @@ def taps(images: npt.ArrayLike) -> Values:
     return np.stack(found, axis=1)
 
 
-def checked(images: npt.ArrayLike) -> Values:
+def check_images(images: npt.ArrayLike) -> Values:
     """Images [n, 28, 28] whose pixels are from 0 to 1.
 
     Raises:
         UsageError, RangeError: another shape, or other values.
     """
-    array = finite(images, "A picture")
+    array = check_finite(images, "A picture")
     if array.ndim != 3 or array.shape[1:] != (PIXELS, PIXELS):
         raise UsageError(f"Pictures are [n, 28, 28]. Received: {list(array.shape)}.")
     if array.size and not 0.0 <= float(array.min()) <= float(array.max()) <= 1.0:
@@ -128,7 +128,7 @@ def made_up(seed: int) -> Model:
     )
 
 
-def train(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> Model:
+def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> Model:
     """Trains on MNIST with Keras, then rounds the weights of each layer to 8 bits.
 
     Args:
@@ -175,13 +175,13 @@ def train(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> Model:
     found = [np.asarray(w, np.float64) for w in model.get_weights()]
     kernels, kernel_bias, hidden, hidden_bias, output, output_bias = found
     return Model(
-        *(rounded(kernels.reshape(KERNEL**2, MAPS)), kernel_bias),
-        *(rounded(hidden.T), hidden_bias),
-        *(rounded(output.T), output_bias),
+        *(round_weights(kernels.reshape(KERNEL**2, MAPS)), kernel_bias),
+        *(round_weights(hidden.T), hidden_bias),
+        *(round_weights(output.T), output_bias),
     )
 
 
-def rounded(weights: Values) -> Values:
+def round_weights(weights: Values) -> Values:
     """The nearest of 8-bit values, as multiples of one step for the whole layer."""
     most = 2 ** (_WEIGHT_BITS - 1) - 1
     step = float(np.abs(weights).max(initial=0.0)) / most

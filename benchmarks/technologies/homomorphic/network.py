@@ -24,9 +24,9 @@ from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
 from tfe_bench.benchmarks.technologies.homomorphic.linear import (
     Layout,
     Product,
-    encode,
+    encode_values,
     power_of_two,
-    take,
+    take_plaintexts,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.model import CLASSES, Model
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
@@ -53,7 +53,7 @@ _PARAMETERS: Final[Mapping[int, tuple[tuple[int, ...], int]]] = {
 }
 
 
-def parameters(degree: int = 8192) -> Parameters:
+def choose_parameters(degree: int = 8192) -> Parameters:
     """CKKS parameters of the network.
 
     Raises:
@@ -104,7 +104,7 @@ class _Step:
     bias_scale: float
 
 
-def _moved(tap: int) -> tuple[int, int]:
+def _place_tap(tap: int) -> tuple[int, int]:
     """A tap's row or column: the parity that it sees, and by how many cells it is moved."""
     offset = tap - plaintext.BEFORE
     return offset % plaintext.STRIDE, offset // plaintext.STRIDE
@@ -123,19 +123,21 @@ class _Spread:
 
     @property
     def rows(self) -> range:
-        return _moves({row for row, _ in self.phases})
+        return _count_moves({row for row, _ in self.phases})
 
     @property
     def columns(self) -> range:
-        return _moves({column for _, column in self.phases})
+        return _count_moves({column for _, column in self.phases})
 
     @property
     def moves(self) -> tuple[tuple[int, int], ...]:
         return tuple(itertools.product(self.rows, self.columns))
 
 
-def _moves(parities: set[int]) -> range:
-    taken = [move for parity, move in map(_moved, range(plaintext.KERNEL)) if parity in parities]
+def _count_moves(parities: set[int]) -> range:
+    taken = [
+        move for parity, move in map(_place_tap, range(plaintext.KERNEL)) if parity in parities
+    ]
     return range(min(taken), max(taken) + 1)
 
 
@@ -165,7 +167,7 @@ class EncryptedNetwork:
         slots = setting.parameters.slots
         most = slots // power_of_two(plaintext.FEATURES)
         check_range("The number of pictures in a ciphertext", images, 1, most)
-        self.layout = Layout.of(slots, plaintext.FEATURES, images, 1)
+        self.layout = Layout.fit_layout(slots, plaintext.FEATURES, images, 1)
         self.images = images
         self._hidden = Product(plaintext.HIDDEN, plaintext.FEATURES, self.layout)
         inner = Layout(slots, self._hidden.rows, self.layout.images)
@@ -178,19 +180,19 @@ class EncryptedNetwork:
         self._spreads = tuple(
             _Spread(_PHASES[i : i + repeats]) for i in range(0, len(_PHASES), repeats)
         )
-        self._plan(top)
+        self._plan_layers(top)
         moves = [step * self.layout.stride for step in (_COLUMN, _ROW, -_ROW)]
         steps = (*moves, *self._folds, *self._hidden.steps, *self._output.steps)
         self.steps = tuple(dict.fromkeys(steps))
-        self.layers = self._layers(top)
+        self.layers = self._describe_layers(top)
 
     @property
     def ciphertexts(self) -> int:
         """That a client sends."""
         return len(self._spreads)
 
-    def _plan(self, top: int) -> None:
-        prime, now = self.setting.prime, self.setting.scale
+    def _plan_layers(self, top: int) -> None:
+        prime, now = self.setting.prime_at, self.setting.scale
         # of the outputs a smaller one, so that the first prime holds large ones
         last = 2.0 ** (self.setting.parameters.prime_bits[0] - _OUTPUT_BITS)
         self._steps: list[_Step] = []
@@ -202,9 +204,9 @@ class EncryptedNetwork:
 
     # ---- the client's side
 
-    def pack(self, pictures: npt.ArrayLike) -> list[Values]:
+    def pack_pictures(self, pictures: npt.ArrayLike) -> list[Values]:
         """The slots of each ciphertext, for up to `images` pictures [n, 28, 28] from 0 to 1."""
-        pixels = plaintext.checked(pictures)
+        pixels = plaintext.check_images(pictures)
         if not 1 <= len(pixels) <= self.images:
             raise UsageError(f"It takes 1 to {self.images} pictures. Received: {len(pixels)}.")
         step = plaintext.STRIDE
@@ -218,51 +220,51 @@ class EncryptedNetwork:
                 padded = np.zeros((len(pixels), self.layout.period))
                 padded[:, : plaintext.FEATURES] = np.repeat(cells, plaintext.MAPS, axis=1)
                 parts.append(np.roll(padded, -first, axis=1))
-            found.append(self._joined(parts))
+            found.append(self._join_parts(parts))
         return found
 
-    def _joined(self, parts: Sequence[Values]) -> Values:
+    def _join_parts(self, parts: Sequence[Values]) -> Values:
         """Vectors [images, n], one in each repeat of the layout; zeros in the rest."""
         repeats = self.layout.repeats
         once = Layout(self.layout.slots // repeats, self.layout.period, self.layout.images)
         slots = np.zeros(self.layout.slots)
         for place, vectors in enumerate(parts):
-            slots[place * once.slots : (place + 1) * once.slots] = once.pack(vectors)
+            slots[place * once.slots : (place + 1) * once.slots] = once.pack_vectors(vectors)
         return slots
 
-    def unpack(self, slots: Values, count: int) -> Values:
+    def unpack_outputs(self, slots: Values, count: int) -> Values:
         """The outputs [count, 10] from the slots of the result."""
-        return self._output.layout.unpack(slots, count, CLASSES)
+        return self._output.layout.unpack_slots(slots, count, CLASSES)
 
     # ---- the server's side
 
-    def plaintexts(self, model: Model) -> Iterator[Any]:
+    def encode_weights(self, model: Model) -> Iterator[Any]:
         """The encoded weights in the order in which `run` takes them; None for zeros.
 
         Raises:
             RangeError: the weights allow outputs that the last modulus does not hold.
         """
-        self.bounds(model)
-        kernels = self._kernels(model)
+        self.bound_products(model)
+        kernels = self._arrange_kernels(model)
         biases = (np.tile(model.kernel_bias, plaintext.SIDE**2), model.hidden_bias)
         weights: list[tuple[Iterable[Values], Values, Layout]] = [
             (kernels, biases[0], self.layout),
-            (self._hidden.plaintexts(model.hidden), biases[1], self._output.layout),
-            (self._output.plaintexts(model.output), model.output_bias, self._last),
+            (self._hidden.list_diagonals(model.hidden), biases[1], self._output.layout),
+            (self._output.list_diagonals(model.output), model.output_bias, self._last),
         ]
         for step, (products, bias, layout) in zip(self._steps, weights, strict=True):
             for values in products:
-                yield encode(self.setting, values, step.plain_scale, step.level)
-            packed = layout.pack(np.tile(bias, (layout.images, 1)))
-            yield encode(self.setting, packed, step.bias_scale, step.level - 1)
+                yield encode_values(self.setting, values, step.plain_scale, step.level)
+            packed = layout.pack_vectors(np.tile(bias, (layout.images, 1)))
+            yield encode_values(self.setting, packed, step.bias_scale, step.level - 1)
 
-    def _kernels(self, model: Model) -> Iterator[Values]:
+    def _arrange_kernels(self, model: Model) -> Iterator[Values]:
         """The weights of every move of every ciphertext, zero where a tap is beyond the border."""
         side, kernel = plaintext.SIDE, plaintext.KERNEL
         taps = {
             (row, column): model.kernels[y * kernel + x]
-            for y, row in enumerate(map(_moved, range(kernel)))
-            for x, column in enumerate(map(_moved, range(kernel)))
+            for y, row in enumerate(map(_place_tap, range(kernel)))
+            for x, column in enumerate(map(_place_tap, range(kernel)))
         }
         cell = np.arange(side)
         for spread in self._spreads:
@@ -278,18 +280,18 @@ class EncryptedNetwork:
                         weights = np.zeros(plaintext.MAPS)
                     features = (inside[..., None] * weights).reshape(1, -1)
                     parts.append(np.tile(features, (self.layout.images, 1)))
-                yield self._joined(parts)
+                yield self._join_parts(parts)
 
     @property
     def _last(self) -> Layout:
         return Layout(self.layout.slots, self._output.rows, self.layout.images)
 
-    def chunks(self, model: Model) -> Iterator[bytes]:
+    def serialize_weights(self, model: Model) -> Iterator[bytes]:
         """The same as bytes, to be stored; empty for zeros."""
-        for plain in self.plaintexts(model):
+        for plain in self.encode_weights(model):
             yield b"" if plain is None else plain.to_bytes()
 
-    def bounds(self, model: Model) -> tuple[float, float, float]:
+    def bound_products(self, model: Model) -> tuple[float, float, float]:
         """What no slot exceeds after each product with weights, for pixels from 0 to 1.
 
         Raises:
@@ -310,7 +312,7 @@ class EncryptedNetwork:
             top = np.tile(np.square(most), copies)
         return now[0], now[1], now[2]
 
-    def run(
+    def run_network(
         self,
         server: Server,
         inputs: Sequence[Encrypted],
@@ -334,9 +336,9 @@ class EncryptedNetwork:
             raise UsageError(
                 f"The network takes {self.ciphertexts} ciphertexts. Received: {len(inputs)}."
             )
-        reader = (self._read(plain) for plain in plaintexts)
-        moved = self._moved(server, inputs)
-        x = server.inner(moved, take(reader, self._products), bounds[0])
+        reader = (self._read_plaintext(plain) for plain in plaintexts)
+        moved = self._rotate_inputs(server, inputs)
+        x = server.inner_product(moved, take_plaintexts(reader, self._products), bounds[0])
         if x is None:
             raise UsageError("Kernels of zeros alone hide nothing: the result is known.")
         x = server.rescale(x)
@@ -345,14 +347,14 @@ class EncryptedNetwork:
         x = self._add_bias(server, x, reader)
         for product, bound in ((self._hidden, bounds[1]), (self._output, bounds[2])):
             x = server.multiply(x, x)
-            x = product.multiply(server, x, reader, bound)
-            x = product.fold(server, server.rescale(x), bound)
+            x = product.multiply_diagonals(server, x, reader, bound)
+            x = product.fold_rows(server, server.rescale(x), bound)
             x = self._add_bias(server, x, reader)
         if next(reader, self) is not self:
             raise UsageError("There are more plaintexts than the network has weights.")
         return x
 
-    def _moved(self, server: Server, inputs: Sequence[Encrypted]) -> Iterator[Encrypted]:
+    def _rotate_inputs(self, server: Server, inputs: Sequence[Encrypted]) -> Iterator[Encrypted]:
         """Every ciphertext at every one of its moves, a column's from the one before."""
         stride = self.layout.stride
         for spread, first in zip(self._spreads, inputs, strict=True):
@@ -367,19 +369,19 @@ class EncryptedNetwork:
     def _products(self) -> int:
         return sum(len(spread.moves) for spread in self._spreads)
 
-    def _read(self, plain: Any) -> Any:
+    def _read_plaintext(self, plain: Any) -> Any:
         if isinstance(plain, (bytes, bytearray, memoryview)):
-            return self.setting.load(bytes(plain)) if len(plain) else None
+            return self.setting.load_plaintext(bytes(plain)) if len(plain) else None
         return plain
 
     def _add_bias(self, server: Server, x: Encrypted, reader: Iterator[Any]) -> Encrypted:
-        (plain,) = take(reader, 1)
+        (plain,) = take_plaintexts(reader, 1)
         # the bound of x has the bias in it already
         return x if plain is None else server.add_plain(x, plain, 0.0)
 
     # ---- what it costs
 
-    def _layers(self, top: int) -> tuple[Layer, ...]:
+    def _describe_layers(self, top: int) -> tuple[Layer, ...]:
         taps = self._products
         size = self.plaintext_bytes
         stride = self.layout.stride
@@ -390,11 +392,11 @@ class EncryptedNetwork:
             + [down * _ROW * stride for down in spread.rows if down]
         ]
         first = [
-            *self._rotations(top, moves, adds=False),
+            *self._rotation_costs(top, moves, adds=False),
             Operation("multiply_plain", top, taps, taps * size(top)),
             Operation("add", top, taps - 1),
             Operation("rescale", top, 1),
-            *self._rotations(top - 1, self._folds),
+            *self._rotation_costs(top - 1, self._folds),
             Operation("add_plain", top - 1, 1, size(top - 1)),
         ]
         found = [Layer("convolution 5x5", tuple(first), taps + 1)]
@@ -412,17 +414,17 @@ class EncryptedNetwork:
             giant = product.baby * stride
             moves = [stride] * (product.baby - 1) + [giant] * (product.giant - 1)
             operations = (
-                *self._rotations(level, moves, adds=False),
+                *self._rotation_costs(level, moves, adds=False),
                 Operation("multiply_plain", level, count, count * size(level)),
                 Operation("add", level, count - 1),
                 Operation("rescale", level, 1),
-                *self._rotations(level - 1, product.folds),
+                *self._rotation_costs(level - 1, product.folds),
                 Operation("add_plain", level - 1, 1, size(level - 1)),
             )
             found.append(Layer(name, operations, count + 1))
         return tuple(found)
 
-    def _rotations(
+    def _rotation_costs(
         self, level: int, steps: Sequence[int], adds: bool = True
     ) -> Iterator[Operation]:
         if steps:

@@ -14,7 +14,7 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import processes, published, timing
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import make_context
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError
 
@@ -36,7 +36,7 @@ _MOST_DEPTH: Final = 64
 _PART: Final = 0.75  # of the memory
 
 
-def measure(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]:
+def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]:
     """All operations of a scheme at a degree, in a process of its own.
 
     Args:
@@ -47,16 +47,16 @@ def measure(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]
         ConfigError: the library is not installed.
         UsageError: it refuses the parameters.
     """
-    need("seal", "Homomorphic encryption")
+    import_library("seal", "Homomorphic encryption")
     _check_memory(parameters)
-    rows, shared = processes.alone(_measure, parameters, repeat, seed)
+    rows, shared = processes.run_alone(_measure_scheme, parameters, repeat, seed)
     found = []
     for row in rows:
         figures = {**row.figures, **shared}
         if row.seconds is not None:
-            figures["p95_seconds"] = timing.p95(row.seconds.all)
+            figures["p95_seconds"] = timing.percentile_95(row.seconds.all)
             figures["per_slot_seconds"] = row.seconds.median / parameters.slots
-            figures |= _beside(parameters, row.operation, row.seconds)
+            figures |= _add_published(parameters, row.operation, row.seconds)
         found.append(
             Measurement(
                 technology="homomorphic",
@@ -84,9 +84,9 @@ def _check_memory(parameters: Parameters) -> None:
         )
 
 
-def _beside(parameters: Parameters, operation: str, seconds: Seconds) -> dict[str, Any]:
+def _add_published(parameters: Parameters, operation: str, seconds: Seconds) -> dict[str, Any]:
     key = (parameters.scheme, operation, parameters.degree)
-    if (theirs := published.operations().get(key)) is None:
+    if (theirs := published.read_operations().get(key)) is None:
         return {}
     figures: dict[str, Any] = {
         "published_seconds": theirs.seconds,
@@ -105,17 +105,19 @@ class Row:
     correct: bool
 
 
-def _measure(parameters: Parameters, repeat: int, seed: int) -> tuple[list[Row], dict[str, Any]]:
+def _measure_scheme(
+    parameters: Parameters, repeat: int, seed: int
+) -> tuple[list[Row], dict[str, Any]]:
     bench = _Bench(parameters, repeat, seed)
-    rows = list(bench.rows())
-    return rows, bench.sizes() | {"peak_memory_bytes": processes.peak_memory()}
+    rows = list(bench.measure_rows())
+    return rows, bench.measure_sizes() | {"peak_memory_bytes": processes.peak_memory()}
 
 
 class _Bench:
     """Keys, values and ciphertexts that the operations work on."""
 
     def __init__(self, parameters: Parameters, repeat: int, seed: int) -> None:
-        self.seal: Any = need("seal", "Homomorphic encryption")
+        self.seal: Any = import_library("seal", "Homomorphic encryption")
         seal, self.parameters, self.repeat = self.seal, parameters, repeat
         self.ckks = parameters.scheme == "CKKS"
         self.context = make_context(seal, parameters)
@@ -126,35 +128,35 @@ class _Bench:
         self.evaluator = seal.Evaluator(self.context)
         self.encoder = (seal.CKKSEncoder if self.ckks else seal.BatchEncoder)(self.context)
         self.random = np.random.default_rng(seed)
-        self.x, self.y = self.values(), self.values()
-        self.px, self.py = self.encode(self.x), self.encode(self.y)
+        self.x, self.y = self.draw_values(), self.draw_values()
+        self.px, self.py = self.encode_values(self.x), self.encode_values(self.y)
         self.cx, self.cy = self.encryptor.encrypt(self.px), self.encryptor.encrypt(self.py)
         self.relin: Any = None
         self.galois: Any = None
 
-    def values(self) -> Any:
+    def draw_values(self) -> Any:
         """As many as there are slots; of integers two rows, one after the other."""
         count = self.parameters.slots
         if self.ckks:
             return self.random.uniform(-1, 1, count)
         return self.random.integers(-_LARGEST, _LARGEST + 1, count)
 
-    def encode(self, values: Any) -> Any:
+    def encode_values(self, values: Any) -> Any:
         if self.ckks:
             return self.encoder.encode(values, 2.0**self.parameters.precision_bits)
         return self.encoder.encode(values)
 
-    def decrypted(self, ciphertext: Any) -> Any:
+    def decrypt_values(self, ciphertext: Any) -> Any:
         return self.encoder.decode(self.decryptor.decrypt(ciphertext))
 
-    def rotated(self, values: Any, steps: int) -> Any:
+    def rotate_values(self, values: Any, steps: int) -> Any:
         return np.roll(values.reshape(1 if self.ckks else 2, -1), -steps, axis=1).reshape(-1)
 
-    def rotate(self, ciphertext: Any, steps: int, keys: Any = None) -> Any:
+    def rotate_ciphertext(self, ciphertext: Any, steps: int, keys: Any = None) -> Any:
         turn = self.evaluator.rotate_vector if self.ckks else self.evaluator.rotate_rows
         return turn(ciphertext, steps, keys or self.galois)
 
-    def judged(self, found: Any, expected: Any) -> tuple[bool, dict[str, Any]]:
+    def is_correct(self, found: Any, expected: Any) -> tuple[bool, dict[str, Any]]:
         """Whether decoded values are right."""
         error = float(np.abs(np.asarray(found) - expected).max())
         if not self.ckks:
@@ -162,13 +164,13 @@ class _Bench:
         most = 2.0 ** (_NOISE_BITS - self.parameters.precision_bits)
         return error <= most, {"max_abs_error": error}
 
-    def noise(self, ciphertext: Any) -> dict[str, Any]:
+    def measure_noise(self, ciphertext: Any) -> dict[str, Any]:
         """What is left for operations to come."""
         if self.ckks:
             return {}
         return {"noise_budget_bits": int(self.decryptor.invariant_noise_budget(ciphertext))}
 
-    def row(
+    def measure_row(
         self,
         operation: str,
         run: Callable[[], Any],
@@ -186,77 +188,85 @@ class _Bench:
             last[0] = None  # of keys no two at a time
             last[0] = run()
 
-        seconds = timing.timed(keep, self.repeat, _BUDGET)
+        seconds = timing.time_operation(keep, self.repeat, _BUDGET)
         result = last[0]
-        correct, figures = self.judged((open_result or self.decrypted)(result), expected)
+        correct, figures = self.is_correct((open_result or self.decrypt_values)(result), expected)
         if isinstance(result, self.seal.Ciphertext):
-            figures |= self.noise(result) | {"ciphertext_bytes": int(result.save_size())}
+            figures |= self.measure_noise(result) | {"ciphertext_bytes": int(result.save_size())}
         return Row(operation, seconds, figures, correct)
 
-    def rows(self) -> Iterator[Row]:
+    def measure_rows(self) -> Iterator[Row]:
         """All operations that the scheme has."""
-        yield from self._keys()
-        yield from self._client()
-        yield from self._arithmetic()
-        yield from self._rotations()
-        yield self._depth()
+        yield from self._measure_keys()
+        yield from self._measure_client()
+        yield from self._measure_arithmetic()
+        yield from self._measure_rotations()
+        yield self._measure_depth()
 
-    def _keys(self) -> Iterator[Row]:
+    def _measure_keys(self) -> Iterator[Row]:
         product = self.evaluator.multiply(self.cx, self.cy)
 
         def relinearized(keys: Any) -> Any:
             self.relin = keys
-            return self.decrypted(self.evaluator.relinearize(product, keys))
+            return self.decrypt_values(self.evaluator.relinearize(product, keys))
 
         make = self.generator.create_relin_keys
-        yield self.row("keygen_relin", make, self.x * self.y, relinearized)
+        yield self.measure_row("keygen_relin", make, self.x * self.y, relinearized)
 
         def rotated(keys: Any) -> Any:
             self.galois = keys
-            return self.decrypted(self.rotate(self.cx, 1))
+            return self.decrypt_values(self.rotate_ciphertext(self.cx, 1))
 
         every = self.generator.create_galois_keys
-        yield self.row("keygen_galois", every, self.rotated(self.x, 1), rotated)
+        yield self.measure_row("keygen_galois", every, self.rotate_values(self.x, 1), rotated)
 
-    def _client(self) -> Iterator[Row]:
+    def _measure_client(self) -> Iterator[Row]:
         decode, encrypt = self.encoder.decode, self.encryptor.encrypt
-        yield self.row("encode", lambda: self.encode(self.x), self.x, decode)
-        yield self.row("decode", lambda: decode(self.px), self.x, np.asarray)
-        yield self.row("encrypt", lambda: encrypt(self.px), self.x)
-        yield self.row("decrypt", lambda: self.decryptor.decrypt(self.cx), self.x, decode)
+        yield self.measure_row("encode", lambda: self.encode_values(self.x), self.x, decode)
+        yield self.measure_row("decode", lambda: decode(self.px), self.x, np.asarray)
+        yield self.measure_row("encrypt", lambda: encrypt(self.px), self.x)
+        yield self.measure_row("decrypt", lambda: self.decryptor.decrypt(self.cx), self.x, decode)
 
-    def _arithmetic(self) -> Iterator[Row]:
+    def _measure_arithmetic(self) -> Iterator[Row]:
         evaluator, x, y, cx, cy = self.evaluator, self.x, self.y, self.cx, self.cy
         # the NTT of a BFV plaintext is part of the product, as in the published table
-        yield self.row("add_ct_ct", lambda: evaluator.add(cx, cy), x + y)
-        yield self.row("multiply_plain", lambda: evaluator.multiply_plain(cx, self.py), x * y)
+        yield self.measure_row("add_ct_ct", lambda: evaluator.add(cx, cy), x + y)
+        yield self.measure_row(
+            "multiply_plain", lambda: evaluator.multiply_plain(cx, self.py), x * y
+        )
         product = evaluator.multiply(cx, cy)
-        yield self.row("multiply_ct_ct", lambda: evaluator.multiply(cx, cy), x * y)
-        yield self.row("square", lambda: evaluator.square(cx), x * x)
-        yield self.row("relinearize", lambda: evaluator.relinearize(product, self.relin), x * y)
+        yield self.measure_row("multiply_ct_ct", lambda: evaluator.multiply(cx, cy), x * y)
+        yield self.measure_row("square", lambda: evaluator.square(cx), x * x)
+        yield self.measure_row(
+            "relinearize", lambda: evaluator.relinearize(product, self.relin), x * y
+        )
         if self.ckks:
             small = evaluator.relinearize(product, self.relin)
-            yield self.row("rescale", lambda: evaluator.rescale_to_next(small), x * y)
+            yield self.measure_row("rescale", lambda: evaluator.rescale_to_next(small), x * y)
 
-    def _rotations(self) -> Iterator[Row]:
+    def _measure_rotations(self) -> Iterator[Row]:
         row_slots = self.parameters.degree // 2
-        yield self.row("rotate_rows_1", lambda: self.rotate(self.cx, 1), self.rotated(self.x, 1))
+        yield self.measure_row(
+            "rotate_rows_1",
+            lambda: self.rotate_ciphertext(self.cx, 1),
+            self.rotate_values(self.x, 1),
+        )
         steps = [int(s) for s in self.random.integers(1, row_slots, 16)]
         following = itertools.cycle(steps)
         taken = [0]
 
         def at_random() -> Any:
             taken[0] = next(following)
-            return self.rotate(self.cx, taken[0])
+            return self.rotate_ciphertext(self.cx, taken[0])
 
         def turned_back(ciphertext: Any) -> Any:
-            return self.rotated(self.decrypted(ciphertext), -taken[0])
+            return self.rotate_values(self.decrypt_values(ciphertext), -taken[0])
 
-        yield self.row("rotate_rows_random", at_random, self.x, turned_back)
+        yield self.measure_row("rotate_rows_random", at_random, self.x, turned_back)
         if not self.ckks:
             columns = self.evaluator.rotate_columns
             swapped = np.roll(self.x, row_slots)
-            yield self.row("rotate_columns", lambda: columns(self.cx, self.galois), swapped)
+            yield self.measure_row("rotate_columns", lambda: columns(self.cx, self.galois), swapped)
         yield self._by_n()
 
     def _by_n(self) -> Row:
@@ -267,13 +277,13 @@ class _Bench:
         def one_by_one() -> Any:
             ciphertext = self.cx
             for _ in range(STEPS):
-                ciphertext = self.rotate(ciphertext, 1)
+                ciphertext = self.rotate_ciphertext(ciphertext, 1)
             return ciphertext
 
-        expected = self.rotated(self.x, STEPS)
-        each = self.row("", one_by_one, expected)
-        direct = self.row("", lambda: self.rotate(self.cx, STEPS, own), expected)
-        row = self.row(BY_N, lambda: self.rotate(self.cx, STEPS), expected)
+        expected = self.rotate_values(self.x, STEPS)
+        each = self.measure_row("", one_by_one, expected)
+        direct = self.measure_row("", lambda: self.rotate_ciphertext(self.cx, STEPS, own), expected)
+        row = self.measure_row(BY_N, lambda: self.rotate_ciphertext(self.cx, STEPS), expected)
         assert each.seconds is not None and direct.seconds is not None
         figures = {
             **row.figures,
@@ -282,10 +292,10 @@ class _Bench:
         }
         return Row(BY_N, row.seconds, figures, row.correct and each.correct and direct.correct)
 
-    def _depth(self) -> Row:
+    def _measure_depth(self) -> Row:
         """How many squares in a row come out right."""
-        values = np.where(self.values() > 0, 1, -1).astype(self.x.dtype)
-        now, depth = self.encryptor.encrypt(self.encode(values)), 0
+        values = np.where(self.draw_values() > 0, 1, -1).astype(self.x.dtype)
+        now, depth = self.encryptor.encrypt(self.encode_values(values)), 0
         while depth < _MOST_DEPTH:
             try:
                 now = self.evaluator.square(now)
@@ -296,8 +306,8 @@ class _Bench:
                     self.evaluator.mod_switch_to_next_inplace(now)
             except (RuntimeError, ValueError):  # no prime is left, or no room for the scale
                 break
-            right, _ = self.judged(self.decrypted(now), np.ones(len(values)))
-            if not right or (not self.ckks and not self.noise(now)["noise_budget_bits"]):
+            right, _ = self.is_correct(self.decrypt_values(now), np.ones(len(values)))
+            if not right or (not self.ckks and not self.measure_noise(now)["noise_budget_bits"]):
                 break
             depth += 1
         return Row(DEPTH, None, {"depth": depth}, True)
@@ -305,7 +315,7 @@ class _Bench:
     def _lower_levels(self, ciphertext: Any) -> int:
         return int(self.context.get_context_data(ciphertext.parms_id()).chain_index())
 
-    def sizes(self) -> dict[str, Any]:
+    def measure_sizes(self) -> dict[str, Any]:
         """Bytes of what is kept and sent."""
         relinearization = len(self.relin.to_string())
         return {

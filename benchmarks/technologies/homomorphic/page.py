@@ -31,14 +31,16 @@ _NUMBERS: Final = (
 )
 
 
-def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """The picture of the operations, at the largest degree that all three schemes have."""
-    return {"homomorphic": functools.partial(_draw, _newest(measured))}
+    return {"homomorphic": functools.partial(_draw_operations, _select_newest(measured))}
 
 
-def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+def build_sections(
+    measured: Sequence[Measurement], pictures: Mapping[str, Picture]
+) -> list[Section]:
     """One, if anything was measured."""
-    newest = _newest(measured)
+    newest = _select_newest(measured)
     table = [m for m in newest if m.job in _TABLED]
     jobs = [m for m in newest if m.job not in _TABLED]
     parts: list[Part] = []
@@ -50,20 +52,25 @@ def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -
         )
         parts.append(Figure(pictures["homomorphic"], words, caption))
     if table:
-        parts += [_operations(table), published.DEFECT, *_security(table), _advice(table)]
+        parts += [
+            _build_operations(table),
+            published.DEFECT,
+            *_build_security(table),
+            _build_advice(table),
+        ]
     if jobs:
-        parts.append(_jobs(jobs))
+        parts.append(_build_jobs(jobs))
     return [Section("homomorphic", "Homomorphic encryption", parts)] if parts else []
 
 
-def _newest(measured: Sequence[Measurement]) -> list[Measurement]:
+def _select_newest(measured: Sequence[Measurement]) -> list[Measurement]:
     """Of each job with its parameters the newest that is not wrong, seeds not counted."""
     found: dict[str, Measurement] = {}
     for each in sorted(measured, key=lambda m: m.time):
         if _is_whole(each) and each.correct is not False:
             of = {k: v for k, v in each.parameters.items() if k != "seed"}
             found[repr((each.job, sorted(of.items()), each.machine))] = each
-    return sorted(found.values(), key=_order)
+    return sorted(found.values(), key=_sort_key)
 
 
 def _is_whole(m: Measurement) -> bool:
@@ -86,33 +93,33 @@ def _is_whole(m: Measurement) -> bool:
     return all(isinstance(n, (int, float)) for n in numbers)
 
 
-def _order(m: Measurement) -> tuple[int, int, int, str]:
+def _sort_key(m: Measurement) -> tuple[int, int, int, str]:
     scheme = str(m.parameters.get("scheme", ""))
     rank = SCHEMES.index(scheme) if scheme in SCHEMES else len(SCHEMES)
     job = _TABLED.index(m.job) if m.job in _TABLED else len(_TABLED)
     return rank, int(m.parameters.get("degree", 0)), job, m.job
 
 
-def _label(m: Measurement) -> str:
+def _label_measurement(m: Measurement) -> str:
     return f"{m.parameters['scheme']}, N = {m.parameters['degree']:,}"
 
 
-def _milliseconds(value: float | None) -> Cell:
+def _format_milliseconds(value: float | None) -> Cell:
     return NOTHING if value is None else cells.seconds(value * 1e3)
 
 
-def _operations(table: Sequence[Measurement]) -> Table:
+def _build_operations(table: Sequence[Measurement]) -> Table:
     degrees = sorted({int(m.parameters["degree"]) for m in table})
     grouped: dict[tuple[str, str], dict[int, Measurement]] = {}
     for m in table:
         if m.seconds is not None:
-            key = (_scheme(m), m.job)
+            key = (_describe_scheme(m), m.job)
             grouped.setdefault(key, {})[int(m.parameters["degree"])] = m
     rows: list[list[Cell]] = []
     for (scheme, job), by_degree in grouped.items():
         row: list[Cell] = [scheme, job]
         for degree in degrees:
-            row += _beside(by_degree.get(degree))
+            row += _compare_published(by_degree.get(degree))
         figures = by_degree[max(by_degree)].figures
         row.append(cells.seconds(figures["per_slot_seconds"] * 1e9))
         row.append(cells.whole(figures.get("noise_budget_bits")))
@@ -128,7 +135,7 @@ def _operations(table: Sequence[Measurement]) -> Table:
     return Table((*head, "per slot, ns", "noise left, bits", "error"), rows, caption)
 
 
-def _scheme(m: Measurement) -> str:
+def _describe_scheme(m: Measurement) -> str:
     """With its primes, where they are not the usual ones."""
     of = m.parameters
     name, bits = str(of["scheme"]), tuple(of["prime_bits"])
@@ -137,7 +144,7 @@ def _scheme(m: Measurement) -> str:
     return f"{name}, primes of {', '.join(map(str, bits))} bits"
 
 
-def _beside(m: Measurement | None) -> list[Cell]:
+def _compare_published(m: Measurement | None) -> list[Cell]:
     """Ours, the published figure, and their ratio."""
     if m is None or m.seconds is None:
         return [NOTHING] * 3
@@ -145,7 +152,7 @@ def _beside(m: Measurement | None) -> list[Cell]:
     theirs = figures.get("published_seconds")
     suspect = " ?" if "published_suspect" in figures else ""
     return [
-        _milliseconds(m.seconds.median),
+        _format_milliseconds(m.seconds.median),
         NOTHING
         if theirs is None
         else cells.number_cell(format_three_digits, suspect, theirs * 1e3),
@@ -153,7 +160,7 @@ def _beside(m: Measurement | None) -> list[Cell]:
     ]
 
 
-def _security(table: Sequence[Measurement]) -> list[Part]:
+def _build_security(table: Sequence[Measurement]) -> list[Part]:
     rows: list[list[Cell]] = []
     for m in table:
         if m.job != DEPTH:
@@ -162,7 +169,7 @@ def _security(table: Sequence[Measurement]) -> list[Part]:
         security = int(parameters["security_bits"])
         rows.append(
             [
-                _label(m),
+                _label_measurement(m),
                 ", ".join(map(str, parameters["prime_bits"])),
                 cells.whole(security) if security else "below 128",
                 cells.whole(figures["depth"]),
@@ -180,10 +187,10 @@ def _security(table: Sequence[Measurement]) -> list[Part]:
     return [Table(head, rows, caption)] if rows else []
 
 
-def _advice(table: Sequence[Measurement]) -> Table:
+def _build_advice(table: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
     for name, work in advice.USUAL.items():
-        found = advice.choices(work, table)
+        found = advice.list_choices(work, table)
         able = [c for c in found if c.seconds is not None]
         refused = next((c.reason for c in found if c.reason), "")
         if able:
@@ -202,16 +209,16 @@ def _advice(table: Sequence[Measurement]) -> Table:
     return Table(("job", "take", "ms", "results side by side"), rows, caption)
 
 
-def _jobs(jobs: Sequence[Measurement]) -> Table:
+def _build_jobs(jobs: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
     for m in jobs:
         figures, parameters = m.figures, m.parameters
         rows.append(
             [
                 m.job,
-                _label(m),
+                _label_measurement(m),
                 cells.whole(parameters.get("batch", parameters.get("images"))),
-                _milliseconds(m.seconds.median if m.seconds else None),
+                _format_milliseconds(m.seconds.median if m.seconds else None),
                 cells.seconds(figures.get("throughput_per_second")),
                 cells.megabytes(figures.get("bytes_up")),
                 cells.megabytes(figures.get("bytes_down")),
@@ -231,7 +238,7 @@ def _jobs(jobs: Sequence[Measurement]) -> Table:
     return Table(head, rows, caption)
 
 
-def _draw(newest: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def _draw_operations(newest: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     timed = [m for m in newest if m.job in OPERATIONS and m.seconds is not None]
     if not timed:
         return None

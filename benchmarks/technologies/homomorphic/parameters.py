@@ -50,7 +50,7 @@ _USUAL_CKKS: Final[Mapping[int, tuple[int, ...]]] = {
 }
 
 
-def security(degree: int, total_bits: int) -> int:
+def estimate_security(degree: int, total_bits: int) -> int:
     """Bits of security that the standard's table grants: 256, 192, 128, or 0 for less.
 
     Raises:
@@ -89,7 +89,7 @@ class Parameters:
 
     def __post_init__(self) -> None:
         check_known("scheme", self.scheme, SCHEMES)
-        granted = security(self.degree, self.total_bits)
+        granted = estimate_security(self.degree, self.total_bits)
         if not 2 <= len(self.prime_bits) <= _MOST_PRIMES:
             raise UsageError(
                 "A coefficient modulus has two primes, the last of them for key switching, to "
@@ -123,7 +123,7 @@ class Parameters:
     @property
     def security_bits(self) -> int:
         """As the standard has it: 256, 192, 128, or 0 for less."""
-        return security(self.degree, self.total_bits)
+        return estimate_security(self.degree, self.total_bits)
 
     @property
     def slots(self) -> int:
@@ -152,7 +152,7 @@ def usual_primes(scheme: str, degree: int) -> tuple[int, ...]:
     return (_USUAL_CKKS if scheme == "CKKS" else _USUAL).get(degree, ())
 
 
-def usual(
+def choose_parameters(
     scheme: str, degree: int, prime_bits: Sequence[int] | None = None, insecure: bool = False
 ) -> Parameters:
     """The library's primes of a degree, or other ones, with a scale or modulus that fits them.
@@ -160,7 +160,7 @@ def usual(
     Raises:
         UsageError, SecurityError: as `Parameters`.
     """
-    security(degree, 0)
+    estimate_security(degree, 0)
     bits = tuple(prime_bits or usual_primes(scheme, degree))
     if scheme != "CKKS":
         return Parameters(scheme, degree, bits, _PLAIN_BITS, insecure)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.errors import DataError, RangeError, SecurityError, UsageError
 
 Values = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ class Setting:
     """
 
     def __init__(self, parameters: Parameters) -> None:
-        self.seal = need("seal", "Homomorphic encryption")
+        self.seal = import_library("seal", "Homomorphic encryption")
         self.parameters = parameters
         self.context = make_context(self.seal, parameters)
         self._by_level: dict[int, Any] = {}
@@ -91,7 +91,7 @@ class Setting:
         """Of fresh ciphertexts."""
         return float(2**self.parameters.precision_bits)
 
-    def level(self, handle: Any) -> int:
+    def count_levels(self, handle: Any) -> int:
         """Primes that a ciphertext or plaintext has left."""
         return self._levels[tuple(handle.parms_id())]
 
@@ -99,7 +99,7 @@ class Setting:
         """The library's name of a level."""
         return self._by_level[level].parms_id()
 
-    def prime(self, level: int) -> int:
+    def prime_at(self, level: int) -> int:
         """The prime that rescaling at a level divides by."""
         return int(self._by_level[level].parms().coeff_modulus()[-1].value())
 
@@ -118,7 +118,7 @@ class Setting:
                 "Take smaller values, a smaller scale or larger primes."
             )
 
-    def encode(self, values: Values | float, scale: float, level: int) -> Any:
+    def encode_values(self, values: Values | float, scale: float, level: int) -> Any:
         """A CKKS plaintext at a level.
 
         Args:
@@ -127,7 +127,7 @@ class Setting:
         Raises:
             RangeError: a value is NaN, infinite or too large for the scale.
         """
-        array = finite(values, "A plaintext")
+        array = check_finite(values, "A plaintext")
         if array.ndim and array.shape != (self.parameters.slots,):
             raise UsageError(
                 f"A plaintext has {self.parameters.slots} values. Received: {list(array.shape)}."
@@ -138,7 +138,7 @@ class Setting:
             plain = self.seal.Evaluator(self.context).mod_switch_to(plain, self.parms_id(level))
         return plain
 
-    def load(self, chunk: bytes) -> Any:
+    def load_plaintext(self, chunk: bytes) -> Any:
         """A plaintext from its bytes.
 
         Raises:
@@ -147,7 +147,7 @@ class Setting:
         plain = self.seal.Plaintext()
         try:
             plain.load_bytes(self.context, chunk)
-            self.level(plain)
+            self.count_levels(plain)
         except (RuntimeError, ValueError, KeyError) as error:
             raise DataError(
                 "A plaintext's bytes do not fit the parameters; encode it again."
@@ -185,7 +185,7 @@ def make_context(seal: Any, parameters: Parameters) -> Any:
     return context
 
 
-def finite(values: Any, what: str) -> Values:
+def check_finite(values: Any, what: str) -> Values:
     """Numbers as an array.
 
     Raises:
@@ -242,7 +242,7 @@ class Client:
             size += len(rotate.to_string())
         return EvaluationKeys(relinearize, rotate, wanted, self.key, size)
 
-    def encrypt(self, values: Values, bound: float = 1.0) -> Encrypted:
+    def encrypt_values(self, values: Values, bound: float = 1.0) -> Encrypted:
         """Values at the first level.
 
         Args:
@@ -252,7 +252,7 @@ class Client:
             RangeError: a value is NaN, infinite, beyond the bound, or too large for the scale.
             UsageError: their number is not that of the slots.
         """
-        array = finite(values, "An input")
+        array = check_finite(values, "An input")
         if (largest := float(np.abs(array).max(initial=0.0))) > bound:
             raise RangeError(
                 f"An input's magnitude is at most {bound:g} here. Received: {largest:.4g}. Scale "
@@ -261,10 +261,10 @@ class Client:
         setting = self.setting
         level = setting.parameters.levels
         setting.check_room(bound, setting.scale, level, "An input")
-        plain = setting.encode(array, setting.scale, level)
+        plain = setting.encode_values(array, setting.scale, level)
         return Encrypted(self._encryptor.encrypt_symmetric(plain), bound, self.key)
 
-    def decrypt(self, encrypted: Encrypted) -> Values:
+    def decrypt_values(self, encrypted: Encrypted) -> Values:
         """The values of all slots.
 
         Raises:
@@ -293,7 +293,7 @@ class Server:
         self.keys = keys
         self._evaluator = setting.seal.Evaluator(setting.context)
 
-    def take(self, encrypted: Encrypted) -> Encrypted:
+    def accept_ciphertext(self, encrypted: Encrypted) -> Encrypted:
         """What came from a client, if it is under the key that this server was given keys of."""
         if encrypted.key != self.keys.key:
             raise SecurityError(
@@ -302,16 +302,16 @@ class Server:
             )
         return encrypted
 
-    def _result(self, handle: Any, bound: float, like: Encrypted, what: str) -> Encrypted:
+    def _wrap_result(self, handle: Any, bound: float, like: Encrypted, what: str) -> Encrypted:
         setting = self.setting
-        setting.check_room(bound, handle.scale(), setting.level(handle), what)
+        setting.check_room(bound, handle.scale(), setting.count_levels(handle), what)
         return Encrypted(handle, bound, like.key)
 
     def add(self, x: Encrypted, y: Encrypted, bound: float | None = None) -> Encrypted:
         """x + y, of one scale; `bound` if the sum's is known to be less than theirs."""
-        self.take(x)
-        self.take(y)
-        x, y = self._leveled(x, y)
+        self.accept_ciphertext(x)
+        self.accept_ciphertext(y)
+        x, y = self._match_levels(x, y)
         ours, theirs = float(x.handle.scale()), float(y.handle.scale())
         if not math.isclose(ours, theirs, rel_tol=1e-12):
             raise UsageError(
@@ -320,18 +320,20 @@ class Server:
             )
         y.handle.scale(ours)  # the library wants them equal to the last bit
         total = x.bound + y.bound if bound is None else bound
-        return self._result(self._evaluator.add(x.handle, y.handle), total, x, "A sum")
+        return self._wrap_result(self._evaluator.add(x.handle, y.handle), total, x, "A sum")
 
     def add_plain(self, x: Encrypted, plain: Any, bound: float) -> Encrypted:
         """x plus a plaintext of its scale and level, whose values are up to `bound`."""
-        self.take(x)
+        self.accept_ciphertext(x)
         self._check_level(x, plain)
         if not math.isclose(float(plain.scale()), float(x.handle.scale()), rel_tol=1e-12):
             raise DataError("A plaintext is of another scale than what it is added to.")
-        return self._result(self._evaluator.add_plain(x.handle, plain), x.bound + bound, x, "A sum")
+        return self._wrap_result(
+            self._evaluator.add_plain(x.handle, plain), x.bound + bound, x, "A sum"
+        )
 
     def _check_level(self, x: Encrypted, plain: Any) -> None:
-        ours, theirs = self.setting.level(x.handle), self.setting.level(plain)
+        ours, theirs = self.setting.count_levels(x.handle), self.setting.count_levels(plain)
         if ours != theirs:
             raise DataError(
                 f"A plaintext of level {theirs} came where one of level {ours} is due: the weights "
@@ -340,15 +342,15 @@ class Server:
 
     def multiply(self, x: Encrypted, y: Encrypted) -> Encrypted:
         """x * y, relinearized and rescaled."""
-        return self.rescale(self.product(x, y))
+        return self.rescale(self.multiply_unscaled(x, y))
 
-    def product(self, x: Encrypted, y: Encrypted) -> Encrypted:
+    def multiply_unscaled(self, x: Encrypted, y: Encrypted) -> Encrypted:
         """x * y of one level, relinearized."""
-        self.take(x)
-        self.take(y)
-        x, y = self._leveled(x, y)
+        self.accept_ciphertext(x)
+        self.accept_ciphertext(y)
+        x, y = self._match_levels(x, y)
         setting, bound = self.setting, x.bound * y.bound
-        level = setting.level(x.handle)
+        level = setting.count_levels(x.handle)
         setting.check_room(bound, x.handle.scale() * y.handle.scale(), level, "A product")
         if self.keys.relinearization is None:
             raise UsageError("Products take a relinearization key. Received: none.")
@@ -359,13 +361,13 @@ class Server:
         self._evaluator.relinearize_inplace(handle, self.keys.relinearization)
         return Encrypted(handle, bound, x.key)
 
-    def _leveled(self, x: Encrypted, y: Encrypted) -> tuple[Encrypted, Encrypted]:
-        level = min(self.setting.level(x.handle), self.setting.level(y.handle))
+    def _match_levels(self, x: Encrypted, y: Encrypted) -> tuple[Encrypted, Encrypted]:
+        level = min(self.setting.count_levels(x.handle), self.setting.count_levels(y.handle))
         if x is y:
             return x, x
-        return self.lower(x, level), self.lower(y, level)
+        return self.lower_level(x, level), self.lower_level(y, level)
 
-    def inner(
+    def inner_product(
         self,
         xs: Iterable[Encrypted],
         plains: Iterable[Any],
@@ -384,10 +386,10 @@ class Server:
         for x, plain in zip(xs, plains, strict=True):
             if plain is None:
                 continue
-            self.take(x)
+            self.accept_ciphertext(x)
             self._check_level(x, plain)
             if handle is None:
-                level = self.setting.level(x.handle)
+                level = self.setting.count_levels(x.handle)
                 scale = x.handle.scale() * plain.scale()
                 self.setting.check_room(bound, scale, level, "A sum of products")
                 handle = evaluator.multiply_plain(x.handle, plain)
@@ -397,7 +399,7 @@ class Server:
 
     def rotate(self, x: Encrypted, step: int) -> Encrypted:
         """Slot i has what slot i + step had, cyclically; step may be negative."""
-        self.take(x)
+        self.accept_ciphertext(x)
         if step == 0:
             return x
         if step not in self.keys.steps:
@@ -410,22 +412,22 @@ class Server:
 
     def rescale(self, x: Encrypted) -> Encrypted:
         """Divides scale and modulus by the level's last prime."""
-        level = self.setting.level(x.handle)
+        level = self.setting.count_levels(x.handle)
         if level == 1:
             raise UsageError(
                 "The circuit is deeper than the parameters: no prime is left to rescale by. Take "
                 "more primes (and with them a larger degree)."
             )
-        if x.handle.scale() / self.setting.prime(level) < 2.0:
+        if x.handle.scale() / self.setting.prime_at(level) < 2.0:
             raise UsageError(
                 "The scale is exhausted: rescaling would leave less than one bit. Take a larger "
                 "scale or smaller primes."
             )
-        return self._result(self._evaluator.rescale_to_next(x.handle), x.bound, x, "A value")
+        return self._wrap_result(self._evaluator.rescale_to_next(x.handle), x.bound, x, "A value")
 
-    def lower(self, x: Encrypted, level: int) -> Encrypted:
+    def lower_level(self, x: Encrypted, level: int) -> Encrypted:
         """x at a lower level, unchanged."""
-        if self.setting.level(x.handle) == level:
+        if self.setting.count_levels(x.handle) == level:
             return x
         lowered = self._evaluator.mod_switch_to(x.handle, self.setting.parms_id(level))
-        return self._result(lowered, x.bound, x, "A value")
+        return self._wrap_result(lowered, x.bound, x, "A value")

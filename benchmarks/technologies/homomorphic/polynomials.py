@@ -25,14 +25,14 @@ from tfe_bench.errors import UsageError, check_known
 DEGREE: Final = 7
 
 
-def _sigmoid(x: Values) -> Values:
+def _compute_sigmoid(x: Values) -> Values:
     value: Values = 0.5 * (1 + np.tanh(x / 2))
     return value
 
 
 # by name: the function, its range, what is known of it
 FUNCTIONS: Final[Mapping[str, tuple[Callable[[Values], Values], float, float]]] = {
-    "sigmoid": (_sigmoid, -6.0, 6.0),
+    "sigmoid": (_compute_sigmoid, -6.0, 6.0),
     "exp": (np.exp, -2.0, 2.0),
 }
 PARAMETERS: Final = Parameters("CKKS", 8192, (46, 36, 36, 36, 60), 36)
@@ -53,7 +53,7 @@ class Approximation:
     error: float
 
     @classmethod
-    def of(cls, name: str) -> Approximation:
+    def fit_function(cls, name: str) -> Approximation:
         """Of one of `FUNCTIONS`.
 
         Raises:
@@ -61,29 +61,29 @@ class Approximation:
         """
         check_known("function", name, FUNCTIONS)
         function, low, high = FUNCTIONS[name]
-        series = Chebyshev.interpolate(lambda t: function(_scale(t, low, high)), DEGREE)
+        series = Chebyshev.interpolate(lambda t: function(_scale_range(t, low, high)), DEGREE)
         power: Polynomial = series.convert(kind=Polynomial)
         grid = np.linspace(-1, 1, 100_001)
-        error = float(np.abs(power(grid) - function(_scale(grid, low, high))).max())
+        error = float(np.abs(power(grid) - function(_scale_range(grid, low, high))).max())
         return cls(low, high, tuple(float(c) for c in power.coef), error)
 
-    def normalize(self, x: Values) -> Values:
+    def normalize_values(self, x: Values) -> Values:
         """Values of the range as values of [-1, 1], which a client encrypts."""
         t: Values = (2 * x - self.low - self.high) / (self.high - self.low)
         return t
 
     def __call__(self, x: Values) -> Values:
         """In plaintext."""
-        value: Values = np.asarray(Polynomial(self.coefficients)(self.normalize(x)))
+        value: Values = np.asarray(Polynomial(self.coefficients)(self.normalize_values(x)))
         return value
 
 
-def _scale(t: Values, low: float, high: float) -> Values:
+def _scale_range(t: Values, low: float, high: float) -> Values:
     value: Values = (t * (high - low) + low + high) / 2
     return value
 
 
-def evaluate(server: Server, x: Encrypted, coefficients: Sequence[float]) -> Encrypted:
+def evaluate_polynomial(server: Server, x: Encrypted, coefficients: Sequence[float]) -> Encrypted:
     """The sum of coefficients[k] x^k, three levels below x.
 
     Args:
@@ -97,41 +97,41 @@ def evaluate(server: Server, x: Encrypted, coefficients: Sequence[float]) -> Enc
         raise UsageError(f"Eight coefficients are due. Received: {len(coefficients)}.")
     x2 = server.multiply(x, x)
     x4 = server.multiply(x2, x2)
-    high = _cubic(server, x, x2, coefficients[4:], server.setting.scale)
+    high = _evaluate_cubic(server, x, x2, coefficients[4:], server.setting.scale)
     product = server.multiply(high, x4)
-    low = _cubic(server, x, x2, coefficients[:4], float(product.handle.scale()))
-    return server.add(product, server.lower(low, server.setting.level(product.handle)))
+    low = _evaluate_cubic(server, x, x2, coefficients[:4], float(product.handle.scale()))
+    return server.add(product, server.lower_level(low, server.setting.count_levels(product.handle)))
 
 
-def _cubic(
+def _evaluate_cubic(
     server: Server, x: Encrypted, x2: Encrypted, c: Sequence[float], scale: float
 ) -> Encrypted:
     """(c[0] + c[1] x) + (c[2] + c[3] x) x^2 of a scale, one level below x^2.
 
     Every plaintext has the scale that makes both sides of a sum agree.
     """
-    prime, level = server.setting.prime, server.setting.level
+    prime, level = server.setting.prime_at, server.setting.count_levels
     first, second = level(x.handle), level(x2.handle)
     before = scale * prime(second)
     factor = before / x2.handle.scale()
-    inner = _times(server, x, c[3], factor * prime(first) / x.handle.scale())
-    inner = _plus(server, server.rescale(inner), c[2])
-    product = server.product(inner, x2)
-    lowered = server.lower(x, second)
-    linear = _times(server, lowered, c[1], product.handle.scale() / x.handle.scale())
-    return server.rescale(_plus(server, server.add(product, linear), c[0]))
+    inner = _multiply_plain(server, x, c[3], factor * prime(first) / x.handle.scale())
+    inner = _add_term(server, server.rescale(inner), c[2])
+    product = server.multiply_unscaled(inner, x2)
+    lowered = server.lower_level(x, second)
+    linear = _multiply_plain(server, lowered, c[1], product.handle.scale() / x.handle.scale())
+    return server.rescale(_add_term(server, server.add(product, linear), c[0]))
 
 
-def _times(server: Server, x: Encrypted, factor: float, scale: float) -> Encrypted:
-    plain = server.setting.encode(factor, scale, server.setting.level(x.handle))
-    result = server.inner([x], [None if plain.is_zero() else plain], abs(factor) * x.bound)
+def _multiply_plain(server: Server, x: Encrypted, factor: float, scale: float) -> Encrypted:
+    plain = server.setting.encode_values(factor, scale, server.setting.count_levels(x.handle))
+    result = server.inner_product([x], [None if plain.is_zero() else plain], abs(factor) * x.bound)
     if result is None:
         raise UsageError("A polynomial's coefficients of odd powers are not zero.")
     return result
 
 
-def _plus(server: Server, x: Encrypted, term: float) -> Encrypted:
-    level = server.setting.level(x.handle)
+def _add_term(server: Server, x: Encrypted, term: float) -> Encrypted:
+    level = server.setting.count_levels(x.handle)
     return server.add_plain(
-        x, server.setting.encode(term, float(x.handle.scale()), level), abs(term)
+        x, server.setting.encode_values(term, float(x.handle.scale()), level), abs(term)
     )

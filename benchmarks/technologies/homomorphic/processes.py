@@ -25,7 +25,7 @@ def peak_memory() -> int:
     return int(line.split()[1]) * 1024
 
 
-def _work(
+def _run_items(
     pipe: Connection, make: Callable[..., Callable[[Any], Any]], arguments: Sequence[Any]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
@@ -42,7 +42,7 @@ def _work(
         pipe.send((-1, f"{type(error).__name__}: {error}"))
 
 
-def spread(
+def run_spread(
     make: Callable[..., Callable[[Any], Any]],
     arguments: Sequence[Any],
     items: Sequence[Any],
@@ -64,7 +64,9 @@ def spread(
     try:
         for _ in range(min(count, len(items))):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, make, arguments), daemon=True)
+            process = context.Process(
+                target=_run_items, args=(theirs, make, arguments), daemon=True
+            )
             process.start()
             theirs.close()
             running[ours] = process
@@ -73,7 +75,7 @@ def spread(
         while left:
             for pipe in multiprocessing.connection.wait(list(running)):
                 assert isinstance(pipe, Connection)
-                index, result = _receive(pipe, running[pipe])
+                index, result = _receive_result(pipe, running[pipe])
                 left -= 1
                 if (item := next(waiting, None)) is not None:
                     pipe.send(item)
@@ -88,7 +90,7 @@ def spread(
             pipe.close()
 
 
-def _receive(pipe: Connection, process: Any) -> tuple[int, Any]:
+def _receive_result(pipe: Connection, process: Any) -> tuple[int, Any]:
     try:
         index, result = pipe.recv()
     except (EOFError, ConnectionResetError) as error:
@@ -104,9 +106,9 @@ def _receive(pipe: Connection, process: Any) -> tuple[int, Any]:
     return index, result
 
 
-def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+def run_alone(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of a module returns, called in a process of its own."""
-    ((_, result),) = spread(_Caller, (function,), [arguments])
+    ((_, result),) = run_spread(_Caller, (function,), [arguments])
     return result
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import jobs, processes, timing
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 JOB: Final = "dense (TenSEAL)"
@@ -18,14 +18,14 @@ _SCALE_BITS: Final = 40
 _REPEAT: Final = 3
 
 
-def dense() -> Measurement:
+def run_dense() -> Measurement:
     """A dense layer 784 -> 128 on one encrypted vector by TenSEAL's `mm`.
 
     Raises:
         ConfigError: TenSEAL is not installed.
     """
-    need("tenseal", "The comparison")
-    seconds, error, peak = processes.alone(_run, jobs.OUTPUTS)
+    import_library("tenseal", "The comparison")
+    seconds, error, peak = processes.run_alone(_run_layer, jobs.OUTPUTS)
     return Measurement(
         technology="homomorphic",
         job=JOB,
@@ -47,8 +47,8 @@ def dense() -> Measurement:
     )
 
 
-def _run(outputs: int) -> tuple[Seconds, float, int]:
-    tenseal: Any = need("tenseal", "The comparison")
+def _run_layer(outputs: int) -> tuple[Seconds, float, int]:
+    tenseal: Any = import_library("tenseal", "The comparison")
     weights, vectors = jobs.linear_inputs(outputs, 1)
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, _DEGREE, coeff_mod_bit_sizes=list(_BITS))
     context.global_scale = 2.0**_SCALE_BITS
@@ -60,6 +60,6 @@ def _run(outputs: int) -> tuple[Seconds, float, int]:
     def multiply() -> None:
         last[0] = encrypted.mm(matrix)
 
-    seconds = timing.timed(multiply, _REPEAT)
+    seconds = timing.time_operation(multiply, _REPEAT)
     found = np.asarray(last[0].decrypt())[:outputs]
     return seconds, float(np.abs(found - weights @ vectors[0]).max()), processes.peak_memory()

@@ -14,7 +14,9 @@ _LEAST_OF_SLOW: Final = 2
 _SLOW: Final = 1.0  # seconds
 
 
-def timed(operation: Callable[[], object], repeat: int, budget: float = math.inf) -> Seconds:
+def time_operation(
+    operation: Callable[[], object], repeat: int, budget: float = math.inf
+) -> Seconds:
     """Wall-clock times of an operation after one warm-up.
 
     Args:
@@ -34,6 +36,6 @@ def timed(operation: Callable[[], object], repeat: int, budget: float = math.inf
     return Seconds.from_times(times)
 
 
-def p95(times: Sequence[float]) -> float:
+def percentile_95(times: Sequence[float]) -> float:
     """The time that 95 % of the runs do not exceed: the nearest rank."""
     return sorted(times)[math.ceil(0.95 * len(times)) - 1]

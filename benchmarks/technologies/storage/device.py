@@ -29,13 +29,13 @@ SHIPPED: Final = ("csd", "fpga", "fpga-ssd")
 _MOST_LEVELS: Final = 64
 
 
-def _within(low: float, high: float) -> dict[str, float]:
+def _number_field(low: float, high: float) -> dict[str, float]:
     """What a number of a profile may be."""
     return {"low": low, "high": high}
 
 
 # Least above 0: what is divided by.
-_RATE: Final = _within(1e-3, 1e5)
+_RATE: Final = _number_field(1e-3, 1e5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +73,17 @@ class Device:
     storage_gigabytes_per_second: float = field(metadata=_RATE)
     write_gigabytes_per_second: float = field(metadata=_RATE)
     lane_gigabytes_per_second: float = field(default=1.0, metadata=_RATE)
-    lanes: float = field(default=32, metadata=_within(1, 4096))
-    lanes_to_storage: float = field(default=0, metadata=_within(0, 4095))
-    lanes_per_device: float = field(default=16, metadata=_within(1, 1024))
-    memory_gigabytes: float = field(metadata=_within(1e-3, 1e5))
-    disk_gigabytes: float = field(metadata=_within(1e-3, 1e7))
-    key_cache_gigabytes: float = field(default=0, metadata=_within(0, 1e5))
-    latency_seconds: float = field(default=0, metadata=_within(0, 10))
-    network_gigabytes_per_second: float = field(default=0, metadata=_within(0, 1e5))
+    lanes: float = field(default=32, metadata=_number_field(1, 4096))
+    lanes_to_storage: float = field(default=0, metadata=_number_field(0, 4095))
+    lanes_per_device: float = field(default=16, metadata=_number_field(1, 1024))
+    memory_gigabytes: float = field(metadata=_number_field(1e-3, 1e5))
+    disk_gigabytes: float = field(metadata=_number_field(1e-3, 1e7))
+    key_cache_gigabytes: float = field(default=0, metadata=_number_field(0, 1e5))
+    latency_seconds: float = field(default=0, metadata=_number_field(0, 10))
+    network_gigabytes_per_second: float = field(default=0, metadata=_number_field(0, 1e5))
     prefetch: bool = True
-    watts: float = field(default=0, metadata=_within(0, 1e6))
-    price: float = field(default=0, metadata=_within(0, 1e9))
+    watts: float = field(default=0, metadata=_number_field(0, 1e6))
+    price: float = field(default=0, metadata=_number_field(0, 1e9))
     speedup: Mapping[str, float] = field(default_factory=dict)
     microseconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -124,11 +124,11 @@ class Device:
             return math.inf
         return (self.lanes - self.lanes_to_storage) * self.lane_gigabytes_per_second * GIGA
 
-    def rate(self, devices: int) -> float:
+    def shared_device_rate(self, devices: int) -> float:
         """Bytes per second of each of so many devices that all read."""
         return min(self.link_rate, self.shared_rate / devices)
 
-    def seconds(self, operation: str, level: int, measured: float) -> float:
+    def operation_seconds(self, operation: str, level: int, measured: float) -> float:
         """The time of an operation here.
 
         Args:
@@ -157,7 +157,7 @@ _NUMBERS: Final = {each.name: each for each in fields(Device) if each.metadata}
 _KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microseconds")
 
 
-def load(name: str) -> Device:
+def load_device(name: str) -> Device:
     """A profile: one of SHIPPED by its name, or a TOML file.
 
     Raises:
@@ -179,7 +179,7 @@ def from_file(
         ConfigError: there is none, or it is malformed; names the file.
     """
     if name in shipped:
-        return make(parse_toml(published.text(f"{shipped[name] or name}.toml")))
+        return make(parse_toml(published.read_text(f"{shipped[name] or name}.toml")))
     path = Path(name)
     if path.suffix != ".toml":
         raise ConfigError(
@@ -208,7 +208,7 @@ def of_toml(values: Mapping[str, Any]) -> Device:
         weights_on=table.get_text("weights_on"),
         prefetch=table.get_boolean("prefetch", True),
         speedup={
-            key: _positive(speedup.get_number(key), f"[speedup] {key}")
+            key: _check_positive(speedup.get_number(key), f"[speedup] {key}")
             for key in values.get("speedup", {})
         },
         microseconds={
@@ -224,10 +224,10 @@ def _by_level(value: object, where: str) -> tuple[float, ...]:
     given = value if isinstance(value, list) else [value]
     if not 1 <= len(given) <= _MOST_LEVELS:
         raise ConfigError(f"{where}: 1 to {_MOST_LEVELS} times. Received: {len(given)}.")
-    return tuple(_positive(each, where) for each in given)
+    return tuple(_check_positive(each, where) for each in given)
 
 
-def _positive(value: object, where: str) -> float:
+def _check_positive(value: object, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
         return float(value)
     raise ConfigError(f"{where} is a number from 1e-9 to 1e9. Received: {quote_value(value)}.")

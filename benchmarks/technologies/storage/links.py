@@ -24,9 +24,9 @@ class Link:
         self._streams: list[tuple[float, int]] = []
         self.total = 0.0
 
-    def start(self, now: float, of: int, size: float) -> None:
+    def start_stream(self, now: float, of: int, size: float) -> None:
         """A stream of so many bytes begins, known by a number."""
-        self._advance(now)
+        self._advance_time(now)
         heapq.heappush(self._streams, (self._given + size, of))
         self.total += size
 
@@ -34,21 +34,21 @@ class Link:
         """When the next stream ends if none begins; infinite without streams."""
         if not self._streams:
             return math.inf
-        return self._time + max(0.0, self._streams[0][0] - self._given) / self._rate()
+        return self._time + max(0.0, self._streams[0][0] - self._given) / self._stream_rate()
 
-    def end(self, now: float) -> int:
+    def end_stream(self, now: float) -> int:
         """Takes away the stream that ends now; its number."""
-        self._advance(now)
+        self._advance_time(now)
         ends, of = heapq.heappop(self._streams)
         self._given = max(self._given, ends)
         return of
 
-    def _rate(self) -> float:
+    def _stream_rate(self) -> float:
         return min(self._alone, self._together / len(self._streams))
 
-    def _advance(self, now: float) -> None:
+    def _advance_time(self, now: float) -> None:
         if self._streams:
-            self._given += (now - self._time) * self._rate()
+            self._given += (now - self._time) * self._stream_rate()
         else:
             self._given = 0.0  # so that sums do not lose digits
         self._time = now

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tfe_bench.benchmarks.technologies.homomorphic import costs as homomorphic
-from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork, parameters
+from tfe_bench.benchmarks.technologies.homomorphic.network import (
+    EncryptedNetwork,
+    choose_parameters,
+)
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Setting
 from tfe_bench.benchmarks.technologies.storage.model import Costs, Layer, Model, Operations
 from tfe_bench.errors import UsageError
@@ -15,7 +18,7 @@ DEGREE: Final = 8192
 _WORDS: Final = 8
 
 
-def cnn(degree: int = DEGREE, images: int = 1) -> Model:
+def build_cnn(degree: int = DEGREE, images: int = 1) -> Model:
     """The MNIST network under CKKS, layer by layer as it is computed.
 
     Args:
@@ -26,7 +29,7 @@ def cnn(degree: int = DEGREE, images: int = 1) -> Model:
         UsageError: there is no such network.
         ConfigError: the library is not installed.
     """
-    return of_network(EncryptedNetwork(Setting(parameters(degree)), images))
+    return of_network(EncryptedNetwork(Setting(choose_parameters(degree)), images))
 
 
 def of_network(network: EncryptedNetwork) -> Model:
@@ -53,13 +56,13 @@ def of_network(network: EncryptedNetwork) -> Model:
     )
 
 
-def costs(degree: int = DEGREE, levels: int | None = None) -> Costs:
+def measure_costs(degree: int = DEGREE, levels: int | None = None) -> Costs:
     """What operations cost on this machine, measured now on one thread.
 
     Args:
         levels: that are measured; None: those of the network of that degree.
     """
-    most = parameters(degree).levels if levels is None else levels
+    most = choose_parameters(degree).levels if levels is None else levels
     return of_table(homomorphic.cost_table(degree, most))
 
 

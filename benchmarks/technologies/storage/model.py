@@ -95,7 +95,7 @@ class Model:
         return any(layer.seconds is None for layer in self.layers)
 
 
-def needed(model: Model) -> list[tuple[str, int]]:
+def list_needed(model: Model) -> list[tuple[str, int]]:
     """The (operation, level) whose cost a model asks for, each once."""
     every = [o for layer in model.layers if layer.seconds is None for o in layer.operations]
     return sorted({(o.operation, o.level) for o in every})
@@ -119,14 +119,14 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
         for each in layer.operations:
             operation, level = each.operation, each.level
             if operation in device.microseconds:
-                one = device.seconds(operation, level, math.nan)
+                one = device.operation_seconds(operation, level, math.nan)
             elif costs is None:
                 raise ConfigError(
                     f"{model.name}: the cost of {operation} at level {level} is not told. Add "
                     f'"{operation}" to the table [microseconds] of the device.'
                 )
             else:
-                one = device.seconds(operation, level, costs(operation, level))
+                one = device.operation_seconds(operation, level, costs(operation, level))
             total += each.count * one
         found.append(total)
     return found
@@ -142,7 +142,7 @@ def processor_seconds(model: Model, costs: Costs) -> float:
     )
 
 
-def load(name: str) -> Model:
+def load_model(name: str) -> Model:
     """A model: "published", or a TOML file.
 
     Raises:
@@ -163,33 +163,33 @@ def of_toml(values: Mapping[str, Any]) -> Model:
     layers = table.get_tables("layer", ("name", *_SIZES, "seconds", "operation"))
     if not 1 <= len(layers) <= MOST_LAYERS:
         raise ConfigError(f"A model has 1 to {MOST_LAYERS} [[layer]]. Received: {len(layers)}.")
-    made = tuple(map(_layer, layers))
+    made = tuple(map(_read_layer, layers))
     if not any(layer.bytes or layer.seconds or layer.operations for layer in made):
         raise ConfigError("A model reads or computes something. Received: layers of zeros alone.")
     return Model(
         name=table.get_text("name"),
         layers=made,
-        input_bytes=_within(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
-        output_bytes=_within(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
+        input_bytes=_read_number(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
+        output_bytes=_read_number(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
     )
 
 
-def _layer(table: TomlTable) -> Layer:
+def _read_layer(table: TomlTable) -> Layer:
     told = table.get_tables("operation", ("name", "level", "count"))
-    seconds = None if told else _within(table, "seconds", _MOST_SECONDS)
+    seconds = None if told else _read_number(table, "seconds", _MOST_SECONDS)
     if told and table.get_number("seconds", math.pi) != math.pi:
         raise ConfigError(f'{table.where}: "seconds" or [[layer.operation]]. Received: both.')
     return Layer(
         name=table.get_text("name"),
-        weight_bytes=_within(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
-        key_bytes=_within(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
-        working_bytes=_within(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
+        weight_bytes=_read_number(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
+        key_bytes=_read_number(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
+        working_bytes=_read_number(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
         seconds=seconds,
-        operations=tuple(map(_operations, told)),
+        operations=tuple(map(_read_operations, told)),
     )
 
 
-def _operations(table: TomlTable) -> Operations:
+def _read_operations(table: TomlTable) -> Operations:
     name, level, count = (
         table.get_text("name"),
         table.get_integer("level"),
@@ -206,7 +206,7 @@ def _operations(table: TomlTable) -> Operations:
     return Operations(name, level, count)
 
 
-def _within(table: TomlTable, key: str, most: float, default: float | None = None) -> float:
+def _read_number(table: TomlTable, key: str, most: float, default: float | None = None) -> float:
     value = table.get_number(key, default)
     if not 0 <= value <= most:
         raise ConfigError(f'{table.where}: "{key}" is 0 to {most:g}. Received: {value:g}.')

@@ -29,42 +29,44 @@ _LOOKS: Final = {
 _MOST_ROWS: Final = 200
 
 
-def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """The picture of both published tables."""
-    return {"storage": functools.partial(_draw, _latest(measured, PUBLISHED))}
+    return {"storage": functools.partial(_draw_tables, _select_latest(measured, PUBLISHED))}
 
 
-def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+def build_sections(
+    measured: Sequence[Measurement], pictures: Mapping[str, Picture]
+) -> list[Section]:
     """One section, or none."""
     found: list[Part] = []
-    if tables := _latest(measured, PUBLISHED):
-        found += _published(tables, pictures)
-    if runs := _latest(measured, VALIDATION):
-        found.append(_validated(runs))
-    if projected := _latest(measured, PROJECTION):
-        found.append(_projected(projected))
+    if tables := _select_latest(measured, PUBLISHED):
+        found += _build_published(tables, pictures)
+    if runs := _select_latest(measured, VALIDATION):
+        found.append(_build_validated(runs))
+    if projected := _select_latest(measured, PROJECTION):
+        found.append(_build_projected(projected))
     return [Section("storage", "Homomorphic inference on storage devices", found)] if found else []
 
 
-def _latest(measured: Sequence[Measurement], job: str) -> list[Measurement]:
+def _select_latest(measured: Sequence[Measurement], job: str) -> list[Measurement]:
     """The newest of each set of parameters, in the order that they were first measured."""
     mine = [m for m in measured if m.technology == TECHNOLOGY and m.job == job]
     newest = {repr(m.parameters): m for m in sorted(mine, key=lambda m: m.time)}
     return list(newest.values())[:_MOST_ROWS]
 
 
-def _figure(m: Measurement, name: str) -> float | None:
+def _read_figure(m: Measurement, name: str) -> float | None:
     """A figure of a record that others may have written."""
     value = m.figures.get(name)
     return float(value) if isinstance(value, int | float) else None
 
 
-def _told(m: Measurement, name: str) -> str:
+def _read_parameter(m: Measurement, name: str) -> str:
     return str(m.parameters.get(name, ""))
 
 
-def _published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> list[Part]:
-    worst = max((abs(_figure(m, "difference") or 0.0) for m in tables), default=0.0)
+def _build_published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> list[Part]:
+    worst = max((abs(_read_figure(m, "difference") or 0.0) for m in tables), default=0.0)
     found: list[Part] = [
         "A published simulation runs a homomorphic network where its weights lie: 3.3 GB of "
         "plaintexts and 0.5 GB of keys go through each inference. Three layers that are read in "
@@ -81,36 +83,38 @@ def _published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> li
             )
         )
     columns: dict[str, Callable[[Measurement], Cell]] = {
-        "configuration": lambda m: _LOOKS.get(_told(m, "configuration"), ("", "?"))[1],
-        "devices": lambda m: cells.whole(_number(m, "devices")),
-        "GB/s each": lambda m: cells.seconds(_number(m, "gigabytes_per_second")),
+        "configuration": lambda m: _LOOKS.get(_read_parameter(m, "configuration"), ("", "?"))[1],
+        "devices": lambda m: cells.whole(_format_number(m, "devices")),
+        "GB/s each": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
         "published, ms": lambda m: (
-            _milliseconds(m, "published_seconds")
+            _format_milliseconds(m, "published_seconds")
             if "published_seconds" in m.figures
             else str(m.figures.get("published", ""))
         ),
-        "ours, ms (modeled)": lambda m: _milliseconds(m, "latency_seconds"),
-        "simulated, ms (modeled)": lambda m: _milliseconds(m, "simulated_seconds"),
+        "ours, ms (modeled)": lambda m: _format_milliseconds(m, "latency_seconds"),
+        "simulated, ms (modeled)": lambda m: _format_milliseconds(m, "simulated_seconds"),
         "difference": lambda m: cells.number_cell(
-            "{:+.2f}".format, " %", _percent(m, "difference")
+            "{:+.2f}".format, " %", _format_percent(m, "difference")
         ),
     }
-    return [*found, _table(columns, tables, "Both published tables, cell by cell.")]
+    return [*found, _build_table(columns, tables, "Both published tables, cell by cell.")]
 
 
-def _validated(runs: list[Measurement]) -> Table:
+def _build_validated(runs: list[Measurement]) -> Table:
     columns: dict[str, Callable[[Measurement], Cell]] = {
-        "GB/s": lambda m: cells.seconds(_number(m, "gigabytes_per_second")),
-        "reached": lambda m: cells.seconds(_figure(m, "reached_gigabytes_per_second")),
+        "GB/s": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
+        "reached": lambda m: cells.seconds(_read_figure(m, "reached_gigabytes_per_second")),
         "measured, s": lambda m: cells.seconds(m.seconds.median if m.seconds else None),
-        "predicted, s": lambda m: cells.seconds(_figure(m, "predicted_seconds")),
-        "off by": lambda m: cells.number_cell("{:+.1f}".format, " %", _percent(m, "difference")),
-        "from costs, s": lambda m: cells.seconds(_figure(m, "predicted_from_costs_seconds")),
+        "predicted, s": lambda m: cells.seconds(_read_figure(m, "predicted_seconds")),
+        "off by": lambda m: cells.number_cell(
+            "{:+.1f}".format, " %", _format_percent(m, "difference")
+        ),
+        "from costs, s": lambda m: cells.seconds(_read_figure(m, "predicted_from_costs_seconds")),
         "off by ": lambda m: cells.number_cell(
-            "{:+.1f}".format, " %", _percent(m, "difference_from_costs")
+            "{:+.1f}".format, " %", _format_percent(m, "difference_from_costs")
         ),
     }
-    return _table(
+    return _build_table(
         columns,
         runs,
         "A real network under CKKS on this machine, its weights read from a file that gives them "
@@ -119,29 +123,29 @@ def _validated(runs: list[Measurement]) -> Table:
     )
 
 
-def _projected(projected: list[Measurement]) -> Table:
+def _build_projected(projected: list[Measurement]) -> Table:
     columns: dict[str, Callable[[Measurement], Cell]] = {
-        "model": lambda m: _told(m, "model"),
-        "device": lambda m: _told(m, "device"),
-        "devices": lambda m: cells.whole(_number(m, "devices")),
-        "clients": lambda m: cells.whole(_number(m, "clients")),
-        "GB/s each": lambda m: cells.seconds(_number(m, "gigabytes_per_second")),
-        "asked per s": lambda m: cells.seconds(_number(m, "arrivals_per_second")),
-        "alone, s": lambda m: cells.seconds(_figure(m, "latency_seconds")),
-        "median, s": lambda m: cells.seconds(_figure(m, "median_seconds")),
-        "p95, s": lambda m: cells.seconds(_figure(m, "p95_seconds")),
-        "per s": lambda m: cells.seconds(_figure(m, "throughput_per_second")),
-        "computing": lambda m: cells.part(_percent(m, "computing")),
+        "model": lambda m: _read_parameter(m, "model"),
+        "device": lambda m: _read_parameter(m, "device"),
+        "devices": lambda m: cells.whole(_format_number(m, "devices")),
+        "clients": lambda m: cells.whole(_format_number(m, "clients")),
+        "GB/s each": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
+        "asked per s": lambda m: cells.seconds(_format_number(m, "arrivals_per_second")),
+        "alone, s": lambda m: cells.seconds(_read_figure(m, "latency_seconds")),
+        "median, s": lambda m: cells.seconds(_read_figure(m, "median_seconds")),
+        "p95, s": lambda m: cells.seconds(_read_figure(m, "p95_seconds")),
+        "per s": lambda m: cells.seconds(_read_figure(m, "throughput_per_second")),
+        "computing": lambda m: cells.part(_format_percent(m, "computing")),
         "keys there": lambda m: cells.whole(m.figures.get("key_hits")),
-        "memory, MB": lambda m: cells.megabytes(_figure(m, "peak_memory_bytes")),
+        "memory, MB": lambda m: cells.megabytes(_read_figure(m, "peak_memory_bytes")),
         "breaks even, GB/s": lambda m: cells.seconds(
-            _per_giga(_figure(m, "break_even_bytes_per_second"))
+            _per_giga(_read_figure(m, "break_even_bytes_per_second"))
         ),
         "reading is free from, GB/s": lambda m: cells.seconds(
-            _per_giga(_figure(m, "hidden_bytes_per_second"))
+            _per_giga(_read_figure(m, "hidden_bytes_per_second"))
         ),
     }
-    return _table(
+    return _build_table(
         columns,
         projected,
         "Projections: all figures are modeled, by a simulation of events. It breaks even where a "
@@ -149,24 +153,24 @@ def _projected(projected: list[Measurement]) -> Table:
     )
 
 
-def _table(
+def _build_table(
     columns: Mapping[str, Callable[[Measurement], Cell]], rows: list[Measurement], caption: str
 ) -> Table:
     return Table([*columns], [[cell(m) for cell in columns.values()] for m in rows], caption)
 
 
-def _number(m: Measurement, name: str) -> float | None:
+def _format_number(m: Measurement, name: str) -> float | None:
     value = m.parameters.get(name)
     return value if isinstance(value, int | float) else None
 
 
-def _milliseconds(m: Measurement, name: str) -> Cell:
-    value = _figure(m, name)
+def _format_milliseconds(m: Measurement, name: str) -> Cell:
+    value = _read_figure(m, name)
     return cells.whole(None if value is None else round(1000 * value))
 
 
-def _percent(m: Measurement, name: str) -> float | None:
-    value = _figure(m, name)
+def _format_percent(m: Measurement, name: str) -> float | None:
+    value = _read_figure(m, name)
     return None if value is None else 100 * value
 
 
@@ -177,15 +181,15 @@ def _per_giga(value: float | None) -> float | None:
 # ---- the picture
 
 
-def _draw(tables: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def _draw_tables(tables: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     if not tables:
         return None
     figure, (by_bandwidth, by_devices) = drawing.new_panels(1, 2, narrow, (4.6, 3.7))
     first = [m for m in tables if m.parameters.get("table") == "bandwidth"]
     second = [m for m in tables if m.parameters.get("table") == "devices"]
-    _lines(by_bandwidth, theme, first, "gigabytes_per_second", {"fpga": (drawing.BLUE, "")})
+    _draw_lines(by_bandwidth, theme, first, "gigabytes_per_second", {"fpga": (drawing.BLUE, "")})
     by_bandwidth.set(xlabel="GB/s between storage and device", ylabel="seconds")
-    _lines(by_devices, theme, second, "devices", _LOOKS)
+    _draw_lines(by_devices, theme, second, "devices", _LOOKS)
     by_devices.set(xlabel="devices")
     titles = ("one device", "devices that share the host's lanes")
     for axes, title in zip((by_bandwidth, by_devices), titles, strict=True):
@@ -198,7 +202,7 @@ def _draw(tables: list[Measurement], theme: Theme, narrow: bool) -> Drawing | No
     return figure
 
 
-def _lines(
+def _draw_lines(
     axes: Any,
     theme: Theme,
     tables: list[Measurement],
@@ -210,12 +214,12 @@ def _lines(
         ours = [
             (x, y)
             for m in mine
-            if (x := _number(m, across)) and (y := _figure(m, "latency_seconds"))
+            if (x := _format_number(m, across)) and (y := _read_figure(m, "latency_seconds"))
         ]
         theirs = [
             (x, y)
             for m in mine
-            if (x := _number(m, across)) and (y := _figure(m, "published_seconds"))
+            if (x := _format_number(m, across)) and (y := _read_figure(m, "published_seconds"))
         ]
         if theirs:
             axes.scatter(

@@ -15,7 +15,7 @@ from itertools import accumulate
 from tfe_bench.errors import check_range
 
 
-def seconds(sizes: Sequence[float], compute: Sequence[float], rate: float) -> float:
+def inference_seconds(sizes: Sequence[float], compute: Sequence[float], rate: float) -> float:
     """The time of one inference.
 
     Args:
@@ -25,7 +25,7 @@ def seconds(sizes: Sequence[float], compute: Sequence[float], rate: float) -> fl
     """
     return max(
         sum(compute),
-        *(read / rate + after for read, after in _constraints(sizes, compute)),
+        *(read / rate + after for read, after in _list_constraints(sizes, compute)),
     )
 
 
@@ -52,7 +52,7 @@ def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) 
     if target < sum(compute) * (1 - 1e-12):
         return None
     least = 0.0
-    for read, after in _constraints(sizes, compute):
+    for read, after in _list_constraints(sizes, compute):
         if read == 0:
             continue
         if target <= after:
@@ -61,7 +61,9 @@ def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) 
     return least
 
 
-def _constraints(sizes: Sequence[float], compute: Sequence[float]) -> list[tuple[float, float]]:
+def _list_constraints(
+    sizes: Sequence[float], compute: Sequence[float]
+) -> list[tuple[float, float]]:
     """(bytes until the end of a layer, seconds after it), layer by layer."""
     whole = sum(compute)
     ends = zip(accumulate(sizes), accumulate(compute), strict=True)

@@ -24,19 +24,21 @@ _BANDWIDTHS: Final = (1e-3, 1e5)
 
 def published_tables() -> list[Measurement]:
     """Every cell of the published tables, by the closed form and by the simulation."""
-    model = models.load("published")
-    return [_cell(cell, model) for cell in published.cells()]
+    model = models.load_model("published")
+    return [_build_cell(cell, model) for cell in published.read_cells()]
 
 
-def _cell(cell: published.Cell, model: Model) -> Measurement:
-    device = devices.load(cell.configuration)
+def _build_cell(cell: published.Cell, model: Model) -> Measurement:
+    device = devices.load_device(cell.configuration)
     if cell.gigabytes_per_second is not None:
         device = replace(device, storage_gigabytes_per_second=cell.gigabytes_per_second)
     compute = models.compute_seconds(model, device, None)
     sizes = [layer.bytes for layer in model.layers]
-    latency = program_order.seconds(sizes, compute, device.rate(cell.devices))
+    latency = program_order.inference_seconds(
+        sizes, compute, device.shared_device_rate(cell.devices)
+    )
     load = Load(devices=cell.devices, clients=cell.devices, requests=cell.devices)
-    simulated = simulation.simulate(device, model, compute, load).quantile(0.5)
+    simulated = simulation.simulate_load(device, model, compute, load).latency_quantile(0.5)
     figures: dict[str, Any] = {
         "latency_seconds": latency,
         "simulated_seconds": simulated,
@@ -57,7 +59,7 @@ def _cell(cell: published.Cell, model: Model) -> Measurement:
             "table": cell.table,
             "configuration": cell.configuration,
             "devices": cell.devices,
-            "gigabytes_per_second": device.rate(cell.devices) / GIGA,
+            "gigabytes_per_second": device.shared_device_rate(cell.devices) / GIGA,
         },
         seconds=None,
         figures=figures,
@@ -78,7 +80,7 @@ def with_bandwidth(device: Device, gigabytes_per_second: float | None) -> Device
     return replace(device, storage_gigabytes_per_second=gigabytes_per_second)
 
 
-def projected(
+def project_costs(
     device: Device,
     model: Model,
     load: Load,
@@ -96,15 +98,15 @@ def projected(
         UsageError, ConfigError: what the device cannot do.
     """
     compute = models.compute_seconds(model, device, costs)
-    found = simulation.simulate(device, model, compute, load)
+    found = simulation.simulate_load(device, model, compute, load)
     sizes = [layer.bytes for layer in model.layers]
-    rate = device.rate(load.devices)
+    rate = device.shared_device_rate(load.devices)
     figures: dict[str, Any] = {
-        "latency_seconds": program_order.seconds(sizes, compute, rate),
+        "latency_seconds": program_order.inference_seconds(sizes, compute, rate),
         "unoverlapped_seconds": program_order.without_prefetch(sizes, compute, rate),
         "compute_seconds": sum(compute),
-        "median_seconds": found.quantile(0.5),
-        "p95_seconds": found.quantile(0.95),
+        "median_seconds": found.latency_quantile(0.5),
+        "p95_seconds": found.latency_quantile(0.95),
         "throughput_per_second": found.throughput,
         "computing": found.computing,
         "reading": found.reading,

@@ -78,7 +78,7 @@ class Outcome:
         """Inferences per second."""
         return len(self.latencies) / self.seconds
 
-    def quantile(self, part: float) -> float:
+    def latency_quantile(self, part: float) -> float:
         """The latency that a part of inferences stays within (nearest rank)."""
         ranked = sorted(self.latencies)
         return ranked[max(0, math.ceil(part * len(ranked)) - 1)]
@@ -123,7 +123,7 @@ class _Running:
     computing: bool = False
 
 
-def check(device: Device, model: Model, load: Load) -> None:
+def check_load(device: Device, model: Model, load: Load) -> None:
     """Refuses what a device cannot do, before anything is simulated.
 
     Raises:
@@ -156,7 +156,7 @@ def check(device: Device, model: Model, load: Load) -> None:
         )
 
 
-def simulate(device: Device, model: Model, compute: Sequence[float], load: Load) -> Outcome:
+def simulate_load(device: Device, model: Model, compute: Sequence[float], load: Load) -> Outcome:
     """What clients see.
 
     Args:
@@ -165,8 +165,8 @@ def simulate(device: Device, model: Model, compute: Sequence[float], load: Load)
     Raises:
         UsageError, ConfigError: as `check`.
     """
-    check(device, model, load)
-    return _Simulation(device, model, compute, load).run()
+    check_load(device, model, load)
+    return _Simulation(device, model, compute, load).run_requests()
 
 
 class _Simulation:
@@ -180,7 +180,7 @@ class _Simulation:
         self._working = min(working, self._most_working)
         over = [max(0.0, each.working_bytes - self._most_working) for each in model.layers]
         self._spilled = sum(over)
-        self._chunks = self._cut(compute, over)
+        self._chunks = self._cut_program(compute, over)
         self._keeps = 0
         if model.key_bytes > 0:
             self._keeps = int(device.key_cache_gigabytes * GIGA // model.key_bytes)
@@ -198,7 +198,7 @@ class _Simulation:
         self._hits = 0
         self._now = 0.0
 
-    def _cut(self, compute: Sequence[float], over: Sequence[float]) -> list[_Chunk]:
+    def _cut_program(self, compute: Sequence[float], over: Sequence[float]) -> list[_Chunk]:
         """The program in pieces; `over`: bytes of each layer's values that spill."""
         chunks: list[_Chunk] = []
         write = self._device.write_gigabytes_per_second * GIGA
@@ -210,7 +210,7 @@ class _Simulation:
             chunks += [_Chunk(*(part / count for part in parts))] * count
         return chunks
 
-    def run(self) -> Outcome:
+    def run_requests(self) -> Outcome:
         """Until every request is answered."""
         self._ask_first()
         end = 0.0
@@ -220,19 +220,19 @@ class _Simulation:
             assert min(transfer, due) < math.inf, "nothing can happen any more"
             if transfer <= due:
                 self._now = transfer
-                self._arrived(self._devices[self._link.end(transfer)])
+                self._chunk_arrived(self._devices[self._link.end_stream(transfer)])
                 continue
             self._now, _, kind, of = heapq.heappop(self._events)
             if kind == "asked":
                 self._queue.append(of)
-                self._dispatch()
+                self._dispatch_requests()
             elif kind == "begin":
-                self._read(self._devices[of])
+                self._read_chunk(self._devices[of])
             elif kind == "computed":
-                self._computed(self._devices[of])
+                self._chunk_computed(self._devices[of])
             else:
                 end = max(end, self._now)
-                self._answered(of)
+                self._finish_request(of)
         first = min(self._asked)
         span = (end - first) * self._load.devices
         return Outcome(
@@ -252,45 +252,47 @@ class _Simulation:
         load = self._load
         if load.per_second is None:
             for request in range(min(load.clients, load.requests)):
-                self._ask(request, 0.0)
+                self._add_request(request, 0.0)
             return
         rng, time = random.Random(load.seed), 0.0
         for request in range(load.requests):
             self._client[request] = rng.randrange(load.clients)
-            self._ask(request, time)
+            self._add_request(request, time)
             time += rng.expovariate(load.per_second)
 
-    def _ask(self, request: int, time: float) -> None:
+    def _add_request(self, request: int, time: float) -> None:
         self._asked[request] = time
-        self._later(time + self._transfer(self._model.input_bytes), "asked", request)
+        self._schedule_event(
+            time + self._transfer_seconds(self._model.input_bytes), "asked", request
+        )
 
-    def _transfer(self, size: float) -> float:
+    def _transfer_seconds(self, size: float) -> float:
         rate = self._device.network_gigabytes_per_second * GIGA
         return size / rate if rate else 0.0
 
-    def _answered(self, request: int) -> None:
+    def _finish_request(self, request: int) -> None:
         self._latencies.append(self._now - self._asked[request])
         following = request + self._load.clients
         if self._load.per_second is None and following < self._load.requests:
-            self._ask(following, self._now)
+            self._add_request(following, self._now)
 
-    def _later(self, time: float, kind: str, of: int) -> None:
+    def _schedule_event(self, time: float, kind: str, of: int) -> None:
         self._count += 1  # events of one moment in the order that they were made
         heapq.heappush(self._events, (time, self._count, kind, of))
 
     # ---- who computes what
 
-    def _dispatch(self) -> None:
+    def _dispatch_requests(self) -> None:
         """Gives waiting requests to free devices."""
         while self._queue:
             free = [d for d in self._devices if d.request is None]
             if not free:
                 return
-            request, device = self._pair(free)
+            request, device = self._pick_pair(free)
             self._queue.remove(request)
-            self._begin(device, request)
+            self._begin_request(device, request)
 
-    def _pair(self, free: list[_Running]) -> tuple[int, _Running]:
+    def _pick_pair(self, free: list[_Running]) -> tuple[int, _Running]:
         """Which request goes next, and where."""
         first = self._queue[0]
         if self._load.affinity and self._keeps:
@@ -305,7 +307,7 @@ class _Simulation:
         # on the device that keeps fewest, so that others' keys stay
         return first, min(free, key=lambda d: len(d.kept))
 
-    def _begin(self, device: _Running, request: int) -> None:
+    def _begin_request(self, device: _Running, request: int) -> None:
         client = self._client[request]
         device.request, device.read, device.used = request, 0, 0
         device.cached = client in device.kept
@@ -316,21 +318,21 @@ class _Simulation:
             while len(device.kept) > self._keeps:
                 device.kept.popitem(last=False)
         device.held = self._working
-        self._later(self._now + self._device.latency_seconds, "begin", device.index)
+        self._schedule_event(self._now + self._device.latency_seconds, "begin", device.index)
 
     # ---- one device
 
-    def _size(self, device: _Running, chunk: _Chunk) -> float:
+    def _chunk_bytes(self, device: _Running, chunk: _Chunk) -> float:
         """Bytes of memory that a chunk takes beside the kept keys."""
         return chunk.size + (0.0 if self._keeps else chunk.keys)
 
-    def _read(self, device: _Running) -> None:
+    def _read_chunk(self, device: _Running) -> None:
         """Begins to read the next chunk, if it fits."""
         while not device.reading and device.read < len(self._chunks):
             chunk = self._chunks[device.read]
             if not self._device.prefetch and (device.computing or device.used < device.read):
                 return
-            size = self._size(device, chunk)
+            size = self._chunk_bytes(device, chunk)
             if device.held + size > self._room * (1 + 1e-12):
                 return
             device.held += size
@@ -339,35 +341,37 @@ class _Simulation:
             if wanted > 0:
                 device.reading = True
                 self._since[device.index] = self._now
-                self._link.start(self._now, device.index, wanted)
+                self._link.start_stream(self._now, device.index, wanted)
             else:
                 device.read += 1
-                self._compute(device)
+                self._compute_chunk(device)
 
-    def _arrived(self, device: _Running) -> None:
+    def _chunk_arrived(self, device: _Running) -> None:
         device.reading = False
         self._reading += self._now - self._since.pop(device.index)
         device.read += 1
-        self._compute(device)
-        self._read(device)
+        self._compute_chunk(device)
+        self._read_chunk(device)
 
-    def _compute(self, device: _Running) -> None:
+    def _compute_chunk(self, device: _Running) -> None:
         if device.computing or device.used >= device.read:
             return
         device.computing = True
         seconds = self._chunks[device.used].seconds
         self._computing += seconds
-        self._later(self._now + seconds, "computed", device.index)
+        self._schedule_event(self._now + seconds, "computed", device.index)
 
-    def _computed(self, device: _Running) -> None:
+    def _chunk_computed(self, device: _Running) -> None:
         device.computing = False
-        device.held -= self._size(device, self._chunks[device.used])
+        device.held -= self._chunk_bytes(device, self._chunks[device.used])
         device.used += 1
         if device.used < len(self._chunks):
-            self._compute(device)
-            self._read(device)
+            self._compute_chunk(device)
+            self._read_chunk(device)
             return
         request, device.request = device.request, None
         assert request is not None
-        self._later(self._now + self._transfer(self._model.output_bytes), "answered", request)
-        self._dispatch()
+        self._schedule_event(
+            self._now + self._transfer_seconds(self._model.output_bytes), "answered", request
+        )
+        self._dispatch_requests()

@@ -40,7 +40,7 @@ class Bucket:
         check_range("The rate", rate, 1.0, MOST_RATE)
         self._rate, self._free = rate, now
 
-    def due(self, size: int, now: float) -> float:
+    def due_time(self, size: int, now: float) -> float:
         """When so many more bytes have passed, if they are asked for now."""
         self._free = max(self._free, now - _CREDIT) + size / self._rate
         return self._free
@@ -76,7 +76,9 @@ class Reader:
         self._pipe, theirs = context.Pipe()
         shared = (self._memory.name, self._free, self._full)
         self._process: Any = context.Process(
-            target=_read, args=(theirs, str(file), [*sizes], slot, count, shared), daemon=True
+            target=_read_pieces,
+            args=(theirs, str(file), [*sizes], slot, count, shared),
+            daemon=True,
         )
         self._process.start()
         theirs.close()
@@ -91,7 +93,7 @@ class Reader:
         self._memory.close()
         self._memory.unlink()
 
-    def pieces(self, rate: float) -> Iterator[bytes]:
+    def iterate_pieces(self, rate: float) -> Iterator[bytes]:
         """The pieces in order, each when it is there; the reading begins with the first.
 
         Args:
@@ -105,19 +107,19 @@ class Reader:
             if not self._full.acquire(timeout=_PATIENCE):
                 raise ClusterError("The reading process gives nothing any more.")
             begin = (number % self._count) * self._slot
-            piece = bytes(_buffer(self._memory)[begin : begin + size])
+            piece = bytes(_create_buffer(self._memory)[begin : begin + size])
             if number + self._count < len(self._sizes):
                 self._free.release()
             yield piece
 
-    def took(self) -> float:
+    def reading_seconds(self) -> float:
         """Seconds of the reading process for the last round, its waits for room among them."""
         if not self._pipe.poll(_PATIENCE):
             raise ClusterError("The reading process does not answer.")
         return float(self._pipe.recv())
 
 
-def _read(
+def _read_pieces(
     pipe: Any, file: str, sizes: list[int], slot: int, count: int, shared: tuple[Any, ...]
 ) -> None:
     """The reading process: rounds of all pieces, each at the rate that it is told."""
@@ -132,23 +134,23 @@ def _read(
             bucket, offset = Bucket(rate, started), 0
             for number, size in enumerate(sizes):
                 free.acquire()
-                due = bucket.due(size, time.perf_counter())
+                due = bucket.due_time(size, time.perf_counter())
                 begin = (number % count) * slot
-                os.preadv(handle, [_buffer(memory)[begin : begin + size]], offset)
+                os.preadv(handle, [_create_buffer(memory)[begin : begin + size]], offset)
                 offset += size
-                _wait(due)
+                _wait_until(due)
                 full.release()
             pipe.send(time.perf_counter() - started)
     memory.close()
     os.close(handle)
 
 
-def _buffer(memory: shared_memory.SharedMemory) -> memoryview:
+def _create_buffer(memory: shared_memory.SharedMemory) -> memoryview:
     assert memory.buf is not None, "it is open"
     return memory.buf
 
 
-def _wait(due: float) -> None:
+def _wait_until(due: float) -> None:
     while (left := due - time.perf_counter()) > 0:
         if left > _SHORTEST:
             time.sleep(left - _SHORTEST)

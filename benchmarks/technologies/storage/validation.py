@@ -18,7 +18,10 @@ import numpy as np
 
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import model as weights
-from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork, parameters
+from tfe_bench.benchmarks.technologies.homomorphic.network import (
+    EncryptedNetwork,
+    choose_parameters,
+)
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Client,
     Server,
@@ -63,17 +66,19 @@ class Validation:
     """
 
     def __init__(self, degree: int, folder: Path) -> None:
-        setting = Setting(parameters(degree))
+        setting = Setting(choose_parameters(degree))
         self.network = EncryptedNetwork(setting, 1)
         model = weights.made_up(_SEED)
-        self._bounds = self.network.bounds(model)
+        self._bounds = self.network.bound_products(model)
         client = Client(setting)
         keys = client.evaluation_keys(self.network.steps, relinearization=True)
         self._client, self._server = client, Server(setting, keys)
         picture = np.random.default_rng(_SEED).uniform(0, 1, (1, 28, 28))
-        self._input = [client.encrypt(slots) for slots in self.network.pack(picture)]
-        self._expected = model.logits(picture)
-        self._chunks = list(self.network.chunks(model))
+        self._input = [
+            client.encrypt_values(slots) for slots in self.network.pack_pictures(picture)
+        ]
+        self._expected = model.compute_logits(picture)
+        self._chunks = list(self.network.serialize_weights(model))
         self.sizes = [len(chunk) for chunk in self._chunks]
         self.file = folder / "weights"
         self.file.write_bytes(b"".join(self._chunks))
@@ -83,29 +88,29 @@ class Validation:
         """Plaintexts of each layer that has some."""
         return [layer.plaintexts for layer in self.network.layers if layer.plaintexts]
 
-    def run(self, chunks: Iterable[bytes]) -> tuple[float, Values]:
+    def run_inference(self, chunks: Iterable[bytes]) -> tuple[float, Values]:
         """Seconds of one inference, and its outputs."""
         started = time.perf_counter()
-        result = self.network.run(self._server, self._input, chunks, self._bounds)
+        result = self.network.run_network(self._server, self._input, chunks, self._bounds)
         took = time.perf_counter() - started
-        return took, self.network.unpack(self._client.decrypt(result), 1)
+        return took, self.network.unpack_outputs(self._client.decrypt_values(result), 1)
 
-    def error(self, outputs: Values) -> float:
+    def max_error(self, outputs: Values) -> float:
         """The largest difference from plaintext."""
         return float(np.abs(outputs - self._expected).max())
 
-    def stages(self) -> list[Stage]:
+    def measure_stages(self) -> list[Stage]:
         """One run with all weights in memory: what is computed until each plaintext is asked for.
 
         The last stage reads nothing.
         """
         times = [time.perf_counter()]
-        self.run(_watched(self._chunks, times))
+        self.run_inference(_watch_chunks(self._chunks, times))
         times.append(time.perf_counter())
         spent = (after - before for before, after in itertools.pairwise(times))
         return [Stage(size, took) for size, took in zip([*self.sizes, 0], spent, strict=True)]
 
-    def loading(self, repeat: int) -> list[float]:
+    def measure_loading(self, repeat: int) -> list[float]:
         """Seconds of making each stage's plaintexts of its bytes, which costs do not contain."""
         setting, first = self.network.setting, np.cumsum([0, *self.counts])
         found = []
@@ -114,20 +119,20 @@ class Validation:
             for _ in range(repeat):
                 started = time.perf_counter()
                 for chunk in self._chunks[begin:end]:
-                    setting.load(chunk)
+                    setting.load_plaintext(chunk)
                 times.append(time.perf_counter() - started)
             found.append(float(np.median(times)))
         return found
 
 
-def _watched(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes]:
+def _watch_chunks(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes]:
     """The chunks; when each is asked for is added to `times`."""
     for chunk in chunks:
         times.append(time.perf_counter())
         yield chunk
 
 
-def validate(
+def validate_rates(
     rates: Sequence[float], repeat: int, degree: int, progress: Any = lambda _, __: None
 ) -> Iterator[Measurement]:
     """Runs the network at each rate, and compares with the prediction.
@@ -145,11 +150,11 @@ def validate(
     with tempfile.TemporaryDirectory() as folder:
         real = Validation(degree, Path(folder))
         progress(0.2, "measuring the operations")
-        counted = _from_costs(real, measured.costs(degree), real.loading(3))
+        counted = _from_costs(real, measured.measure_costs(degree), real.measure_loading(3))
         with Reader(real.file, real.sizes, _AHEAD) as reader:
             for number, rate in enumerate(rates):
                 progress(0.3 + 0.7 * number / len(rates), f"reading at {rate:g} GB/s")
-                yield _at(real, reader, rate, repeat, counted)
+                yield _measure_rate(real, reader, rate, repeat, counted)
 
 
 def _from_costs(real: Validation, costs: Costs, loading: Sequence[float]) -> list[Stage]:
@@ -171,26 +176,26 @@ def _from_costs(real: Validation, costs: Costs, loading: Sequence[float]) -> lis
     return stages
 
 
-def _at(
+def _measure_rate(
     real: Validation, reader: Reader, rate: float, repeat: int, counted: list[Stage]
 ) -> Measurement:
     times, reading, stages, error = [], [], [], 0.0
     for turn in range(repeat + 1):
         # one after the other, so that what else the machine does tells on both alike
-        stages.append(real.stages())
-        took, outputs = real.run(reader.pieces(rate * GIGA))
-        spent = reader.took()
+        stages.append(real.measure_stages())
+        took, outputs = real.run_inference(reader.iterate_pieces(rate * GIGA))
+        spent = reader.reading_seconds()
         if turn:  # the first warms up
             times.append(took)
             reading.append(spent)
-        error = max(error, real.error(outputs))
+        error = max(error, real.max_error(outputs))
     seconds = Seconds.from_times(times)
     in_memory = [
         Stage(each[0].size, float(np.median([stage.seconds for stage in each])))
         for each in zip(*stages[1:], strict=True)
     ]
     ours, theirs = (
-        program_order.seconds([s.size for s in of], [s.seconds for s in of], rate * GIGA)
+        program_order.inference_seconds([s.size for s in of], [s.seconds for s in of], rate * GIGA)
         for of in (in_memory, counted)
     )
     return Measurement(

@@ -51,7 +51,7 @@ def made(
         "more": {},
         "parameters": {},
     }
-    return cells.cell(technology, task, protection(leakage), Cost(**given | changed))
+    return cells.build_cell(technology, task, protection(leakage), Cost(**given | changed))
 
 
 # ---- cells
@@ -62,7 +62,7 @@ def test_a_network_costs_rounds_and_bytes_on_the_critical_path() -> None:
     for name in cells.NETWORKS:
         link = profiles.get_profile(name)
         expected = 0.25 + 7 * link.delay + 5000 * 8 / link.bits_per_second
-        assert traffic.seconds(name, 0.25) == pytest.approx(expected)
+        assert traffic.model_seconds(name, 0.25) == pytest.approx(expected)
 
 
 def test_a_cell_says_what_is_modeled() -> None:
@@ -87,29 +87,29 @@ def test_times_of_short_functions_are_of_one_call() -> None:
         calls.append(1)
         return len(calls)
 
-    seconds, result = cells.timed(once, 3)
+    seconds, result = cells.time_function(once, 3)
     assert len(seconds.all) >= 3 and result == len(calls) > 3
     assert seconds.median < 1e-3
 
 
 def test_every_job_has_rows_and_an_unknown_one_is_refused() -> None:
-    every = tasks.tasks(tasks.WHOLE)
+    every = tasks.list_tasks(tasks.WHOLE)
     assert [*dict.fromkeys(task.job for task in every)] == [*tasks.JOBS]
     assert len({task.label for task in every}) == len(every) == 12
     assert {t.batch for t in every if t.job in ("J2", "J3")} == {1, 64}
-    assert [t.job for t in tasks.tasks(tasks.QUICK, ["J6", "J1"])] == ["J1", "J6", "J6"]
+    assert [t.job for t in tasks.list_tasks(tasks.QUICK, ["J6", "J1"])] == ["J1", "J6", "J6"]
     with pytest.raises(UsageError, match="J9"):
-        tasks.tasks(tasks.QUICK, ["J9"])
+        tasks.list_tasks(tasks.QUICK, ["J9"])
     assert not tasks.need_pictures(["J1", "J6"]) and tasks.need_pictures(None)
 
 
 def test_inputs_are_the_same_for_every_technology() -> None:
     first, second = tasks.Inputs(), tasks.Inputs()
-    assert (first.vectors(3) == second.vectors(3)).all()
-    assert (first.weights(4) == second.weights(4)).all()
-    assert first.vectors(64).min() >= 0 and first.vectors(64).max() <= 255
-    assert abs(first.weights(128)).max() <= 127
-    assert not (tasks.Inputs(seed=2).keys(8) == first.keys(8)).all()
+    assert (first.draw_vectors(3) == second.draw_vectors(3)).all()
+    assert (first.draw_weights(4) == second.draw_weights(4)).all()
+    assert first.draw_vectors(64).min() >= 0 and first.draw_vectors(64).max() <= 255
+    assert abs(first.draw_weights(128)).max() <= 127
+    assert not (tasks.Inputs(seed=2).draw_keys(8) == first.draw_keys(8)).all()
 
 
 # ---- the table
@@ -121,9 +121,9 @@ class Fake:
     def __init__(self, name: str, seconds: float) -> None:
         self._name, self._seconds = name, seconds
 
-    def measure(self, task: Task) -> Measurement:
+    def measure_task(self, task: Task) -> Measurement:
         if self._name == "functional":
-            return cells.unsupported(self._name, task, "it has no such function")
+            return cells.unsupported_cell(self._name, task, "it has no such function")
         return made(self._name, self._seconds, task=task)
 
 
@@ -142,7 +142,7 @@ def fakes() -> dict[str, Maker]:
 
 def test_the_table_sets_each_cell_beside_plaintext() -> None:
     told: list[str] = []
-    found = [*table.measured(fakes(), [TASK, OTHER], lambda f, words: told.append(words))]
+    found = [*table.measure_tasks(fakes(), [TASK, OTHER], lambda f, words: told.append(words))]
     assert len(found) == 8 and told[0] == "J3 batch 1, plaintext"
     by_name = {(m.technology, table.variant_of(m)): m for m in found}
     for variant in ("batch 1", "batch 64"):
@@ -158,7 +158,7 @@ def test_the_newest_of_each_cell_counts_and_others_records_do_not() -> None:
     alien = dataclasses.replace(new, job="encrypt")
     own = dataclasses.replace(new, technology="functional", parameters={"batch": 64})
     plain = made("plaintext", 1.0, task=OTHER)
-    found = table.compared([new, old, alien, own, plain])
+    found = table.select_cells([new, old, alien, own, plain])
     assert [(m.technology, m.figures["latency_seconds"]) for m in found] == [
         ("homomorphic", 1.0),
         ("plaintext", 1.0),
@@ -187,7 +187,7 @@ ALL = (
     ],
 )
 def test_the_fastest_that_leaks_nothing_is_taken(network: str, trust: str, taken: str) -> None:
-    [advice] = advisor.advise(ALL, "J3", network, trust)
+    [advice] = advisor.advise_rows(ALL, "J3", network, trust)
     assert advice.best is not None and advice.best.technology == taken
     assert f"on {network}" in advice.why[0] and "learn nothing" in advice.why[0]
     said = " ".join(advice.why)
@@ -199,20 +199,20 @@ def test_the_fastest_that_leaks_nothing_is_taken(network: str, trust: str, taken
 
 def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
     leaky = made("functional", 0.05, leakage="the results")
-    [first] = advisor.advise([leaky, made("homomorphic", 5.0)], "J3", "lan", "key-authority")
+    [first] = advisor.advise_rows([leaky, made("homomorphic", 5.0)], "J3", "lan", "key-authority")
     assert first.best is not None and first.best.technology == "homomorphic"
     assert "and others learn the results" in first.why[1]
-    [second] = advisor.advise([leaky], "J3", "lan", "key-authority")
+    [second] = advisor.advise_rows([leaky], "J3", "lan", "key-authority")
     assert second.best is leaky and "learn the results" in second.why[0]
 
 
 def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
     given = [
         made("homomorphic", 0.1, correct=False),
-        cells.unsupported("secret-sharing", TASK, "no workers here"),
+        cells.unsupported_cell("secret-sharing", TASK, "no workers here"),
         dataclasses.replace(made("storage", 0.1), figures={"latency_seconds": "fast"}, modeled=()),
     ]
-    [advice] = advisor.advise(given, "J3", "wan", "three-servers")
+    [advice] = advisor.advise_rows(given, "J3", "wan", "three-servers")
     said = " ".join(advice.why)
     assert advice.best is None
     assert "was wrong" in said and "no workers here" in said and "no time is known" in said
@@ -228,13 +228,13 @@ def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
 )
 def test_unknown_words_are_refused(job: str, network: str, trust: str, said: str) -> None:
     with pytest.raises(UsageError, match="Unknown") as caught:
-        advisor.advise(ALL, job, network, trust)
+        advisor.advise_rows(ALL, job, network, trust)
     assert said in str(caught.value)
 
 
 def test_a_job_without_records_is_told() -> None:
     with pytest.raises(DataError, match="--job J1"):
-        advisor.advise(ALL, "J1", "wan", "one-server")
+        advisor.advise_rows(ALL, "J1", "wan", "one-server")
 
 
 # ---- the page
@@ -247,7 +247,7 @@ def test_the_report_shows_the_table_and_both_pictures(
     figures: dict[str, Any] = {"learns": 3, "rounds": "x", "latency_seconds": True}
     odd = dataclasses.replace(ALL[3], modeled=(), parameters={"variant": "<b>"}, figures=figures)
     wrong = made("secret-sharing", 0.4, task=OTHER, correct=False)
-    none = cells.unsupported("functional", OTHER, "because of <reasons>")
+    none = cells.unsupported_cell("functional", OTHER, "because of <reasons>")
     for each in (*ALL, odd, wrong, none):
         records.append_record(file, each)
     assert main(["report", str(tmp_path)]) == 0
@@ -260,9 +260,9 @@ def test_the_report_shows_the_table_and_both_pictures(
 
 
 def test_without_records_of_the_comparison_there_is_no_section() -> None:
-    assert page.sections([], {}) == []
+    assert page.build_sections([], {}) == []
     other = dataclasses.replace(ALL[1], job="decrypt")
-    assert page.sections([other], {}) == []
+    assert page.build_sections([other], {}) == []
 
 
 # ---- the command
@@ -339,7 +339,7 @@ def test_a_wrong_result_ends_the_command_with_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Wrong:
-        def measure(self, task: Task) -> Measurement:
+        def measure_task(self, task: Task) -> Measurement:
             return made("plaintext", 1.0, task=task, correct=False)
 
     wrong: dict[str, Callable[[], Wrong]] = {"plaintext": Wrong}

@@ -42,7 +42,7 @@ def inputs() -> Inputs:
 def models(inputs: Inputs) -> Networks:
     """With a network that nobody trained."""
     found = Networks(inputs)
-    found.__dict__["inference"] = model.made_up(1)
+    found.__dict__["inference_model"] = model.made_up(1)
     return found
 
 
@@ -57,10 +57,10 @@ def test_plaintext_and_three_workers_do_every_job(
 ) -> None:
     plain = Plaintext(EFFORT, inputs, models)
     shares = SecretSharing(cluster, EFFORT, inputs, models)
-    every = tasks.tasks(EFFORT)
+    every = tasks.list_tasks(EFFORT)
     chosen = [task for task in every if task.label not in ("J2 batch 64", "J3 batch 64")]
     for task in [*chosen, Task("J3", "batch 2", 2)]:
-        ours, theirs = shares.measure(task), plain.measure(task)
+        ours, theirs = shares.measure_task(task), plain.measure_task(task)
         trained = task.job in ("J5", "J7")
         assert ours.correct is (None if trained else True), task
         assert ours.figures["total_bytes"] > theirs.figures["total_bytes"]
@@ -75,8 +75,8 @@ def test_plaintext_and_three_workers_do_every_job(
 
 
 def test_a_network_agrees_with_itself_in_keras(models: Networks) -> None:
-    pictures, _ = models.test(5)
-    ours = models.inference.logits(pictures)
+    pictures, _ = models.load_test(5)
+    ours = models.inference_model.compute_logits(pictures)
     theirs = models.keras_inference().predict(pictures[..., None], verbose=0)
     np.testing.assert_allclose(theirs, ours, atol=1e-3 * np.abs(ours).max())
 
@@ -90,10 +90,10 @@ def test_homomorphic_encryption_and_a_device_do_the_network(
     monkeypatch.setattr(mnist, "load", lambda _: inputs.pictures)
     encrypted = Homomorphic(EFFORT, inputs, models)
     task = Task("J3", "batch 1", 1)
-    found = encrypted.measure(task)
+    found = encrypted.measure_task(task)
     assert found.correct is True and found.figures["rounds"] == 2
     assert found.figures["security_bits"] >= 128 and found.figures["key_bytes"] > 1e6
-    projected = Storage(encrypted).measure(task)
+    projected = Storage(encrypted).measure_task(task)
     assert projected.seconds is None and "latency_seconds" in projected.modeled
     # the device reads weights and keys once, at 8 GB/s, and computes faster than this machine
     assert projected.figures["device_seconds"] < found.figures["evaluate_seconds"]
@@ -104,21 +104,21 @@ def test_homomorphic_encryption_and_a_device_do_the_network(
 def test_what_a_technology_cannot_do_is_said(job: str, inputs: Inputs, models: Networks) -> None:
     pytest.importorskip("seal")
     encrypted = Homomorphic(EFFORT, inputs, models)
-    for task in tasks.tasks(EFFORT, [job]):
-        reason = Storage(encrypted).measure(task).figures["unsupported"]
+    for task in tasks.list_tasks(EFFORT, [job]):
+        reason = Storage(encrypted).measure_task(task).figures["unsupported"]
         assert "J3" in str(reason)
         if task.label not in ("J4 exp of 16", "J4 sigmoid of 16"):
-            assert len(str(encrypted.measure(task).figures["unsupported"])) > 40
+            assert len(str(encrypted.measure_task(task).figures["unsupported"])) > 40
 
 
 def test_functional_encryption_says_what_leaks(inputs: Inputs, models: Networks) -> None:
     made = makers.all_of(EFFORT, inputs, lambda: None)["functional"]()
-    found = made.measure(Task("J1", "", 1))
+    found = made.measure_task(Task("J1", "", 1))
     assert found.correct is True and found.figures["leakage"] == "the results"
     assert found.figures["key_rank"] == 1 and found.figures["rounds"] == 1
     for job in ("J4", "J5", "J6"):
-        for task in tasks.tasks(EFFORT, [job]):
-            assert "unsupported" in made.measure(task).figures
+        for task in tasks.list_tasks(EFFORT, [job]):
+            assert "unsupported" in made.measure_task(task).figures
 
 
 @pytest.mark.slow

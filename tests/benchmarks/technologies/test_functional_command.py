@@ -106,7 +106,7 @@ def test_inputs_of_a_cell_fill_its_range() -> None:
     for length in (10, 100, 784, 1024):
         for bits in (16, 20, 24, 28, 32):
             cell = Cell(length=length, result_bits=bits, outputs=64)
-            messages, weights = measuring.inputs(cell, 1)
+            messages, weights = measuring.draw_inputs(cell, 1)
             results = messages @ weights.T
             assert messages.min() >= 0 and messages.max() < 1 << cell.input_bits
             assert np.abs(results).max() <= cell.bound
@@ -116,12 +116,12 @@ def test_inputs_of_a_cell_fill_its_range() -> None:
 
 
 def test_logarithms_by_other_means_agree() -> None:
-    found = compared.logarithms(Cell(length=10, result_bits=16, outputs=4), Table(10), 1)
+    found = compared.compare_logarithms(Cell(length=10, result_bits=16, outputs=4), Table(10), 1)
     assert found.correct and found.figures["published_speed_up"] == 2.2
 
 
 def test_jobs_say_what_they_cost_and_leak(tmp_path: Path) -> None:
-    for made in (jobs.inner_product(True), jobs.dense(2, True)):
+    for made in (jobs.inner_product(True), jobs.run_dense(2, True)):
         assert made.correct and made.figures["rounds"] == 1
         append_record(tmp_path / "jobs.jsonl", made)
         outputs = 1 if made.job == "J1" else 128
@@ -158,7 +158,7 @@ def test_lenet_is_measured_and_attacked(
     assert found.correct and found.figures["pixels_recovered"] == 1
     assert found.figures["few_keys_pixels_recovered"] < 0.1
     assert set(found.modeled) >= {"epoch_hours", "plain_epoch_hours"}
-    assert jobs.network(True, tmp_path, 4).correct
+    assert jobs.run_network(True, tmp_path, 4).correct
 
 
 def _trained(**changed: Any) -> Measurement:
@@ -184,8 +184,8 @@ def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) 
     file = tmp_path / "records.jsonl"
     cell = Cell(length=10, result_bits=16, outputs=4, table_bits=10)
     for made in (
-        measuring.measure(cell, Table(10), 1),
-        compared.logarithms(cell, Table(10), 1),
+        measuring.measure_cell(cell, Table(10), 1),
+        compared.compare_logarithms(cell, Table(10), 1),
         _trained(),
     ):
         append_record(file, made)
@@ -198,5 +198,5 @@ def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) 
 
 
 def test_a_report_without_measurements_of_it_has_no_section() -> None:
-    assert page.sections([], {}) == []
-    assert all(make(drawing.LIGHT, False) is None for make in page.makers([]).values())
+    assert page.build_sections([], {}) == []
+    assert all(make(drawing.LIGHT, False) is None for make in page.list_pictures([]).values())

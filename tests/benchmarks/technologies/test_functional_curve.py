@@ -113,15 +113,15 @@ def numbers(given: Bytes) -> list[int]:
 
 def points_of(logarithms: Any) -> curve.Words:
     """Points as `evaluate` gives them: sums of one column that holds the base point."""
-    rows = Rows.of(np.array(logarithms, np.int64)[:, None])
-    one = curve.decode(curve.multiply_base(scalars([1])))
-    return curve.evaluate(one, np.empty((0, len(rows), 32), np.uint8), rows)
+    rows = Rows.from_dense(np.array(logarithms, np.int64)[:, None])
+    one = curve.decode_elements(curve.multiply_base(scalars([1])))
+    return curve.evaluate_rows(one, np.empty((0, len(rows), 32), np.uint8), rows)
 
 
 def test_multiples_of_the_base_point_are_those_of_rfc_9496() -> None:
     found = curve.multiply_base(scalars(range(16)))
     assert [row.tobytes().hex() for row in found] == MULTIPLES
-    assert (curve.encode(points_of(range(16))) == found).all()
+    assert (curve.encode_elements(points_of(range(16))) == found).all()
 
 
 @pytest.mark.parametrize(("secret", "public"), SIGNING)
@@ -131,14 +131,14 @@ def test_public_keys_are_those_of_rfc_8032(secret: str, public: str) -> None:
     k = bytearray(hashlib.sha512(bytes.fromhex(secret)).digest()[:32])
     k[0] &= 248
     k[31] = k[31] & 127 | 64
-    assert curve.edwards(np.frombuffer(bytes(k), np.uint8)).hex() == public
+    assert curve.encode_edwards(np.frombuffer(bytes(k), np.uint8)).hex() == public
 
 
 @pytest.mark.parametrize("encoded", MALFORMED)
 def test_what_encodes_no_element_is_refused_by_its_place(encoded: str) -> None:
     given = curve.multiply_base(scalars([5, 6, 7]))
     given[1] = np.frombuffer(bytes.fromhex(encoded), np.uint8)
-    for read in (curve.decode, curve.combs):
+    for read in (curve.decode_elements, curve.build_combs):
         with pytest.raises(DataError, match=r"element 1 \(counted from 0\)"):
             read(given, "A thing")
 
@@ -163,10 +163,10 @@ def test_arithmetic_modulo_the_order(seed: int) -> None:
     wide = [0, 1, ORDER, ORDER**2, 2**512 - 1, 2**512 - ORDER, 2**256, 2**504]
     wide += [int.from_bytes(drawn.bytes(64), "little") for _ in range(200)]
     given = np.stack([np.frombuffer(w.to_bytes(64, "little"), np.uint8) for w in wide])
-    assert numbers(curve.reduce(given)) == [w % ORDER for w in wide]
+    assert numbers(curve.reduce_scalars(given)) == [w % ORDER for w in wide]
     for a in EDGES:
         for b in EDGES:
-            found = curve.muladd(scalars([a]), scalars([b]), scalars([a]))
+            found = curve.multiply_add(scalars([a]), scalars([b]), scalars([a]))
             assert numbers(found) == [(a * b + a) % ORDER], (a, b)
     assert curve.are_reduced(scalars([0, ORDER - 1]))
     for beyond in (ORDER, 2**256 - 1):
@@ -180,12 +180,12 @@ def test_inner_products_with_secret_numbers(length: int, seed: int) -> None:
     secret[0] = scalars([ORDER - 1])[0]
     weights = drawn.integers(-(2**31) + 1, 2**31, (3, length))
     weights[1], weights[2] = 0, -(2**31) + 1
-    found = numbers(curve.inner_products(secret, Rows.of(weights)))
+    found = numbers(curve.inner_products(secret, Rows.from_dense(weights)))
     values = numbers(secret)
     due = [sum(int(w) * s for w, s in zip(row, values, strict=True)) % ORDER for row in weights]
     assert found == due
     with pytest.raises(UsageError, match="below"):
-        curve.inner_products(np.full((length, 32), 255, np.uint8), Rows.of(weights))
+        curve.inner_products(np.full((length, 32), 255, np.uint8), Rows.from_dense(weights))
 
 
 @pytest.mark.parametrize("bits", [1, 3, 4, 7, 8, 15, 31])
@@ -194,7 +194,7 @@ def test_encryption_is_twice_the_number_times_the_point_and_the_message(bits: in
     m = np.array([[0, 1, -1, most, -most, most // 2, -(most // 2)]])
     elements = curve.multiply_base(scalars([3, 0, 1, ORDER - 1, 7, 11, 13]))
     for half in (0, 1, ORDER - 1, 12345):
-        found = curve.encrypt(curve.combs(elements), scalars([half]), m, bits)[0]
+        found = curve.encrypt_messages(curve.build_combs(elements), scalars([half]), m, bits)[0]
         due = [
             (2 * half * k + int(x)) % ORDER
             for k, x in zip((3, 0, 1, ORDER - 1, 7, 11, 13), m[0], strict=True)
@@ -202,7 +202,9 @@ def test_encryption_is_twice_the_number_times_the_point_and_the_message(bits: in
         assert (found == curve.multiply_base(scalars(due))).all()
     for beyond in (most + 1, -most - 1):
         with pytest.raises(RangeError, match=rf"below 2\^{bits}"):
-            curve.encrypt(curve.combs(elements), scalars([1]), np.full((1, 7), beyond), bits)
+            curve.encrypt_messages(
+                curve.build_combs(elements), scalars([1]), np.full((1, 7), beyond), bits
+            )
 
 
 @pytest.mark.parametrize("log2", [4, 9, 10, 13])
@@ -214,41 +216,41 @@ def test_logarithms_are_found_up_to_both_ends_of_the_bound_and_not_beyond(log2: 
         inside = [0, bound, -bound, bound // 2, -(bound // 3)]
         for near in (steps, 2 * steps + 1, 513 * (2 * steps + 1)):
             inside += [x for x in (near - 1, -near, near + 1) if abs(x) <= bound]
-        assert table.find(points_of(inside), bound).tolist() == inside
+        assert table.find_logarithms(points_of(inside), bound).tolist() == inside
         for beyond in (bound + 1, -bound - 1):
             with pytest.raises(RangeError, match=f"{bound:,} fits 1 of 2 outputs, the first at 1"):
-                table.find(points_of([0, beyond]), bound)
+                table.find_logarithms(points_of([0, beyond]), bound)
 
 
 def test_every_step_of_a_table_is_there() -> None:
     table = Table(12)
     every = np.arange(-(1 << 12), (1 << 12) + 1)
-    assert (table.find(points_of(every), 1 << 12) == every).all()
-    assert (table.find(points_of(every), 1 << 12, threads=3) == every).all()
+    assert (table.find_logarithms(points_of(every), 1 << 12) == every).all()
+    assert (table.find_logarithms(points_of(every), 1 << 12, threads=3) == every).all()
 
 
 def test_many_and_single_targets_search_alike(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     table, bound = Table(8), 1 << 20
     due = drawn.integers(-bound, bound + 1, 700)
-    assert (table.find(points_of(due), bound) == due).all()
+    assert (table.find_logarithms(points_of(due), bound) == due).all()
     for one in due[:3]:
-        assert table.find(points_of([one]), bound).tolist() == [one]
+        assert table.find_logarithms(points_of([one]), bound).tolist() == [one]
 
 
 def test_an_element_of_another_logarithm_gives_an_error_and_no_value() -> None:
-    given = curve.decode(curve.multiply_base(curve.random_scalars(1)))
-    rows = Rows.of(np.array([[1]]))
-    point = curve.evaluate(given, np.empty((0, 1, 32), np.uint8), rows)
+    given = curve.decode_elements(curve.multiply_base(curve.random_scalars(1)))
+    rows = Rows.from_dense(np.array([[1]]))
+    point = curve.evaluate_rows(given, np.empty((0, 1, 32), np.uint8), rows)
     with pytest.raises(RangeError, match="No result from -1,000,000 to 1,000,000"):
-        Table(10).find(point, 1_000_000)
+        Table(10).find_logarithms(point, 1_000_000)
     with pytest.raises(RangeError, match="walk"):
-        curve.walk(point[0], 1000)
+        curve.walk_logarithm(point[0], 1000)
 
 
 def test_a_walk_finds_the_same() -> None:
     for m in (0, 5, -5, 300):
-        assert curve.walk(points_of([m])[0], 300) == m
+        assert curve.walk_logarithm(points_of([m])[0], 300) == m
 
 
 @pytest.mark.parametrize("length", [1, 2, 25, 300])
@@ -258,8 +260,10 @@ def test_products_of_public_numbers(length: int, most: int, seed: int) -> None:
     weights = drawn.integers(-most, most + 1, (4, length))
     weights[0], weights[1], weights[2] = 0, most, -most
     k = [int(v) for v in drawn.integers(1, 2**40, length)]
-    points = curve.decode(curve.multiply_base(scalars(k)))
-    found = curve.encode(curve.evaluate(points, np.empty((0, 4, 32), np.uint8), Rows.of(weights)))
+    points = curve.decode_elements(curve.multiply_base(scalars(k)))
+    found = curve.encode_elements(
+        curve.evaluate_rows(points, np.empty((0, 4, 32), np.uint8), Rows.from_dense(weights))
+    )
     due = [sum(int(w) * v for w, v in zip(row, k, strict=True)) % ORDER for row in weights]
     assert (found == curve.multiply_base(scalars(due))).all()
 
@@ -268,11 +272,13 @@ def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     weights = drawn.integers(-128, 129, (400, 40)) * (drawn.random((400, 40)) < 0.3)
     k = [int(v) for v in drawn.integers(1, 2**40, 41)]
-    points = curve.decode(curve.multiply_base(scalars(k)))
+    points = curve.decode_elements(curve.multiply_base(scalars(k)))
     keys = curve.random_scalars(400)
     keys[:2] = scalars([0, ORDER - 1])
     for threads in (1, 3):
-        found = curve.encode(curve.evaluate(points, keys[None], Rows.of(weights), threads))
+        found = curve.encode_elements(
+            curve.evaluate_rows(points, keys[None], Rows.from_dense(weights), threads)
+        )
         due = [
             (sum(int(w) * v for w, v in zip(row, k[1:], strict=True)) - key * k[0]) % ORDER
             for row, key in zip(weights, numbers(keys), strict=True)
@@ -286,13 +292,13 @@ def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
         (lambda: curve.multiply_base(np.zeros((2, 31), np.uint8)), r"\[2, 31\]"),
         (lambda: curve.multiply_base(np.zeros((2, 32), np.int64)), "int64"),
         (lambda: curve.multiply_base(np.zeros((4, 64), np.uint8)[:, ::2]), "contiguous"),
-        (lambda: curve.encode(np.zeros((1, 15), np.uint64)), r"\[1, 15\]"),
+        (lambda: curve.encode_elements(np.zeros((1, 15), np.uint64)), r"\[1, 15\]"),
         (lambda: Table(3), "4 to 28"),
         (lambda: Table(29), "4 to 28"),
-        (lambda: Table(4).find(points_of([1]), -1), "bound"),
-        (lambda: Table(4).find(points_of([1]), 1 << 30), "larger table"),
-        (lambda: Rows.of(np.array([[2**31]])), "below"),
-        (lambda: Rows.of(np.array([[-(2**63)]])), "below"),
+        (lambda: Table(4).find_logarithms(points_of([1]), -1), "bound"),
+        (lambda: Table(4).find_logarithms(points_of([1]), 1 << 30), "larger table"),
+        (lambda: Rows.from_dense(np.array([[2**31]])), "below"),
+        (lambda: Rows.from_dense(np.array([[-(2**63)]])), "below"),
         (
             lambda: Rows(np.array([0, 1]), np.array([4], np.int32), np.array([1]), 4),
             "0 to 3",
@@ -344,7 +350,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> None:
     elements = curve.multiply_base(curve.random_scalars(3))
-    table, out = curve.combs(elements), np.empty((1, 3, 32), np.uint8)
+    table, out = curve.build_combs(elements), np.empty((1, 3, 32), np.uint8)
     counts = set()
     for half in (*EDGES, secrets.randbelow(ORDER)):
         for message in (0, 1, -1, 255, -255):

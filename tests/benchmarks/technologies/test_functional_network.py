@@ -56,11 +56,13 @@ def test_a_server_decrypts_the_layer_and_its_gradient(
     layer: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     images, weights, delta = layer
-    authority = scheme.setup("selective", 784)
-    sent = scheme.Encryptor(authority.public, 8, 2).encrypt(images, 2)
+    authority = scheme.generate_master("selective", 784)
+    sent = scheme.Encryptor(authority.public, 8, 2).encrypt_messages(images, 2)
     server, phases = lenet.Server(authority, Table(18), 2), lenet.Phases()
-    assert (server.forward(sent, weights, phases) == lenet.in_clear(images, weights)).all()
-    assert (server.gradient(sent, delta, phases) == lenet.gradient_in_clear(images, delta)).all()
+    assert (server.evaluate_layer(sent, weights, phases) == lenet.in_clear(images, weights)).all()
+    assert (
+        server.evaluate_gradient(sent, delta, phases) == lenet.gradient_in_clear(images, delta)
+    ).all()
     assert phases.training > 0 and phases.encrypt == 0
 
 
@@ -68,34 +70,34 @@ def test_keys_of_one_filter_show_the_whole_picture(
     layer: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     images, weights, _ = layer
-    one = Rows.of(convolution.forward_rows(weights).dense()[::6].copy())
-    found = leakage.Leakage(leakage.rank(one), 784)
+    one = Rows.from_dense(convolution.forward_rows(weights).to_dense()[::6].copy())
+    found = leakage.Leakage(leakage.compute_rank(one), 784)
     assert found.rank == 784 and "inputs themselves" in str(found)
-    shown = leakage.reconstruct(one, images @ one.dense().T)
-    assert leakage.exactly(shown, images) == 1
+    shown = leakage.reconstruct_messages(one, images @ one.to_dense().T)
+    assert leakage.count_exact(shown, images) == 1
     with pytest.raises(PolicyError, match=r"784 numbers.*--allow-leakage"):
-        leakage.refuse(found, False)
-    leakage.refuse(found, True)
+        leakage.check_leakage(found, False)
+    leakage.check_leakage(found, True)
 
 
 def test_few_keys_show_a_part(rng: np.random.Generator) -> None:
-    rows = Rows.of(rng.integers(-127, 128, (128, 784)))
-    found = leakage.Leakage(leakage.rank(rows), 784)
+    rows = Rows.from_dense(rng.integers(-127, 128, (128, 784)))
+    found = leakage.Leakage(leakage.compute_rank(rows), 784)
     assert found.rank == 128 and found.part == 128 / 784
-    leakage.refuse(found, False)
+    leakage.check_leakage(found, False)
     messages = rng.integers(0, 256, (2, 784))
-    shown = leakage.reconstruct(rows, messages @ rows.dense().T)
-    assert leakage.exactly(shown, messages) < 0.1
-    assert np.allclose(shown @ rows.dense().T, messages @ rows.dense().T)
-    twice = Rows.of(np.concatenate([rows.dense(), 2 * rows.dense()]))
-    assert leakage.rank(twice) == 128
-    assert leakage.rank(Rows.of(np.zeros((3, 4), np.int64))) == 0
+    shown = leakage.reconstruct_messages(rows, messages @ rows.to_dense().T)
+    assert leakage.count_exact(shown, messages) < 0.1
+    assert np.allclose(shown @ rows.to_dense().T, messages @ rows.to_dense().T)
+    twice = Rows.from_dense(np.concatenate([rows.to_dense(), 2 * rows.to_dense()]))
+    assert leakage.compute_rank(twice) == 128
+    assert leakage.compute_rank(Rows.from_dense(np.zeros((3, 4), np.int64))) == 0
 
 
 @pytest.mark.parametrize("bits", [0, 1])
 def test_rounding_keeps_to_its_bits(bits: int, rng: np.random.Generator) -> None:
     values = rng.normal(size=(5, 5, 6)) * bits
-    whole, unit = convolution.quantize(values)
+    whole, unit = convolution.quantize_values(values)
     assert np.abs(whole).max() == 127 * bits
     assert np.abs(whole * unit - values).max() <= unit / 2
 
@@ -103,7 +105,7 @@ def test_rounding_keeps_to_its_bits(bits: int, rng: np.random.Generator) -> None
 @pytest.mark.parametrize("bits", sorted(modular.SIZES))
 def test_groups_modulo_a_prime_are_those_of_the_standards(bits: int) -> None:
     gmpy2 = pytest.importorskip("gmpy2")
-    p = modular.prime(bits)
+    p = modular.find_prime(bits)
     assert p.bit_length() == bits
     assert gmpy2.is_prime(p) and gmpy2.is_prime((p - 1) // 2)
     assert gmpy2.legendre(4, p) == 1
@@ -112,17 +114,17 @@ def test_groups_modulo_a_prime_are_those_of_the_standards(bits: int) -> None:
 def test_the_scheme_modulo_a_prime(rng: np.random.Generator) -> None:
     pytest.importorskip("gmpy2")
     group = modular.Group(1024)
-    keys = group.setup(5)
+    keys = group.setup_keys(5)
     x, y = rng.integers(-255, 256, 5), rng.integers(-127, 128, (4, 5))
     x[0], y[0], y[1], y[1, 0] = 255, 0, 0, -127
-    points = group.evaluate(group.encrypt(keys, x), group.derive(keys, y), y)
+    points = group.evaluate_keys(group.encrypt_message(keys, x), group.derive_keys(keys, y), y)
     table, most = modular.Table(group, 9), 5 * 255 * 127
     due = y @ x
-    assert (table.find(points, most) == due).all()
+    assert (table.find_logarithms(points, most) == due).all()
     largest = int(np.abs(due).max())
-    assert (table.find(points, largest) == due).all()
+    assert (table.find_logarithms(points, largest) == due).all()
     with pytest.raises(RangeError, match=f"{largest - 1:,}"):
-        table.find(points, largest - 1)
+        table.find_logarithms(points, largest - 1)
 
 
 def test_groups_below_128_bits_of_security_are_refused() -> None:
@@ -136,7 +138,7 @@ def test_groups_below_128_bits_of_security_are_refused() -> None:
 
 
 def test_the_published_sheet_of_energy_comes_out() -> None:
-    found, due = energy.sheet(energy.Inputs()), published.quantities("energy")
+    found, due = energy.compute_sheet(energy.Inputs()), published.read_quantities("energy")
     for ours, theirs in {
         "nodes_replaced": "node_replacement",
         "nodes_compute_watts": "cpu_nodes_compute_W",

@@ -15,8 +15,8 @@ from tfe_bench.benchmarks.technologies.homomorphic.parameters import (
     DEGREES,
     SCHEMES,
     Parameters,
-    security,
-    usual,
+    choose_parameters,
+    estimate_security,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Client,
@@ -24,7 +24,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Server,
     Setting,
 )
-from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.errors import ConfigError, DataError, RangeError, SecurityError, UsageError
 
 seal = pytest.importorskip("seal")
@@ -66,14 +66,14 @@ def test_security_is_the_standards_and_the_librarys() -> None:
     for degree in (1024, 2048, 4096, 8192, 16384, 32768):
         for bits, level in levels.items():
             most = seal.CoeffModulus.MaxBitCount(degree, level)
-            assert security(degree, most) == bits
-            assert security(degree, most + 1) < bits
+            assert estimate_security(degree, most) == bits
+            assert estimate_security(degree, most + 1) < bits
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("degree", DEGREES)
 def test_the_usual_parameters_are_secure(scheme: str, degree: int) -> None:
-    assert usual(scheme, degree).security_bits >= 128
+    assert choose_parameters(scheme, degree).security_bits >= 128
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,11 @@ def test_unfit_parameters_are_refused(changed: Any, error: type[Exception], word
 
 
 def test_insecure_parameters_are_taken_when_asked_for_and_say_so() -> None:
-    made = usual("CKKS", 2048, (30, 30, 30), insecure=True)
+    made = choose_parameters("CKKS", 2048, (30, 30, 30), insecure=True)
     assert made.security_bits == 0 and made.as_json()["security_bits"] == 0
-    assert Setting(made).level(Client(Setting(made)).encrypt(np.zeros(1024)).handle) == 2
+    assert (
+        Setting(made).count_levels(Client(Setting(made)).encrypt_values(np.zeros(1024)).handle) == 2
+    )
 
 
 def test_primes_that_do_not_exist_are_refused() -> None:
@@ -116,7 +118,7 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"pip install '\.\[technologies\]'"):
         Setting(SMALL)
     with pytest.raises(ConfigError, match="cannot be imported"):
-        need("seal", "This")
+        import_library("seal", "This")
 
 
 # ---- CKKS between a client and a server
@@ -124,20 +126,20 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_encrypted_is_decrypted(client: Client) -> None:
     x = values()
-    assert np.abs(client.decrypt(client.encrypt(x)) - x).max() < ERROR
+    assert np.abs(client.decrypt_values(client.encrypt_values(x)) - x).max() < ERROR
 
 
 @pytest.mark.parametrize("step", [0, *STEPS])
 def test_rotations_at_their_edges(client: Client, server: Server, step: int) -> None:
     x = values()
-    found = client.decrypt(server.rotate(client.encrypt(x), step))
+    found = client.decrypt_values(server.rotate(client.encrypt_values(x), step))
     assert np.abs(found - np.roll(x, -step)).max() < ERROR
 
 
 @pytest.mark.parametrize("step", [2, SLOTS // 2 - 1, 3 - SLOTS])
 def test_a_rotation_without_its_key_is_refused(client: Client, server: Server, step: int) -> None:
     with pytest.raises(UsageError, match="a key of its own"):
-        server.rotate(client.encrypt(values()), step)
+        server.rotate(client.encrypt_values(values()), step)
 
 
 @pytest.mark.parametrize("step", [0, SLOTS, -SLOTS, 10**6])
@@ -148,10 +150,10 @@ def test_rotation_keys_that_cannot_be_are_refused(client: Client, step: int) -> 
 
 def test_sums_and_products(client: Client, server: Server) -> None:
     x, y = values(6), values(7)
-    ex, ey = client.encrypt(x), client.encrypt(y)
-    assert np.abs(client.decrypt(server.add(ex, ey)) - x - y).max() < ERROR
-    assert np.abs(client.decrypt(server.multiply(ex, ey)) - x * y).max() < ERROR
-    assert np.abs(client.decrypt(server.multiply(ex, ex)) - x * x).max() < ERROR
+    ex, ey = client.encrypt_values(x), client.encrypt_values(y)
+    assert np.abs(client.decrypt_values(server.add(ex, ey)) - x - y).max() < ERROR
+    assert np.abs(client.decrypt_values(server.multiply(ex, ey)) - x * y).max() < ERROR
+    assert np.abs(client.decrypt_values(server.multiply(ex, ex)) - x * x).max() < ERROR
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -159,11 +161,11 @@ def test_what_is_not_finite_is_refused(client: Client, setting: Setting, bad: fl
     x = values()
     x[3] = bad
     with pytest.raises(RangeError, match="finite"):
-        client.encrypt(x)
+        client.encrypt_values(x)
     with pytest.raises(RangeError, match="finite"):
-        setting.encode(x, setting.scale, 1)
+        setting.encode_values(x, setting.scale, 1)
     with pytest.raises(RangeError, match="finite"):
-        setting.encode(bad, setting.scale, 1)
+        setting.encode_values(bad, setting.scale, 1)
 
 
 def test_values_beyond_their_bound_or_the_scale_are_refused(
@@ -171,28 +173,28 @@ def test_values_beyond_their_bound_or_the_scale_are_refused(
 ) -> None:
     x = values()
     with pytest.raises(RangeError, match=r"at most 1 here\. Received: 1\.001"):
-        client.encrypt(x * 1.001)
+        client.encrypt_values(x * 1.001)
     # 60 bits of modulus, 25 of scale: 2^32 fits after sign and guard, 2^34 does not
-    assert client.encrypt(x * 2.0**32, 2.0**32).bound == 2.0**32
+    assert client.encrypt_values(x * 2.0**32, 2.0**32).bound == 2.0**32
     with pytest.raises(RangeError, match="the modulus of level 2 holds"):
-        client.encrypt(x, 2.0**34)
+        client.encrypt_values(x, 2.0**34)
     with pytest.raises(RangeError, match="the modulus of level 1 holds"):
-        setting.encode(2.0**10, setting.scale, 1)
+        setting.encode_values(2.0**10, setting.scale, 1)
 
 
 def test_the_wrong_number_of_values_is_refused(client: Client) -> None:
     for count in (SLOTS - 1, SLOTS + 1, 0):
         with pytest.raises(UsageError, match=f"has {SLOTS} values"):
-            client.encrypt(np.zeros(count))
+            client.encrypt_values(np.zeros(count))
     with pytest.raises(UsageError, match="numbers"):
-        client.encrypt(["a"])  # type: ignore[arg-type]
+        client.encrypt_values(["a"])  # type: ignore[arg-type]
 
 
 def test_results_that_could_overflow_are_refused(client: Client, server: Server) -> None:
-    large = client.encrypt(values(), 2.0**10)
+    large = client.encrypt_values(values(), 2.0**10)
     with pytest.raises(RangeError, match="A product"):
         server.multiply(large, large)
-    low = server.lower(client.encrypt(values(), 50.0), 1)
+    low = server.lower_level(client.encrypt_values(values(), 50.0), 1)
     with pytest.raises(RangeError, match="A sum"):
         total = low
         for _ in range(8):
@@ -200,41 +202,43 @@ def test_results_that_could_overflow_are_refused(client: Client, server: Server)
 
 
 def test_a_circuit_that_is_too_deep_is_refused(client: Client, server: Server) -> None:
-    x = server.multiply(client.encrypt(values(), 1.0), client.encrypt(values(), 1.0))
+    x = server.multiply(client.encrypt_values(values(), 1.0), client.encrypt_values(values(), 1.0))
     with pytest.raises(UsageError, match="deeper than the parameters"):
         server.rescale(x)
-    low = server.lower(client.encrypt(values() / 4096, 2.0**-12), 1)
+    low = server.lower_level(client.encrypt_values(values() / 4096, 2.0**-12), 1)
     with pytest.raises(RangeError, match="the modulus of level 1 holds"):
         server.multiply(low, low)
 
 
 def test_an_exhausted_scale_is_refused(client: Client, server: Server) -> None:
     with pytest.raises(UsageError, match="scale is exhausted"):
-        server.rescale(client.encrypt(values()))
+        server.rescale(client.encrypt_values(values()))
 
 
 def test_sums_of_two_scales_are_refused(client: Client, server: Server) -> None:
-    product = server.product(client.encrypt(values()), client.encrypt(values()))
+    product = server.multiply_unscaled(
+        client.encrypt_values(values()), client.encrypt_values(values())
+    )
     with pytest.raises(UsageError, match="one scale"):
-        server.add(product, client.encrypt(values()))
+        server.add(product, client.encrypt_values(values()))
 
 
 def test_a_foreign_key_is_refused_though_the_scheme_would_not_see_it(
     setting: Setting, client: Client, server: Server
 ) -> None:
     x, other = values(), Client(setting)
-    encrypted = client.encrypt(x)
+    encrypted = client.encrypt_values(x)
     with pytest.raises(SecurityError, match="would decrypt to noise"):
-        other.decrypt(encrypted)
+        other.decrypt_values(encrypted)
     with pytest.raises(SecurityError, match="came with evaluation keys"):
-        server.rotate(other.encrypt(x), 1)
+        server.rotate(other.encrypt_values(x), 1)
     # what the fingerprint is for: without it the result is noise, and no error
     forged = Encrypted(encrypted.handle, encrypted.bound, other.key)
-    assert np.abs(other.decrypt(forged) - x).max() > 1e3
+    assert np.abs(other.decrypt_values(forged) - x).max() > 1e3
 
 
 def test_nothing_secret_is_shown(client: Client, setting: Setting) -> None:
-    shown = repr(client) + repr(client.encrypt(values()))
+    shown = repr(client) + repr(client.encrypt_values(values()))
     assert shown.count(client.key) == 2 and len(shown) < 100
     assert Client(setting).key != client.key
 
@@ -245,10 +249,10 @@ def test_nothing_secret_is_shown(client: Client, setting: Setting) -> None:
 def test_bytes_that_are_no_plaintext_are_refused(
     setting: Setting, broken: bytes | Callable[[bytes], bytes]
 ) -> None:
-    good = setting.encode(values(), setting.scale, 2).to_bytes()
-    assert setting.level(setting.load(good)) == 2
+    good = setting.encode_values(values(), setting.scale, 2).to_bytes()
+    assert setting.count_levels(setting.load_plaintext(good)) == 2
     with pytest.raises(DataError, match="do not fit"):
-        setting.load(broken if isinstance(broken, bytes) else broken(good))
+        setting.load_plaintext(broken if isinstance(broken, bytes) else broken(good))
 
 
 # ---- the table of operations
@@ -258,13 +262,13 @@ def test_bytes_that_are_no_plaintext_are_refused(
 def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: str) -> None:
     seed = 11
     print("seed", seed)
-    parameters = usual(scheme, 4096)
-    found = {m.job: m for m in operations.measure(parameters, 2, seed)}
+    parameters = choose_parameters(scheme, 4096)
+    found = {m.job: m for m in operations.measure_operations(parameters, 2, seed)}
     has = set(operations.OPERATIONS) - {"rotate_columns" if scheme == "CKKS" else "rescale"}
     assert set(found) == has | {operations.BY_N, operations.DEPTH}
     assert all(m.correct for m in found.values())
     for name in has:
-        theirs = published.operations()[scheme, name, 4096]
+        theirs = published.read_operations()[scheme, name, 4096]
         figures = found[name].figures
         assert figures["published_seconds"] == theirs.seconds
         assert ("max_abs_error" in figures) == (scheme == "CKKS")
@@ -276,39 +280,39 @@ def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: st
 
 def test_keys_that_memory_does_not_hold_are_refused() -> None:
     with pytest.raises(UsageError, match="this machine has"):
-        operations.measure(Parameters("CKKS", 32768, (22,) * 40, 20), 1, 0)
+        operations.measure_operations(Parameters("CKKS", 32768, (22,) * 40, 20), 1, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("degree", DEGREES[1:])
 def test_every_operation_is_right_at_every_degree(scheme: str, degree: int) -> None:
-    found = operations.measure(usual(scheme, degree), 2, 12)
+    found = operations.measure_operations(choose_parameters(scheme, degree), 2, 12)
     assert all(m.correct for m in found)
 
 
 def test_a_wrong_result_is_seen() -> None:
-    bench = operations._Bench(usual("BFV", 4096), 1, 3)
-    wrong = bench.row(
+    bench = operations._Bench(choose_parameters("BFV", 4096), 1, 3)
+    wrong = bench.measure_row(
         "add_ct_ct", lambda: bench.evaluator.sub(bench.cx, bench.cy), bench.x + bench.y
     )
-    right = bench.row(
+    right = bench.measure_row(
         "add_ct_ct", lambda: bench.evaluator.add(bench.cx, bench.cy), bench.x + bench.y
     )
     assert (wrong.correct, right.correct) == (False, True)
 
 
 def test_rotation_keys_are_as_large_as_told() -> None:
-    bench = operations._Bench(usual("CKKS", 4096), 1, 3)
-    for _ in bench._keys():
+    bench = operations._Bench(choose_parameters("CKKS", 4096), 1, 3)
+    for _ in bench._measure_keys():
         pass
-    assert bench.sizes()["rotation_keys_bytes"] == pytest.approx(
+    assert bench.measure_sizes()["rotation_keys_bytes"] == pytest.approx(
         len(bench.galois.to_string()), rel=0.01
     )
 
 
 def test_the_published_table_is_whole_and_names_its_defect() -> None:
-    table = published.operations()
+    table = published.read_operations()
     assert len(table) == 126
     suspect = {key for key, cell in table.items() if cell.suspect}
     assert suspect == {("BFV", "rotate_columns", 8192), ("BFV", "rotate_columns", 16384)}

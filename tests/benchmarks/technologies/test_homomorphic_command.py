@@ -15,7 +15,7 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.report import reading
 from tfe_bench.benchmarks.technologies.homomorphic import accuracy, advice, model, page, published
 from tfe_bench.benchmarks.technologies.homomorphic.operations import DEPTH, OPERATIONS
-from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, choose_parameters
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError
 
@@ -102,14 +102,14 @@ def test_insecure_parameters_are_marked(tmp_path: Path, capsys: pytest.CaptureFi
     words += ["--insecure-for-comparison", "--record", str(file)]
     assert main(["homomorphic", *words]) == 0
     assert "LESS THAN 128 BITS OF SECURITY" in capsys.readouterr().out
-    found = page.sections(reading.read_report_input([file]).technologies, {})
+    found = page.build_sections(reading.read_report_input([file]).technologies, {})
     assert "below 128" in repr(found)
 
 
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
 def test_pictures_are_spread_over_processes_in_order() -> None:
     trained, told = model.made_up(4), []
-    found = accuracy.measure(
+    found = accuracy.measure_accuracy(
         9, lambda part, _: told.append(part), folder=_MNIST, trained=trained, degree=8192
     )
     figures = found.figures
@@ -117,16 +117,16 @@ def test_pictures_are_spread_over_processes_in_order() -> None:
     assert figures["accuracy"] == figures["accuracy_plaintext"]
     assert figures["bytes_down"] == 3 * 131185 and told == sorted(told) and told[-1] == 1.0
     with pytest.raises(UsageError, match="The number of pictures"):
-        accuracy.measure(10_001, lambda *_: None, folder=_MNIST, trained=trained)
+        accuracy.measure_accuracy(10_001, lambda *_: None, folder=_MNIST, trained=trained)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
 def test_the_trained_network_is_right_and_training_repeats_itself() -> None:
-    first = model.train(_MNIST, seed=5, epochs=1)
-    again = model.train(_MNIST, seed=5, epochs=1)
+    first = model.train_model(_MNIST, seed=5, epochs=1)
+    again = model.train_model(_MNIST, seed=5, epochs=1)
     assert (first.output == again.output).all()
-    found = accuracy.measure(16, lambda *_: None, folder=_MNIST, trained=first)
+    found = accuracy.measure_accuracy(16, lambda *_: None, folder=_MNIST, trained=first)
     assert found.correct and found.figures["accuracy_plaintext"] > 0.8
 
 
@@ -136,14 +136,14 @@ def test_the_trained_network_is_right_and_training_repeats_itself() -> None:
 def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any) -> Measurement:
     sizes = ("fresh_ciphertext", "relinearization_key", "rotation_keys", "peak_memory")
     figures = {f"{name}_bytes": 10**6 for name in sizes} | {"per_slot_seconds": 1e-6} | more
-    theirs = published.operations().get((scheme, job, degree))
+    theirs = published.read_operations().get((scheme, job, degree))
     if theirs is not None:
         figures |= {"published_seconds": theirs.seconds, "published_ratio": 10.0}
         figures |= {"published_suspect": theirs.suspect} if theirs.suspect else {}
     return Measurement(
         technology="homomorphic",
         job=job,
-        parameters=usual(scheme, degree).as_json(),
+        parameters=choose_parameters(scheme, degree).as_json(),
         seconds=None if job == DEPTH else Seconds.from_times([seconds]),
         figures=figures,
         correct=True,
@@ -166,32 +166,32 @@ def table(**slow: float) -> list[Measurement]:
 
 
 def test_advice_follows_the_measurements() -> None:
-    work = advice.Work.of("exact,multiply=10,depth=1")
-    assert advice.choices(work, table(BFV=0.001))[0].scheme == "BFV"
-    best = advice.choices(work, table(BGV=0.001))
+    work = advice.Work.parse_work("exact,multiply=10,depth=1")
+    assert advice.list_choices(work, table(BFV=0.001))[0].scheme == "BFV"
+    best = advice.list_choices(work, table(BGV=0.001))
     assert (best[0].scheme, best[0].degree) == ("BGV", 8192)
     assert best[0].seconds == pytest.approx(10 * 0.002)
     assert [c.scheme for c in best if c.seconds is None] == ["CKKS", "CKKS"]
 
 
 def test_advice_says_why_not() -> None:
-    deep = advice.choices(advice.Work.of("multiply=4,depth=5"), table())
+    deep = advice.list_choices(advice.Work.parse_work("multiply=4,depth=5"), table())
     assert [(c.scheme, c.degree) for c in deep if c.seconds is not None] == [("CKKS", 16384)]
     assert any("a depth of 3 came out right" in c.reason for c in deep)
     assert any("-bit values before such products" in c.reason for c in deep)
-    said = advice.words(advice.Work.of("multiply=4,depth=9"), table())
+    said = advice.write_advice(advice.Work.parse_work("multiply=4,depth=9"), table())
     assert said[0] == "None of what was measured can do it." and len(said) == 7
-    assert advice.choices(advice.Work.of("sums"), []) == []
+    assert advice.list_choices(advice.Work.parse_work("sums"), []) == []
 
 
 def test_the_report_has_the_table_the_advice_and_a_picture(tmp_path: Path, one_theme: None) -> None:
     measured = table()
-    assert page.sections([], {}) == []
+    assert page.build_sections([], {}) == []
     wrong = dataclasses.replace(measured[0], correct=False)
     foreign = dataclasses.replace(measured[0], parameters={"scheme": "CKKS", "degree": "x"})
     empty = dataclasses.replace(made("BFV", 8192, DEPTH), figures={})
     text = dataclasses.replace(measured[0], figures={"per_slot_seconds": "fast"})
-    assert page.sections([wrong, foreign, empty, text], {}) == []
+    assert page.build_sections([wrong, foreign, empty, text], {}) == []
     file = tmp_path / "r.jsonl"
     file.write_text("".join(m.to_json() + "\n" for m in measured))
     assert main(["report", str(tmp_path)]) == 0

@@ -46,8 +46,8 @@ def linear() -> tuple[Setting, Client]:
 def by_product(product: Product, weights: Any, vectors: Any) -> Any:
     """What `Product.multiply` and `fold` do, on plain slots."""
     layout = product.layout
-    x = layout.pack(vectors, product.shift)
-    diagonals = product.plaintexts(weights)
+    x = layout.pack_vectors(vectors, product.shift)
+    diagonals = product.list_diagonals(weights)
     turned = [np.roll(x, -b * layout.stride) for b in range(product.baby)]
     total = np.zeros(layout.slots)
     for _ in range(product.giant):
@@ -56,7 +56,7 @@ def by_product(product: Product, weights: Any, vectors: Any) -> Any:
     for step in product.folds:
         total = total + np.roll(total, -step)
     assert next(diagonals, None) is None
-    return layout.unpack(total, len(vectors), product.m)
+    return layout.unpack_slots(total, len(vectors), product.m)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8])
@@ -80,7 +80,7 @@ def test_diagonals_give_the_product(m: int, n: int, batch: int) -> None:
     print("seed", seed)
     rng = np.random.default_rng(seed)
     weights, vectors = rng.normal(size=(m, n)), rng.normal(size=(batch, n))
-    layout = Layout.of(2048, max(m, n), batch, 1 << (m - 1).bit_length())
+    layout = Layout.fit_layout(2048, max(m, n), batch, 1 << (m - 1).bit_length())
     product = Product(m, n, layout)
     vectors = vectors[: layout.images]
     assert np.allclose(by_product(product, weights, vectors), vectors @ weights.T)
@@ -100,8 +100,11 @@ def test_a_dense_layer_agrees_with_numpy(
     vectors = rng.uniform(-1, 1, (batch, n))
     layer = Dense(setting, weights, batch)
     server = Server(setting, client.evaluation_keys(layer.product.steps))
-    back = [client.decrypt(layer.run(server, client.encrypt(v))) for v in layer.pack(vectors)]
-    assert np.abs(layer.unpack(back, batch) - vectors @ weights.T).max() < 0.02
+    back = [
+        client.decrypt_values(layer.run_layer(server, client.encrypt_values(v)))
+        for v in layer.pack_vectors(vectors)
+    ]
+    assert np.abs(layer.unpack_results(back, batch) - vectors @ weights.T).max() < 0.02
 
 
 def test_unfit_matrices_are_refused(
@@ -125,7 +128,7 @@ def test_unfit_matrices_are_refused(
     zeros = Dense(setting, np.zeros((2, 2)))
     server = Server(setting, client.evaluation_keys(zeros.product.steps))
     with pytest.raises(UsageError, match="zeros alone"):
-        zeros.run(server, client.encrypt(zeros.pack(np.ones((1, 2)))[0]))
+        zeros.run_layer(server, client.encrypt_values(zeros.pack_vectors(np.ones((1, 2)))[0]))
 
 
 def test_weights_whose_result_could_overflow_are_refused(linear: tuple[Setting, Client]) -> None:
@@ -133,7 +136,7 @@ def test_weights_whose_result_could_overflow_are_refused(linear: tuple[Setting, 
     layer = Dense(setting, np.full((2, 1000), 60.0))
     server = Server(setting, client.evaluation_keys(layer.product.steps))
     with pytest.raises(RangeError, match="may have a magnitude of"):
-        layer.run(server, client.encrypt(layer.pack(np.ones((1, 1000)))[0]))
+        layer.run_layer(server, client.encrypt_values(layer.pack_vectors(np.ones((1, 1000)))[0]))
 
 
 @pytest.mark.parametrize("numbers", [(2048, 3, 1, 1), (2048, 4096, 1, 1), (2048, 0, 1, 1)])
@@ -147,7 +150,7 @@ def test_layouts_that_cannot_be_are_refused(numbers: tuple[int, int, int, int]) 
 
 @pytest.mark.parametrize("name", polynomials.FUNCTIONS)
 def test_polynomials_are_as_near_as_they_say(name: str) -> None:
-    approximation = Approximation.of(name)
+    approximation = Approximation.fit_function(name)
     exact = polynomials.FUNCTIONS[name][0]
     x = np.linspace(approximation.low, approximation.high, 3001)
     assert np.abs(approximation(x) - exact(x)).max() <= approximation.error * (1 + 1e-6)
@@ -155,16 +158,18 @@ def test_polynomials_are_as_near_as_they_say(name: str) -> None:
     client = Client(setting)
     server = Server(setting, client.evaluation_keys(relinearization=True))
     x = np.linspace(approximation.low, approximation.high, setting.parameters.slots)
-    encrypted = client.encrypt(approximation.normalize(x))
-    found = client.decrypt(polynomials.evaluate(server, encrypted, approximation.coefficients))
+    encrypted = client.encrypt_values(approximation.normalize_values(x))
+    found = client.decrypt_values(
+        polynomials.evaluate_polynomial(server, encrypted, approximation.coefficients)
+    )
     assert np.abs(found - approximation(x)).max() < 1e-4
     with pytest.raises(RangeError, match="at most 1"):
-        client.encrypt(approximation.normalize(x + 0.01))
+        client.encrypt_values(approximation.normalize_values(x + 0.01))
 
 
 def test_unknown_functions_are_refused() -> None:
     with pytest.raises(UsageError, match='Did you mean "sigmoid"'):
-        jobs.polynomial("sigmod")
+        jobs.run_polynomial("sigmod")
 
 
 # ---- the network
@@ -172,7 +177,7 @@ def test_unknown_functions_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Network]:
-    setting = Setting(network.parameters(8192))
+    setting = Setting(network.choose_parameters(8192))
     net, trained, client = EncryptedNetwork(setting, 2), model.made_up(4), Client(setting)
     keys = client.evaluation_keys(net.steps, relinearization=True)
     yield net, trained, client, Server(setting, keys)
@@ -185,29 +190,31 @@ def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small
     pictures = np.random.default_rng(seed).uniform(0, 1, (2, 28, 28))
     pictures[0, :14] = 0.0
     pictures[1] = 1.0
-    inputs = [client.encrypt(v) for v in net.pack(pictures)]
-    bounds, chunks = net.bounds(trained), list(net.chunks(trained))
-    expected = trained.logits(pictures)
+    inputs = [client.encrypt_values(v) for v in net.pack_pictures(pictures)]
+    bounds, chunks = net.bound_products(trained), list(net.serialize_weights(trained))
+    expected = trained.compute_logits(pictures)
     assert np.abs(expected).max() > 1.0
-    found = net.unpack(client.decrypt(net.run(server, inputs, iter(chunks), bounds)), 2)
+    found = net.unpack_outputs(
+        client.decrypt_values(net.run_network(server, inputs, iter(chunks), bounds)), 2
+    )
     assert np.abs(found - expected).max() < jobs.NETWORK_ERROR
     assert [sum(layer.plaintexts for layer in net.layers)] == [len(chunks)]
     told = sum(o.plaintext_bytes for layer in net.layers for o in layer.operations)
     assert sum(map(len, chunks)) == pytest.approx(told, rel=0.01)
     with pytest.raises(UsageError, match="end early"):
-        net.run(server, inputs, iter(chunks[:-1]), bounds)
+        net.run_network(server, inputs, iter(chunks[:-1]), bounds)
     with pytest.raises(UsageError, match="more plaintexts"):
-        net.run(server, inputs, iter([*chunks, chunks[0]]), bounds)
+        net.run_network(server, inputs, iter([*chunks, chunks[0]]), bounds)
     with pytest.raises(DataError, match="out of order"):
-        net.run(server, inputs, iter(chunks[::-1]), bounds)
+        net.run_network(server, inputs, iter(chunks[::-1]), bounds)
     with pytest.raises(DataError, match="do not fit"):
-        net.run(server, inputs, iter([b"x" * 99, *chunks[1:]]), bounds)
+        net.run_network(server, inputs, iter([b"x" * 99, *chunks[1:]]), bounds)
     with pytest.raises(UsageError, match="takes 2 ciphertexts"):
-        net.run(server, inputs[:-1], iter(chunks), bounds)
+        net.run_network(server, inputs[:-1], iter(chunks), bounds)
     other = Client(net.setting)
     with pytest.raises(SecurityError, match="came with evaluation keys"):
         foreign = [dataclasses.replace(x, key=other.key) for x in inputs]
-        net.run(server, foreign, iter(chunks), bounds)
+        net.run_network(server, foreign, iter(chunks), bounds)
 
 
 @pytest.mark.parametrize(("degree", "images"), [(8192, 1), (8192, 2), (8192, 3), (16384, 1)])
@@ -215,21 +222,21 @@ def test_moved_parities_are_the_convolution(degree: int, images: int) -> None:
     seed = 100 * images + degree
     print("seed", seed)
     net, trained = (
-        EncryptedNetwork(Setting(network.parameters(degree)), images),
+        EncryptedNetwork(Setting(network.choose_parameters(degree)), images),
         model.made_up(seed),
     )
     pictures = np.random.default_rng(seed).uniform(0.5, 1, (images, 28, 28))
-    stride, kernels = net.layout.stride, net._kernels(trained)
+    stride, kernels = net.layout.stride, net._arrange_kernels(trained)
     total = np.zeros(net.layout.slots)
-    for slots, spread in zip(net.pack(pictures), net._spreads, strict=True):
+    for slots, spread in zip(net.pack_pictures(pictures), net._spreads, strict=True):
         for down, right in spread.moves:
             step = down * network._ROW + (right - spread.columns[0]) * network._COLUMN
             total += np.roll(slots, -step * stride) * next(kernels)
     for step in net._folds:
         total += np.roll(total, -step)
     assert next(kernels, None) is None
-    expected = np.einsum("ntp,tm->npm", model.taps(pictures), trained.kernels)
-    found = net.layout.unpack(total, images, model.FEATURES)
+    expected = np.einsum("ntp,tm->npm", model.extract_taps(pictures), trained.kernels)
+    found = net.layout.unpack_slots(total, images, model.FEATURES)
     assert np.allclose(found, expected.reshape(images, -1))
 
 
@@ -237,7 +244,7 @@ def test_the_network_tells_every_operation_and_key(
     small: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, trained, client, server = small
-    counted = {"rotate": 0, "rescale": 0, "product": 0}
+    counted = {"rotate": 0, "rescale": 0, "multiply_unscaled": 0}
     for name in counted:
         inner = getattr(server, name)
 
@@ -246,8 +253,8 @@ def test_the_network_tells_every_operation_and_key(
             return inner(*given)
 
         monkeypatch.setattr(server, name, count)
-    inputs = [client.encrypt(v) for v in net.pack(np.zeros((1, 28, 28)))]
-    net.run(server, inputs, net.plaintexts(trained), net.bounds(trained))
+    inputs = [client.encrypt_values(v) for v in net.pack_pictures(np.zeros((1, 28, 28)))]
+    net.run_network(server, inputs, net.encode_weights(trained), net.bound_products(trained))
     told: dict[str, int] = {}
     for layer in net.layers:
         for operation in layer.operations:
@@ -256,7 +263,7 @@ def test_the_network_tells_every_operation_and_key(
             told[operation.op] = told.get(operation.op, 0) + operation.count
     assert counted["rotate"] == told["rotate"]
     assert counted["rescale"] == told["rescale"]
-    assert counted["product"] == told["square"] == told["relinearize"] == 2
+    assert counted["multiply_unscaled"] == told["square"] == told["relinearize"] == 2
     assert server.keys.size == pytest.approx(sum(net.key_bytes.values()), rel=0.01)
 
 
@@ -271,12 +278,12 @@ def test_what_the_network_cannot_take_is_refused(small: Network) -> None:
         (np.full((1, 28, 28), math.nan), RangeError),
     ):
         with pytest.raises(error):
-            net.pack(bad)
+            net.pack_pictures(bad)
     large = dataclasses.replace(trained, output=trained.output * 1e7)
     with pytest.raises(RangeError, match="may have a magnitude of"):
-        list(net.plaintexts(large))
+        list(net.encode_weights(large))
     with pytest.raises(UsageError, match="8192 or 16384"):
-        network.parameters(4096)
+        network.choose_parameters(4096)
     with pytest.raises(UsageError, match="6 levels"):
         EncryptedNetwork(Setting(LINEAR))
     for images in (0, 5):
@@ -291,7 +298,7 @@ def test_no_slot_exceeds_the_networks_bounds(small: Network) -> None:
     seed = 9
     print("seed", seed)
     pictures = np.random.default_rng(seed).integers(0, 2, (50, 28, 28)).astype(float)
-    assert np.abs(trained.logits(pictures)).max() <= net.bounds(trained)[2]
+    assert np.abs(trained.compute_logits(pictures)).max() <= net.bound_products(trained)[2]
 
 
 def test_taps_are_kerass_convolution() -> None:
@@ -302,7 +309,7 @@ def test_taps_are_kerass_convolution() -> None:
     pictures = np.random.default_rng(seed).uniform(0, 1, (3, 28, 28))
     kernel = trained.kernels.reshape(5, 5, 1, 5)
     theirs = keras.ops.conv(pictures[..., None], kernel, strides=2, padding="same")
-    ours = np.einsum("ntp,tm->npm", model.taps(pictures), trained.kernels)
+    ours = np.einsum("ntp,tm->npm", model.extract_taps(pictures), trained.kernels)
     assert np.allclose(np.asarray(theirs).reshape(3, -1, 5), ours, atol=1e-5)
 
 
@@ -310,17 +317,17 @@ def test_taps_are_kerass_convolution() -> None:
 
 
 def test_jobs_are_measured() -> None:
-    for job in (jobs.inner_product(quick=True), jobs.dense(3, quick=True)):
+    for job in (jobs.inner_product(quick=True), jobs.run_dense(3, quick=True)):
         assert job.correct and job.figures["max_abs_error"] < jobs.LINEAR_ERROR
         assert job.figures["rounds"] == 1 and job.figures["key_bytes"] > 10**6
         assert job.seconds is not None and len(job.seconds.all) == 3
         assert job.figures["bytes_up"] == 262257
-    exp = jobs.polynomial("exp", quick=True)
+    exp = jobs.run_polynomial("exp", quick=True)
     assert exp.correct and exp.figures["approximation_error"] < 1e-3
     assert {"softmax", "J5", "J6", "J7"} == set(jobs.NOT_SUPPORTED)
     for batch in (0, -1, 4097):
         with pytest.raises(UsageError, match="The batch"):
-            jobs.dense(batch)
+            jobs.run_dense(batch)
 
 
 def test_costs_have_every_operation_and_level() -> None:
@@ -357,22 +364,22 @@ def _handler(kind: str) -> Any:
 def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[3])  # where they find this module
     items = list(range(5))
-    assert dict(processes.spread(_handler, ("",), items, 2)) == {i: i * i for i in items}
-    assert list(processes.spread(_handler, ("",), [])) == []
+    assert dict(processes.run_spread(_handler, ("",), items, 2)) == {i: i * i for i in items}
+    assert list(processes.run_spread(_handler, ("",), [])) == []
     for kind, error, word in (
         ("typed", RangeError, "too large"),
         ("foreign", ClusterError, "odd"),
         ("dies", ClusterError, r"exit code 9"),
     ):
         with pytest.raises(error, match=word):
-            list(processes.spread(_handler, (kind,), items, 2))
+            list(processes.run_spread(_handler, (kind,), items, 2))
 
 
 def test_times_are_medians_and_percentiles() -> None:
     calls = []
-    seconds = timing.timed(lambda: calls.append(1), 5)
+    seconds = timing.time_operation(lambda: calls.append(1), 5)
     assert len(calls) == 6 and len(seconds.all) == 5
-    assert len(timing.timed(lambda: calls.append(1), 50, budget=0.0).all) == 3
-    assert timing.p95([float(i) for i in range(1, 101)]) == 95.0
-    assert timing.p95([3.0]) == 3.0
-    assert timing.p95([2.0, 1.0]) == 2.0
+    assert len(timing.time_operation(lambda: calls.append(1), 50, budget=0.0).all) == 3
+    assert timing.percentile_95([float(i) for i in range(1, 101)]) == 95.0
+    assert timing.percentile_95([3.0]) == 3.0
+    assert timing.percentile_95([2.0, 1.0]) == 2.0

@@ -105,7 +105,7 @@ def test_a_page_takes_figures_of_other_people() -> None:
         Measurement(technology="storage", job=job, parameters={}, seconds=None, figures=odd)
         for job in ("published tables", "projection", "validation", "another")
     ]
-    pictures = page.makers(given)
+    pictures = page.list_pictures(given)
     assert set(pictures) == {"storage"}
-    [section] = page.sections(given, {})
-    assert section.parts and page.sections([], {}) == []
+    [section] = page.build_sections(given, {})
+    assert section.parts and page.build_sections([], {}) == []

@@ -60,7 +60,7 @@ def network(*layers: tuple[float, float, float, float]) -> tuple[Model, list[flo
 
 
 def run(profile: Device, of: tuple[Model, list[float]], **load: Any) -> Outcome:
-    return simulation.simulate(profile, *of, Load(**load))
+    return simulation.simulate_load(profile, *of, Load(**load))
 
 
 PUBLISHED = network((1.5, 0.5, 0, 0.234), (1.8, 0, 0, 0.770), (0, 0, 0, 0.051))
@@ -119,7 +119,7 @@ def test_it_agrees_with_the_reference_model(oracle: ModuleType, rng: np.random.G
         rate = float(rng.uniform(0.5, 20))
         given = network(*((size, 0, 0, ms / 1000) for _, size, ms in layers))
         sizes = [layer.bytes for layer in given[0].layers]
-        ours = program_order.seconds(sizes, given[1], rate * GIGA)
+        ours = program_order.inference_seconds(sizes, given[1], rate * GIGA)
         assert ours == pytest.approx(oracle.closed(layers, rate) / 1000)
         theirs, *_ = oracle.des(layers, rate, chunks=simulation.CHUNKS)
         found = run(made(storage_gigabytes_per_second=rate), given)
@@ -136,8 +136,10 @@ def test_a_bandwidth_breaks_even_where_it_is_said_to(rng: np.random.Generator) -
         for target in (compute.sum(), compute.sum() * rng.uniform(1, 5)):
             rate = program_order.least_rate(list(sizes), list(compute), float(target))
             assert rate is not None
-            assert program_order.seconds(list(sizes), list(compute), rate) == pytest.approx(target)
-            assert program_order.seconds(list(sizes), list(compute), rate * 0.9) > target
+            assert program_order.inference_seconds(
+                list(sizes), list(compute), rate
+            ) == pytest.approx(target)
+            assert program_order.inference_seconds(list(sizes), list(compute), rate * 0.9) > target
     assert program_order.least_rate([1.0], [1.0], 0.5) is None
     assert program_order.least_rate([0.0], [1.0], 1.0) == 0.0
     with pytest.raises(UsageError, match="target"):
@@ -206,8 +208,8 @@ def test_a_queue_grows_with_arrivals_and_an_idle_device_answers_at_once() -> Non
     seldom = run(made(), PUBLISHED, requests=50, per_second=0.01, clients=5)
     often = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5)
     alone = run(made(), PUBLISHED).latencies[0]
-    assert seldom.quantile(0.5) == pytest.approx(alone)
-    assert often.quantile(0.95) > 10 * alone
+    assert seldom.latency_quantile(0.5) == pytest.approx(alone)
+    assert often.latency_quantile(0.95) > 10 * alone
     assert often.throughput == pytest.approx(1 / alone, rel=0.02)
     again = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5)
     assert again.latencies == often.latencies
@@ -245,14 +247,14 @@ def test_work_is_conserved(rng: np.random.Generator) -> None:
 
 def test_a_link_gives_equal_parts() -> None:
     link = Link(alone=10.0, together=15.0)
-    link.start(0.0, 1, 10.0)
+    link.start_stream(0.0, 1, 10.0)
     assert link.next_end() == pytest.approx(1.0)
-    link.start(0.5, 2, 7.5)
+    link.start_stream(0.5, 2, 7.5)
     # each has 7.5 per second: the first needs 5 more, the second 7.5
     assert link.next_end() == pytest.approx(0.5 + 5 / 7.5)
-    assert link.end(link.next_end()) == 1
+    assert link.end_stream(link.next_end()) == 1
     assert link.next_end() == pytest.approx(0.5 + 5 / 7.5 + 2.5 / 10)
-    assert link.end(link.next_end()) == 2
+    assert link.end_stream(link.next_end()) == 2
     assert link.next_end() == math.inf
 
 
@@ -295,7 +297,7 @@ def test_a_profile_that_cannot_be_is_refused(
     file = tmp_path / "mine.toml"
     file.write_text(profile_text(**changed))
     with pytest.raises(ConfigError, match=r"^mine\.toml: ") as caught:
-        device.load(str(file))
+        device.load_device(str(file))
     assert said in str(caught.value)
 
 
@@ -328,7 +330,7 @@ def test_a_model_that_cannot_be_is_refused(tmp_path: Path, text: str, said: str)
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        model.load(str(file))
+        model.load_model(str(file))
     assert said in str(caught.value)
 
 
@@ -336,7 +338,7 @@ def test_an_unknown_operation_of_a_model_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(f'name = "m"\n{LAYER}[[layer.operation]]\nname = "rotat"\nlevel = 1\ncount = 1')
     with pytest.raises(ConfigError, match='Did you mean "rotate"'):
-        model.load(str(file))
+        model.load_model(str(file))
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,7 @@ def counted(*operations: tuple[str, int, int]) -> Model:
 
 def test_layers_are_computed_from_operations_and_their_costs() -> None:
     given = counted(("rotate", 2, 10), ("add", 1, 5))
-    assert model.needed(given) == [("add", 1), ("rotate", 2)]
+    assert model.list_needed(given) == [("add", 1), ("rotate", 2)]
     costs = {("rotate", 2): 0.02, ("add", 1): 0.001}
 
     def cost(operation: str, level: int) -> float:

@@ -18,11 +18,11 @@ from tfe_bench.errors import UsageError
 
 def test_a_bucket_lets_bytes_pass_at_its_rate() -> None:
     bucket = Bucket(rate=100.0, now=0.0)
-    assert bucket.due(50, now=0.0) == pytest.approx(0.5)
-    assert bucket.due(50, now=0.1) == pytest.approx(1.0)
+    assert bucket.due_time(50, now=0.0) == pytest.approx(0.5)
+    assert bucket.due_time(50, now=0.1) == pytest.approx(1.0)
     # a short wait is made up for, a long one is not saved
-    assert bucket.due(1, now=1.0 + streaming._CREDIT / 2) == pytest.approx(1.01)
-    assert bucket.due(1, now=9.0) == pytest.approx(9.0 - streaming._CREDIT + 0.01)
+    assert bucket.due_time(1, now=1.0 + streaming._CREDIT / 2) == pytest.approx(1.01)
+    assert bucket.due_time(1, now=9.0) == pytest.approx(9.0 - streaming._CREDIT + 0.01)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 1e12])
@@ -40,8 +40,8 @@ def test_all_pieces_come_in_order_whatever_the_room(
     file.write_bytes(b"".join(pieces))
     with Reader(file, [*map(len, pieces)], room * 5000) as reader:
         for _ in range(rounds):
-            assert list(reader.pieces(1e9)) == pieces
-            assert reader.took() > 0
+            assert list(reader.iterate_pieces(1e9)) == pieces
+            assert reader.reading_seconds() > 0
 
 
 def test_reading_is_no_faster_than_the_rate(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_reading_is_no_faster_than_the_rate(tmp_path: Path) -> None:
     file.write_bytes(bytes(40_000))
     with Reader(file, [1000] * 40, 10_000) as reader:
         started = time.perf_counter()
-        assert sum(map(len, reader.pieces(200_000.0))) == 40_000
+        assert sum(map(len, reader.iterate_pieces(200_000.0))) == 40_000
         assert time.perf_counter() - started >= 0.2 - streaming._CREDIT
 
 
@@ -68,16 +68,19 @@ def test_a_reader_without_pieces_or_room_is_refused(
 
 def test_the_networks_layers_take_each_key_once_and_all_weights() -> None:
     pytest.importorskip("seal")
-    from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork, parameters
+    from tfe_bench.benchmarks.technologies.homomorphic.network import (
+        EncryptedNetwork,
+        choose_parameters,
+    )
     from tfe_bench.benchmarks.technologies.homomorphic.parties import Setting
     from tfe_bench.benchmarks.technologies.storage import device, measured, model
 
-    network = EncryptedNetwork(Setting(parameters(8192)))
+    network = EncryptedNetwork(Setting(choose_parameters(8192)))
     found = measured.of_network(network)
     assert found.key_bytes == sum(network.key_bytes.values())
     each = [o.plaintext_bytes for layer in network.layers for o in layer.operations]
     assert found.weight_bytes == sum(each) > 10e6
-    assert max(level for _, level in model.needed(found)) == 6
+    assert max(level for _, level in model.list_needed(found)) == 6
     costs = measured.of_table({name: [1e-3] * 6 for name in device.OPERATIONS})
     counted = sum(o.count for layer in found.layers for o in layer.operations)
     assert model.processor_seconds(found, costs) == pytest.approx(1e-3 * counted)

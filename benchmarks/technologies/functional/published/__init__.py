@@ -13,21 +13,21 @@ from pathlib import Path
 
 
 @functools.cache
-def _read(name: str) -> tuple[dict[str, str], ...]:
+def _read_table(name: str) -> tuple[dict[str, str], ...]:
     with (Path(__file__).parent / name).open(newline="", encoding="utf-8") as file:
         return tuple(csv.DictReader(file))
 
 
-def quantities(name: str) -> Mapping[str, str]:
+def read_quantities(name: str) -> Mapping[str, str]:
     """A table of quantities, "bsgs" or "energy"."""
-    return {row["quantity"]: row["value"] for row in _read(f"{name}.csv")}
+    return {row["quantity"]: row["value"] for row in _read_table(f"{name}.csv")}
 
 
-def training() -> tuple[dict[str, str], ...]:
+def read_training() -> tuple[dict[str, str], ...]:
     """Rows with the hours of encryption and training."""
-    return _read("training.csv")
+    return _read_table("training.csv")
 
 
 def speed_up() -> float:
     """Of a table of baby steps on a GPU over the CPU's, at 32 bits and vectors of 100."""
-    return float(quantities("bsgs")["speedup_vs_cpu"])
+    return float(read_quantities("bsgs")["speedup_vs_cpu"])

@@ -43,29 +43,29 @@ class Cell:
     seconds: float | None
 
 
-def text(name: str) -> str:
+def read_text(name: str) -> str:
     """A file of this folder."""
     return importlib.resources.files(__name__).joinpath(name).read_text("utf-8")
 
 
-def cells() -> list[Cell]:
+def read_cells() -> list[Cell]:
     """Both tables, row by row."""
     found = [
-        Cell("bandwidth", "fpga", float(row["gigabytes_per_second"]), 1, _seconds(row, ""))
-        for row in _rows("latency_by_bandwidth.csv")
+        Cell("bandwidth", "fpga", float(row["gigabytes_per_second"]), 1, _parse_seconds(row, ""))
+        for row in _read_rows("latency_by_bandwidth.csv")
     ]
-    for row in _rows("latency_by_devices.csv"):
+    for row in _read_rows("latency_by_devices.csv"):
         found += [
-            Cell("devices", name, None, int(row["devices"]), _seconds(row, name))
+            Cell("devices", name, None, int(row["devices"]), _parse_seconds(row, name))
             for name in CONFIGURATIONS
         ]
     return found
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(text(name).splitlines()))
+def _read_rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(read_text(name).splitlines()))
 
 
-def _seconds(row: dict[str, str], name: str) -> float | None:
+def _parse_seconds(row: dict[str, str], name: str) -> float | None:
     told = row[name or "milliseconds"]
     return float(told) / 1000 if told else None
