@@ -1,4 +1,4 @@
-"""How far private predictions are from public ones."""
+"""Agreement of private predictions with plaintext predictions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tfe_bench.errors import UsageError
 
 @dataclass(frozen=True)
 class Agreement:
-    """Plaintext against private.
+    """Comparison of plaintext outputs with private outputs.
 
     Attributes:
-        samples: compared.
-        largest_error: of any output.
-        relative_error: the same, of the range of the plaintext outputs.
-        top1: part of the samples with the same largest output.
-        top5: part of the samples whose largest plaintext output is among the five largest private
-            ones (all of them, if there are fewer).
+        samples: number of compared samples.
+        largest_error: largest absolute error of any output.
+        relative_error: largest error, divided by the range of the plaintext outputs.
+        top1: fraction of the samples whose largest output is the same.
+        top5: fraction of the samples whose largest plaintext output is among the five largest
+            private outputs, or among all of them if there are fewer.
     """
 
     samples: int
@@ -38,18 +38,23 @@ class Agreement:
 
 
 def compare_outputs(plain: Any, private: Any) -> Agreement:
-    """Compares outputs [samples, classes], or one number a sample.
+    """Compare two arrays of outputs [samples, classes], or of one number per sample.
 
     Raises:
-        UsageError: shapes that differ, or no samples.
+        UsageError: the shapes differ, or there are no samples.
     """
     if not all(hasattr(y, "shape") for y in (plain, private)):
-        raise UsageError("agreement compares one output; of a model with several give one of them.")
+        raise UsageError(
+            "The comparison supports one output. Pass one of the model's outputs.",
+            code="multiple-outputs",
+        )
     a, b = np.asarray(plain, np.float64), np.asarray(private, np.float64)
     if a.shape != b.shape or a.ndim < 1 or a.size == 0:
         raise UsageError(
-            "agreement wants two arrays [samples, classes] of one shape. Received: "
-            f"{list(a.shape)} and {list(b.shape)}."
+            f"Expected two arrays [samples, classes] of one shape. Received: {list(a.shape)} and "
+            f"{list(b.shape)}.",
+            code="shape-mismatch",
+            received=[list(a.shape), list(b.shape)],
         )
     a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
     largest_error = float(np.abs(a - b).max())

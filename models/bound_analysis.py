@@ -1,13 +1,14 @@
-"""How large the values of a plan can be, in ring units, where no check found fault.
+"""Bound analysis of a plan: the largest values in ring units, if no range check fails.
 
-A watched computation (ring/range_check.py) checks every sum.  From there on it is interval
-arithmetic: what a layer makes of values below a limit has a limit, and a comparison takes as many
-bits as what comes to it can need.  So nothing else has to be checked.
-
-An input has no limit here unless it is given: its client keeps it within the model's bounds before
-it is shared.  What a sum of values within their limits can reach before it is truncated, its
-weights tell: a plan says that in bits (`reached`), and only so many are ever looked at.  Of a sum
-of which it does not, as weights are unknown to who plans, 64 are.
+A monitored computation (ring/range_check.py) checks every sum.  All other bounds follow by interval
+arithmetic: bounded inputs of a layer give a bounded value, and a comparison is as wide as the
+bounds
+of its operands require.  So no further check is necessary.
+An input has no bound here unless one is passed: its client checks the model's bounds before
+sharing.
+The weights determine the largest sum of bounded values before truncation.  A plan states it in
+bits (`add_reach`), and no more bits are ever compared.  For a sum without this statement, because
+the planner does not know the weights, 64 bits are compared.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ Limits = Mapping[str, int | None]
 
 
 def compute_limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, int | None]:
-    """The largest |v| of each value, in ring units at its scale; None where none is known.
+    """Compute the largest |v| of each value in ring units at its scale; None if it is unknown.
 
     Args:
-        bounds: on the inputs, as reals.
+        bounds: bounds of the inputs, as reals.
     """
     value_limits: dict[str, int | None] = dict.fromkeys(plan.graph.inputs)
     if bounds is not None:
@@ -43,10 +44,10 @@ def compute_limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dic
 
 
 def add_reach(plan: Plan, bounds: Mapping[str, float]) -> Plan:
-    """A plan that says of each sum what it can reach, from the weights' values.
+    """Return the plan with the largest possible value of each sum, from the weights' values.
 
     Args:
-        bounds: on the inputs, as reals.
+        bounds: bounds of the inputs, as reals.
     """
     value_limits, numbers = compute_limits(plan, bounds), dict(plan.numbers)
     for x in plan.graph.layers:
@@ -61,16 +62,16 @@ def add_reach(plan: Plan, bounds: Mapping[str, float]) -> Plan:
 
 
 def input_limits(value_limits: Limits, x: LayerSpec) -> list[int] | None:
-    """The limits of a layer's inputs, None if one has none."""
+    """Return the limits of a layer's inputs, None if one has no limit."""
     known_limits = [limit for name in x.inputs if (limit := value_limits[name]) is not None]
     return known_limits if len(known_limits) == len(x.inputs) else None
 
 
 def comparison_bits(plan: Plan, x: LayerSpec, value_limits: Limits | None = None) -> int:
-    """Bits of a layer's comparisons that no value within its limits can leave; 0 if unknown.
+    """Return the bits of a layer's comparisons that suffice within the limits; 0 if unknown.
 
     Args:
-        found: `limits` of the plan, if they are known.
+        value_limits: `compute_limits` of the plan, if already computed.
     """
     known_limits = input_limits(compute_limits(plan) if value_limits is None else value_limits, x)
     return (
@@ -81,10 +82,11 @@ def comparison_bits(plan: Plan, x: LayerSpec, value_limits: Limits | None = None
 
 
 def check_monitorable(plan: Plan) -> None:
-    """Refuses a plan that cannot be watched without a gap.
+    """Reject a plan whose values cannot all be monitored.
 
     Raises:
-        UsageError: the layers that compare or multiply what may be too large for it, by name.
+        UsageError: the operands of some comparisons or products may be too large; the text names
+            the layers.
     """
     value_limits = compute_limits(plan)
     unbounded = [
@@ -96,7 +98,11 @@ def check_monitorable(plan: Plan) -> None:
     ]
     if unbounded:
         raise UsageError(
-            "The values of this model cannot all be checked: what comes to "
-            f"{', '.join(map(repr, unbounded))} may be too large for it though nothing before left its "
-            "range. Convert the model with samples or smaller ranges, or predict without the check."
+            "The values of this model cannot all be checked: the inputs of "
+            f"{', '.join(map(repr, unbounded))} may be too large although no earlier value left "
+            "its range. Convert the model with samples or smaller ranges, or predict without "
+            "the check.",
+            code="range-check-impossible",
+            operation=unbounded[0],
+            received=unbounded,
         )

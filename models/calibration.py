@@ -1,7 +1,7 @@
-"""Ranges of a model's values, and the fixed point that each layer gets from them.
+"""Calibration: ranges of a model's values, and the fixed-point format of each layer.
 
-A bound on |v| decides how many bits a comparison takes and how many fractional bits are left: a
-value that is too large for the comparison at the usual precision gets fewer ("rescaled").
+A bound on |v| determines the width of comparisons and the number of fractional bits.  A value that
+is too large for comparisons at the usual precision gets fewer fractional bits ("rescaled").
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer
 from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
 from tfe_bench.protocols.ring import compare
 
-# Values of fewer steps of fixed point are held coarsely: off by 0.2 % of the largest or more.
+# Values of fewer fixed-point steps are coarse: their error is 0.2 % of the largest value or more.
 MIN_STEPS = 256
-# What a plan says of a sum: more than doubles can count is not told apart.
+# Largest reach of a sum in a plan: larger reaches, beyond the exponents of doubles, are not
+# distinguished.
 MAX_REACH = 1024
-# A private input may leave the range of the public samples by this factor.
+# Factor by which a private input may exceed the range of the public samples.
 MARGIN = 4.0
-# Samples that are so much larger give the bounds that they reach and this much more.
+# Safety factor of the bounds that scaled samples reach.
 HEADROOM = 1.125
-# What makes much of small values.
+# Operations that amplify differences of small values.
 _STEEP_OPS = ("log", "sqrt", "rsqrt", "reciprocal", "divide")
-# What fixed point may make of a public number that is added, as a part of it.
+# Largest relative rounding error of a public number that is added to a value.
 _MAX_ROUNDING = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A model with its fixed point: what the three workers are told.
+    """A model with its fixed-point formats, as sent to the three workers.
 
-    It is public: the layers, and for each how many bits its values, its comparisons and its
-    products take.  That tells, as powers of two, the ranges of the values on the samples, of
-    weights below 1/4 in magnitude, and of each sum's weights the largest that a sum of their
-    magnitudes times the values' ranges is.
+    A plan is public.  It contains the layers and, for each, the bits of its values, comparisons and
+    products.  So it discloses, as powers of two, the ranges of the values on the samples, those of
+    weights below 1/4 in magnitude, and for each sum the largest sum of its weights' magnitudes
+    times the
+    ranges of the values.
 
     Attributes:
-        graph: optimized.
+        graph: the optimized graph.
         fraction: fractional bits of the inputs.
-        numbers: by layer.
-        inputs: fractional bits of the inputs that have others, because their values are small.
+        numbers: format of each layer.
+        inputs: fractional bits of inputs with other formats, because their values are small.
     """
 
     graph: Graph
@@ -57,17 +59,17 @@ class Plan:
     inputs: Mapping[str, int] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
-        """As JSON holds it, without the weights' values."""
+        """Return the plan as JSON, without the weights' values."""
         rows = {name: n.to_row() for name, n in self.numbers.items()}
         header = {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
         return {**header, "inputs": dict(self.inputs)} if self.inputs else header
 
     @classmethod
     def from_header(cls, header: Any) -> Plan:
-        """The plan of a header, which may come from a stranger.
+        """Read the plan of a header from an untrusted source.
 
         Raises:
-            DataError, UsageError: it is none.
+            DataError, UsageError: the header is invalid.
         """
         try:
             graph = Graph.from_header(header["graph"])
@@ -76,7 +78,9 @@ class Plan:
             inputs = {str(k): v for k, v in header.get("inputs", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
-                f"This is no plan. Received: {type(error).__name__}: {error}."
+                f"Invalid plan. Received: {type(error).__name__}: {error}.",
+                code="invalid-plan",
+                received=type(error).__name__,
             ) from None
         are_valid = all(
             3 <= len(row) <= 5
@@ -86,40 +90,45 @@ class Plan:
         )
         inputs_known = inputs.keys() <= graph.inputs.keys()
         if not are_valid or not inputs_known or set(rows) != {x.name for x in graph.layers}:
-            raise DataError("A plan has three to five numbers from 0 to 63 for each layer.")
+            raise DataError(
+                "Expected three to five numbers from 0 to 63 for each layer of a plan.",
+                code="invalid-plan",
+                operation="numbers",
+            )
         return cls(
             graph, fraction, {name: FixedPointFormat(*row) for name, row in rows.items()}, inputs
         )
 
     def fraction_of(self, name: str) -> int:
-        """Fractional bits of a layer's value or of an input."""
+        """Return the fractional bits of a layer's value or of an input."""
         if name in self.graph.inputs:
             return self.inputs.get(name, self.fraction)
         return self.numbers[name].fraction
 
     def place_layer(self, layer: LayerSpec) -> PlacedLayer:
-        """A layer where it stands."""
+        """Return a layer with its position and format."""
         scales = [self.fraction_of(name) for name in layer.inputs]
         return self.graph.place_layer(layer, self.numbers[layer.name], scales)
 
     def weight_bits(self, layer: LayerSpec, name: str) -> int:
-        """Fractional bits of a layer's weights."""
+        """Return the fractional bits of a layer's weights."""
         return registry.get_kind(layer.op).weight_bits(self.place_layer(layer), name)
 
 
 def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, float]:
-    """Bounds on the magnitude of every value, from a few public samples.
+    """Derive bounds on the magnitude of every value from a few public samples.
 
-    Every value may be `margin` times the largest that it is on the samples, and what it is on the
-    samples times margin and times -margin, which a bias keeps from being the same.
+    A bound is the largest of two: margin times the largest magnitude on the samples, and the
+    largest
+    magnitude on samples scaled by margin and by -margin.  These differ because of biases.
 
     Args:
-        samples: as the model takes them, with a batch.
-        margin: private inputs may exceed the samples' range by this factor.
+        samples: inputs of the model, with a batch.
+        margin: factor by which private inputs may exceed the samples' range.
 
     Raises:
-        UsageError: samples that the model does not take.
-        RangeError: the model gives NaN or infinity on them; the first such layer is named.
+        UsageError: the model does not accept the samples.
+        RangeError: a value on the samples is NaN or infinite; the text names the first such layer.
     """
     bounds: dict[str, float] = {}
     inputs = plaintext.scale_owner_inputs(graph, samples)
@@ -135,7 +144,9 @@ def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict
             if not math.isfinite(largest):
                 times = "" if factor == 1 else f" times {factor:g}"
                 raise RangeError(
-                    f"Layer {name!r} gives NaN or infinite values on the samples{times}."
+                    f"Layer {name!r} returns NaN or infinite values on the samples{times}.",
+                    code="not-finite",
+                    operation=name,
                 )
             bounds[name] = max(bounds.get(name, 0.0), spread * largest)
 
@@ -145,7 +156,7 @@ def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict
                 for name, a in inputs.items()
             }
             plaintext.evaluate_graph(unscaled_graph, sample_batch, record_bound)
-    # nothing of an input is computed, so that it needs no more
+    # inputs are not computed, so that they need no headroom
     bounds |= {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
     return bounds | dict.fromkeys(boolean_inputs, 1.0)
 
@@ -153,10 +164,10 @@ def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict
 def declare_ranges(
     graph: Graph, ranges: float | Mapping[str, Any], default: float
 ) -> dict[str, float]:
-    """Bounds that somebody states: one for all values, or by layer with `default` for the rest.
+    """Return declared bounds: one for all values, or by layer with `default` for the rest.
 
     Raises:
-        UsageError: unknown layers, or bounds that are no positive numbers.
+        UsageError: a layer is unknown, or a bound is not a positive number.
     """
     known_names = [*graph.inputs, *(x.name for x in graph.layers)]
     stated_bounds = ranges if isinstance(ranges, Mapping) else dict.fromkeys(known_names, ranges)
@@ -164,11 +175,19 @@ def declare_ranges(
         if name not in known_names:
             raise UsageError(
                 f"The model has no layer {name!r}.{did_you_mean(str(name), known_names)} After "
-                f"optimization it has: {', '.join(known_names)}."
+                f"optimization its layers are: {', '.join(known_names)}.",
+                code="unknown-layer",
+                operation="ranges",
+                received=name,
             )
         fits = isinstance(bound, (int, float)) and not isinstance(bound, bool)
         if not fits or not (math.isfinite(bound) and bound > 0):
-            raise UsageError(f"A range is a positive number. Received: {name}={bound!r}.")
+            raise UsageError(
+                f"Expected a positive number as range. Received: {name}={bound!r}.",
+                code="number-out-of-range",
+                operation="ranges",
+                received=bound,
+            )
     bounds = {
         name: float(stated_bounds.get(name, default)) for name in known_names
     } | dict.fromkeys([*graph.tokens, *graph.masks], 1.0)
@@ -177,24 +196,30 @@ def declare_ranges(
 
 
 def default_bound(fraction: int) -> float:
-    """What layers take if nothing is known: 2^14 at 16 fractional bits."""
+    """Return the bound of layers without other information: 2^14 at 16 fractional bits."""
     return float(2.0 ** (compare.LAYER_BITS - 1 - fraction) - 2.0 ** (1 - fraction))
 
 
 def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
-    """The fixed point of every layer.
+    """Choose the fixed-point format of every layer.
 
     Args:
-        graph: optimized.
-        bounds: on |v|, by layer and by "layer:sum", as `calibrate` and `declared` give them.
-        fraction: fractional bits, where they fit.
+        graph: an optimized graph.
+        bounds: bounds of |v|, by layer and by "layer:sum", from `calibrate_ranges` or
+            `declare_ranges`.
+        fraction: fractional bits of values that fit.
 
     Raises:
         UsageError: fraction is not 8 to 20.
-        RangeError: layers whose values fit no fixed point, all of them named.
+        RangeError: values fit no fixed-point format; the text names all such layers.
     """
     if type(fraction) is not int or not 8 <= fraction <= 20:
-        raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fraction!r}.")
+        raise UsageError(
+            f"Expected 8 to 20 fractional bits. Received: {fraction!r}.",
+            code="number-out-of-range",
+            operation="fractional_bits",
+            received=fraction,
+        )
     uses = graph.find_users()
     outputs = {name for name, takers in uses.items() if set(takers) == {""}}
     planner = Planner(
@@ -209,7 +234,10 @@ def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 
         raise RangeError(
             f"Values do not fit {fraction} fractional bits even if rescaled: "
             f"{'; '.join(planner.unfit)}. Add batch normalization there, or declare other ranges "
-            "(samples=, ranges=)."
+            "(samples=, ranges=).",
+            code="range-too-large",
+            operation="ranges",
+            received="; ".join(planner.unfit),
         )
     inputs = {
         name: f for name in graph.inputs if (f := planner.get_fractional_bits(name)) != fraction
@@ -218,7 +246,7 @@ def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 
 
 
 def _only_multiplied(graph: Graph) -> set[str]:
-    """Values that nothing but products with weights takes: those may be as fine as they like."""
+    """Return values whose only uses are products with weights: these may have any fine scale."""
     uses, multiplied = graph.find_users(), set[str]()
 
     def is_multiplied_by(taker: str, name: str) -> bool:
@@ -239,7 +267,7 @@ def _only_multiplied(graph: Graph) -> set[str]:
 
 
 def find_vanishing(plan: Plan) -> list[str]:
-    """In words, numbers that keep a logarithm, root or quotient from 0 and that are not held."""
+    """Describe constants that keep a logarithm, root or quotient from 0 but round to 0."""
     uses, by_name = plan.graph.find_users(), plan.graph.by_name
 
     def feeds_steep_op(name: str) -> bool:
@@ -266,5 +294,5 @@ def find_vanishing(plan: Plan) -> list[str]:
 
 
 def rescaled_layers(plan: Plan) -> dict[str, int]:
-    """Layers whose values have fewer fractional bits than the inputs, with how many they have."""
+    """Return layers with fewer fractional bits than the inputs, with their fractional bits."""
     return {name: n.fraction for name, n in plan.numbers.items() if n.fraction < plan.fraction}

@@ -1,9 +1,9 @@
-"""Checkpoints of a training: every worker keeps its own shares, and all go on from a common step.
+"""Training checkpoints: each worker stores its own shares, and all continue from a common step.
 
-Two files of each name take turns.  A checkpoint is put in place once all three have written it;
-should workers be killed between that and the last of them, the one before is still whole at all
-three.  What is loaded goes through `refresh` in the new session, so that nothing that is sent there
-depends on masks of the old one.
+Two files of each name alternate.  A worker puts a checkpoint in place only after all three workers
+have written it.  If workers are killed between the first and the last of these renames, the
+previous checkpoint is still complete at all three workers.  Loaded values go through `refresh` in
+the new session, so that no message of that session depends on masks of the old session.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tfe_bench.protocols.session.sharing import Shared
 
 _NONE, _GOOD, _DAMAGED, _FOREIGN = range(4)
 _RUN_BYTES, _DIGEST_BYTES = 16, 32
-# State, step, run and digest.
+# Fields: state, step, run and digest.
 _REPORT_FORMAT = struct.Struct(f"<BQ{_RUN_BYTES}s{_DIGEST_BYTES}s")
 
 
 @dataclass(frozen=True)
 class _FileReport:
-    """What a worker says of one of its two files."""
+    """A worker's report on one of its two files."""
 
     state: int
     step: int = 0
@@ -52,11 +52,11 @@ class Checkpoints:
     """The checkpoints of one training, at one worker.
 
     Args:
-        name: of the training.
-        client: who ordered it: nobody else goes on with it.
-        what: public facts that a training must share with its checkpoint (its recipe, its order,
-            its number of rows).
-        sources: what it trains on.
+        name: name of the training.
+        client: the client that ordered the training; no other client may continue it.
+        training_facts: public facts that a training must share with its checkpoint: its recipe, the
+            order of its rows, the number of its rows.
+        sources: the sources of the training data.
     """
 
     def __init__(
@@ -77,13 +77,17 @@ class Checkpoints:
         self.last_step: int | None = None
 
     def load_latest(self) -> tuple[int, dict[str, Shared]] | None:
-        """The last step that all three workers have, and its values; None where nothing is kept.
+        """Load the last step that all three workers have; return None if no file exists.
+
+        Returns:
+            The step and its values by name.
 
         Raises:
-            ConfigError: no step is whole at all three: it says which worker lacks its file.
-            UsageError: the checkpoint is of another training.
-            PolicyError: it is another client's.
-            ProtocolError: shares that do not fit each other.
+            ConfigError: no step is complete at all three workers; the text names the incomplete
+                workers.
+            UsageError: the checkpoint belongs to another training.
+            PolicyError: the checkpoint belongs to another client.
+            ProtocolError: the workers' shares do not match.
         """
         files = [self._read_file(store) for store in self._stores]
         encoded_reports = self._party.exchange(b"".join(row.to_bytes() for row, _, _ in files))
@@ -100,14 +104,14 @@ class Checkpoints:
         raise AssertionError("unreachable")
 
     def save_step(self, step: int, values: Mapping[str, Shared]) -> None:
-        """Keeps the values of a step, in place of the older of the two checkpoints.
+        """Store the values of a step in place of the older of the two checkpoints.
 
         Raises:
-            ConfigError: they cannot be written.
-            PolicyError: there are too many.
+            ConfigError: the values cannot be written.
+            PolicyError: the store already holds as many checkpoints as its operator allows.
         """
         store = self._stores[self._next]
-        if self._name not in store.list_names():  # as many as the operator allows
+        if self._name not in store.list_names():  # the operator limits the number of names
             store.permit_writing(self._name, self._client, True)
         about = {"step": step, "what": self._digest.hex()}
         facts = StoredFacts(self._name, self._client, (), "", about, sources=self._sources)
@@ -116,19 +120,19 @@ class Checkpoints:
         self.last_step = step
 
     def remove_files(self) -> None:
-        """Removes both at all three workers."""
+        """Remove both files at all three workers."""
         self.check_owner()
         for store in self._stores:
             store.remove_file(self._name)
-        # A job that is killed from here on must not find old ones beside its own.
+        # A job that is killed after this point must not mix old files with its new ones.
         self._party.exchange(b"removed")
         self._next, self.last_step = 0, None
 
     def check_owner(self) -> None:
-        """Refuses a client whose training it is not.
+        """Reject a client that does not own this training.
 
         Raises:
-            PolicyError: the checkpoint is another client's, at whichever worker.
+            PolicyError: at some worker, the checkpoint belongs to another client.
         """
         foreign = any(self._read_file(store)[0].state == _FOREIGN for store in self._stores)
         if b"1" in self._party.exchange(b"1" if foreign else b"0"):
@@ -136,8 +140,10 @@ class Checkpoints:
 
     def _ownership_error(self) -> PolicyError:
         return PolicyError(
-            f"The checkpoint {self._name!r} is another client's. Received: client "
-            f"{json.dumps(self._client)[:80]}. Choose another name (--checkpoint)."
+            f"The checkpoint {self._name!r} belongs to another client. Received: client "
+            f"{json.dumps(self._client)[:80]}. Choose another name (--checkpoint).",
+            code="not-owner",
+            operation=self._name,
         )
 
     def _read_file(
@@ -158,7 +164,7 @@ class Checkpoints:
         return _FileReport(_GOOD, step, facts.deployment, digest), facts, tensors
 
     def _choose_common(self, reports: list[list[_FileReport]]) -> _FileReport | None:
-        """The checkpoint to go on from: the same decision at all three, who all have `rows`."""
+        """Choose the checkpoint to continue from; all workers hold `reports` and decide alike."""
         if any(row.state == _FOREIGN for each in reports for row in each):
             raise self._ownership_error()
         if all(row.state == _NONE for each in reports for row in each):
@@ -169,21 +175,28 @@ class Checkpoints:
             best = max(common_reports, key=lambda row: row.step)
             if best.digest != self._digest:
                 raise UsageError(
-                    f"The checkpoint {self._name!r} is of another training: its model, optimizer, "
-                    "batches, order or rows are others, or another version of tfe_bench wrote it. "
-                    "Choose another name (--checkpoint), or train from the start (--restart)."
+                    f"The checkpoint {self._name!r} belongs to another training: its model, "
+                    "optimizer, batches, order or rows differ, or another version of tfe_bench "
+                    "wrote it. Choose another name (--checkpoint), or train from the start "
+                    "(--restart).",
+                    code="checkpoint-mismatch",
+                    operation=self._name,
                 )
             return best
         newest = max(set.union(*valid_reports), key=lambda row: row.step, default=None)
         incomplete_parties = [p for p in range(3) if newest not in valid_reports[p]]
         problems = ", ".join(
-            f"{'a damaged' if any(r.state == _DAMAGED for r in reports[p]) else 'no'} file at party "
-            f"{p}"
+            f"{'a damaged' if any(r.state == _DAMAGED for r in reports[p]) else 'no'} file "
+            f"at party {p}"
             for p in incomplete_parties
         )
         step = "" if newest is None else f" of step {newest.step}"
         raise ConfigError(
-            f"The checkpoint {self._name!r}{step} is not whole at all three workers. Received: "
-            f"{problems}. The operator there puts {self._name}.checkpoint*.safetensors back into its "
-            "folder for models, or train anew (--restart)."
+            f"The checkpoint {self._name!r}{step} is not complete at all three workers. "
+            f"Received: {problems}. Ask the operator there to restore "
+            f"{self._name}.checkpoint*.safetensors in its folder for models, or train from the "
+            "start (--restart).",
+            code="checkpoint-incomplete",
+            operation=self._name,
+            received=problems,
         )

@@ -1,6 +1,6 @@
-"""Clusters as users of models have them: the jobs of models as methods.
+"""Clusters as model users see them: jobs on models as methods.
 
-The classes of the cluster layer know jobs and programs; these add what is built on top of them.
+The classes of the cluster layer provide jobs and programs.  These subclasses add models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _LoadMethod:
-    """`load`: of the class, a client from files; of a client, what the workers keep."""
+    """`load`: on the class, a client from files; on a client, a stored private array."""
 
     def __get__(self, instance: client.Client | None, owner: type[Any]) -> Any:
         if instance is None:
@@ -35,7 +35,7 @@ class _LoadMethod:
 
 
 class _ModelJobs(client.Client):
-    """What a cluster does with models; each method is a function of service.py or trainable.py."""
+    """Jobs on models; each method calls a function of service.py, trainable.py or arrays."""
 
     def predict(
         self,
@@ -46,14 +46,14 @@ class _ModelJobs(client.Client):
         progress: Progress | None = None,
         check_range: bool | None = None,
     ) -> Any:
-        """A model's outputs for private images, known to this client alone.
+        """Return a model's outputs for private images; this client alone learns them.
 
         Args:
-            private: of `tfe_bench.convert`, or the name of a model that was deployed.
+            private: the result of `tfe_bench.convert`, or the name of a deployed model.
             images, batch, profile, progress, check_range: as for `service.predict`.
 
         Returns:
-            float64 outputs, a list of them if the model has several.
+            float64 outputs, or a list of them if the model has several outputs.
 
         Raises:
             UsageError, RangeError, PolicyError: as `service.predict`.
@@ -74,17 +74,17 @@ class _ModelJobs(client.Client):
     def generate(
         self, private: str | PrivateModel, prompt: Any, tokens: int = 20, **options: Any
     ) -> Any:
-        """The tokens with which a private language model goes on; see `tfe_bench.generate`."""
+        """Return the tokens that a private language model appends; see `tfe_bench.generate`."""
         from tfe_bench.models import generation
 
         return generation.generate(self, private, prompt, tokens, **options)
 
     def fit(self, private: Trainable, x: Any = None, y: Any = None, **options: Any) -> History:
-        """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
+        """Train a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
         return _require_trainable(self, private, "fit").fit(self, x, y, **options)
 
     def evaluate(self, private: Trainable, x: Any, y: Any, **options: Any) -> float:
-        """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
+        """Return a `tfe_bench.trainable` model's score on private rows; see Trainable.evaluate."""
         return _require_trainable(self, private, "evaluate").evaluate(self, x, y, **options)
 
     def deploy(
@@ -95,7 +95,7 @@ class _ModelJobs(client.Client):
         replace: bool = False,
         preprocessing: str | None = None,
     ) -> None:
-        """Has the workers keep a model: for this client and others, until it is removed.
+        """Store a model at the workers for this client and others, until it is removed.
 
         Args and errors: as for `service.deploy`.
         """
@@ -104,7 +104,7 @@ class _ModelJobs(client.Client):
         service.deploy(self, private, name, clients, replace, preprocessing)
 
     def undeploy(self, name: str) -> None:
-        """Has the workers remove a model of this client's; see `service.undeploy`."""
+        """Remove a model of this client from the workers; see `service.undeploy`."""
         from tfe_bench.models import service
 
         service.undeploy(self, name)
@@ -116,7 +116,7 @@ class _ModelJobs(client.Client):
         fractional_bits: int | None = None,
         bound: Any = None,
     ) -> PrivateArray:
-        """An array of this client's, to compute on privately; see arrays.array.private."""
+        """Return an array of this client as a private array; see arrays.array.make_private."""
         from tfe_bench.models.arrays import array as arrays
 
         return arrays.make_private(self, array, kind, fractional_bits, bound)
@@ -124,31 +124,31 @@ class _ModelJobs(client.Client):
     load: Any = _LoadMethod()
 
     def arrays(self) -> dict[str, StoredEntry]:
-        """The private arrays that the workers keep under names and this client may use."""
+        """Return the stored private arrays that this client may use, by name."""
         from tfe_bench.models.arrays import loading
 
         return loading.list_arrays(self)
 
     def forget(self, name: str) -> None:
-        """Has the workers remove a private array that this client had them keep."""
+        """Remove a private array that this client has stored at the workers."""
         from tfe_bench.models.arrays import loading
 
         loading.remove_array(self, name)
 
     def reveal(self, *arrays: PrivateArray, check: bool = True) -> list[Any]:
-        """The elements of several private arrays, by one job; as PrivateArray.reveal."""
+        """Reveal the elements of several private arrays in one job; see PrivateArray.reveal."""
         from tfe_bench.models.arrays import array
 
         return array.reveal_arrays(arrays, check)
 
     def compute(self, *arrays: PrivateArray) -> list[PrivateArray]:
-        """Several private arrays, computed by one job; as PrivateArray.compute."""
+        """Compute several private arrays in one job; see PrivateArray.compute."""
         from tfe_bench.models.arrays import array
 
         return array.compute_arrays(arrays)
 
     def models(self) -> list[DeployedModel]:
-        """The deployed models that this client may use."""
+        """Return the deployed models that this client may use."""
         from tfe_bench.models import service
 
         return service.list_deployed(self)
@@ -159,15 +159,21 @@ def _require_trainable(cluster: client.Client, private: object, operation: str) 
 
     cluster.check_open()
     if not isinstance(private, Trainable):
-        raise UsageError(f"{operation} takes trainable(model). Received: {type(private).__name__}.")
+        raise UsageError(
+            f"Expected a model from trainable(model) in {operation}. Received: "
+            f"{type(private).__name__}.",
+            code="wrong-type",
+            operation=operation,
+            received=type(private).__name__,
+        )
     return private
 
 
 class Client(_ModelJobs):
-    """A client of three workers, for whom they also keep, evaluate and train models."""
+    """A client of three workers, which also store, evaluate and train models for it."""
 
     def close(self) -> None:
-        """Lets go of arrays that the workers hold for it, and closes the connections."""
+        """Release the arrays that the workers hold for this client, and close the connections."""
         if not self._closed and "_freed_handles" in self.__dict__:
             from tfe_bench.models.arrays import array_jobs
 

@@ -1,6 +1,6 @@
 """CSV files: one reader for sorts, tables, training and predictions, and columns of numbers.
 
-A file is UTF-8, with or without a byte order mark, separated by commas, semicolons or tabs.
+A file is UTF-8 text, with or without a byte order mark.  Commas, semicolons or tabs separate cells.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tfe_bench.errors import DataError
 
 Array = np.ndarray[Any, Any]
 MAX_ROWS = 10**8
-# Of a name.
+# Limits of the number of columns, and of the length of a name.
 MAX_COLUMNS, MAX_TEXT = 100_000, 200
-_DELIMITERS = "\t;,"  # a tab or semicolon leaves the comma free to be a decimal comma
+_DELIMITERS = "\t;,"  # with a tab or semicolon, a comma may be a decimal comma
 _SNIFFED_ROWS = 50
-# float() and Decimal() would also take 1_000, inf and other scripts' digits
+# float() and Decimal() would also accept 1_000, inf and digits of other scripts
 REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 COMMA_NUMBER = re.compile(r"[+-]?[0-9.]*,[0-9]+(?:[.,][0-9]+)*")
@@ -38,12 +38,12 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CsvCells:
-    """A CSV file as text.
+    """The cells of a CSV file as text.
 
     Attributes:
-        rows: cells by row, the line of names among them.
-        lines: of each row the last line of the file that it is on, from 1.
-        delimiter: between cells.
+        rows: cells by row, the header row included.
+        lines: for each row, the number of its last line in the file, from 1.
+        delimiter: the character between cells.
     """
 
     rows: list[list[str]]
@@ -52,17 +52,21 @@ class CsvCells:
 
 
 def parse_csv(file: Path) -> CsvCells:
-    """Read a CSV file whose rows have one number of cells.
+    """Read a CSV file whose rows all have the same number of cells.
 
     Raises:
-        DataError: it is no such file; the line is named.
-        OSError, MemoryError: it cannot be read.
+        DataError: the file is not such a CSV file; the text names the line.
+        OSError, MemoryError: the file cannot be read.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             return _read_cells(file, stream)
     except UnicodeDecodeError as error:
-        raise DataError(f"{str(file)!r} is not UTF-8 text. Save it as CSV UTF-8.") from error
+        raise DataError(
+            f"Expected UTF-8 text in {str(file)!r}. Save the file as CSV UTF-8.",
+            code="invalid-encoding",
+            operation=str(file),
+        ) from error
 
 
 def _read_cells(file: Path, stream: IO[str]) -> CsvCells:
@@ -71,31 +75,49 @@ def _read_cells(file: Path, stream: IO[str]) -> CsvCells:
     reader = csv.reader(stream, delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     lines = array("Q")
-    blank = 0  # the first blank line since the last row
+    blank = 0  # number of the first blank line since the last row
     try:
         for row in reader:
             if not row or (len(row) == 1 and row[0].isspace()):  # a quoted "" is a cell
                 blank = blank or reader.line_num
                 continue
             if blank and rows and len(rows[0]) == 1:
-                raise DataError(f"Line {blank} of {str(file)!r} is blank: a value is missing.")
+                raise DataError(
+                    f"Line {blank} of {str(file)!r} is blank: a value is missing.",
+                    code="blank-line",
+                    operation=str(file),
+                    received=blank,
+                )
             blank = 0
             if rows and len(row) != len(rows[0]):
                 raise DataError(
-                    f"Line {reader.line_num} of {str(file)!r} has {len(row)} cells where line "
-                    f"{lines[0]} has {len(rows[0])} (separated by {delimiter!r})."
+                    f"Line {reader.line_num} of {str(file)!r} has {len(row)} cells, but line "
+                    f"{lines[0]} has {len(rows[0])} (separated by {delimiter!r}).",
+                    code="invalid-csv",
+                    operation=str(file),
+                    received=len(row),
+                    expected=len(rows[0]),
                 )
             rows.append(row)
             lines.append(reader.line_num)
             if len(rows) > MAX_ROWS:
-                raise DataError(f"{str(file)!r} has more than {MAX_ROWS} rows.")
-    except csv.Error as error:  # its text names the rule that was broken, never a cell
-        raise DataError(f"Line {reader.line_num} of {str(file)!r}: {error}.") from error
+                raise DataError(
+                    f"{str(file)!r} has more than {MAX_ROWS} rows.",
+                    code="too-large",
+                    operation=str(file),
+                    expected=MAX_ROWS,
+                )
+    except csv.Error as error:  # the text of the error names the violated rule, never a cell
+        raise DataError(
+            f"Line {reader.line_num} of {str(file)!r}: {error}.",
+            code="invalid-csv",
+            operation=str(file),
+        ) from error
     return CsvCells(rows, lines, delimiter)
 
 
 def _detect_delimiter(stream: IO[str]) -> str:
-    """The delimiter that splits the first rows into equally many cells, more than one."""
+    """Detect the delimiter that splits the first rows into equally many cells, more than one."""
     sample = [line for line in itertools.islice(stream, _SNIFFED_ROWS) if line.strip()]
     fallback: str | None = None
     for delimiter in _DELIMITERS:
@@ -112,17 +134,26 @@ def _detect_delimiter(stream: IO[str]) -> str:
 
 
 def read_csv(file: Path) -> tuple[list[str], list[list[str]]]:
-    """The names and the rows of a CSV file whose first line names its columns.
+    """Read the column names and the rows of a CSV file whose first line names its columns.
 
     Raises:
-        DataError: it cannot be read, or is no table.
+        DataError: the file cannot be read, or is not a table.
     """
     try:
         cells = parse_csv(file)
     except OSError as error:
-        raise DataError(f"Cannot read {str(file)!r}: {error.strerror}.") from error
+        raise DataError(
+            f"Cannot read {str(file)!r}: {error.strerror}.",
+            code="file-not-readable",
+            operation=str(file),
+            received=error.strerror,
+        ) from error
     except MemoryError as error:
-        raise DataError(f"{str(file)!r} is too large for this machine's memory.") from error
+        raise DataError(
+            f"{str(file)!r} is too large for the memory of this machine.",
+            code="too-large",
+            operation=str(file),
+        ) from error
     names = [name.strip() for name in cells.rows[0]] if cells.rows else []
     rows = cells.rows[1:]
     duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
@@ -134,34 +165,44 @@ def read_csv(file: Path) -> tuple[list[str], list[list[str]]]:
                 f" Received: {duplicate[:80]!r} twice." if duplicate else " Received: blank names."
             )
         raise DataError(
-            f"The first line of {file.name!r} names its columns, each by another name of "
-            f"at most {MAX_TEXT} characters.{received}"
+            f"Expected distinct names of columns, of at most {MAX_TEXT} characters each, in the "
+            f"first line of {file.name!r}.{received}",
+            code="invalid-header",
+            operation=file.name,
         )
     if not rows:
-        raise DataError(f"{file.name!r} has no rows below its names.")
+        raise DataError(
+            f"Expected rows below the names of columns in {file.name!r}. Received: none.",
+            code="empty-input",
+            operation=file.name,
+        )
     return names, rows
 
 
 def check_column_names(source: str, names: Sequence[str]) -> None:
-    """Refuse names that are numbers where all columns are taken: they would be a row that is lost.
+    """Reject numeric column names where a job uses all columns: the header would be a lost row.
 
     Raises:
-        DataError: they are, and not 0, 1, 2, ..., which tools write as names.
+        DataError: all names are numbers, other than the 0, 1, 2, ... that some tools write as
+            names.
     """
     if all(map(REAL.fullmatch, names)) and list(names) != [str(i) for i in range(len(names))]:
         raise DataError(
-            f"The first line of {source!r} holds numbers, where names of columns were expected. "
-            "Add a line of names."
+            f"Expected names of columns in the first line of {source!r}. Received: numbers. Add "
+            "a line of names.",
+            code="missing-header",
+            operation=source,
         )
 
 
 def parse_columns(
     source: str, names: Sequence[str], rows: Sequence[Sequence[str]], positions: Sequence[int]
 ) -> Array:
-    """Columns of a table as numbers, float64; a column of true and false is 1 and 0.
+    """Parse columns of a table as float64 numbers; a column of true and false becomes 1 and 0.
 
     Raises:
-        DataError: cells that are none; all such columns are named, each with a row and a kind.
+        DataError: cells are not numbers; the text names all such columns, with a row and a kind
+            each.
     """
     values = np.empty((len(rows), len(positions)))
     faults = []
@@ -171,30 +212,41 @@ def parse_columns(
             faults.append((names[position], *fault))
     if len(faults) == 1:
         ((name, row, kind),) = faults
-        raise DataError(f"{_cell_error_text(source, row, name, kind)} Or leave it out (--drop).")
+        raise DataError(
+            f"{_cell_error_text(source, row, name, kind)} Or exclude the column (--drop).",
+            code="not-a-number",
+            operation=name,
+            received=kind,
+        )
     if faults:
         listed = "".join(
             f"\n  {n!r}, row {row + 1}: {kind}" for n, row, kind in faults[:_MAX_LISTED]
         )
         rest = f"\n  and {len(faults) - _MAX_LISTED} more" if len(faults) > _MAX_LISTED else ""
         raise DataError(
-            f"{source!r}: {len(faults)} columns hold other cells than numbers, true and false. "
-            f"Mend them, write classes as numbers, or leave columns out (--drop):{listed}{rest}"
+            f"{source!r}: {len(faults)} columns have cells other than numbers, true and false. "
+            f"Correct them, write classes as numbers, or exclude columns (--drop):{listed}{rest}",
+            code="not-a-number",
+            operation=source,
+            received=len(faults),
         )
     return values
 
 
 def parse_label(source: str, row: int, column: str, text: str) -> float:
-    """One cell of a label as a finite number.
+    """Parse one cell of a label as a finite number.
 
     Raises:
-        DataError: it is none; row and column are named.
+        DataError: the cell is not a number; the text names row and column.
     """
     value = _parse_number(text)
     if value is None:
         raise DataError(
-            f"{_cell_error_text(source, row, column, describe_bad_cell(text))} A label of classes takes --target "
-            "classes."
+            f"{_cell_error_text(source, row, column, describe_bad_cell(text))} For a label with "
+            "classes use --target classes.",
+            code="not-a-number",
+            operation=column,
+            received=describe_bad_cell(text),
         )
     return value
 
@@ -207,7 +259,7 @@ def _cell_error_text(source: str, row: int, column: str, kind: str) -> str:
 
 
 def _fill_column(column: Array, cells: Sequence[str]) -> tuple[int, str] | None:
-    """Writes a column's numbers; of the first cell that is none its row and kind."""
+    """Write a column's numbers; return row and kind of the first cell that is not a number."""
     if all(cell.strip().lower() in _BOOLEANS for cell in cells):
         column[:] = [_BOOLEANS[cell.strip().lower()] for cell in cells]
         return None
@@ -226,7 +278,7 @@ def _parse_number(text: str) -> float | None:
 
 
 def is_almost_number(cell: str) -> bool | None:
-    """Whether a cell that is no number is one in another notation; None of missing values."""
+    """Return whether a cell is a number in another notation; None for a missing value."""
     cell = cell.strip()
     if not cell or cell.lower() in _MISSING_MARKS or NOT_FINITE.fullmatch(cell):
         return None
@@ -234,7 +286,7 @@ def is_almost_number(cell: str) -> bool | None:
 
 
 def describe_bad_cell(cell: str) -> str:
-    """The kind of a cell that is no number, without what it says."""
+    """Describe the kind of a cell that is not a number, without its content."""
     cell = cell.strip()
     if not cell:
         return "a blank cell"

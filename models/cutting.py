@@ -1,6 +1,7 @@
-"""Rows that nobody takes are not computed: a cut moves before what treats rows alike.
+"""Graph pass that skips unused rows: it moves a slice before the layers that treat rows alike.
 
-A classifier takes the first row of its last block: only keys and values need the others.
+A classifier takes the first row of its last block; the other rows are needed for keys and values
+alone.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from tfe_bench.models.rewriting import rename_values, rewrite_everywhere
 
 @dataclass(frozen=True)
 class _AxisSlice:
-    """What is left of one axis, which is counted with the batch.
+    """A slice of one axis; axes are counted with the batch.
 
     Attributes:
-        before, behind: how many places go.
+        before, after: number of positions removed at the two ends of the axis.
     """
 
     axis: int
@@ -26,14 +27,14 @@ class _AxisSlice:
     after: int
 
     def crop_sides(self, rank: int) -> list[list[int]]:
-        """As a layer "crop" of a value of a rank without the batch has it."""
+        """Return the option "sides" of a layer "crop" on a value whose rank excludes the batch."""
         sides = [[0, 0] for _ in range(rank)]
         sides[self.axis - 1] = [self.before, self.after]
         return sides
 
 
 def _read_slice(x: LayerSpec) -> _AxisSlice | None:
-    """That of a layer which cuts one axis."""
+    """Return the slice of a layer that crops one axis, else None."""
     if x.op != "crop":
         return None
     cut = [(axis, *side) for axis, side in enumerate(x.options["sides"], 1) if any(side)]
@@ -42,7 +43,7 @@ def _read_slice(x: LayerSpec) -> _AxisSlice | None:
 
 @rewrite_everywhere
 def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
-    """A cut of what comes of rows alike becomes a cut of these."""
+    """Push a slice below row-wise layers: slice their inputs instead of their output."""
     cut = _read_slice(x)
     if cut is None:
         return None
@@ -59,7 +60,7 @@ def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
             )
     other_users = [graph.by_name.get(name) for name in uses[input_name] if name != x.name]
     if other_users and all(y is not None and y.op == "constant" for y in other_users):
-        # (which take a value for its batch alone)
+        # a constant uses its input for the batch size alone
         return replace_layers(
             graph, [replace(y, inputs=(x.name,)) if y in other_users else y for y in graph.layers]
         )
@@ -95,14 +96,14 @@ def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
 
 
 def _unused_name(graph: Graph, name: str) -> str:
-    """A name that no value has."""
+    """Return a name that no value of the graph has."""
     return name if name not in graph.shapes else _unused_name(graph, f"{name}@")
 
 
 def _slices_of_inputs(
     graph: Graph, x: LayerSpec, cut: _AxisSlice
 ) -> list[_AxisSlice | None] | None:
-    """What a cut of a layer's value is of each of its inputs; None where it is of none."""
+    """Return the slices of a layer's inputs that give a slice of its value; None if impossible."""
     shapes, shape = [graph.shapes[name] for name in x.inputs], graph.shapes[x.name]
     axis, kind = cut.axis, registry.get_kind(x.op)
     if x.op == "attend":
@@ -125,9 +126,9 @@ def _slices_of_inputs(
 def _slices_of_attention(
     x: LayerSpec, shapes: list[tuple[int, ...]], cut: _AxisSlice
 ) -> list[_AxisSlice | None] | None:
-    """Queries, and a mask that has a row for each, attend apart from each other."""
+    """Slice queries, and a mask with a row for each query: queries attend independently."""
     query, _, _, *mask = shapes
-    # (causal, a query's place counts)
+    # under a causal mask, the position of a query matters
     if cut.axis != len(query) - 1 or (x.options["causal"] and cut.before):
         return None
     slices: list[_AxisSlice | None] = [cut, None, None]

@@ -1,4 +1,4 @@
-"""The rows of a training at a worker: of its client, as they come, or of data owners."""
+"""Loader of training rows at a worker: the client's rows as they arrive, or data owners' rows."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class DataLoader:
-    """Batches by step, and the rows to test on.
+    """Batches of rows by step, and the test rows.
 
     Args:
-        context: whose inputs are taken out.
+        context: the job's context; the loader removes its inputs.
 
     Attributes:
-        test: features and labels to evaluate on, None for none.
+        test_rows: features and labels for evaluation, None for none.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: owners' data that the client may not
-            use, or that does not fit.
+        UsageError, PolicyError, ConfigError, SecurityError: the client may not use the owners'
+            data, or the data does not fit.
     """
 
     def __init__(self, context: Context, job: TrainingJob) -> None:
@@ -42,7 +42,7 @@ class DataLoader:
         context, job = self._context, self._job
         context.progress(0.0, "loading the owners' rows")
         store = stored_shares.require_store(context)
-        # Again: it may have been replaced since the job was submitted.
+        # Checked again: the data may have been replaced since the job was submitted.
         job.check_schema(sources.check_permitted(source, store, context.client))
         x, y = sources.load_datasets(source, context.party, store, context.client)
         job.check_scales(x.fractional_bits, y.fractional_bits)
@@ -53,14 +53,14 @@ class DataLoader:
         self._x, self._y = x, y
 
     def load_batch(self, step: int) -> tuple[Shared, Shared, Any]:
-        """Rows, and which of them make the batch of a step; what is on its way is waited for."""
+        """Return rows and the indices of a step's batch; wait for rows that are in transit."""
         job = self._job
         rows = job.batch_rows(step)
         if self._x is None:
             ranges = job.chunk_ranges
             is_first_epoch = step < job.steps_per_epoch
             last_chunk = int(rows[0]) // job.chunk if is_first_epoch else len(ranges) - 1
-            while len(self._chunks) <= last_chunk:  # what has not arrived is waited for
+            while len(self._chunks) <= last_chunk:  # waits until the chunk has arrived
                 chunk_number = len(self._chunks)
                 inputs = self._context.inputs
                 self._chunks.append(
@@ -77,7 +77,7 @@ class DataLoader:
 
 
 def _concat_chunks(chunks: list[Shared]) -> Shared:
-    """Chunks one below the other; they are taken out, field by field, to be there hardly twice."""
+    """Concatenate chunks of rows; each field is released early, so that memory hardly doubles."""
     import tensorflow as tf
 
     first = replace(chunks[0], m=None, l1=None, l2=None)
@@ -92,7 +92,7 @@ def _concat_chunks(chunks: list[Shared]) -> Shared:
 
 
 def take_rows(x: Shared, rows: Any) -> Shared:
-    """Some rows."""
+    """Select rows of a shared value."""
     import tensorflow as tf
 
     return x.map(lambda a: tf.gather(a, rows))

@@ -1,4 +1,4 @@
-"""Rows to train on: MNIST, Fashion-MNIST, and tables of numbers in CSV files."""
+"""Training rows: MNIST, Fashion-MNIST, and numeric tables in CSV files."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from tfe_bench.models.tables import MAX_CLASSES, TARGETS, Table
 Array = npt.NDArray[Any]
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-# The published logistic regression tells the digits 0 to 4 from 5 to 9.
+# The published logistic regression separates the digits 0 to 4 from 5 to 9.
 _FIRST_UPPER_DIGIT = 5
 _TEST_PART = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Samples and what is to be learned of them; their owner alone sees them.
+    """Samples and their labels, in plaintext at their owner.
 
     Attributes:
-        x: float32 [n, ...], prepared: pictures from 0 to 1, columns of a table scaled.
-        y: [n]: 0 or 1 ("binary"), a class (integer, "classes"), or a real, scaled ("number");
-            None where somebody else has the labels.
-        target: which of the three.
-        classes: how many there are, 1 for a number.
+        x: float32 [n, ...], prepared: pictures from 0 to 1, columns of a table scaled; None for
+            labels alone.
+        y: [n]: 0 or 1 ("binary"), a class (integer, "classes"), or a scaled real ("number"); None
+            if another owner has the labels.
+        target: "binary", "classes" or "number".
+        classes: number of classes, 1 for a number.
         columns: names of a table's features, empty for pictures.
-        source: for the record: no values.
-        table: what these rows are to a model; None for pictures.
+        source: origin of the rows, for records; it contains no values.
+        table: column names and scales for a model; None for pictures.
     """
 
     x: Array | None
@@ -59,7 +60,7 @@ class Rows:
         return len(array)
 
     def take(self, rows: Any) -> Rows:
-        """Some of them: a slice or an array of indices."""
+        """Select rows by a slice or an array of indices."""
         return replace(
             self,
             x=None if self.x is None else self.x[rows],
@@ -74,30 +75,36 @@ class Rows:
 def load_digits(
     name: str, folder: str | os.PathLike[str] | None = None, target: str = "classes"
 ) -> tuple[Rows, Rows]:
-    """Training and test rows of MNIST or Fashion-MNIST.
+    """Load the training and test rows of MNIST or Fashion-MNIST.
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: of the four IDX files; None: what keras.datasets has downloaded before, or the
-            Debian package's folder.
+        folder: the folder of the four IDX files; None: the file that keras.datasets has downloaded,
+            or the folder of the Debian package.
         target: "classes", or "binary" for classes 0 to 4 against 5 to 9.
 
     Raises:
-        UsageError: another name or target.
+        UsageError: the name or the target is unknown.
         DataError: the files are missing or damaged.
     """
     if name not in ("mnist", "fashion-mnist") or target not in ("classes", "binary"):
         raise UsageError(
-            f"Pictures are those of mnist or fashion-mnist, with 10 classes or 2. Received: "
-            f"{name!r}.{did_you_mean(name, ('mnist', 'fashion-mnist'))} A table is a file (.csv)."
+            "Expected mnist or fashion-mnist, with 10 classes or 2. Received: "
+            f"{name!r}.{did_you_mean(name, ('mnist', 'fashion-mnist'))} A table is a file (.csv).",
+            code="unknown-name",
+            operation="dataset",
+            received=name,
+            expected="mnist, fashion-mnist",
         )
     if name == "fashion-mnist" and folder is None:
         folder = FASHION
         if not FASHION.is_dir():
             raise DataError(
-                f"Fashion-MNIST is not there. Received: no folder {str(FASHION)!r}. Install the "
-                "Debian package dataset-fashion-mnist, or give a folder of its four IDX files "
-                "(--data-dir FOLDER)."
+                f"Fashion-MNIST is not installed. Received: no folder {str(FASHION)!r}. Install "
+                "the Debian package dataset-fashion-mnist, or pass a folder of its four IDX "
+                "files (--data-dir FOLDER).",
+                code="file-not-found",
+                operation=str(FASHION),
             )
     dataset = mnist.load(folder)
 
@@ -127,27 +134,28 @@ def table(
     drop: Sequence[str] = (),
     like: Table | None = None,
 ) -> Rows:
-    """The rows of a CSV file with a line of names: every column a feature, but for the label.
+    """Load the rows of a CSV file with a header: every column is a feature, except the label.
 
     Args:
-        label: the label's column; None where somebody else has the labels.
-        target: what the label is: "binary" (two values), "classes" (integers from 0, or names) or
-            "number".
-        classes: how many, for "classes".
-        features: False for the labels alone.
-        standardize: brings every feature, and a number to be learned, near mean 0 and deviation 1,
-            by the rows of this file and a scale that tells little about them (`scales`).
-        columns: the features, in their order; None: every column but the label.
-        drop: columns that are no features.
-        like: columns, classes and scales of a model, in place of this file's own.
+        label: the column of the label; None if another owner has the labels.
+        target: the type of the label: "binary" (two values), "classes" (integers from 0, or names)
+            or "number".
+        classes: the number of classes, for "classes".
+        features: False to load the labels alone.
+        standardize: scale each feature, and a number to be learned, to a mean near 0 and a
+            deviation near 1. The scale follows from the rows of this file and discloses little
+            about them (`scales`).
+        columns: the features in their order; None: every column except the label.
+        drop: columns that are not features.
+        like: a model's table, whose columns, classes and scales replace those of this file.
 
     Raises:
-        UsageError: no such column or target.
-        DataError: the file is missing, or not a table of numbers; rows and columns are named, the
-            values are not.
-        RangeError: columns that no scale makes usable.
+        UsageError: there is no such column or target.
+        DataError: the file is missing or not a numeric table; the text names rows and columns,
+            never values.
+        RangeError: no scale makes a column usable.
     """
-    check_one_of("A target is", target, TARGETS)
+    check_one_of("Expected one of these targets:", target, TARGETS, operation="target")
     file = Path(path)
     names, lines = read_csv(file)
     if like is not None:
@@ -158,14 +166,25 @@ def table(
         if name not in names:
             raise UsageError(
                 f"{file.name!r} has no column {name!r}.{did_you_mean(name, names)} Columns: "
-                f"{', '.join(names[:20])}."
+                f"{', '.join(names[:20])}.",
+                code="column-not-found",
+                operation=file.name,
+                received=name,
             )
     if columns is not None and (label in columns or len(set(columns)) != len(columns)):
-        raise UsageError("Features are named once each, and the label is none of them.")
+        raise UsageError(
+            "Expected each feature once, and no label among the features.",
+            code="duplicate-name",
+            operation="columns",
+        )
     feature_names = [n for n in names if n != label] if columns is None else list(columns)
     feature_names = [n for n in feature_names if n not in drop] if features else []
     if features and not feature_names:
-        raise DataError(f"{file.name!r} has no columns besides the label.")
+        raise DataError(
+            f"Expected columns besides the label in {file.name!r}. Received: none.",
+            code="missing-features",
+            operation=file.name,
+        )
     x = y = None
     scale = unit = None
     if features:
@@ -174,7 +193,8 @@ def table(
             scale = like.scale
         elif standardize:
             scale = scales.fit_scale(x, tuple(feature_names))
-        with np.errstate(over="ignore"):  # (beyond float32 is beyond what is shared, too)
+        # a value beyond float32 also exceeds the range of shared values
+        with np.errstate(over="ignore"):
             x = (x if scale is None else scale.apply(x)).astype(np.float32)
     class_names: tuple[str, ...] = ()
     if label is not None:
@@ -195,14 +215,20 @@ def table(
 
 
 def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
-    """(four fifths to train on, one fifth to test), drawn by a seed.
+    """Split rows by a seed into four fifths for training and one fifth for tests.
 
     Raises:
-        DataError: too few rows.
+        DataError: there are too few rows.
     """
     count = len(rows) // _TEST_PART
     if not count:
-        raise DataError(f"{rows.source!r} has {len(rows)} rows; 5 or more are due.")
+        raise DataError(
+            f"Expected 5 rows or more in {rows.source!r}. Received: {len(rows)}.",
+            code="too-few-rows",
+            operation=rows.source,
+            received=len(rows),
+            expected=_TEST_PART,
+        )
     order = np.random.default_rng([seed, 31]).permutation(len(rows))
     return rows.take(order[count:]), rows.take(order[:count])
 
@@ -216,7 +242,7 @@ def _read_label(
     classes: int | None,
     fixed_classes: tuple[str, ...],
 ) -> tuple[Array, tuple[str, ...]]:
-    """The label's column, and the names of its classes; `given` ones, or those of the file."""
+    """Read the label's column; return class numbers or reals, and the names of the classes."""
     if target == "number":
         return np.array(
             [parse_label(file.name, i, name, ln[position]) for i, ln in enumerate(lines)]
@@ -225,22 +251,34 @@ def _read_label(
     for i, text in enumerate(texts):
         if not text or text.lower() in ("nan", "na", "null"):
             raise DataError(
-                f"{file.name!r}, row {i + 1}, column {name!r}: a label is due. Received: "
-                "nothing. Leave the row out."
+                f"{file.name!r}, row {i + 1}, column {name!r}: expected a label. Received: "
+                "nothing. Remove the row.",
+                code="missing-label",
+                operation=name,
+                received=i + 1,
             )
         if len(text) > MAX_TEXT:
             raise DataError(
-                f"{file.name!r}, row {i + 1}, column {name!r}: a class has at most {MAX_TEXT} "
-                "characters."
+                f"{file.name!r}, row {i + 1}, column {name!r}: expected a class of at most "
+                f"{MAX_TEXT} characters.",
+                code="too-large",
+                operation=name,
+                received=i + 1,
+                expected=MAX_TEXT,
             )
     values = fixed_classes or tuple(sorted(set(texts)))
     if not fixed_classes and target == "binary":
-        if set(values) <= {"0", "1"}:  # an owner may have rows of one class only
+        if set(values) <= {"0", "1"}:  # an owner may hold rows of one class only
             values = ("0", "1")
         if len(values) != 2:
             raise DataError(
-                f"{file.name!r}: the label {name!r} has two values, best 0 and 1. Received: "
-                f"{len(values)}. More classes are for --target classes, others for --target number."
+                f"{file.name!r}: expected two values of the label {name!r}, preferably 0 and 1. "
+                f"Received: {len(values)}. Use --target classes for more classes, or --target "
+                "number for numbers.",
+                code="class-count-mismatch",
+                operation=name,
+                received=len(values),
+                expected=2,
             )
     elif not fixed_classes:
         values = _class_names(file, name, texts, classes)
@@ -250,14 +288,17 @@ def _read_label(
     bad = next((i for i, text in enumerate(texts) if text not in class_numbers), None)
     if bad is not None:
         raise DataError(
-            f"{file.name!r}, row {bad + 1}, column {name!r}: the label is none of the "
-            f"{len(values)} classes that the model knows."
+            f"{file.name!r}, row {bad + 1}, column {name!r}: expected one of the {len(values)} "
+            "classes of the model as label.",
+            code="unknown-class",
+            operation=name,
+            received=bad + 1,
         )
     return np.array([class_numbers[t] for t in texts], np.int64), values
 
 
 def _integer_text(text: str) -> str:
-    """A class as a number, written as such: "1.0" is "1"."""
+    """Normalize the text of an integer class: "1.0" becomes "1"."""
     try:
         number = float(text)
     except ValueError:
@@ -268,15 +309,19 @@ def _integer_text(text: str) -> str:
 def _class_names(
     file: Path, name: str, texts: Sequence[str], classes: int | None
 ) -> tuple[str, ...]:
-    """Integers from 0, or the texts themselves in their order."""
+    """Return the class names: integers from 0 as texts, or the sorted texts themselves."""
     try:
         labels = np.array([float(text) for text in texts])
     except ValueError:
         values = tuple(sorted(set(texts)))
         if len(values) > (classes or MAX_CLASSES) or len(values) < 2:
             raise DataError(
-                f"{file.name!r}: the label {name!r} has {len(values)} values. A label has 2 to "
-                f"{classes or MAX_CLASSES} classes; numbers to be learned are for --target number."
+                f"{file.name!r}: expected 2 to {classes or MAX_CLASSES} classes of the label "
+                f"{name!r}. Received: {len(values)} values. Use --target number for numbers to "
+                "be learned.",
+                code="class-count-mismatch",
+                operation=name,
+                received=len(values),
             ) from None
         return values
     top = int(min(labels.max(), 1e9)) + 1 if classes is None else classes
@@ -284,7 +329,10 @@ def _class_names(
     if bad.any() or top > MAX_CLASSES:
         row = int(np.flatnonzero(bad)[0]) + 1 if bad.any() else int(labels.argmax()) + 1
         raise DataError(
-            f"{file.name!r}, row {row}, column {name!r}: a class from 0 to "
-            f"{min(top, MAX_CLASSES) - 1} is due. Received: another number."
+            f"{file.name!r}, row {row}, column {name!r}: expected a class from 0 to "
+            f"{min(top, MAX_CLASSES) - 1}. Received: another number.",
+            code="unknown-class",
+            operation=name,
+            received=row,
         )
     return tuple(map(str, range(max(top, 2))))

@@ -1,10 +1,10 @@
-"""Who deals for which layers: on slow links a dealer's line is what a prediction waits for.
+"""Schedule of dealers for layers: on slow links, a dealer's bandwidth limits a prediction.
 
-A dealer sends about twice what the evaluators send together, and runs ahead of them.  So some
-stretches of a model are dealt by another party, while the first is ahead with what comes behind;
-what they read is put under masks that the new dealer knows before (ring/refresh.py), for a round
-and a message of each evaluator.  A batch of three or more is cut in thirds instead
-(rotation.by_thirds).
+A dealer sends about twice as much as both evaluators together, and runs ahead of them.  So another
+party deals for some stretches of a model, while the first dealer prepares the following layers.
+Values that enter such a stretch get masks that the new dealer knows in advance (ring/refresh.py),
+for one round and one message of each evaluator.  A batch of three or more is split into thirds
+instead (rotation.compute_by_thirds).
 
 Source: Araki et al., CCS 2016, section 2 (the sharing is symmetric).
 """
@@ -18,22 +18,22 @@ from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds.layer import PlacedLayer
 from tfe_bench.protocols.session.cost import Cost
 
-# So many bits are dealt in a turn at least: as much as a dealer may be ahead with at a peer.
+# Minimum number of bits dealt in a stretch: as much as a dealer may send in advance to a peer.
 _MIN_DEALT_BITS = 32 << 23
-# What is handed over is at most so small a part of it.
+# Values that enter a stretch have at most 1/8 of the dealt bits.
 _MAX_HANDOVER_PART = 8
-# One turn in so many is another's: what it deals is in the way of what it has to answer, so that
-# more of them take longer, measured with ViT-B/16 (docs/performance.md).
+# One stretch in 8 has another dealer. A dealer's own messages delay its answers as an evaluator, so
+# that more such stretches take longer, as measured with ViT-B/16 (docs/performance.md).
 _PERIOD, _OTHER_DEALER = 8, 2
 
 
 def assign_dealers(
     graph: Graph, nodes: Sequence[PlacedLayer], costs: Sequence[Cost], batch: int
 ) -> tuple[int, ...]:
-    """The dealer of each layer, counted from that of the inputs; empty: it deals for all.
+    """Assign the dealer of each layer, relative to that of the inputs; empty if one deals for all.
 
     Args:
-        nodes, costs: of the layers, in their order.
+        nodes, costs: the layers and their costs, in order.
         batch: number of samples.
     """
     width_by_name = {node.output: node.used_bits for node in nodes}

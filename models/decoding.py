@@ -1,11 +1,12 @@
-"""A causal language model one position at a time: what is computed of a prompt, and for each token.
+"""Stepwise decoding with a causal language model: plans for the prompt and for each further token.
 
-From the plan of a model that gives logits at every position, two others are made.  `prefill` is the
-model for as many positions as the prompt has, as far as the last position's choice and the keys and
-values of all of them need it.  `step` is the model for one position, which is public and known when
-the graph runs; keys and values of the positions before it are inputs, and those with its own are
-outputs.  So whatever is cached is what the model itself computes, and every layer says itself
-whether it can be cut so (Kind.positions).
+The plan of a model with logits at every position is split into two plans.  `build_prefill` gives
+the model for the positions of the prompt, as far as two results need it: the choice at the last
+position, and the keys and values of all positions.  `build_step` gives the model for one position,
+which is public and known when the graph runs.  Its inputs include the keys and values of earlier
+positions, and its outputs include the keys and values up to its own position.  So the cache holds
+exactly what the model itself computes, and each layer decides whether it can be split
+(Kind.find_position_axis).
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ from tfe_bench.models.layers.softmax import Softmax
 from tfe_bench.models.layers.sum import Sum
 from tfe_bench.protocols.order import gumbel
 
-# Positions that are remembered come in so many, so that one graph is for many lengths.
+# Cached positions are a multiple of this number, so that one graph serves many lengths.
 BUCKET: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Decoding:
-    """A language model, cut into steps.
+    """A language model, split into steps.
 
     Attributes:
-        plan: of the model, for `length` positions.
-        tokens: its input of tokens.
-        places: its input of the positions' numbers, which are public, or None.
-        vocabulary: how many tokens there are.
-        length: how many positions the model has at most.
-        cached: the names of what causal attentions take as keys and values.
-        temperature: of the choice; 0 for the likeliest token.
+        plan: plan of the model for `length` positions.
+        token_input: name of the input of tokens.
+        position_input: name of the input of position numbers, which are public, or None.
+        vocabulary: number of tokens.
+        length: largest number of positions of the model.
+        cached_values: names of the keys and values of causal attention layers.
+        temperature: temperature of the choice; 0 for the likeliest token.
     """
 
     plan: Plan
@@ -66,17 +67,18 @@ class Decoding:
     def from_plan(
         cls, plan: Plan, positions: str | None = None, temperature: float = 0.0
     ) -> Decoding:
-        """Cuts a model.
+        """Split the plan of a model.
 
-        A mask that is an input, as keras-hub's `padding_mask`, is 1 at every position of a text
-        that is written: it is no input of the steps.
+        A mask input, such as the `padding_mask` of keras-hub, is 1 at every position of a generated
+        text.
+        It is not an input of the steps.
 
         Args:
-            positions: the input that takes the numbers of the positions, if there is one.
-            temperature: of the choice, from 0 to gumbel.MOST_TEMPERATURE.
+            positions: name of the input of position numbers, if there is one.
+            temperature: temperature of the choice, from 0 to gumbel.MAX_TEMPERATURE.
 
         Raises:
-            UsageError: it is no causal language model; why, by the name of the layer.
+            UsageError: the model is not a causal language model; the text names the layer.
         """
         plan = _remove_padding_masks(plan)
         graph = plan.graph
@@ -84,18 +86,18 @@ class Decoding:
         length, vocabulary = graph.inputs[token_input][:-1], graph.tokens[token_input]
         if len(length) != 1 or length[0] < 2:
             raise _unsupported_model(
-                f"its input {token_input!r} is {list(length)}; [n] from 2 on is supported"
+                f"its input {token_input!r} has shape {list(length)}; expected [n] with n >= 2"
             )
         if position_input is not None and graph.inputs[position_input][:-1] != length:
             raise _unsupported_model(
-                f"its inputs {token_input!r} and {position_input!r} are of different lengths"
+                f"its inputs {token_input!r} and {position_input!r} have different lengths"
             )
         axes = _find_position_axes(graph)
         logit_layer = _find_logit_layer(graph, axes)
         if graph.shapes[logit_layer.name] != (*length, vocabulary):
             raise _unsupported_model(
-                f"{logit_layer.name!r} gives {list(graph.shapes[logit_layer.name])}, where logits of "
-                f"{vocabulary} tokens at {length[0]} positions are due"
+                f"{logit_layer.name!r} returns {list(graph.shapes[logit_layer.name])}; expected "
+                f"logits of {vocabulary} tokens at {length[0]} positions"
             )
         cached = dict.fromkeys(
             name for x in graph.layers if x.op == Attend.op for name in x.inputs[1:]
@@ -114,12 +116,12 @@ class Decoding:
         )
 
     def round_up_length(self, positions: int) -> int:
-        """How many positions are remembered where so many are needed."""
+        """Return the number of cached positions for a number of needed positions."""
         return min(self.length, -(-positions // BUCKET) * BUCKET)
 
     @property
     def positional_weights(self) -> dict[str, int]:
-        """The weights that have a part for each position, by key, and along which axis."""
+        """Axis of the positions in each weight that has a part for each position, by key."""
         return {
             f"{x.name}/{name}": self._axes[x.name] - 1
             for x in self.plan.graph.layers
@@ -130,10 +132,11 @@ class Decoding:
     # ---- plans
 
     def build_prefill(self, count: int, watched: bool = False) -> Plan:
-        """The model for the positions of a prompt: the token after it, then keys and values.
+        """Build the plan for the positions of a prompt: the next token, then keys and values.
 
         Args:
-            watched: for a Prediction that is watched.
+            count: number of positions of the prompt.
+            watched: whether the Prediction checks ranges.
         """
         last_only = self._only_last()
         layers: list[LayerSpec] = []
@@ -141,7 +144,7 @@ class Decoding:
         inputs = {name: (count, *shape[1:]) for name, shape in self.plan.graph.inputs.items()}
 
         def take_last(name: str) -> str:
-            """The value at the last position alone."""
+            """Return the name of a value at the last position alone; add a layer if necessary."""
             last_name = name if name in last_only else f"{name}@last"
             if last_name not in numbers:
                 options = {"axis": self._axes[name], "places": [count - 1]}
@@ -153,7 +156,7 @@ class Decoding:
             if x.name not in last_only:
                 layers.append(self._resize_layer(x, count))
                 continue
-            if x.op == Attend.op:  # (it attends to all there is)
+            if x.op == Attend.op:  # the last query attends to all positions
                 layer_inputs = [take_last(x.inputs[0]), *x.inputs[1:]]
                 x = replace(x, options={**x.options, "causal": False})
             else:
@@ -162,9 +165,9 @@ class Decoding:
         return self._build_plan(inputs, layers, numbers, self.cached_values)
 
     def build_step(self, bucket: int, watched: bool = False) -> Plan:
-        """The model for one position: the token after it, then keys and values up to it.
+        """Build the plan for one position: the next token, then keys and values up to it.
 
-        Inputs are the model's own, and keys and values of the positions before, in a bucket.
+        Inputs are those of the model, and the cached keys and values of earlier positions.
         """
         numbers = self._layer_numbers(watched)
         inputs: dict[str, Shape] = {
@@ -206,7 +209,7 @@ class Decoding:
         return Plan(graph, self.plan.fraction, layer_numbers, input_fractions)
 
     def _layers_with_choice(self) -> list[LayerSpec]:
-        """The layers up to the logits, which are chosen from."""
+        """Return the layers up to the logits, followed by the choice of a token."""
         layers: list[LayerSpec] = []
         for x in self.plan.graph.layers:
             if x.name == self._logit_layer.name:
@@ -216,7 +219,8 @@ class Decoding:
 
     def _build_greedy_layer(self) -> tuple[LayerSpec, FixedPointFormat]:
         logit_numbers = self.plan.numbers[self._logit_layer.name]
-        # (results are logits times a factor, which the largest does not notice, but noise does)
+        # results are logits times a factor, which does not change the largest logit but scales the
+        # noise
         noise = gumbel.MAX_MAGNITUDE * self.temperature * self._logit_scale
         return Greedy.from_sum(
             self._logit_layer, logit_numbers, self.plan.fraction_of(self.token_input), noise
@@ -224,11 +228,11 @@ class Decoding:
 
     @property
     def _logit_scale(self) -> float:
-        """Of what is chosen from, over the logits that the model gives."""
+        """Ratio of the scores of the choice to the logits that the model outputs."""
         return 1 / max((float(np.max(factor)) for factor, _ in self.plan.graph.results), default=1)
 
     def draw_noise(self, texts: int) -> Array | None:
-        """What the dealer adds to the logits of a position, drawn anew; None for nothing."""
+        """Draw the dealer's noise for the logits of one position; None at temperature 0."""
         if not self.temperature:
             return None
         bits = int(self._build_greedy_layer()[0].options["fraction"])
@@ -237,7 +241,7 @@ class Decoding:
         )
 
     def _layer_numbers(self, watched: bool) -> dict[str, FixedPointFormat]:
-        """Of all layers; what is compared is as wide as what the whole model makes of it."""
+        """Return the formats of all layers; comparisons are as wide as in the whole model."""
         nodes = Prediction(self.plan, Setting(), watched=watched).placed_layers()
         numbers = {node.layer.name: node.numbers for node in nodes}
         return {**numbers, self._logit_layer.name: self._build_greedy_layer()[1]}
@@ -250,7 +254,7 @@ class Decoding:
         return kind.resize_positions(x, axis, count)
 
     def _only_last(self) -> set[str]:
-        """Values of which the last position is all that is needed."""
+        """Return the names of values that are needed at the last position alone."""
         whole: set[str] = set()
         layers = self._layers_with_choice()
         for x in reversed(layers):
@@ -264,7 +268,7 @@ class Decoding:
 def build_predictions(
     d: Decoding, prompt: int, tokens: int, profile: str, batch: int = 1, watched: bool = False
 ) -> tuple[Prediction, Prediction]:
-    """A prompt's prediction and a step's, each in the setting in which it is over soonest."""
+    """Build the predictions for a prompt and for a step, each with its fastest protocol setting."""
     bucket = d.round_up_length(prompt + tokens)
     public: dict[str, Any] = {POSITION: bucket - 1}
     return (
@@ -280,7 +284,7 @@ def _take_positions(w: Array, axis: int, count: int) -> Array:
 
 
 def _placeholder_weights(w: Array, axis: int, count: int) -> Array:
-    """For weights that are not here."""
+    """Return zeros in place of weights that are not in this process."""
     shape = list(w.shape)
     shape[axis] = count
     return np.broadcast_to(np.zeros((), w.dtype), shape)
@@ -288,20 +292,24 @@ def _placeholder_weights(w: Array, axis: int, count: int) -> Array:
 
 def _unsupported_model(reason: str) -> UsageError:
     return UsageError(
-        "Text is generated by a causal language model: it takes tokens [n] and gives logits of the "
-        f"next one at each of n positions, made of those up to it. Received: one of which {reason}."
+        "Text generation requires a causal language model: it maps tokens [n] to logits of the "
+        "next token at each of n positions, which depend on earlier positions alone. Received: "
+        f"a model where {reason}.",
+        code="unsupported-model",
+        operation="generate",
+        received=reason,
     )
 
 
-# What is 1 everywhere where all that it takes is.
+# Operations whose value is 1 everywhere if all inputs are.
 _MASK_PRESERVING = ("reshape", "permute", "repeat", "crop", "take", "concat", "multiply")
 
 
 def _remove_padding_masks(plan: Plan) -> Plan:
-    """The plan of a text without padding: masks that are inputs are 1 everywhere, and go.
+    """Remove masks from the plan for a text without padding: mask inputs are 1 everywhere.
 
     Raises:
-        UsageError: a layer takes such a mask for something else than to hide places or leave out
+        UsageError: a layer uses such a mask for another purpose than to hide positions or skip
             steps.
     """
     graph = plan.graph
@@ -317,7 +325,7 @@ def _remove_padding_masks(plan: Plan) -> Plan:
             replacements[x.name] = layer_inputs[0]
         elif any(masked):
             raise _unsupported_model(
-                f"the layer {x.name!r} ({x.op}) takes the mask {_quote_masks(graph)}"
+                f"the layer {x.name!r} ({x.op}) uses the mask {_quote_masks(graph)}"
             )
         else:
             layers.append(replace(x, inputs=layer_inputs))
@@ -334,26 +342,31 @@ def _quote_masks(graph: Graph) -> str:
 
 
 def _find_inputs(graph: Graph, positions: str | None) -> tuple[str, str | None]:
-    """The inputs of tokens and of positions."""
+    """Find the input of tokens and the input of positions."""
     if positions is not None and positions not in graph.inputs:
-        raise unknown_name(f"The model has no input {positions!r}.", str(positions), graph.inputs)
+        raise unknown_name(
+            f"The model has no input {positions!r}.",
+            str(positions),
+            graph.inputs,
+            operation="positions",
+        )
     tokens = [name for name in graph.inputs if name != positions]
     if any(name not in graph.tokens for name in graph.inputs) or len(tokens) != 1:
         raise _unsupported_model(
-            f"the inputs are {', '.join(map(repr, graph.inputs))}; one of tokens is supported, and "
-            "one of the positions' numbers if it is named (positions=...)"
+            f"the inputs are {', '.join(map(repr, graph.inputs))}; expected one input of tokens, "
+            "and one of position numbers if it is named (positions=...)"
         )
     if positions is not None:
         length = graph.inputs[positions][0]
         if graph.tokens[positions] < length:
             raise _unsupported_model(
-                f"{positions!r} takes {graph.tokens[positions]} numbers, fewer than {length}"
+                f"{positions!r} accepts {graph.tokens[positions]} numbers, fewer than {length}"
             )
     return tokens[0], positions
 
 
 def _find_position_axes(graph: Graph) -> dict[str, int]:
-    """The axis of positions of each value, counted with the batch."""
+    """Find the axis of the positions in each value, counted with the batch."""
     axis_by_name = dict.fromkeys(graph.inputs, 1)
     for x in graph.layers:
         input_shapes = [graph.shapes[name] for name in x.inputs]
@@ -366,22 +379,22 @@ def _find_position_axes(graph: Graph) -> dict[str, int]:
 
 
 def _find_logit_layer(graph: Graph, axes: Mapping[str, int]) -> LayerSpec:
-    """The layer whose values are chosen from; a softmax of them has its largest where they have."""
+    """Find the layer of the logits; a final softmax has its largest value at the same position."""
     if len(graph.outputs) != 1:
-        raise _unsupported_model(f"there are {len(graph.outputs)} outputs")
+        raise _unsupported_model(f"the number of outputs is {len(graph.outputs)}")
     for factor, offset in graph.results:
         if np.size(factor) > 1 or np.size(offset) > 1 or np.min(factor) <= 0:
-            raise _unsupported_model("the output is scaled token by token")
+            raise _unsupported_model("the scaling of the output depends on the token")
     x = graph.by_name.get(graph.outputs[0])
     if x is not None and x.op == Softmax.op:
         x = graph.by_name.get(x.inputs[0])
     if x is None or x.op != Sum.op or x.options["activation"] != "none":
         name = graph.outputs[0] if x is None else x.name
         raise _unsupported_model(
-            f"{name!r} is what the choice is made of; a Dense layer without activation is"
+            f"{name!r} is the output; expected a Dense layer without activation"
         )
     if x.name in {i for y in graph.layers if y.op != Softmax.op for i in y.inputs}:
-        raise _unsupported_model(f"{x.name!r} gives logits that other layers take")
+        raise _unsupported_model(f"{x.name!r} returns logits that other layers use")
     if axes[x.name] != 1:
-        raise _unsupported_model(f"{x.name!r} gives logits along another axis than the last")
+        raise _unsupported_model(f"{x.name!r} returns logits along another axis than the last")
     return x

@@ -1,6 +1,6 @@
-"""A trained model that stays at the workers: its state becomes the weights of a deployed model.
+"""Deployment of a trained model at the workers: training state becomes weights of a deployed model.
 
-Its owner is the client that ordered the training; neither it nor anybody else sees the weights.
+Its owner is the client that ordered the training.  No party and no client sees the weights.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ def trained_model_parameters(
     replace: bool = True,
     table: Table | None = None,
 ) -> dict[str, Any]:
-    """Of the program "deploy", for a model whose weights are yet to be trained.
+    """Return parameters of the program "deploy" for a model whose weights are still to be trained.
 
-    Its ranges are not known before: each layer takes |v| < 2^14.  No layer is merged into
-    another's weights, since what is deployed are the weights as they are trained.
+    Its ranges are unknown in advance, so each layer accepts |v| < 2^14.  No layer is merged into
+    the
+    weights of another: the deployed weights are the trained weights as they are.
 
     Args:
-        table: of the rows that are trained on: predictions take its columns as they are.
+        table: table of the training rows; predictions then take its columns unscaled.
 
     Raises:
-        UsageError: a name or clients that do not fit, or layers that prediction lacks.
+        UsageError: the name or the clients are invalid, or prediction does not support a layer.
     """
     from tfe_bench.models import from_keras
     from tfe_bench.models.private import build_private_model
@@ -51,24 +52,28 @@ def trained_model_parameters(
 
 
 def check_trained_model(recipe: Recipe, parameters: Mapping[str, Any]) -> None:
-    """Refuses a deployment that is none, or is of another model than the one that is trained.
+    """Reject an invalid deployment, or one of another model than the trained one.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError, DataError: a parameter is invalid; the text names it.
     """
     about = parameters.get("about")
     if not isinstance(about, Mapping) or "plan" not in about:
-        raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
+        raise UsageError(
+            'Expected a plan, bounds of its inputs and a preprocessing in "about".',
+            code="invalid-parameters",
+            operation="about",
+        )
     plan = Plan.from_header(about["plan"])
     program.check_deployed_model(parameters, weights.weight_specs(plan))
     _state_keys(recipe, plan)
 
 
 def _state_keys(recipe: Recipe, plan: Plan) -> list[str]:
-    """The key in the training's state of each array of a plan.
+    """Return the key in the training state of each weight array of a plan.
 
     Raises:
-        UsageError: an array of the plan is none of them.
+        UsageError: an array of the plan is not part of the training state.
     """
     shapes = {key: tuple(a.shape) for key, a in recipe.graph.weight_arrays().items()}
     keys = []
@@ -76,10 +81,12 @@ def _state_keys(recipe: Recipe, plan: Plan) -> list[str]:
         key = f"{part.layer.name}/{part.name.removesuffix('0')}"
         if shapes.get(key) != part.shape:
             raise UsageError(
-                "This model cannot stay at the workers when it is trained: prediction computes "
-                f"with the weights {part.first_key!r} {list(part.shape)}, which are none of the "
-                "training's (as those of a Normalization, BatchNormalization or Rescaling). "
-                "Take the weights, and deploy the model then."
+                "This model cannot be deployed by its training: prediction requires the weights "
+                f"{part.first_key!r} {list(part.shape)}, which are not part of the training "
+                "(such as those of a Normalization, BatchNormalization or Rescaling). Train "
+                "without deploy, and deploy the trained model.",
+                code="unsupported-layer",
+                operation=part.first_key,
             )
         keys.append(key)
     return keys
@@ -92,10 +99,10 @@ def store_trained_model(
     state: Mapping[str, Shared],
     sources: Sources,
 ) -> None:
-    """Keeps the trained weights at all three workers, or at none.
+    """Store the trained weights at all three workers, or at none.
 
     Args:
-        sources: what they were trained on.
+        sources: the sources of the training data.
     """
     from tfe_bench.models.kinds.operations import add_fractional_bits
     from tfe_bench.protocols.ring import refresh, truncation

@@ -1,4 +1,4 @@
-"""A planned model on private inputs and private weights: one graph call, and what it costs."""
+"""Execution of a planned model on private inputs and weights in one graph call, and its cost."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from tfe_bench.protocols.session.sharing import Shared
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A model for a batch.
+    """A model for one batch size and protocol setting.
 
     Attributes:
-        plan: of the model.
-        setting: of its protocols.
+        plan: the plan of the model.
+        setting: the setting of its protocols.
         batch: number of samples.
-        watched: whether every value is checked to have stayed in its range (range_check.Watch);
-            comparisons are then as wide as what comes to them may be.
-        public: values by name that its layers are told.
-        dealers: of the layers, counted from that of the inputs (turns.dealers); empty: it is one.
+        watched: whether the range of every value is checked (range_check). Comparisons are then as
+            wide as the bounds of their operands require.
+        public: public values by name for layers that need them.
+        dealers: dealer of each layer relative to the dealer of the inputs
+            (dealer_schedule.assign_dealers); empty: one dealer for all.
     """
 
     plan: Plan
@@ -50,14 +51,15 @@ class Prediction:
     dealers: tuple[int, ...] = ()
 
     def placed_layers(self) -> list[PlacedLayer]:
-        """The model's layers where they stand."""
+        """Return the model's layers with their positions, formats and widths."""
         return self._placed_layers
 
     @functools.cached_property
     def _placed_layers(self) -> list[PlacedLayer]:
         value_limits = bound_analysis.compute_limits(self.plan) if self.watched else None
         nodes, round_bits = [], (self.setting.round_bits or 0) // self.batch
-        # from the last: a value has the bits that are read of it, those of the model's outputs all
+        # from the last layer back: a value is as wide as its widest use, and outputs have all 64
+        # bits
         width_by_name = dict.fromkeys(self.plan.graph.outputs, 64)
         for x in reversed(self.plan.graph.layers):
             node = (
@@ -82,18 +84,18 @@ class Prediction:
         return replace(node, numbers=replace(node.numbers, bits=bits))
 
     def make_placeholder(self, name: str) -> Shared:
-        """A value that is not there, to be counted with."""
+        """Return a symbolic value for counting costs."""
         shape = (self.batch, *self.plan.graph.shapes[name])
         width = next((node.used_bits for node in self.placed_layers() if node.output == name), 64)
         return Private(shape, self.plan.fraction_of(name), width % 64).to_symbolic()
 
     def for_batch_third(self, batch: int) -> Prediction:
-        """The same for a third of a batch, which has a dealer of its own."""
+        """Return the prediction for a third of a batch, which has its own dealer."""
         return replace(self, batch=batch, setting=replace(self.setting, is_third=True))
 
 
 class _DealerLayers:
-    """A model's layers whose dealer is one party, and what they read as that dealer's."""
+    """The layers of a model with one dealer, and their inputs and weights under that dealer."""
 
     def __init__(
         self, party: Party, s: Prediction, model_weights: Mapping[str, Shared | Seeded], dealer: int
@@ -107,14 +109,14 @@ class _DealerLayers:
         )
 
     def compute_value(self, node: PlacedLayer, values: Mapping[str, Shared]) -> Shared:
-        """A layer's."""
+        """Compute the value of a layer."""
         self._weights.layer_inputs = [
             self._transfer_to_dealer(name, values[name]) for name in node.layer.inputs
         ]
         return _compute_layer(self._pass, node, self._weights.layer_inputs)
 
     def _transfer_to_dealer(self, name: str, x: Shared) -> Shared:
-        """A value under masks that this dealer knows as soon as its turn begins, or before."""
+        """Return a value under masks that this dealer knows by the start of its stretch."""
         if x.dealer == self._dealer:
             return x
         if name not in self._transferred:
@@ -123,7 +125,7 @@ class _DealerLayers:
 
 
 def _compute_layer(p: ForwardContext, node: PlacedLayer, layer_inputs: Sequence[Shared]) -> Shared:
-    """A layer's value, of the ring that is read of it, of inputs of the rings that it reads."""
+    """Compute a layer's value; reduce inputs to the rings it reads, and the result to its ring."""
     kind = registry.get_kind(node.layer.op)
     reduced_inputs = [
         small_ring.reduce_ring(x, kind.count_input_bits(node, i))
@@ -156,7 +158,7 @@ def _run_layers(
     flags = [
         rotation.relabel_dealer(party, watch.compute_flag(), input_dealer) for watch in watches
     ]
-    # (three of less than 2^61 do not wrap)
+    # the sum of three values below 2^61 does not wrap
     return [*outputs, functools.reduce(arithmetic.add, flags)]
 
 
@@ -175,7 +177,7 @@ def _count_cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
 
 
 def layer_cost_reports(s: Prediction) -> list[CostReport]:
-    """What each layer costs by itself, and what it computes."""
+    """Count the cost and the work of each layer on its own."""
     model_weights = _placeholder_weights(s.plan)
     return [_layer_cost_report(s, model_weights, node) for node in s.placed_layers()]
 
@@ -193,7 +195,8 @@ def _layer_cost_report(
     return count_cost(run_layer)
 
 
-# What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
+# Candidate weights of a round in bits: from 0 (bandwidth is the bottleneck) to a value that makes
+# rounds alone count.
 _ROUND_BITS = (0, 1_000_000, 3_000_000, 7_000_000, 21_000_000, 10**12)
 _DEFAULT_ROUND_BITS = 3_000_000
 
@@ -205,12 +208,12 @@ def tune_prediction(
     watched: bool = False,
     public: Mapping[str, Any] | None = None,
 ) -> Prediction:
-    """The setting for which a batch is over soonest, by what is sent and by the rounds.
+    """Choose the setting with the shortest predicted time for a batch, from bytes and rounds.
 
     Args:
-        profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
-        watched: check every value's range; see `run`.
-        public: what its layers are told.
+        profile: "local", "lan" or "wan"; the choice matters on "wan" alone.
+        watched: check the range of every value; see `run_model`.
+        public: public values for layers that need them.
     """
     default_prediction = Prediction(
         plan, Setting(profile, _DEFAULT_ROUND_BITS), batch, watched, public or {}
@@ -233,7 +236,7 @@ def tune_prediction(
 
 
 def has_rotating_dealers(s: Prediction) -> bool:
-    """Whether each party deals for a third of the batch: where the line is what is waited for."""
+    """Return whether each party deals for a third of the batch, as bandwidth is the bottleneck."""
     if s.setting.profile != "wan" or s.batch < 3:
         return False
     return rotation.is_worthwhile(
@@ -242,31 +245,32 @@ def has_rotating_dealers(s: Prediction) -> bool:
 
 
 def model_cost(s: Prediction) -> Cost:
-    """Cost of `run` for a batch."""
+    """Count the cost of `run_model` for a batch."""
     return _count_cost(s, run_model)
 
 
 def compare_costs(
     predictions: Sequence[Prediction], baselines: Sequence[Prediction]
 ) -> tuple[float, int]:
-    """What some cost more than others: a part of the bytes of these, and rounds."""
+    """Return the relative extra bytes and the extra rounds of predictions over baselines."""
     costs = [[model_cost(s) for s in several] for several in (predictions, baselines)]
     total_bits, baseline_bits = (sum(c.total for c in several) for several in costs)
     total_rounds, baseline_rounds = (sum(c.with_dealing for c in several) for several in costs)
     return total_bits / baseline_bits - 1, total_rounds - baseline_rounds
 
 
-# What a worker takes for a layer, over the words that come in, go out and are sent: each value has
-# two parts, and operations make new ones of them before they let go of the old.
+# Memory of a layer, as a multiple of the words that it reads, writes and sends: each value has two
+# parts, and operations allocate new parts before they release the old ones.
 _COPIES = 4
-# Beside that: what the dealer is ahead with, at two peers, and a layer's part of the graph.
+# Further memory: correlated randomness that the dealer sends in advance, at two peers, and the
+# graph of a layer.
 _PREFETCH_BYTES, _LAYER_GRAPH_BYTES = 64 << 20, 1 << 20
 
 
 def estimate_size(s: Prediction) -> Size:
-    """How large `run` gets: its largest array, a value or what is sent, and the memory it takes.
+    """Estimate the size of `run_model`: its largest array, a value or a message, and its memory.
 
-    The memory is that of the layer that takes most, with the masks of the largest weights.
+    The memory is that of the layer that needs most, plus the masks of the largest weights.
     """
     shapes = s.plan.graph.shapes
     words, layer_words = 2 * s.batch * max(math.prod(shape) for shape in shapes.values()), 0
@@ -281,7 +285,7 @@ def estimate_size(s: Prediction) -> Size:
     )
     prefetch_bytes = _PREFETCH_BYTES * (
         2 if s.dealers or has_rotating_dealers(s) else 1
-    )  # its own, and another's
+    )  # its own material and that of another dealer
     fixed_bytes = prefetch_bytes + _LAYER_GRAPH_BYTES * len(s.plan.graph.layers)
     return Size(words, memory=8 * (_COPIES * layer_words + 2 * largest_weight) + fixed_bytes)
 
@@ -292,14 +296,19 @@ def run_model(
     model_weights: Mapping[str, Shared | Seeded],
     inputs: Sequence[Shared],
 ) -> list[Shared]:
-    """The model's outputs for a batch, inside party.function.
+    """Compute the model's outputs for a batch, inside party.function.
 
     Args:
-        own: the weights as weights.by_key gives them, over Z_2^64, of the inputs' dealer.
-        inputs: in the order of the graph's, [batch, ...] at plan.fraction_of.
+        model_weights: the weights from weights.map_by_key, over Z_2^64, with the dealer of the
+            inputs.
+        inputs: [batch, ...] in the order of the graph's inputs, with plan.fraction_of fractional
+            bits.
 
-    The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
-    whether a value left its range (range_check.Watch.flag).  Rounds and bits: `model_cost`.
+    Returns:
+        Outputs with plan.fraction_of fractional bits.  With s.watched, one more output states for
+            each sample whether a value left its range (range_check.RangeMonitor.compute_flag).
+
+    Rounds and bits: `model_cost`.
     """
     if not has_rotating_dealers(s):
         return _run_layers(party, s, model_weights, inputs)
@@ -311,25 +320,34 @@ def run_model(
 
 
 def check_executable(plan: Plan) -> None:
-    """Refuses layers that are not run as they are, and numbers that cannot be.
+    """Reject a plan with layers that must be optimized first, or with invalid numbers.
 
     Raises:
-        UsageError: naming the first one.
+        UsageError: a layer is invalid; the text names the first one.
     """
     for x in plan.graph.layers:
         if not registry.get_kind(x.op).can_predict:
             raise UsageError(
-                f"Layer {x.name!r} ({x.op}) is not run as it is. Optimize the graph first."
+                f"Layer {x.name!r} ({x.op}) cannot run as it is. Optimize the graph first.",
+                code="unsupported-layer",
+                operation=x.name,
+                received=x.op,
             )
     model_weights, s = _placeholder_weights(plan), Prediction(plan, Setting())
     for x in plan.graph.layers:
         try:
             registry.get_kind(x.op).check_format(plan.place_layer(x))
         except (UsageError, ValueError, OverflowError) as error:
-            raise UsageError(f"Layer {x.name!r} of the plan does not fit: {error}") from None
+            raise UsageError(
+                f"Invalid layer {x.name!r} of the plan: {error}",
+                code="invalid-plan",
+                operation=x.name,
+            ) from None
     for node in s.placed_layers():
         try:
             _layer_cost_report(s, model_weights, node)
         except (UsageError, ValueError, OverflowError) as error:
             name = node.layer.name
-            raise UsageError(f"Layer {name!r} of the plan does not fit: {error}") from None
+            raise UsageError(
+                f"Invalid layer {name!r} of the plan: {error}", code="invalid-plan", operation=name
+            ) from None

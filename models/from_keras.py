@@ -1,7 +1,7 @@
-"""Keras 3 models (Sequential, functional, nested, or a .keras file) as a Graph.
+"""Conversion of Keras 3 models (Sequential, functional, nested, or a .keras file) to a Graph.
 
-The layer graph is read as Keras holds it, layer by layer; nothing is traced or exported.  A layer
-counts by its exact class: one that inherits from Dense may compute something else.
+The converter reads Keras' own layer graph layer by layer; it traces and exports nothing.  It
+recognizes a layer by its exact class: a subclass of Dense may compute something else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.kinds import calls, masks, reading, registry
 
 PAGE = "docs/keras_layers.md"
-# Bytes of a model's description that are looked at for the packages that it takes.
+# Number of bytes of a model's description in which the names of packages are searched.
 _MAX_CONFIG_BYTES = 1 << 22
 
 
@@ -39,43 +39,59 @@ def _import_keras() -> Any:
         backend = os.environ.get("KERAS_BACKEND", "tensorflow")
         if backend != "tensorflow":
             raise OpsMissing(
-                "Keras takes its backend from the environment variable KERAS_BACKEND. Received: "
-                f"{backend[:80]!r}, which cannot be imported ({error}). Unset it, or set "
-                "KERAS_BACKEND=tensorflow."
+                "The backend of Keras that the environment variable KERAS_BACKEND names cannot "
+                f"be imported. Received: {backend[:80]!r} ({error}). Unset it, or set "
+                "KERAS_BACKEND=tensorflow.",
+                code="unsupported-backend",
+                operation="KERAS_BACKEND",
+                received=backend[:80],
             ) from None
-        raise OpsMissing(f"Models are converted with Keras 3, which is missing: {error}.") from None
+        raise OpsMissing(
+            f"Conversion of models requires Keras 3. Received: {error}.",
+            code="library-not-installed",
+            operation="keras",
+        ) from None
 
 
 def load_model(path: str | Path) -> Any:
-    """The Keras model of a .keras file; code in it (Lambda layers, own classes) is refused.
+    """Load the Keras model of a .keras file; reject code in it (Lambda layers, custom classes).
 
     Raises:
-        DataError: there is no such file, it is damaged, or it holds code.
+        DataError: the file does not exist, is damaged, or contains code.
     """
     keras = _import_keras()
     path = Path(path)
     if path.suffix != ".keras":
         raise DataError(
-            f"A model's file ends in .keras. Received: {str(path)!r}. "
-            'Save it with model.save("model.keras").'
+            f"Expected a file that ends in .keras. Received: {str(path)!r}. Save the model with "
+            'model.save("model.keras").',
+            code="unsupported-file-type",
+            operation=str(path),
         )
     if not path.is_file():
-        raise DataError(f"There is no such file. Received: {str(path)!r}.")
+        raise DataError(
+            f"The file does not exist. Received: {str(path)!r}.",
+            code="file-not-found",
+            operation=str(path),
+        )
     if _needs_keras_hub(path):
         import_optional(
             "keras_hub", f"{path.name!r} holds a model of keras-hub", 'Install "tfe-bench[hub]"'
         )
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
-    except Exception as error:  # whatever a damaged or hostile file makes Keras raise
+    except Exception as error:  # Keras raises many types for a damaged or hostile file
         raise DataError(
             f"The model in {str(path)!r} cannot be loaded. Received: {type(error).__name__}: "
-            f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}",
+            code="invalid-model-file",
+            operation=str(path),
+            received=type(error).__name__,
         ) from None
 
 
 def _needs_keras_hub(path: Path) -> bool:
-    """Whether a .keras file names layers of keras-hub, which registers them when it is imported."""
+    """Return whether a .keras file uses layers of keras-hub, which registers them when imported."""
     try:
         with zipfile.ZipFile(path) as file, file.open("config.json") as config:
             return b'"keras_hub' in config.read(_MAX_CONFIG_BYTES)
@@ -85,12 +101,12 @@ def _needs_keras_hub(path: Path) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ConvertedModel:
-    """A model of Keras, and what it was converted to.
+    """A Keras model and its converted graph.
 
     Attributes:
-        model, function: Keras' own, and its functional graph.
-        tensors: of that graph, in order, with the names of their values.
-        keras: the module.
+        model, function: the Keras model, and its functional graph.
+        tensors: tensors of the functional graph, in order, with the names of their values.
+        keras: the module keras.
     """
 
     model: Any
@@ -101,9 +117,9 @@ class ConvertedModel:
 
 
 def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph:
-    """The graph of a Keras model or of a .keras file, which computes the same.
+    """Convert a Keras model or a .keras file to a graph, and verify that both compute the same.
 
-    Args, raises: as `read`; UsageError also where the two differ, with the layer's name.
+    Args, raises: as `read_model`; also UsageError if the outputs differ, with the layer's name.
     """
     from tfe_bench.models import optimize, verify
 
@@ -118,24 +134,29 @@ def read_model(
     shapes: Mapping[str, Sequence[int]] | None = None,
     length: int | None = None,
 ) -> ConvertedModel:
-    """A Keras model or a .keras file as a graph, not compared with it yet.
+    """Convert a Keras model or a .keras file to a graph without comparing their outputs.
 
     Args:
-        make: the reader, from the module keras.
-        shapes: of inputs without known sizes, by name, without the batch.
-        length: instead of every size that is not known.
+        make: builds the reader from the module keras.
+        shapes: shapes of inputs of unknown size, by name, without the batch.
+        length: the value of every unknown size.
 
     Raises:
-        UsageError: no such model, or layers that are not supported, all of them listed.
+        UsageError: this is not a Keras model, or layers are not supported; the text lists all of
+            them.
         DataError: the file cannot be read.
-        RangeError: weights that are NaN or infinite; the layer is named.
+        RangeError: weights are NaN or infinite; the text names the layer.
     """
     keras = _import_keras()
     if isinstance(model, (str, Path)):
         model = load_model(model)
     if not isinstance(model, keras.Model):
         raise UsageError(
-            f"convert wants a Keras 3 model or a .keras file. Received: {type(model).__name__}."
+            "Expected a Keras 3 model or a .keras file in convert. Received: "
+            f"{type(model).__name__}.",
+            code="wrong-type",
+            operation="convert",
+            received=type(model).__name__,
         )
     reader = (make or Reader)(keras)
     function = reader.function_of(model)
@@ -148,9 +169,12 @@ def read_model(
         shape = tuple(tensor.shape[1:])
         if None in shape or not shape:
             raise UsageError(
-                f"The model's input {input_name!r} wants known sizes. Received: "
-                f"{list(tensor.shape)}. Build the model with keras.Input(shape), or say which: "
-                f"convert(model, shapes={{{input_name!r}: (128,)}}), or length=128."
+                f"Expected known sizes of the model's input {input_name!r}. Received: "
+                f"{list(tensor.shape)}. Build the model with keras.Input(shape), or state them: "
+                f"convert(model, shapes={{{input_name!r}: (128,)}}), or length=128.",
+                code="unknown-input-size",
+                operation=input_name,
+                received=list(tensor.shape),
             )
         name = reader.make_unique(input_name)
         inputs[name] = tuple(int(n) for n in shape)
@@ -161,10 +185,14 @@ def read_model(
     if reader.unfit:
         raise UsageError(
             f"Unsupported layers in {model.name!r}: {'; '.join(reader.unfit)}. "
-            f"{len(registry.list_supported_layers(keras))} layers of Keras are supported: {PAGE} lists them."
+            f"{len(registry.list_supported_layers(keras))} layers of Keras are supported: {PAGE} "
+            "lists them.",
+            code="unsupported-layer",
+            operation=model.name,
+            received="; ".join(reader.unfit),
         )
     layers = reader.layers
-    if not layers:  # every one was dropped
+    if not layers:  # every layer was dropped
         layers = [LayerSpec("identity", "identity", (outputs[0],))]
         outputs = ["identity"]
     tokens = reader.tokens
@@ -191,7 +219,7 @@ def read_model(
 
 
 def _input_names(function: Any) -> list[str]:
-    """The names of a model's inputs: the keys of Model({...}), or those of its keras.Inputs."""
+    """Return the names of a model's inputs: keys of Model({...}), or names of its keras.Inputs."""
     struct = function._inputs_struct
     key_by_tensor = (
         {id(t): str(key) for key, t in struct.items()} if isinstance(struct, dict) else {}
@@ -205,7 +233,7 @@ def _input_names(function: Any) -> list[str]:
 
 
 def _takes_inputs_by_name(function: Any) -> bool:
-    """Whether Keras itself takes the inputs by name alone: it sorts what was listed otherwise."""
+    """Return whether Keras itself accepts the inputs by name alone, as it sorts dicts."""
     struct = function._inputs_struct
     return isinstance(struct, dict) and list(struct) != sorted(struct)
 
@@ -213,16 +241,18 @@ def _takes_inputs_by_name(function: Any) -> bool:
 def _resolve_shapes(
     function: Any, shapes: Mapping[str, Sequence[int]], length: int | None
 ) -> list[tuple[int, ...]]:
-    """The shapes of all inputs, some of them given.
+    """Return the shapes of all inputs, with unknown sizes filled in.
 
     Raises:
-        UsageError: of inputs that are not there, or that do not fit what is known.
+        UsageError: an input does not exist, or a shape contradicts the known sizes.
     """
     names = _input_names(function)
     known_shapes = {n: tuple(t.shape[1:]) for n, t in zip(names, function.inputs, strict=True)}
     for name, shape in shapes.items():
         if name not in known_shapes:
-            raise unknown_name(f"The model has no input {name!r}.", str(name), known_shapes)
+            raise unknown_name(
+                f"The model has no input {name!r}.", str(name), known_shapes, operation="shapes"
+            )
         known_shape = known_shapes[name]
         fits = isinstance(shape, (tuple, list)) and len(shape) == len(known_shape)
         if not fits or any(
@@ -230,10 +260,20 @@ def _resolve_shapes(
             for n, m in zip(shape, known_shape, strict=True)
         ):
             raise UsageError(
-                f"The input {name!r} is of shape {list(known_shape)}. Received: shapes with {shape!r}."
+                f"Expected a shape of the form {list(known_shape)} for the input {name!r}. "
+                f"Received: {shape!r}.",
+                code="shape-mismatch",
+                operation=name,
+                received=shape,
+                expected=list(known_shape),
             )
     if length is not None and (type(length) is not int or length < 1):
-        raise UsageError(f"A length is a positive integer. Received: length={length!r}.")
+        raise UsageError(
+            f"Expected a positive integer as length. Received: {length!r}.",
+            code="number-out-of-range",
+            operation="length",
+            received=length,
+        )
     filled: dict[str, Any] = {
         name: tuple(length if n is None else n for n in known_shape)
         for name, known_shape in known_shapes.items()
@@ -242,7 +282,7 @@ def _resolve_shapes(
 
 
 def _resize_inputs(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """The same layers, called with inputs of known sizes."""
+    """Rebuild the functional graph with inputs of known sizes."""
     inputs = [
         keras.Input(shape, dtype=tensor.dtype, name=name)
         for shape, tensor, name in zip(shapes, function.inputs, _input_names(function), strict=True)
@@ -250,16 +290,19 @@ def _resize_inputs(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]])
     struct = keras.tree.pack_sequence_as(function._inputs_struct, inputs)
     try:
         outputs = function._run_through_graph(struct, operation_fn=lambda operation: operation)
-    except Exception as error:  # whatever Keras raises for sizes that do not fit each other
+    except Exception as error:  # Keras raises many types for sizes that do not fit each other
         raise UsageError(
-            f"Keras does not take the sizes {[list(s) for s in shapes]} for the inputs of "
-            f"{function.name!r}. Received: {type(error).__name__}."
+            f"Keras rejects the sizes {[list(s) for s in shapes]} for the inputs of "
+            f"{function.name!r}. Received: {type(error).__name__}.",
+            code="shape-mismatch",
+            operation=function.name,
+            received=[list(s) for s in shapes],
         ) from None
     return keras.Model(struct, outputs, name=function.name)
 
 
 def _output_labels(function: Any) -> tuple[str, ...]:
-    """Names of the outputs, if the model gives a dict of them."""
+    """Return the names of the outputs if the model returns a dict."""
     struct = getattr(function, "_outputs_struct", None)
     if not isinstance(struct, dict) or len(struct) != len(function.outputs):
         return ()
@@ -270,7 +313,7 @@ def _output_labels(function: Any) -> tuple[str, ...]:
 def _name_arguments(
     node: Any, values: Mapping[int, str], hidden: Mapping[int, str]
 ) -> dict[str, Any]:
-    """What a layer is called with, by name: values of the model as `Given`."""
+    """Return the arguments of a layer's call by name, with values of the model as `CallValue`."""
 
     def wrap_value(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -284,13 +327,13 @@ def _name_arguments(
 
 
 def _bind_arguments(node: Any) -> dict[str, Any]:
-    """What a layer is called with, by the names of its arguments."""
+    """Bind the arguments of a layer's call to their names."""
     signature = inspect.signature(node.operation.call)
     return dict(signature.bind(*node.arguments.args, **node.arguments.kwargs).arguments)
 
 
 class Reader(reading.Reader):
-    """Walks a model and the models in it."""
+    """Reader of a model and of its nested models."""
 
     def __init__(self, keras: Any) -> None:
         super().__init__(
@@ -299,16 +342,18 @@ class Reader(reading.Reader):
         self.tensors: list[tuple[Any, str]] = []
 
     def function_of(self, model: Any) -> Any:
-        """The functional graph behind a model.
+        """Return the functional graph of a model.
 
         Raises:
-            UsageError: it has none (a subclass with its own `call`), or was not built.
+            UsageError: the model has none (a subclass with its own `call`), or was not built.
         """
         models = self.keras.models
         if type(model) is models.Sequential:
             if getattr(model, "_functional", None) is None:
                 raise UsageError(
-                    f"The model {model.name!r} is not built. Begin it with keras.Input(shape)."
+                    f"The model {model.name!r} is not built. Start it with keras.Input(shape).",
+                    code="model-not-built",
+                    operation=model.name,
                 )
             return model._functional
         kind: Any = type(model)
@@ -316,21 +361,24 @@ class Reader(reading.Reader):
         if functional is not None and kind.call is functional.call:
             return model
         raise UsageError(
-            "convert wants a Sequential or functional model; one with its own call() is code. "
-            f"Received: {type(model).__name__} {model.name!r}."
+            "Expected a Sequential or functional model; a model with its own call() contains "
+            f"code. Received: {type(model).__name__} {model.name!r}.",
+            code="unsupported-model",
+            operation=model.name,
+            received=type(model).__name__,
         )
 
     def read_function(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
-        """Reads a functional graph; returns the names of its outputs."""
+        """Read a functional graph; return the names of its outputs."""
         return self._walk_function(function, inputs, [""] * len(inputs), prefix)[0]
 
     def _walk_function(
         self, function: Any, inputs: list[str], input_masks: list[str], prefix: str
     ) -> tuple[list[str], list[str]]:
-        """The names of a functional graph's outputs, and of the masks that come with them.
+        """Read a functional graph; return the names of its outputs, and of the outputs' masks.
 
         Args:
-            given: the masks that come with the inputs, "" for none.
+            input_masks: names of the masks of the inputs, "" for none.
         """
         values = {id(t): name for t, name in zip(function.inputs, inputs, strict=True)}
         mask_by_tensor = {id(t): mask for t, mask in zip(function.inputs, input_masks, strict=True)}
@@ -411,15 +459,15 @@ class Reader(reading.Reader):
     def _split_masks(
         self, node: Any, values: Mapping[int, str], mask_by_tensor: Mapping[int, str], idle: bool
     ) -> tuple[list[Any], list[str]]:
-        """A call's tensors, and the masks of its first argument, which `mask` may say.
+        """Return a call's tensors, and its first argument's masks, which `mask` may override.
 
         Args:
-            idle: whether `mask` is none of the tensors.
+            idle: whether the argument `mask` is excluded from the tensors.
         """
         flatten, bound = self.keras.tree.flatten, _bind_arguments(node)
         explicit_masks = flatten(bound["mask"]) if idle and bound.get("mask") is not None else []
         if any(m is not None and id(m) not in values for m in explicit_masks):
-            raise reading.UnsupportedLayer("called with a mask that is no value of the model")
+            raise reading.UnsupportedLayer("called with a mask that is not a value of the model")
         ids = {id(m) for m in explicit_masks}
         tensors = [t for t in node.input_tensors if id(t) not in ids]
         if explicit_masks:
@@ -437,7 +485,7 @@ class Reader(reading.Reader):
         kind = self.kinds.get(type(layer))
         if kind is None:
             raise reading.UnsupportedLayer(
-                f"around a {type(layer).__name__}, which is not supported"
+                f"wraps a {type(layer).__name__}, which is not supported"
             )
         self.check_layer(layer)
         self.rank = len(call.shape) + 1
@@ -445,7 +493,7 @@ class Reader(reading.Reader):
         return value
 
     def _read_operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
-        """Reads x + y, keras.ops.relu(x), ...; returns no names where one is refused."""
+        """Read x + y, keras.ops.relu(x), ...; return no names if the operation is rejected."""
         keras_operation = node.operation
         calls.load_readers(keras_ops.__name__, *keras_ops.__path__)
         if not calls.is_supported(keras_operation):
@@ -469,10 +517,11 @@ class Reader(reading.Reader):
     def _unsupported_arguments(
         self, node: Any, accepted: Collection[str], idle: bool = False
     ) -> str:
-        """What a layer is called with beside its inputs and may change its value, in words.
+        """Describe arguments of a layer's call that may change its value, besides its inputs.
 
-        `predict` and `fit` say themselves whether they train, whatever the layer was called with;
-        only who calls the model without a word gets what training=True means.
+        `predict` and `fit` set the training mode themselves, whatever the layer was called with.
+        The
+        argument training=True matters only if the model is called without that argument.
         """
         positional, named = node.arguments.args, dict(node.arguments.kwargs)
         if idle:
@@ -485,7 +534,7 @@ class Reader(reading.Reader):
                 if k not in accepted and v is not False
             }
         training = named.pop("training", None)
-        if not positional and named and not accepted:  # the inputs, by their name
+        if not positional and named and not accepted:  # the inputs, passed by name
             named.pop(next(iter(named)))
         descriptions = [f"{name}=" for name, value in named.items() if value is not None]
         if training and not self.training:
@@ -495,7 +544,7 @@ class Reader(reading.Reader):
         return ", ".join([*descriptions, "more than one argument"] if has_more else descriptions)
 
     def check_layer(self, layer: Any) -> None:
-        """Raises Unfit for a layer that is converted otherwise, but not here."""
+        """Raise UnsupportedLayer for a layer that other readers convert, but not this one."""
 
     def _reject_layer(self, layer: Any, prefix: str, reason: str = "") -> None:
         if isinstance(layer, self.keras.layers.Lambda):

@@ -1,4 +1,4 @@
-"""Private text: a language model goes on with a prompt, and nobody but the client reads either."""
+"""Private text generation: a language model continues a prompt; only the client reads both."""
 
 from __future__ import annotations
 
@@ -33,35 +33,36 @@ def generate(
     progress: Progress | None = None,
     check_range: bool | None = None,
 ) -> Array:
-    """The tokens with which a language model goes on with a private text.
+    """Return the tokens with which a language model continues a private text.
 
-    The prompt, the tokens and the logits stay shared until the end; then this client alone gets the
-    tokens.  Public are the model's layers, how many tokens the prompt has and how many are wanted.
+    The prompt, the tokens and the logits stay shared until the end; then this client alone receives
+    the
+    tokens.  Public are the model's layers, the number of prompt tokens and the number of new
+    tokens.
 
     Args:
         cluster: `LocalCluster`, `Cluster` or `Client`.
-        private: of `tfe_bench.convert`, whose weights are shared for this once, or the name of a
-            model that was deployed.  It takes tokens [n] and gives logits [n, vocabulary], of which
-            each row depends on the tokens up to its own (`use_causal_mask=True`).
-        prompt: numbers of tokens, [length], or several prompts of one length, [texts, length].
-        tokens: how many are wanted; with the prompt no more than the n of the model.
+        private: the result of `tfe_bench.convert`, whose weights are shared for this job alone, or
+            the name of a deployed model. It maps tokens [n] to logits [n, vocabulary]; each row of
+            logits depends on tokens up to its own position (`use_causal_mask=True`).
+        prompt: token numbers [length], or several prompts of one length, [texts, length].
+        tokens: number of new tokens; with the prompt at most the model's n.
         temperature: 0 for the likeliest token each time; T > 0 draws tokens with the probabilities
-            softmax(logits / T), by noise that the worker that deals draws and nobody else knows.
-        positions: the name of the model's input that takes the numbers 0, 1, 2, ... of the
-            positions, if there is one.
-        profile: the network for which the protocols plan; None: the cluster's.
-        progress: hears how far it is.
-        check_range: whether the workers find out, for this client alone, that a value left the
-            range that the model was planned for; None: where the plan admits it.
+            softmax(logits / T), by noise that the dealer draws and no other party knows.
+        positions: name of the model's input of position numbers 0, 1, 2, ..., if there is one.
+        profile: the network profile for which the protocols plan; None: the cluster's.
+        progress: callback for the progress.
+        check_range: whether the workers detect, for this client alone, that a value left its
+            planned range; None: if the plan allows it.
 
     Returns:
-        int64 numbers of tokens, [tokens] or [texts, tokens].
+        int64 token numbers, [tokens] or [texts, tokens].
 
     Raises:
-        UsageError: no language model (its layer is named), a prompt that is none, or more tokens
-            than the model has positions.
-        RangeError: values left the range that the model was planned for.
-        PolicyError: an operator does not let this client ask.
+        UsageError: the model is not a language model (the text names the layer), the prompt is
+            invalid, or prompt and tokens exceed the model's positions.
+        RangeError: values left their planned range.
+        PolicyError: an operator does not permit this client.
     """
     cluster.check_open()
     profile_name = cluster.profile.name if profile is None else profile
@@ -95,24 +96,33 @@ def build_request(
     check_range: bool | None = None,
     temperature: float = 0.0,
 ) -> tuple[dict[str, Any], dict[str, AnyInput]]:
-    """Parameters of the program "generate", and its input besides the weights.
+    """Return parameters of the program "generate", and its input besides the weights.
 
     Raises:
-        UsageError: as `generate`; no error names a token.
+        UsageError: as `generate`; no error contains a token.
     """
     d = Decoding.from_plan(private.plan, positions, temperature)
     prompt_array = np.asarray(prompt)
     if prompt_array.size == 0 and prompt_array.ndim in (1, 2):
-        prompt_array = prompt_array.astype(np.int64)  # (of an empty list numpy makes reals)
+        prompt_array = prompt_array.astype(np.int64)  # NumPy converts an empty list to reals
     if prompt_array.ndim not in (1, 2) or prompt_array.dtype.kind not in "iu":
         raise UsageError(
-            "A prompt is numbers of tokens, integers [length] or [texts, length]. Received: "
-            f"{prompt_array.dtype} of shape {list(prompt_array.shape)}."
+            "Expected token numbers, integers [length] or [texts, length], as prompt. Received: "
+            f"{prompt_array.dtype} of shape {list(prompt_array.shape)}.",
+            code="wrong-type",
+            operation="prompt",
+            received=prompt_array.dtype,
         )
     prompts = prompt_array if prompt_array.ndim == 2 else prompt_array[None]
     program.check_length(d, prompts.shape[1], tokens)
     if not 1 <= len(prompts) <= program.MAX_TEXTS:
-        raise UsageError(f"1 to {program.MAX_TEXTS} prompts. Received: {len(prompts)}.")
+        raise UsageError(
+            f"Expected 1 to {program.MAX_TEXTS} prompts. Received: {len(prompts)}.",
+            code="number-out-of-range",
+            operation="prompt",
+            received=len(prompts),
+            expected=program.MAX_TEXTS,
+        )
     rows = plaintext.one_hot(d.token_input, prompts, (prompts.shape[1], d.vocabulary))
     bits = private.plan.fraction_of(d.token_input)
     parameters = {**private.parameters(profile, None, check_range), "tokens": tokens}
@@ -127,7 +137,7 @@ def build_request(
 
 
 def _can_check_ranges(d: Decoding, prompt: int, tokens: int, profile: str) -> bool:
-    """Whether the steps of a model can be checked, whose ranges may be assumed ones."""
+    """Return whether ranges of a model's steps can be checked; its ranges may be assumed ones."""
     plan = profiles.get_profile(profile).plan
     try:
         for prediction in decoding.build_predictions(d, prompt, tokens, plan, watched=True):
@@ -138,18 +148,19 @@ def _can_check_ranges(d: Decoding, prompt: int, tokens: int, profile: str) -> bo
 
 
 def read_tokens(private: PrivateModel, result: JobResult) -> Array:
-    """The tokens of a job, [texts, tokens].
+    """Return the tokens of a job, [texts, tokens].
 
     Raises:
-        RangeError: a value left the range that the model was planned for.
+        RangeError: a value left its planned range.
     """
     flags = result.outputs.get(RANGE)
     if flags is not None and np.any(flags):
         raise RangeError(
-            "Values left the range that the model was planned for, so that tokens of "
-            f"{int(np.any(flags, 1).sum())} of {len(flags)} texts may be wrong. They are withheld: "
-            "convert the model with samples like these or a larger margin, or ask with "
-            "check_range=False."
+            f"Values left their planned range, so that tokens of {int(np.any(flags, 1).sum())} "
+            f"of {len(flags)} texts may be wrong. They are withheld. Convert the model with "
+            "samples like these or a larger margin, or pass check_range=False.",
+            code="left-planned-range",
+            operation="generate",
         )
     bits = result.fractional_bits[program.TOKENS]
     tokens: Array = result.outputs[program.TOKENS].astype(np.int64) >> bits

@@ -1,7 +1,7 @@
-"""A model as data: named layers in order, each of a known kind, with checked options and weights.
+"""A model as data: named layers in order, each of a known type, with checked options and weights.
 
-Nothing in it is code.  The header is JSON, the weights are named arrays, so that a model from a
-stranger can be read, checked and drawn without running anything of theirs.
+A graph contains no code.  The header is JSON, and the weights are named arrays.  So a model from an
+untrusted source can be read, checked and drawn without running any of its code.
 """
 
 from __future__ import annotations
@@ -25,34 +25,38 @@ from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer, Shape
 from tfe_bench.models.kinds.layer import LayerSpec as LayerSpec
 
 FORMAT = 2
-# More than any network of keras.applications has; bounds what a stranger's header may ask for.
+# More layers than any network of keras.applications has; limits what an untrusted header may
+# request.
 MAX_LAYERS = 4096
 MAX_ELEMENTS = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Layers in an order in which each comes after its inputs.
+    """Layers in topological order: each layer comes after its inputs.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         inputs: shapes without the batch, by name.
-        layers: at least one.
-        outputs: names of the values that leave.
-        scaling: (factor, offset) by name of an input: what the owner of the data computes,
-            x * factor + offset, before sharing it.
-        results: (factor, offset) for each output, or none: what whoever gets it computes.
-        labels: a name for each output, or none: under which whoever gets them finds them.
-        tokens: of inputs [..., n] that are rows with one 1 each, n by name: their owner gives
-            numbers from 0 to n - 1.
-        masks: names of inputs that hold nothing but 0 and 1.
-        keyed: whether inputs are given by name alone: the model's owner listed them in another
-            order than Keras does.
-        flat: numbers of the outputs [1] that are given without that axis, one number a sample.
+        layers: the layers, at least one.
+        outputs: names of the output values.
+        scaling: (factor, offset) by input name: the owner of the data computes x * factor + offset
+            before sharing x.
+        results: (factor, offset) for each output, or empty: the recipient of the outputs applies
+            them.
+        labels: a name for each output, or empty: the keys under which the recipient gets the
+            outputs.
+        tokens: n by name, for inputs [..., n] that hold one-hot rows: their owner passes numbers
+            from 0 to n - 1.
+        masks: names of inputs that contain 0 and 1 alone.
+        keyed: whether inputs are accepted by name alone, because the model lists them in another
+            order than Keras.
+        flat: numbers of outputs of shape [1] that are returned without that axis, as one number per
+            sample.
 
     Raises:
-        UsageError: the layers do not fit each other, or are not of a known kind.
-        RangeError: a weight is NaN or infinite; the layer is named.
+        UsageError: the layers do not fit each other, or a layer type is unknown.
+        RangeError: a weight is NaN or infinite; the text names the layer.
     """
 
     name: str
@@ -73,22 +77,36 @@ class Graph:
         for name, shape in self.inputs.items():
             if not name or not shape or not all(_is_size(n) for n in shape):
                 raise UsageError(
-                    "A model's inputs have known sizes, the batch left out. Received: "
-                    f"{name!r} of shape {list(shape)}."
+                    "Expected known sizes of the model's inputs, without the batch. Received: "
+                    f"{name!r} of shape {list(shape)}.",
+                    code="unknown-input-size",
+                    operation=name,
+                    received=list(shape),
                 )
             shapes[name] = tuple(int(n) for n in shape)
         if not self.inputs or not self.layers or len(self.layers) > MAX_LAYERS:
             raise UsageError(
-                f"A model has an input and 1 to {MAX_LAYERS} layers. Received: "
-                f"{len(self.inputs)} inputs and {len(self.layers)} layers."
+                f"Expected an input and 1 to {MAX_LAYERS} layers. Received: {len(self.inputs)} "
+                f"inputs and {len(self.layers)} layers.",
+                code="invalid-graph",
+                operation="layers",
+                received=len(self.layers),
             )
         for layer in self.layers:
             if not layer.name or layer.name in shapes:
-                raise UsageError(f"Names of layers are unique. Received: {layer.name!r} again.")
+                raise UsageError(
+                    f"Expected unique names of layers. Received: {layer.name!r} twice.",
+                    code="duplicate-name",
+                    operation=layer.name,
+                )
             missing = [i for i in layer.inputs if i not in shapes]
             if missing:
                 raise UsageError(
-                    f"Layer {layer.name!r} wants inputs that come before it. Received: {missing}."
+                    f"Expected inputs of layer {layer.name!r} that come before it. Received: "
+                    f"{missing}.",
+                    code="invalid-graph",
+                    operation=layer.name,
+                    received=missing,
                 )
             _check_weights(layer)
             input_shapes = [shapes[i] for i in layer.inputs]
@@ -96,38 +114,79 @@ class Graph:
             shape = registry.infer_shape(layer, input_shapes, weights)
             if 0 in shape or shape_extent(shape) > MAX_ELEMENTS:
                 raise UsageError(
-                    f"Layer {layer.name!r} is empty or too large. Received: {list(shape)}."
+                    f"Layer {layer.name!r} is empty or too large. Received: {list(shape)}.",
+                    code="too-large",
+                    operation=layer.name,
+                    received=list(shape),
                 )
             shapes[layer.name] = shape
         unknown = [o for o in self.outputs if o not in shapes]
         if unknown or not self.outputs:
-            raise UsageError(f"A model's outputs are its layers. Received: {list(self.outputs)}.")
+            raise UsageError(
+                "Expected names of layers as outputs of the model. Received: "
+                f"{list(self.outputs)}.",
+                code="invalid-graph",
+                operation="outputs",
+                received=list(self.outputs),
+            )
         if any(name not in self.inputs for name in self.scaling):
-            raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
+            raise UsageError(
+                f"Expected scalings of inputs alone. Received: {sorted(self.scaling)}.",
+                code="invalid-graph",
+                operation="scaling",
+                received=sorted(self.scaling),
+            )
         for name, count in self.tokens.items():
             token_shape = (
                 shapes.get(name, ()) if name in self.inputs and name not in self.scaling else ()
             )
             if len(token_shape) < 2 or type(count) is not int or token_shape[-1] != count:
                 raise UsageError(
-                    f"Tokens are an input [.., n] of n. Received: {name!r}, {count!r}."
+                    f"Expected inputs [.., n] for n tokens. Received: {name!r}, {count!r}.",
+                    code="invalid-graph",
+                    operation="tokens",
+                    received=name,
                 )
         if not {*self.masks} <= {*self.inputs} - {*self.scaling} - {*self.tokens}:
-            raise UsageError(f"Masks are inputs as they are. Received: {list(self.masks)}.")
+            raise UsageError(
+                "Expected unscaled inputs other than tokens as masks. Received: "
+                f"{list(self.masks)}.",
+                code="invalid-graph",
+                operation="masks",
+                received=list(self.masks),
+            )
         if len(self.results) not in (0, len(self.outputs)):
-            raise UsageError("Results are scaled for each output, or for none.")
+            raise UsageError(
+                "Expected a scaling for each output, or for none.",
+                code="invalid-graph",
+                operation="results",
+            )
         numbered = dict(enumerate(self.outputs))
         if any(shapes.get(numbered.get(i, "")) != (1,) for i in self.flat):
-            raise UsageError(f"Outputs [1] are given as numbers. Received: {list(self.flat)}.")
+            raise UsageError(
+                "Expected outputs of shape [1] to be returned as numbers. Received: "
+                f"{list(self.flat)}.",
+                code="invalid-graph",
+                operation="flat",
+                received=list(self.flat),
+            )
         if self.labels and not len({*self.labels}) == len(self.labels) == len(self.outputs):
-            raise UsageError("Outputs are named each by one name, or none.")
+            raise UsageError(
+                "Expected distinct names for all outputs, or none.",
+                code="invalid-graph",
+                operation="labels",
+            )
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
             if not all(_is_scale(part, shapes[name]) for part in pair):
-                raise UsageError(f"{name!r} is scaled by numbers that do not fit its shape.")
+                raise UsageError(
+                    f"The scaling of {name!r} does not fit its shape, or is not finite.",
+                    code="shape-mismatch",
+                    operation=name,
+                )
         object.__setattr__(self, "shapes", shapes)
 
     def find_users(self) -> dict[str, list[str]]:
-        """Who takes each value: names of layers, and "" for an output of the graph."""
+        """Return the users of each value: names of layers, and "" for an output of the graph."""
         users: dict[str, list[str]] = {name: [] for name in self.shapes}
         for layer in self.layers:
             for name in layer.inputs:
@@ -144,7 +203,7 @@ class Graph:
     def place_layer(
         self, layer: LayerSpec, numbers: FixedPointFormat, scales: Sequence[int]
     ) -> PlacedLayer:
-        """A layer where it stands, with its fixed point and that of its inputs."""
+        """Return a layer with its position: its fixed-point format and that of its inputs."""
         input_shapes = tuple(self.shapes[name] for name in layer.inputs)
         return PlacedLayer(
             layer, numbers, self.shapes[layer.name], input_shapes, tuple(scales), layer.name
@@ -152,13 +211,13 @@ class Graph:
 
     @property
     def weight_count(self) -> int:
-        """Number of weights, those that layers share once."""
+        """Number of weights; weights that layers share count once."""
         return sum(w.size for w in self.weight_arrays().values())
 
-    # ---- as data
+    # ---- serialization
 
     def header(self) -> dict[str, Any]:
-        """All but the weights' values, as JSON holds it: what has an order is a list."""
+        """Return everything except the weights' values as JSON; ordered parts are lists."""
         shared = self.shared_weight_keys()
         return {
             "format": FORMAT,
@@ -191,7 +250,7 @@ class Graph:
         }
 
     def weight_arrays(self) -> dict[str, Array]:
-        """The weights, by "layer/weight"; what layers share is there once, for the first."""
+        """Return the weights by "layer/weight"; shared ones appear once, under the first layer."""
         shared = self.shared_weight_keys()
         return {key: w for key, w in self._iterate_weights() if key not in shared}
 
@@ -201,13 +260,13 @@ class Graph:
                 yield f"{layer.name}/{name}", layer.weights[name]
 
     def shared_weight_keys(self) -> dict[str, str]:
-        """Of weights that are the very array of a layer before, the key that it has there."""
+        """Return, for each weight that is the same array as an earlier layer's, the earlier key."""
         first: dict[int, str] = {}
         first_keys = {key: first.setdefault(id(w), key) for key, w in self._iterate_weights()}
         return {key: before for key, before in first_keys.items() if before != key}
 
     def digest(self) -> str:
-        """SHA-256 over header and weights, in hexadecimal."""
+        """Return the SHA-256 of header and weights in hexadecimal."""
         hasher = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
         for layer in self.layers:
             for name in sorted(layer.weights):
@@ -216,23 +275,31 @@ class Graph:
 
     @classmethod
     def from_header(cls, header: Any, arrays: Mapping[str, Array] | None = None) -> Graph:
-        """The graph of a header; without arrays its weights are zeros that take no memory.
+        """Build the graph of a header; without arrays, its weights are zeros that take no memory.
 
         Raises:
-            DataError: this is no header of a model, or the arrays are not those it names.
+            DataError: the header is invalid, or the arrays do not match it.
             UsageError, RangeError: as of the class.
         """
         try:
             if header["format"] != FORMAT:
                 raise DataError(
-                    f"This model is of format {header['format']!r}; this version reads {FORMAT}. "
-                    "Convert it again, and deploy it again (--replace) if it was deployed."
+                    f"This model has format {header['format']!r}; this version reads {FORMAT}. "
+                    "Convert it again, and deploy it again (--replace) if it was deployed.",
+                    code="format-mismatch",
+                    operation="format",
+                    received=header["format"],
+                    expected=FORMAT,
                 )
             weights_by_key: dict[str, Array] = {}
             layers = tuple(_read_layer(row, arrays, weights_by_key) for row in header["layers"])
             inputs = {str(k): tuple(v) for k, v in header["inputs"]}
             if len(inputs) != len(header["inputs"]):
-                raise DataError("The names of a model's inputs differ.")
+                raise DataError(
+                    "Expected distinct names of a model's inputs.",
+                    code="duplicate-name",
+                    operation="inputs",
+                )
             scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
             outputs = tuple(str(o) for o in header["outputs"])
             results = tuple((v[0], v[1]) for v in header.get("results", ()))
@@ -245,24 +312,27 @@ class Graph:
             return cls(name, inputs, layers, outputs, *optional_fields)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
-                f"This is no model's header. Received: {type(error).__name__}: {error}."
+                f"Invalid header of a model. Received: {type(error).__name__}: {error}.",
+                code="invalid-graph",
+                operation="header",
+                received=type(error).__name__,
             ) from None
 
-    # ---- as a file
+    # ---- files
 
     def save(self, path: str | Path) -> None:
-        """Writes the graph to an .npz file that holds numbers only, replacing it at once."""
+        """Write the graph atomically to an .npz file that contains numbers only."""
         contents: dict[str, Any] = {f"w/{name}": w for name, w in self.weight_arrays().items()}
         contents["header"] = np.frombuffer(json.dumps(self.header()).encode(), np.uint8)
-        # (for its owner alone: the weights are somebody's secret)
+        # readable by its owner alone, as the weights are secret
         atomic.place_file(Path(path), lambda file: np.savez(file, **contents))
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
-        """Reads what `save` wrote; nothing in the file is run.
+        """Read a file that `save` wrote, without executing any part of it.
 
         Raises:
-            DataError: there is no such file, or it holds no graph.
+            DataError: the file does not exist, or contains no graph.
             UsageError, RangeError: as of the class.
         """
         try:
@@ -271,7 +341,10 @@ class Graph:
                 arrays = {k[2:]: file[k] for k in file.files if k.startswith("w/")}
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
-                f"There is no model in {str(path)!r}. Received: {type(error).__name__}: {error}."
+                f"Expected a model in {str(path)!r}. Received: {type(error).__name__}: {error}.",
+                code="invalid-model-file",
+                operation=str(path),
+                received=type(error).__name__,
             ) from None
         return cls.from_header(header, arrays)
 
@@ -279,13 +352,17 @@ class Graph:
 def _read_layer(
     row: Any, arrays: Mapping[str, Array] | None, weights_by_key: dict[str, Array]
 ) -> LayerSpec:
-    """A layer of a header's row; `held` has the weights before it, and gets its own."""
+    """Read a layer from a header's row; `weights_by_key` holds earlier weights and gets its own."""
     weights: dict[str, Array] = {}
     for name, (dtype, shape, *shared_key) in sorted(row["weights"].items()):
         key = f"{row['name']}/{name}"
         if dtype not in ("float32", "float64") or not all(_is_size(n) for n in shape):
             raise DataError(
-                f"Weights are float32 or float64 of known sizes. Received: {dtype!r}, {shape!r}."
+                "Expected weights of type float32 or float64 and known sizes. Received: "
+                f"{dtype!r}, {shape!r}.",
+                code="wrong-type",
+                operation=row["name"],
+                received=dtype,
             )
         if arrays is None and not shared_key:
             weights[name] = weights_by_key[key] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
@@ -293,7 +370,10 @@ def _read_layer(
         array = weights_by_key.get(*shared_key) if shared_key else (arrays or {}).get(key)
         if array is None or str(array.dtype) != dtype or list(array.shape) != list(shape):
             raise DataError(
-                f"The weights {name!r} of layer {row['name']!r} are not those of the header."
+                f"The weights {name!r} of layer {row['name']!r} do not match the header.",
+                code="weights-mismatch",
+                operation=row["name"],
+                received=name,
             )
         weights[name] = weights_by_key[key] = array
     return LayerSpec(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
@@ -304,7 +384,7 @@ def _is_size(n: Any) -> bool:
 
 
 def _is_scale(part: Any, shape: Shape) -> bool:
-    """Whether these are finite numbers: one, or one for each channel."""
+    """Return whether a scaling is finite: one number, or one number per channel."""
     try:
         numbers = np.asarray(part, np.float64)
     except (TypeError, ValueError):
@@ -316,20 +396,26 @@ def _check_weights(layer: LayerSpec) -> None:
     for name, w in layer.weights.items():
         if not isinstance(w, np.ndarray) or w.dtype.kind != "f":
             raise UsageError(
-                f"The weights {name!r} of layer {layer.name!r} are floating-point arrays. "
-                f"Received: {getattr(w, 'dtype', type(w).__name__)}."
+                f"Expected floating-point arrays as weights {name!r} of layer {layer.name!r}. "
+                f"Received: {getattr(w, 'dtype', type(w).__name__)}.",
+                code="wrong-type",
+                operation=layer.name,
+                received=getattr(w, "dtype", type(w).__name__),
             )
-        # (those without strides stand for weights that are not here)
+        # arrays without strides are placeholders for weights of another process
         if any(w.strides) and not np.isfinite(w).all():
             bad = int((~np.isfinite(w)).sum())
             raise RangeError(
                 f"Layer {layer.name!r} has weights {name!r} that are NaN or infinite. Received: "
-                f"{bad} of {w.size}. Train it again, or load other weights."
+                f"{bad} of {w.size}. Train it again, or load other weights.",
+                code="not-finite",
+                operation=layer.name,
+                received=bad,
             )
 
 
 def replace_layers(graph: Graph, layers: Sequence[LayerSpec], **changed: Any) -> Graph:
-    """The graph with other layers, and what else is given."""
+    """Return the graph with other layers, and with other changed attributes."""
     fields = {
         "name": graph.name,
         "inputs": graph.inputs,
@@ -347,17 +433,20 @@ def replace_layers(graph: Graph, layers: Sequence[LayerSpec], **changed: Any) ->
 
 
 def subgraph_until(graph: Graph, name: str) -> Graph:
-    """The part of a graph that ends with a layer of Keras, its activation included.
+    """Return the part of a graph up to a layer of Keras, its activation included.
 
     Raises:
-        UsageError: nothing in the graph is of such a layer.
+        UsageError: the graph has no such layer.
     """
     layer_names = [x.name for x in graph.layers if x.name == name or x.name.startswith(f"{name}/")]
     if not layer_names:
         names = [x.name for x in graph.layers]
         raise UsageError(
-            f"The model has no layer {str(name)[:80]!r} that computes something."
-            f"{did_you_mean(str(name), names)} Its last ones: {', '.join(names[-8:])}."
+            "The model has no computing layer "
+            f"{str(name)[:80]!r}.{did_you_mean(str(name), names)} Its last layers: "
+            f"{', '.join(names[-8:])}.",
+            code="unknown-layer",
+            operation=str(name)[:80],
         )
     needed, layers = {layer_names[-1]}, []
     for layer in reversed(graph.layers):
@@ -379,7 +468,7 @@ def subgraph_until(graph: Graph, name: str) -> Graph:
 
 
 def sort_layers(layers: Sequence[LayerSpec], inputs: Iterable[str]) -> tuple[LayerSpec, ...]:
-    """The layers, moved so that each comes after its inputs."""
+    """Sort the layers so that each comes after its inputs."""
     done, result, remaining = set(inputs), [], list(layers)
     while remaining:
         later = []
@@ -391,7 +480,10 @@ def sort_layers(layers: Sequence[LayerSpec], inputs: Iterable[str]) -> tuple[Lay
                 later.append(layer)
         if len(later) == len(remaining):
             raise UsageError(
-                f"The model's layers form a circle. Received: {[x.name for x in remaining][:8]}."
+                f"The model's layers form a cycle. Received: {[x.name for x in remaining][:8]}.",
+                code="invalid-graph",
+                operation="layers",
+                received=[x.name for x in remaining][:8],
             )
         remaining = later
     return tuple(result)

@@ -1,8 +1,8 @@
-"""Masks that are written as numbers: what a softmax takes as x + (1 - m) * -1e9 hides places.
+"""Graph pass for masks in a softmax: x + (1 - m) * -1e9 becomes a layer `hide`.
 
-A number that large fits no fixed point, and its size means nothing: any that is far enough below
-the others gives the same softmax.  So the sum becomes a layer `hide`, which takes off as much as
-the planned range asks for, and m a mask that holds 0 and 1 alone.
+A number of that magnitude fits no fixed-point format.  Its size is irrelevant: any number far
+enough below the others gives the same softmax.  So the sum becomes a layer `hide`, which subtracts
+as much as the planned range requires, and m becomes a mask of 0 and 1 alone.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tfe_bench.models.layers.hide import Hide
 from tfe_bench.models.layers.softmax import Softmax
 from tfe_bench.models.rewriting import rewrite_everywhere
 
-# Smaller numbers are sums like others.
+# Smaller constants are ordinary sums.
 MIN_MASK_OFFSET = 1e4
-# Constants of several sizes are one where each is larger.
+# Constants of several sizes count as one constant if each exceeds this.
 _MIN_MIXED_OFFSET = 1e6
-# Beside a number that large, what float32 rounds away.
+# Fraction of such a constant that float32 rounds to 0.
 _NEGLIGIBLE = 1e-6
 
 _RESHAPING_OPS = ("reshape", "permute", "repeat", "crop", "take")
@@ -31,15 +31,15 @@ _MASK_OPS = (*_RESHAPING_OPS, "concat", "multiply", "identity")
 
 @dataclass(frozen=True)
 class _MaskedSum:
-    """A sum that hides places.
+    """A sum that masks positions of a value.
 
     Attributes:
-        value: the name of what they are of.
-        mask: the name of a mask.
-        moves: between the mask and what is added to the value, the last one first.
-        least: what is taken off where a place is hidden.
-        inverted: whether the mask is 1 there.
-        more: layers that are new.
+        value: name of the masked value.
+        mask: name of the mask.
+        reshapes: layers between the mask and the sum, the last one first.
+        offset: number that is subtracted at a masked position.
+        inverted: whether the mask is 1 at masked positions.
+        new_layers: layers that must be added to the graph.
     """
 
     value: str
@@ -52,7 +52,7 @@ class _MaskedSum:
 
 @rewrite_everywhere
 def hide_masked(graph: Graph, x: LayerSpec) -> Graph | None:
-    """A mask in front of a softmax takes off what is enough, in place of a number like 1e9."""
+    """Replace the constant of a mask before a softmax, such as 1e9, by a sufficient offset."""
     if x.op != Softmax.op:
         return None
     match = _find_masked_sum(graph, x.inputs[0], x.name, [])
@@ -62,7 +62,7 @@ def hide_masked(graph: Graph, x: LayerSpec) -> Graph | None:
 def _find_masked_sum(
     graph: Graph, name: str, user: str, between: list[LayerSpec]
 ) -> tuple[LayerSpec, list[LayerSpec], _MaskedSum] | None:
-    """The last sum before a softmax that hides places, and the layers between the two."""
+    """Find the last sum before a softmax that masks positions, and the layers between both."""
     x = graph.by_name.get(name)
     if x is None or graph.find_users()[name] != [user]:
         return None
@@ -79,7 +79,7 @@ def _find_masked_sum(
 
 
 def _affine_scalars(x: LayerSpec) -> tuple[float, float] | tuple[()]:
-    """(scale, offset) of a layer that is one number times its input and one more."""
+    """Return (scale, offset) of a layer that computes x * scale + offset by numbers, else ()."""
     if x.op == "rescale":
         scale, offset = (np.asarray(x.options[k], np.float64) for k in ("scale", "offset"))
         return (float(scale.item()), float(offset.item())) if scale.size == offset.size == 1 else ()
@@ -90,7 +90,7 @@ def _affine_scalars(x: LayerSpec) -> tuple[float, float] | tuple[()]:
 
 
 def _match_masked_sum(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
-    """What a layer hides of what, None if it is no such sum."""
+    """Match a layer that masks positions; return None if it does not."""
     if x.op in ("add", "subtract"):
         return _match_where_constant(graph, x) or _match_added_mask(graph, x)
     if x.op == "rescale":
@@ -101,7 +101,7 @@ def _match_masked_sum(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
 
 
 def _match_added_mask(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
-    """x + (1 - m) * -1e9, x - (1 - m) * 1e9 and the like."""
+    """Match x + (1 - m) * -1e9, x - (1 - m) * 1e9 and similar sums."""
     for i, name in enumerate(x.inputs):
         sign = -1.0 if x.op == "subtract" else 1.0
         if x.op == "subtract" and i == 0:
@@ -120,7 +120,7 @@ def _match_added_mask(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
 
 
 def _match_mask_term(graph: Graph, name: str, sign: float) -> _MaskedSum | None:
-    """What is added to a value, if that is 0 where a mask says so and far below 0 elsewhere."""
+    """Match a term that is 0 where a mask shows a position and far below 0 elsewhere."""
     factor, offset, reshapes = sign, 0.0, list[LayerSpec]()
     while not _is_boolean(graph, name):
         x = graph.by_name.get(name)
@@ -145,7 +145,7 @@ def _match_mask_term(graph: Graph, name: str, sign: float) -> _MaskedSum | None:
 
 
 def _is_boolean(graph: Graph, name: str) -> bool:
-    """Whether a value holds 0 and 1 alone, or is made of inputs that may have to."""
+    """Return whether a value contains 0 and 1 alone, or derives from inputs that may have to."""
     pending, seen = [name], set[str]()
     while pending:
         value_name = pending.pop()
@@ -166,7 +166,7 @@ def _is_boolean(graph: Graph, name: str) -> bool:
 
 
 def _mask_inputs(graph: Graph, hidden: _MaskedSum) -> list[str]:
-    """The inputs that a mask is made of, which hold 0 and 1 then; comparisons take any numbers."""
+    """Return the inputs of a mask, which must then be 0 or 1; comparisons accept any numbers."""
     input_names, pending = list[str](), [hidden.mask]
     while pending:
         value_name = pending.pop()
@@ -182,7 +182,7 @@ def _mask_inputs(graph: Graph, hidden: _MaskedSum) -> list[str]:
 
 
 def _match_where_value(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
-    """where(m, x, -1e9), which is m (x + 1e9) - 1e9."""
+    """Match where(m, x, -1e9), which is m (x + 1e9) - 1e9."""
     product = graph.by_name.get(x.inputs[0])
     scalars = _affine_scalars(x)
     if (
@@ -205,7 +205,7 @@ def _match_where_value(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
 
 
 def _match_where_constant(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
-    """where(m, -1e9, x), which is x + m (-1e9 - x)."""
+    """Match where(m, -1e9, x), which is x + m (-1e9 - x)."""
     if x.op != "add" or len(x.inputs) != 2:
         return None
     for name, value in (x.inputs, x.inputs[::-1]):
@@ -227,7 +227,7 @@ def _match_where_constant(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
 
 
 def _match_constant_table(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
-    """x and a table in which some numbers are -1e9: those of a causal triangle, say."""
+    """Match x plus a table with some entries of -1e9, such as a causal triangle."""
     bias = np.asarray(x.weights["bias"], np.float64)
     is_masked = bias <= -MIN_MASK_OFFSET
     if not is_masked.any() or is_masked.all():
@@ -259,7 +259,7 @@ def _insert_hide_layer(
     between: Sequence[LayerSpec],
     masked_sum: _MaskedSum,
 ) -> Graph:
-    """The softmax behind a layer that hides places of what came to it without the sum."""
+    """Insert the layer `hide` before the softmax, and remove the sum."""
     layers, shapes = [*masked_sum.new_layers], dict(graph.shapes)
     mask, shape, mask_offset = masked_sum.mask, _shape_of_mask(graph, masked_sum), masked_sum.offset
     used_names = set(shapes) | {x.name for x in layers}
@@ -306,7 +306,7 @@ def _shape_of_mask(graph: Graph, masked_sum: _MaskedSum) -> tuple[int, ...]:
 
 
 def _prune_unused(graph: Graph) -> Graph:
-    """The graph without layers that nothing takes."""
+    """Remove layers whose values are unused."""
     needed, needed_layers = {*graph.outputs}, list[LayerSpec]()
     for x in reversed(graph.layers):
         if x.name in needed:

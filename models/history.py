@@ -1,4 +1,4 @@
-"""What became of a training, in Keras' words."""
+"""History of a private training in the terms of Keras."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class History:
-    """What became of a training, as Keras' History says it.
+    """History of a training, as Keras' History.
 
     Attributes:
         history: lists with one entry for each epoch: "learning_rate", "val_accuracy" (or "val_mse")
-            where it was evaluated, and "loss" where it was revealed (of this job's epochs).
-        epoch: these epochs, counted from 0.
+            if it was evaluated, and "loss" if it was revealed (for this job's epochs).
+        epoch: numbers of these epochs, from 0.
         model: the Keras model with the trained weights; None if they stayed at the workers.
-        seconds_per_batch: median over this job's steps, None if it ran none.
-        first_step, steps: where this job began (0, or the checkpoint's step), and where it ended.
-        checked: which values were checked to stay in their range: "gradients" (with their squares,
-            and the values of layers), "values" of layers alone, or "" for none.
-        result: of the job: what it cost.
-        table: of owners' rows: their columns, scales and classes; None where they did not say.
-            `table.in_units(model)` takes the columns as they were.
+        seconds_per_batch: median over this job's steps, None without steps.
+        first_step, steps: step at which this job began (0, or the checkpoint's step), and at which
+            it ended.
+        checked: values whose range was checked: "gradients" (with their squares, and the values of
+            layers), "values" of layers alone, or "" for none.
+        result: result of the job, with its cost.
+        table: columns, scales and classes of the owners' rows; None if the owners stated none.
+            `table.in_units(model)` returns a model that accepts unscaled columns.
     """
 
     history: dict[str, list[float]]
@@ -51,7 +52,7 @@ class History:
 
 
 def build_history(job: TrainingJob, result: JobResult) -> History:
-    """What a job has told of its training; the model is not there yet."""
+    """Build the history of a job without its model."""
     measured = result.measured[0]
     recipe, end_step = job.recipe, int(measured["steps"])
     steps_per_epoch = job.steps_per_epoch or 1
@@ -87,16 +88,16 @@ def build_history(job: TrainingJob, result: JobResult) -> History:
 
 
 def check_ranges(job: TrainingJob, result: JobResult) -> None:
-    """Refuses what a training ended with where a value left its range.
+    """Reject the result of a training in which a value left its range.
 
     Raises:
-        RangeError: saying which values, and in which step.
+        RangeError: a value left its range; the text names the values and the step.
     """
     recipe, measured = job.recipe, result.measured[0]
     removal_hint = (
         f" Remove the model {job.deploy['name']!r} that it has deployed." if job.deploy else ""
     )
-    advice = f"Take a lower learning rate, or scale features and labels.{removal_hint}"
+    advice = f"Use a lower learning rate, or scale features and labels.{removal_hint}"
     flags, ends = result.outputs.get(RANGE), measured["watched"]
     if flags is not None and np.any(flags):
         setting = step.tune_setting(recipe, profiles.get_profile(job.profile).plan)
@@ -108,8 +109,10 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
         name = names[int(np.flatnonzero(out_of_range[first])[0])]
         subject = "gradients of" if name in recipe.order else "values of layer"
         raise RangeError(
-            f"The training has left the range of fixed point {at}, first the {subject} {name!r}. "
-            f"{advice}"
+            f"A value of the training left the range of fixed point {at}, first the {subject} "
+            f"{name!r}. {advice}",
+            code="left-planned-range",
+            operation=name,
         )
     for i, spec in enumerate(list_specs(recipe)):
         array = result.outputs.get(state_name(i))
@@ -117,18 +120,21 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
             size = np.abs(FixedPoint(spec.fractional_bits).decode(array)).max(initial=0.0)
             if not size < LARGEST_WEIGHT:
                 raise RangeError(
-                    f"The training diverges: weights {spec.key!r} have left |w| < "
-                    f"{LARGEST_WEIGHT:g} by step {measured['steps']}. {advice}"
+                    f"The training diverges: weights {spec.key!r} left |w| < {LARGEST_WEIGHT:g} "
+                    f"by step {measured['steps']}. {advice}",
+                    code="training-diverged",
+                    operation=spec.key,
+                    received=measured["steps"],
                 )
 
 
 def score_name(recipe: Recipe) -> str:
-    """What an evaluation is called in a history."""
+    """Return the name of the evaluation score in a history."""
     return "val_accuracy" if recipe.loss.counts_answers else "val_mse"
 
 
 def print_epochs(history: History, epochs: int) -> None:
-    """A line for each epoch, as Keras prints them."""
+    """Print a line for each epoch, as Keras does."""
     for place, epoch in enumerate(history.epoch):
         entries = [f"{k}: {v[place]:.4g}" for k, v in history.history.items() if place < len(v)]
         print(f"Epoch {epoch + 1}/{epochs} - {' - '.join(entries)}")

@@ -1,4 +1,4 @@
-"""Pictures from files, prepared as a family of models wants them."""
+"""Pictures from files, prepared for a family of models."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ _FORMATS = "JPEG, PNG, GIF or BMP"
 
 
 def load_picture(path: str | os.PathLike[str], shape: Sequence[int], preprocessing: str) -> Any:
-    """A picture as a batch of one, float32 [1, height, width, channels].
+    """Load a picture as a batch of one, float32 [1, height, width, channels].
 
-    It is scaled to the wanted size as a whole (bilinear, with smoothing when it shrinks). A grey
-    one becomes RGB where three channels are wanted, a colored one grey where one is; an alpha
-    channel is dropped. Of an animation the first picture is taken.
+    The whole picture is resized to the required size (bilinear, with antialiasing when it shrinks).
+    A grayscale picture becomes RGB if the shape has three channels, and a color picture becomes
+    grayscale if it has one.  An alpha channel is dropped.  Of an animation, the first picture
+    counts.
 
     Args:
-        shape: (height, width, channels) or, of one channel, (height, width) or (pixels,) of a
-            square; the result has it after the batch.
-        way: one of `WAYS`.
+        shape: (height, width, channels) or, for one channel, (height, width) or (pixels,) of a
+            square; the result has this shape after the batch.
+        preprocessing: one of `PREPROCESSINGS`.
 
     Raises:
-        DataError: the file is missing, damaged, too large, or no picture.
-        UsageError: the shape is none of a picture, or there is no such way.
+        DataError: the file is missing, damaged, too large, or not a picture.
+        UsageError: the shape is not that of a picture, or the preprocessing is unknown.
     """
     height, width, channels = picture_shape(shape)
     check_preprocessing(preprocessing, channels)
@@ -46,10 +47,11 @@ def load_picture(path: str | os.PathLike[str], shape: Sequence[int], preprocessi
 
 
 def picture_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    """(height, width, channels) of a model's input.
+    """Return (height, width, channels) of a model's input.
 
     Raises:
-        UsageError: it is none of a picture; where channels come first, it says so.
+        UsageError: the shape is not that of a picture; a shape with channels first is reported as
+            such.
     """
     sizes = tuple(int(n) for n in shape)
     if len(sizes) == 1 and (side := round(sizes[0] ** 0.5)) ** 2 == sizes[0] and side > 1:
@@ -60,33 +62,45 @@ def picture_shape(shape: Sequence[int]) -> tuple[int, int, int]:
         return sizes[0], sizes[1], sizes[2]
     if len(sizes) == 3 and sizes[0] in (1, 3):
         raise UsageError(
-            f"A picture is [height, width, channels]. Received: {list(sizes)}, channels first. "
-            "Build the model with data_format='channels_last'."
+            f"Expected pictures [height, width, channels]. Received: {list(sizes)}, channels "
+            "first. Build the model with data_format='channels_last'.",
+            code="channels-first",
+            received=list(sizes),
         )
     raise UsageError(
-        f"A picture is [height, width, 1 or 3]. Received: {list(sizes)}. Give the model's input "
-        "as a .npy file instead (--input)."
+        f"Expected pictures [height, width, 1 or 3]. Received: {list(sizes)}. Pass the model's "
+        "input as a .npy file instead (--input).",
+        code="shape-mismatch",
+        received=list(sizes),
     )
 
 
 def check_preprocessing(preprocessing: str, channels: int) -> None:
-    """Refuses an unknown way, or one for other channels.
+    """Reject an unknown preprocessing, or one for another number of channels.
 
     Raises:
-        UsageError: it does not fit.
+        UsageError: the preprocessing is invalid.
     """
     if preprocessing not in PREPROCESSINGS:
         raise unknown_name(
-            f"There is no preprocessing {preprocessing!r}.", preprocessing, PREPROCESSINGS
+            f"Unknown preprocessing {preprocessing!r}.",
+            preprocessing,
+            PREPROCESSINGS,
+            operation="preprocessing",
         )
     if preprocessing in ("caffe", "torch") and channels != 3:
         raise UsageError(
-            f"{preprocessing!r} is for three channels, red, green, blue. Received: {channels}."
+            f"The preprocessing {preprocessing!r} requires three channels: red, green, blue. "
+            f"Received: {channels}.",
+            code="channel-mismatch",
+            operation=preprocessing,
+            received=channels,
+            expected=3,
         )
 
 
 def prepare_pixels(pixels: Any, preprocessing: str) -> Any:
-    """What `keras.applications` does to RGB values of 0 to 255, as float32; see `WAYS`."""
+    """Preprocess RGB values of 0 to 255 as `keras.applications` does, as float32."""
     x = np.asarray(pixels, np.float32)
     check_preprocessing(preprocessing, x.shape[-1])
     if preprocessing == "caffe":
@@ -106,22 +120,36 @@ def _decode_picture(path: Path, channels: int) -> Any:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise DataError(
-                f"{str(path)!r} is too large. Received: more than {_MAX_FILE_BYTES >> 20} MiB."
+                f"Expected at most {_MAX_FILE_BYTES >> 20} MiB in {str(path)!r}. Received: more.",
+                code="too-large",
+                operation=str(path),
             )
         blob = path.read_bytes()
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise DataError(f"Cannot read the picture {str(path)!r}: {reason}.") from error
+        raise DataError(
+            f"Cannot read the picture {str(path)!r}: {reason}.",
+            code="file-not-readable",
+            operation=str(path),
+            received=reason,
+        ) from error
     try:
         pixels = tf.io.decode_image(blob, channels=3, expand_animations=False).numpy()
     except tf.errors.OpError as error:
         raise DataError(
-            f"{str(path)!r} is no picture, or a damaged one. Received: {len(blob)} bytes that "
-            f"do not decode. Give a {_FORMATS} file."
+            f"Expected a picture in {str(path)!r}. Received: {len(blob)} bytes that do not "
+            f"decode. Pass a {_FORMATS} file.",
+            code="invalid-picture",
+            operation=str(path),
         ) from error
     if pixels.ndim != 3 or not 0 < pixels.size <= 3 * _MAX_PIXELS:
-        raise DataError(f"{str(path)!r} has {list(pixels.shape)} pixels, which is no picture.")
-    # One's own grey: TensorFlow's decoders make it of some formats and not of others.
+        raise DataError(
+            f"Expected a picture in {str(path)!r}. Received: pixels {list(pixels.shape)}.",
+            code="invalid-picture",
+            operation=str(path),
+            received=list(pixels.shape),
+        )
+    # Converted to grayscale here: TensorFlow's decoders do so for some formats only.
     return pixels if channels == 3 else pixels @ np.array([[0.299], [0.587], [0.114]], np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Arguments of Keras that `fit` and `compile` of a private training do not take."""
+"""Arguments of Keras that `fit` and `compile` of a private training do not support."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
 
-# Keras' arguments that are not taken: what says nothing, and what to use instead.
+# Unsupported arguments of Keras: the neutral value, and what to use instead.
 UNSUPPORTED_FIT: Mapping[str, tuple[Any, str]] = {
     "steps_per_epoch": (None, "an epoch goes through all rows; steps=N ends the training earlier"),
     "validation_steps": (None, "all of validation_data is evaluated on"),
@@ -30,16 +30,24 @@ def reject_arguments(
     unsupported: Mapping[str, tuple[Any, str]],
     known_names: Sequence[str],
 ) -> None:
-    """Refuses arguments that are unknown, or Keras' and not taken.
+    """Reject arguments that are unknown, or that Keras has and private training does not support.
 
     Raises:
-        UsageError: naming the first one, and what to use.
+        UsageError: names the first such argument, and what to use instead.
     """
     for name, value in arguments.items():
         if name not in unsupported:
             raise UsageError(
-                f"{method} takes no argument {name!r}.{did_you_mean(name, known_names)}"
+                f"Unknown argument {name!r} of {method}.{did_you_mean(name, known_names)}",
+                code="unknown-option",
+                operation=method,
+                received=name,
             )
         neutral, reason = unsupported[name]
         if value is not None and value != neutral:
-            raise UsageError(f"{method} takes no {name}: {reason}.")
+            raise UsageError(
+                f"The argument {name} of {method} is not supported: {reason}.",
+                code="unsupported-argument",
+                operation=method,
+                received=name,
+            )

@@ -1,7 +1,7 @@
-"""What a compiler would do before a model is shared: passes from Graph to Graph, all exact.
+"""Optimization of a graph before it is shared: exact passes from Graph to Graph.
 
-Every pass is a function of its own and leaves the model's function as it is, up to the rounding of
-floating-point weights.  `optimize` applies all of them, in the order that makes them meet.
+Each pass is one function and preserves the model's function, up to the rounding of floating-point
+weights.  `optimize_graph` applies all passes in an order in which each prepares the next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfe_bench.models.transposes import fuse_transposes
 
 
 def _only_user(graph: Graph, name: str) -> LayerSpec | None:
-    """The one layer that takes a value, None if there are several or it leaves the graph."""
+    """Return the single layer that uses a value; None if there are several or it is an output."""
     takers = graph.find_users()[name]
     return graph.by_name[takers[0]] if len(takers) == 1 and takers[0] else None
 
@@ -33,7 +33,7 @@ def _only_user(graph: Graph, name: str) -> LayerSpec | None:
 def _merge_layers(
     graph: Graph, removed: LayerSpec, old: LayerSpec, new: LayerSpec
 ) -> list[LayerSpec]:
-    """The layers without one, and with a new one in place of another."""
+    """Return the layers without one, and with a new layer in place of another."""
     return [new if y is old else y for y in graph.layers if y is not removed]
 
 
@@ -45,14 +45,14 @@ def _bias_or_zeros(layer: LayerSpec, count: int) -> Array:
     return _to_float64(layer.weights["bias"]) if "bias" in layer.weights else np.zeros(count)
 
 
-# ---- dropping and moving out
+# ---- removing layers and moving them to the clients
 
 
 def convert_to_inference(graph: Graph) -> Graph:
-    """Dropout does nothing in a prediction, BatchNormalization is an affine map.
+    """Convert layers to inference: Dropout is the identity, BatchNormalization an affine map.
 
     Raises:
-        RangeError: a running variance that is not positive; the layer is named.
+        RangeError: a running variance is not positive; the text names the layer.
     """
 
     return replace_layers(
@@ -61,7 +61,7 @@ def convert_to_inference(graph: Graph) -> Graph:
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """Drops layers that do nothing; one that is all of the model stays."""
+    """Drop layers that are the identity; keep one if the model has no other layer."""
     names = {x.name: x.inputs[0] for x in graph.layers if registry.get_kind(x.op).is_identity}
     other_layers = [x for x in graph.layers if x.name not in names]
     return rename_values(graph, other_layers, names) if other_layers and names else graph
@@ -69,7 +69,7 @@ def drop_identities(graph: Graph) -> Graph:
 
 @rewrite_everywhere
 def scale_inputs(graph: Graph, x: LayerSpec) -> Graph | None:
-    """A Rescaling of an input is for the owner of the data to do: its numbers are public."""
+    """Move the Rescaling of an input to the owner of the data: its numbers are public."""
     input_name = x.inputs[0]
     if (
         x.op != "rescale"
@@ -96,7 +96,7 @@ def _replace_name(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]
 
 
 def scale_outputs(graph: Graph) -> Graph:
-    """A Rescaling that ends the model: its coarse scale is for whoever gets the output to do."""
+    """Move the coarse scale of a final Rescaling to the client-side post-processing."""
     layers, outputs = list(graph.layers), list(graph.outputs)
     results = list(graph.results) or [(1.0, 0.0)] * len(outputs)
     for i, name in enumerate(outputs):
@@ -118,9 +118,9 @@ def scale_outputs(graph: Graph) -> Graph:
 
 
 def rescaling_to_affine(graph: Graph) -> Graph:
-    """Any other Rescaling becomes the per-channel factor and shift that batch norm is, too.
+    """Convert any other Rescaling to a per-channel factor and shift, like batch normalization.
 
-    One by 1 or -1 that no product beside it can take over is local.
+    A factor of 1 or -1 that no adjacent product can absorb stays a local operation.
     """
 
     def convert_rescaling(x: LayerSpec) -> LayerSpec:
@@ -146,7 +146,7 @@ def rescaling_to_affine(graph: Graph) -> Graph:
 
 
 def split_products(graph: Graph) -> Graph:
-    """A product of several values becomes products of two, each with a range of its own."""
+    """Split a product of several values into products of two, each with its own range."""
 
     def split_product(x: LayerSpec) -> list[LayerSpec]:
         products, before = [], x.inputs[0]
@@ -161,7 +161,7 @@ def split_products(graph: Graph) -> Graph:
 
 @rewrite_everywhere
 def fold_constants(graph: Graph, x: LayerSpec) -> Graph | None:
-    """What weights are added to takes them as its own."""
+    """Fold a constant that is added to a value into an offset layer."""
     if x.op != "add" or len(x.inputs) != 2:
         return None
     parts = [graph.by_name.get(name) for name in x.inputs]
@@ -184,18 +184,18 @@ def fold_constants(graph: Graph, x: LayerSpec) -> Graph | None:
 
 
 def _can_absorb_factors(x: LayerSpec) -> bool:
-    """Whether a layer's kernel may become another; a table that another layer has stays one."""
+    """Return whether a layer's kernel may change; a table shared with another layer must not."""
     return x.op in TERMS and "transposed" not in x.options
 
 
 def _is_per_channel(graph: Graph, x: LayerSpec) -> bool:
-    """Whether a layer has a factor for each channel."""
+    """Return whether an affine layer has one factor per channel."""
     return x.op == "affine" and x.weights["kernel"].shape == graph.shapes[x.name][-1:]
 
 
 @rewrite_everywhere
 def fold_backward(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Batch norm behind a convolution or dense layer goes into its weights."""
+    """Fold batch normalization after a convolution or dense layer into that layer's weights."""
     producer = graph.by_name.get(x.inputs[0])
     if not _is_per_channel(graph, x) or producer is None or not _can_absorb_factors(producer):
         return None
@@ -211,7 +211,7 @@ def fold_backward(graph: Graph, x: LayerSpec) -> Graph | None:
 
 
 def _is_channel_mixing(x: LayerSpec) -> bool:
-    """Whether a layer's outputs are sums over all channels, of no border's zeros."""
+    """Return whether a layer's outputs are sums over all channels, without zeros of a border."""
     kind = TERMS.get(x.op)
     return (
         kind is not None
@@ -223,14 +223,15 @@ def _is_channel_mixing(x: LayerSpec) -> bool:
 
 @rewrite_everywhere
 def fold_forward(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Batch norm, or a norm's gamma and beta, go into the products that take them.
+    """Fold batch normalization, or a norm's gamma and beta, into the products that use it.
 
-    These are convolutions that pad nothing, and dense layers.  For what else takes it, it stays.
+    These products are convolutions without padding and dense layers.  The layer stays for other
+    users.
     """
     if not _is_per_channel(graph, x):
         return None
     users = [graph.by_name[name] for name in graph.find_users()[x.name] if name]
-    # (weights that others share, too, are sent once as they are)
+    # weights that several layers share stay unchanged, so that they are sent once
     shared = _shared_weight_names(graph) if len(users) > 1 else set[str]()
     merged = {
         y.name: _fold_into_product(x, y)
@@ -246,12 +247,12 @@ def fold_forward(graph: Graph, x: LayerSpec) -> Graph | None:
 
 
 def _shared_weight_names(graph: Graph) -> set[str]:
-    """Weights that several layers have."""
+    """Return the keys of weights that several layers share."""
     return {*graph.shared_weight_keys(), *graph.shared_weight_keys().values()}
 
 
 def _fold_into_product(x: LayerSpec, after: LayerSpec) -> LayerSpec:
-    """A product that takes what a factor and a shift of channels take."""
+    """Fold a factor and a shift per channel into a following product."""
     kernel = _to_float64(after.weights["kernel"])
     factor, shift = _to_float64(x.weights["kernel"]), _bias_or_zeros(x, kernel.shape[-2])
     over = tuple(range(kernel.ndim - 1))
@@ -264,9 +265,9 @@ def _fold_into_product(x: LayerSpec, after: LayerSpec) -> LayerSpec:
 
 @rewrite_everywhere
 def fold_scores(graph: Graph, x: LayerSpec) -> Graph | None:
-    """The scale of attention's scores goes into the product that queries are.
+    """Fold the scale of attention scores into the product that computes the queries.
 
-    With ln 2, scores are those of the base 2, and nothing is left to be multiplied.
+    With the scale ln 2, the scores have base 2, and no multiplication remains.
     """
     if x.op != "attend" or x.options["scale"] == math.log(2):
         return None
@@ -295,7 +296,7 @@ def fold_scores(graph: Graph, x: LayerSpec) -> Graph | None:
 
 @rewrite_everywhere
 def fold_padding(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Zeros around an image become the padding of the convolution that follows."""
+    """Fold zeros around an image into the padding of the following convolution."""
     after = _only_user(graph, x.name) if x.op == "zero_pad" else None
     kind = None if after is None else registry.get_kind(after.op)
     if after is None or not (isinstance(kind, Convolution) and kind.pads_images):
@@ -313,15 +314,15 @@ def fold_padding(graph: Graph, x: LayerSpec) -> Graph | None:
 
 
 def _keeps_values(x: LayerSpec) -> bool:
-    """Whether a layer gives the values that it takes, in order, and zeros at most."""
+    """Return whether a layer outputs its input values in order, with at most zeros added."""
     return x.op == "zero_pad" or registry.get_kind(x.op).is_reshape
 
 
 @rewrite_everywhere
 def move_relu_after_pool(graph: Graph, x: LayerSpec) -> Graph | None:
-    """max(relu(x)) = relu(max(x)): fewer values are left to compare with 0.
+    """Move relu behind max pooling, as max(relu(x)) = relu(max(x)): fewer values are compared.
 
-    Zeros that pad the image in between are not below any relu(x), nor above it.
+    Zeros of a padding in between are neither below nor above any relu(x).
     """
     if x.op != "relu":
         return None
@@ -345,7 +346,7 @@ def move_relu_after_pool(graph: Graph, x: LayerSpec) -> Graph | None:
 
 @rewrite_everywhere
 def move_pool_before_conv(graph: Graph, x: LayerSpec) -> Graph | None:
-    """The mean of a pointwise convolution is that convolution of the mean: fewer windows."""
+    """Move an average pool before a pointwise convolution (they commute): fewer windows."""
     if not isinstance(registry.get_kind(x.op), AverageKind):
         return None
     convolution = graph.by_name.get(x.inputs[0])
@@ -374,7 +375,7 @@ def move_pool_before_conv(graph: Graph, x: LayerSpec) -> Graph | None:
 
 @rewrite_everywhere
 def fold_averages(graph: Graph, x: LayerSpec) -> Graph | None:
-    """An average before a product becomes a sum, and the product's kernel takes the division."""
+    """Replace an average before a product by a sum; fold the division into the kernel."""
     kind = registry.get_kind(x.op)
     if not isinstance(kind, AverageKind):
         return None
@@ -394,7 +395,7 @@ def fold_averages(graph: Graph, x: LayerSpec) -> Graph | None:
 
 
 def fuse_products(graph: Graph) -> Graph:
-    """Each product becomes a `sum` of one term."""
+    """Convert each product to a `sum` of one term."""
 
     def to_sum(x: LayerSpec) -> LayerSpec:
         if x.op not in TERMS:
@@ -411,7 +412,7 @@ def fuse_products(graph: Graph) -> Graph:
 
 @rewrite_everywhere
 def fuse_additions(graph: Graph, x: LayerSpec) -> Graph | None:
-    """A residual is added to a product before that is truncated; two products are added so too."""
+    """Fuse additions with products before truncation: a residual, or a second product."""
     if x.op not in ("add", "subtract"):
         return None
     if len({graph.shapes[i] for i in x.inputs}) != 1 or len(set(x.inputs)) < len(x.inputs):
@@ -463,7 +464,7 @@ def _join_sums(x: LayerSpec, parts: list[LayerSpec | None]) -> LayerSpec:
 
 @rewrite_everywhere
 def fuse_activations(graph: Graph, x: LayerSpec) -> Graph | None:
-    """A ReLU right behind a product is taken of the product before it is truncated."""
+    """Fuse a ReLU after a product into it, before truncation."""
     producer = graph.by_name.get(x.inputs[0]) if x.op == "relu" else None
     if producer is None or not _is_open_sum(graph, producer, x):
         return None
@@ -495,7 +496,7 @@ PASSES: tuple[GraphPass, ...] = (
 )
 
 
-# What puts numbers of other layers into a layer's weights.
+# Passes that merge numbers of other layers into a layer's weights.
 _WEIGHT_MERGING = (
     *(hide_masked, fold_backward, fold_forward, fold_scores),
     *(fold_averages, push_down_slices, fuse_additions),
@@ -503,15 +504,15 @@ _WEIGHT_MERGING = (
 
 
 def mask_inputs(graph: Graph) -> tuple[str, ...]:
-    """The names of all inputs that are masks, those in sums in front of a softmax too."""
+    """Return the names of all mask inputs, including masks in sums before a softmax."""
     return hide_masked(drop_identities(convert_to_inference(graph))).masks
 
 
 def optimize_graph(graph: Graph, merge: bool = True) -> Graph:
-    """All passes, in order, of a model that is done with training.
+    """Apply all passes in order to a model for inference.
 
     Args:
-        merge: False leaves every array of weights as it is, for weights that are yet to come.
+        merge: False leaves every weight array unchanged, for weights that are still to be trained.
     """
     graph = convert_to_inference(graph)
     for graph_pass in PASSES:

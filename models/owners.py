@@ -1,11 +1,10 @@
-"""Data that its owners provide: rows or columns whose shares workers keep, for others to train on.
+"""Data of owners: rows or columns whose shares workers store, for other clients' trainings.
 
-An owner shares its rows once (program "provide") and says which clients may use them. Whoever may
-orders trainings on them (program "train") and gets their results; nobody sees the rows, but a
-trained model tells about the data it was trained on whatever it tells: that is what the owner
-permits.
-
-What is public: how many rows, which shape, names of columns, the owner, and who may use them.
+An owner shares its rows once (program "provide") and lists the clients that may use them.  These
+clients run trainings on them (program "train") and receive the results.  No client and no worker
+sees the rows.  A trained model may leak information about its training rows; the owner permits
+that.
+Public are the number of rows, their shape, names of columns, the owner, and the permitted clients.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tfe_bench.models.tables import Table
 
 
 def list_datasets(cluster: Client) -> dict[str, StoredEntry]:
-    """The data sets that a client may use, by name."""
+    """Return the data sets that a client may use, by name."""
     return {str(row["name"]): StoredEntry.from_row(row) for row in cluster.stored(DATA.infix)}
 
 
@@ -42,32 +41,41 @@ def provide(
     progress: Progress | None = None,
     through: PrivateModel | None = None,
 ) -> JobResult:
-    """Shares rows among the workers, which keep them under a name for others to train on.
+    """Share rows with the workers, which store them under a name for other clients' trainings.
 
     Args:
         rows: features, labels, or both.
-        clients: who may train on them besides this one; "*" for every client of the cluster.
-        replace: what this client provided under the name before.
-        through: a model whose outputs are kept in place of the features: `convert(model).until(
-            layer)`.  Nobody sees them, and the workers learn neither its weights nor the rows.
+        clients: other clients that may train on them; "*" for every client of the cluster.
+        replace: whether to replace data that this client provided under the name before.
+        through: a model whose outputs are stored in place of the features:
+            `convert(model).until(layer)`. They stay shared, and the workers learn neither its
+            weights nor the rows.
 
     Raises:
-        UsageError: the name is none or taken, or the model does not take the rows.
-        RangeError: values that do not fit, or that leave the model's range: nothing is kept then.
-        PolicyError: an operator does not let this client provide.
+        UsageError: the name is invalid or used, or the model does not accept the rows.
+        RangeError: values cannot be encoded, or leave the model's range; nothing is stored then.
+        PolicyError: an operator does not permit this client to provide data.
     """
     inputs: dict[str, AnyInput] = {}
     cluster.check_members(clients)
     shape = None if rows.x is None else list(np.shape(rows.x)[1:])
     if through is not None:
         if rows.x is None:
-            raise UsageError("Features come from rows. Received: labels only.")
+            raise UsageError(
+                "A model requires features of rows. Received: labels only.",
+                code="missing-features",
+                operation="through",
+            )
         service.check_private(through, "provide", "convert(model).until(layer)")
         if through.fractional_bits != cluster.config.fractional_bits:
             raise UsageError(
-                f"Features have the {cluster.config.fractional_bits} fractional bits of the "
-                f"cluster. Received: a model with {through.fractional_bits}. Convert it with "
-                f"fractional_bits={cluster.config.fractional_bits}."
+                f"Expected features with the {cluster.config.fractional_bits} fractional bits of "
+                f"the cluster. Received: a model with {through.fractional_bits}. Convert it with "
+                f"fractional_bits={cluster.config.fractional_bits}.",
+                code="scale-mismatch",
+                operation="through",
+                received=through.fractional_bits,
+                expected=cluster.config.fractional_bits,
             )
         inputs.update(through.shared_weights() | through.shared_inputs(rows.x))
         shape = list(through.graph.shapes[through.graph.outputs[0]])
@@ -89,14 +97,17 @@ def provide(
         model_parameters = through.parameters(cluster.profile.name, check_range=None)
         parameters[program.THROUGH] = model_parameters
     specs = [input_spec(name, value) for name, value in inputs.items()]
-    program.check_dataset(parameters, specs)  # here too: a mistake costs nothing then
+    program.check_dataset(parameters, specs)  # checked at the client too, before anything is sent
     result = cluster.run("provide", parameters, inputs, progress)
     out_of_range = None if through is None else through.left_range(result)
     if out_of_range is not None and out_of_range.any():
         withdraw(cluster, name)
         raise RangeError(
-            f"Values left the range that the model was planned for in {int(out_of_range.sum())} of "
-            f"{out_of_range.size} rows, so that none are kept. Convert it with samples like these."
+            f"Values left the planned range of the model in {int(out_of_range.sum())} of "
+            f"{out_of_range.size} rows; none are stored. Convert it with samples like these.",
+            code="left-planned-range",
+            operation="through",
+            received=int(out_of_range.sum()),
         )
     return result
 
@@ -109,5 +120,5 @@ def _unit_facts(table: Table | None) -> dict[str, Any]:
 
 
 def withdraw(cluster: Client, name: str) -> None:
-    """Removes a data set of this client's from all workers."""
+    """Remove a data set of this client from all workers."""
     cluster.run("withdraw", {"name": check_name(name, program.NAME_SUBJECT)}, {})

@@ -1,4 +1,4 @@
-"""A model on public numbers, in float64: what calibration sees, and what passes are tested with."""
+"""Evaluation of a model on public numbers in float64, for calibration and for tests of passes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.kinds import registry
 
-# Words of the rows that numbers of tokens become.
+# Largest number of words of one-hot rows.
 _MAX_WORDS = 1 << 26
 
 
 def check_model_inputs(graph: Graph, images: Any) -> dict[str, Array]:
-    """The inputs by name, float64 with a batch.
+    """Check the inputs of a model; return them by name as float64 with a batch.
 
     Args:
-        images: one array for a model of one input, else by name, or in order unless graph.keyed.
+        images: one array for a model of one input; otherwise arrays by name, or in order unless
+            graph.keyed.
 
     Raises:
-        UsageError: other names or shapes than the model's; the likely cause is named.
+        UsageError: names or shapes differ from the model's; the text names the likely cause.
     """
     names = list(graph.inputs)
     if isinstance(images, Mapping):
@@ -35,15 +36,28 @@ def check_model_inputs(graph: Graph, images: Any) -> dict[str, Array]:
     else:
         how = "by name: {name: array}" if graph.keyed else "by name or in order"
         raise UsageError(
-            f"The model wants inputs {names}, {how}. Received: {type(images).__name__}."
+            f"Expected the inputs {names}, {how}. Received: {type(images).__name__}.",
+            code="input-mismatch",
+            received=type(images).__name__,
+            expected=names,
         )
     if set(arrays) != set(names):
-        raise UsageError(f"The model wants inputs {names}. Received: {sorted(arrays)}.")
+        raise UsageError(
+            f"Expected the inputs {names}. Received: {sorted(arrays)}.",
+            code="input-mismatch",
+            received=sorted(arrays),
+            expected=names,
+        )
     checked_arrays = {}
     for name in names:
         array = np.asarray(arrays[name])
         if array.dtype.kind not in "fiub":
-            raise UsageError(f"The input {name!r} wants numbers. Received: {array.dtype}.")
+            raise UsageError(
+                f"Expected numbers as input {name!r}. Received: {array.dtype}.",
+                code="not-a-number",
+                operation=name,
+                received=array.dtype,
+            )
         expected_shape = graph.inputs[name]
         are_token_ids = name in graph.tokens and array.ndim == len(expected_shape)
         if are_token_ids:
@@ -59,50 +73,76 @@ def check_model_inputs(graph: Graph, images: Any) -> dict[str, Array]:
             elif array.ndim == 4 and array.shape[1:] == (expected_shape[-1], *expected_shape[:-1]):
                 hint = " These are channels first; transpose to [batch, height, width, channels]."
             raise UsageError(
-                f"The input {name!r} wants [batch, {', '.join(map(str, expected_shape))}]. Received: "
-                f"{list(array.shape)}.{hint}"
+                f"Expected [batch, {', '.join(map(str, expected_shape))}] as input {name!r}. "
+                f"Received: {list(array.shape)}.{hint}",
+                code="shape-mismatch",
+                operation=name,
+                received=list(array.shape),
+                expected=list(expected_shape),
             )
         checked_arrays[name] = array.astype(np.float64, copy=False)
         invalid_count = int(((array != 0) & (array != 1)).sum()) if name in graph.masks else 0
-        if invalid_count:  # (how many, and not which: an error may end in a log)
+        if invalid_count:  # the error contains the number of such values only, as it may be logged
             raise UsageError(
-                f"The input {name!r} is a mask, of 0 and 1. Received: {invalid_count} of {array.size} "
-                "that are others."
+                f"Expected a mask of 0 and 1 as input {name!r}. Received: {invalid_count} of "
+                f"{array.size} other values.",
+                code="invalid-mask",
+                operation=name,
+                received=invalid_count,
             )
         if name in graph.tokens and not are_token_ids and not _are_one_hot(checked_arrays[name]):
             raise UsageError(
-                f"The input {name!r} wants numbers of tokens, or rows with one 1 each."
+                f"Expected token numbers, or one-hot rows, as input {name!r}.",
+                code="invalid-tokens",
+                operation=name,
             )
     if len({len(a) for a in checked_arrays.values()}) != 1:
         raise UsageError(
-            f"All inputs have one batch. Received: {[list(a.shape) for a in checked_arrays.values()]}."
+            "Expected one batch size for all inputs. Received: "
+            f"{[list(a.shape) for a in checked_arrays.values()]}.",
+            code="batch-mismatch",
+            received=[list(a.shape) for a in checked_arrays.values()],
         )
     return checked_arrays
 
 
 def one_hot(name: str, ids: Array, expected_shape: tuple[int, ...]) -> Array:
-    """Numbers of tokens [batch, ...] as rows [batch, ..., n].
+    """Convert token numbers [batch, ...] to one-hot rows [batch, ..., n].
 
     Raises:
-        UsageError: what are no such numbers; none is in the error, which may end in a log.
+        UsageError: the numbers are invalid; the text contains none of them, as it may be logged.
     """
     if ids.dtype.kind not in "iu":
-        raise UsageError(f"The input {name!r} wants tokens as integers. Received: {ids.dtype}.")
+        raise UsageError(
+            f"Expected integer tokens as input {name!r}. Received: {ids.dtype}.",
+            code="wrong-type",
+            operation=name,
+            received=ids.dtype,
+        )
     invalid_count = int(((ids < 0) | (ids >= expected_shape[-1])).sum())
     if invalid_count:
         raise UsageError(
-            f"The input {name!r} wants tokens from 0 to {expected_shape[-1] - 1}. Received: {invalid_count} of "
-            f"{ids.size} that are others."
+            f"Expected tokens from 0 to {expected_shape[-1] - 1} as input {name!r}. Received: "
+            f"{invalid_count} of {ids.size} others.",
+            code="number-out-of-range",
+            operation=name,
+            received=invalid_count,
         )
     if ids.shape[1:] != expected_shape[:-1]:
         raise UsageError(
-            f"The input {name!r} wants tokens [batch, {', '.join(map(str, expected_shape[:-1]))}]. "
-            f"Received: {list(ids.shape)}."
+            f"Expected tokens [batch, {', '.join(map(str, expected_shape[:-1]))}] as input "
+            f"{name!r}. Received: {list(ids.shape)}.",
+            code="shape-mismatch",
+            operation=name,
+            received=list(ids.shape),
         )
     if ids.size * expected_shape[-1] > _MAX_WORDS:
         raise UsageError(
-            f"The input {name!r} would be {ids.size} rows of {expected_shape[-1]} words. Give fewer "
-            f"samples at once: {max(1, _MAX_WORDS // math.prod(expected_shape))} at most."
+            f"The input {name!r} has {ids.size} tokens of {expected_shape[-1]} words each. Pass "
+            f"at most {max(1, _MAX_WORDS // math.prod(expected_shape))} samples at once.",
+            code="too-large",
+            operation=name,
+            received=ids.size,
         )
     rows = np.zeros((*ids.shape, expected_shape[-1]))
     np.put_along_axis(rows, ids[..., None].astype(np.int64), 1.0, -1)
@@ -114,7 +154,7 @@ def _are_one_hot(rows: Array) -> bool:
 
 
 def scale_owner_inputs(graph: Graph, images: Any) -> dict[str, Array]:
-    """The inputs as the owner of the data shares them."""
+    """Return the inputs as the owner of the data shares them."""
     scaled_arrays = check_model_inputs(graph, images)
     for name, (factor, offset) in graph.scaling.items():
         scaled_arrays[name] = scaled_arrays[name] * np.asarray(factor, np.float64) + np.asarray(
@@ -130,12 +170,12 @@ def evaluate_graph(
     rounded: Callable[[str, Array], Array] = lambda name, value: value,
     approximated: bool = False,
 ) -> list[Array]:
-    """The model's outputs.
+    """Compute the model's outputs.
 
     Args:
-        watch: hears of every value by name, and of what goes into a fused activation as "name:sum".
-        rounded: what becomes of a value before anything else takes it.
-        approximated: by the short series that private layers take, where they do.
+        observer: receives every value by name, and the input of a fused activation as "name:sum".
+        rounded: transforms each value before other layers use it.
+        approximated: use the short series of private layers where they do.
     """
     values: dict[str, Any] = dict(scale_owner_inputs(graph, images))
     last_user = {name: use[-1] for name, use in graph.find_users().items() if use}
@@ -158,7 +198,7 @@ def evaluate_graph(
 
 
 def finish_outputs(graph: Graph, outputs: Sequence[Array]) -> list[Array]:
-    """The outputs as whoever gets them reads them."""
+    """Return the outputs as their recipient reads them."""
     finished_outputs = list(outputs)
     if graph.results:
         pairs = zip(outputs, graph.results, strict=True)

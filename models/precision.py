@@ -1,8 +1,8 @@
-"""How far a model's values are off in fixed point: on public samples, in the clear.
+"""Errors of a model's values in fixed point, estimated in plaintext on public samples.
 
-Weights are rounded as they are shared, and each layer's value to its fractional bits, up or down by
-chance as a truncation of shares does; short series are off by what they are.  What a layer's own
-protocol adds (about an ulp, docs/operations.md) is not in it.
+Weights are rounded as they are when shared.  Each layer's value is rounded to its fractional bits,
+stochastically as by a truncation of shares.  Short series have their own error.  The error of a
+layer's own protocol (about an ulp, docs/operations.md) is not included.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tfe_bench.models import plaintext
 from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Array, replace_layers
 
-# Samples that are looked at, and of models with more weights than these one.
+# Number of evaluated samples; 1 for models with more than _LARGE_MODEL weights.
 SAMPLES = 4
 _LARGE_MODEL = 1_000_000
-# What is worth a warning, of a layer's range.
+# Error, as a fraction of a layer's range, above which a warning appears.
 MAX_ERROR = 0.01
 
 
 @dataclass(frozen=True)
 class LayerError:
-    """Of one layer's values.
+    """Error of one layer's values.
 
     Attributes:
-        largest: the largest |private - exact|, as estimated.
+        largest: estimate of the largest |private - exact|.
         range: the largest |exact|.
     """
 
@@ -37,12 +37,12 @@ class LayerError:
 
     @property
     def relative(self) -> float:
-        """The largest error, of the range."""
+        """The largest error as a fraction of the range."""
         return self.largest / self.range if self.range else 0.0
 
 
 def estimate_errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, LayerError]:
-    """The errors of all layers, by name.
+    """Estimate the errors of all layers, by name.
 
     Args:
         samples: public inputs by name, [batch, ...].

@@ -1,4 +1,4 @@
-"""From a Keras model to private predictions: `convert`, and what it gives."""
+"""Conversion of Keras models to private models: `convert` and `PrivateModel`."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from tfe_bench.protocols.session.fixedpoint import FixedPoint
 if TYPE_CHECKING:
     from tfe_bench.cluster.requests import JobResult
 
-# How smooth activations are computed.
+# Methods for smooth activations.
 ACTIVATIONS = ("exact", "series")
 
 
 class PrivateModel:
-    """A model that is ready to be shared; nothing has left this process yet.
+    """A converted model that can be shared; nothing has left this process yet.
 
     Attributes:
-        plan: the architecture and its fixed point: public.
-        graph: the optimized layers, whose weights are the model owner's secret.
-        bounds: the largest magnitude that each input may have.
-        calibrated: whether ranges are known; else each layer takes |v| < 2^14 (at 16 bits).
-        samples: some of the public inputs from which they are known, by name, or none.
+        plan: the architecture and its fixed-point formats, which are public.
+        graph: the optimized layers; their weights are the secret of the model owner.
+        bounds: largest magnitude of each input.
+        calibrated: whether ranges are known; otherwise each layer accepts |v| < 2^14 (at 16 bits).
+        samples: some of the public inputs that gave the ranges, by name, or None.
     """
 
     def __init__(
@@ -66,25 +66,30 @@ class PrivateModel:
 
     @property
     def name(self) -> str:
-        """The name of the model."""
+        """Name of the model."""
         return self.graph.name
 
     def until(self, layer: str) -> PrivateModel:
-        """The part of the model that ends with a layer: what makes its features.
+        """Return the part of the model up to a layer, which computes its features.
 
         Args:
-            layer: its name in Keras ("model/layer" of a model within the model).
+            layer: the layer's name in Keras ("model/layer" for a model within the model).
 
         Raises:
-            UsageError: there is none, or the model was not converted here.
+            UsageError: there is no such layer, or the model was not converted in this process.
         """
         if self._cut is None:
-            raise UsageError("A model is cut where it was converted: convert(model).until(layer).")
+            raise UsageError(
+                "A model can be cut only in the process that converted it: "
+                "convert(model).until(layer).",
+                code="not-converted",
+                operation="until",
+            )
         return self._cut(layer)
 
     @property
     def fractional_bits(self) -> int:
-        """Fractional bits of the inputs and, where they fit, of all values."""
+        """Fractional bits of the inputs and, if they fit, of all values."""
         return self.plan.fraction
 
     @property
@@ -93,42 +98,48 @@ class PrivateModel:
         return calibration.rescaled_layers(self.plan)
 
     def summary(self, profile: str = "local", batch: int = 1) -> Summary:
-        """The layers with their predicted bytes, rounds and seconds; print it for the table.
+        """Return the layers with predicted bytes, rounds and seconds; print it to see a table.
 
-        Of a model that was converted with samples also how far each layer's values are off on
-        them, in fixed point, and a warning where that is more than 1 % of their range.
+        For a model that was converted with samples, the table includes the error of each layer's
+        values on
+        them in fixed point, and a warning for errors above 1 % of a layer's range.
 
         Raises:
-            UsageError: there is no such network profile.
+            UsageError: the network profile is unknown.
         """
         if type(batch) is not int or batch < 1:
-            raise UsageError(f"batch is a positive integer. Received: {batch!r}.")
+            raise UsageError(
+                f"Expected a positive integer as batch. Received: {batch!r}.",
+                code="number-out-of-range",
+                operation="batch",
+                received=batch,
+            )
         return summarize_plan(self.plan, profile, batch, self.errors)
 
     @functools.cached_property
     def errors(self) -> Mapping[str, precision.LayerError]:
-        """How far the values of each layer are off on the samples; nothing without samples."""
+        """Estimated errors of each layer's values on the samples; empty without samples."""
         return precision.estimate_errors(self.plan, self.samples) if self.samples else {}
 
     def plain(self, images: Any) -> Any:
-        """The outputs on public images, in float64: what private ones are compared with.
+        """Return the outputs for public images in float64, as a reference for private outputs.
 
         Raises:
-            UsageError: images that the model does not take.
+            UsageError: the model does not accept the images.
         """
         return _structure_outputs(self.graph, plaintext.evaluate_graph(self.graph, images))
 
     def agreement(self, images: Any, private: Any) -> agreement.Agreement:
-        """How far private outputs for some images are from the public ones."""
+        """Compare private outputs for some images with the plaintext outputs."""
         return agreement.compare_outputs(self.plain(images), private)
 
-    # ---- what is shared
+    # ---- inputs of jobs
 
     def shared_weights(self) -> dict[str, AnyInput]:
-        """The model owner's inputs, each encoded when it leaves.
+        """Return the model owner's inputs, each encoded when it is sent.
 
         Raises:
-            RangeError: a weight that does not fit; the layer is named.
+            RangeError: a weight cannot be encoded; the text names the layer.
         """
         weight_inputs: dict[str, AnyInput] = {}
         for i, part in enumerate(weights.weight_parts(self.plan)):
@@ -140,13 +151,13 @@ class PrivateModel:
         return weight_inputs
 
     def shared_inputs(self, images: Any) -> dict[str, AnyInput]:
-        """The data owner's inputs.
+        """Return the data owner's inputs.
 
         A warning names inputs whose values are all so small that fixed point holds them coarsely.
 
         Raises:
-            UsageError: images that the model does not take.
-            RangeError: values that are NaN or larger than the model's ranges allow.
+            UsageError: the model does not accept the images.
+            RangeError: values are NaN or exceed the model's ranges.
         """
         job_inputs: dict[str, AnyInput] = {}
         arrays = plaintext.scale_owner_inputs(self.graph, images)
@@ -154,7 +165,7 @@ class PrivateModel:
             self.graph.inputs, program.input_names(self.plan), strict=True
         ):
             array = arrays[model_input]
-            # (not >, which NaN would pass)
+            # not >, which is false for NaN
             out_of_range = int((~(np.abs(array) <= self.bounds[model_input])).sum())
             if out_of_range:
                 raise self._range_error(model_input, array, out_of_range)
@@ -162,33 +173,40 @@ class PrivateModel:
             largest = float(np.abs(array).max(initial=0.0))
             if not self.calibrated and 0 < largest < MIN_STEPS * 2.0**-bits:
                 warnings.warn(
-                    f"The input {model_input!r} has no value beyond {largest:.2g}, of which {bits} "
-                    f"fractional bits make {round(largest * 2.0**bits)} steps. Convert the model "
-                    "with samples of such values, which plans finer steps, or scale the values.",
+                    f"The input {model_input!r} has no value beyond {largest:.2g}; {bits} "
+                    f"fractional bits divide this into {round(largest * 2.0**bits)} steps. "
+                    "Convert the model with samples of such values, for finer steps, or scale "
+                    "the values.",
                     stacklevel=2,
                 )
             job_inputs[name] = PrivateInput(FixedPoint(bits).encode(array), bits)
         return job_inputs
 
     def _range_error(self, name: str, array: Array, out_of_range: int) -> RangeError:
-        """What is said of an input that leaves its range: how many, and not which."""
+        """Return the error for an input outside its range; it states how many values, not which."""
         if unknown := int((~np.isfinite(array)).sum()):
             return RangeError(
                 f"The input {name!r} has values that are NaN or infinite. Received: {unknown} of "
-                f"{array.size}. Fill in what is missing."
+                f"{array.size}. Fill in missing values.",
+                code="not-finite",
+                operation=name,
+                received=unknown,
             )
         first = "images" if len(self.graph.inputs[name]) == 3 else "values"
         scaled = " after the model's own Rescaling" if name in self.graph.scaling else ""
         return RangeError(
-            f"The input {name!r} has values outside of the model's range{scaled}, "
-            f"|v| <= {self.bounds[name]:g}. Received: {out_of_range} of {array.size}. Scale the "
-            f"{first} as the model was trained, or convert it with larger ranges."
+            f"The input {name!r} has values outside of the model's range{scaled}, |v| <= "
+            f"{self.bounds[name]:g}. Received: {out_of_range} of {array.size}. Scale the {first} "
+            "as for the model's training, or convert it with larger ranges.",
+            code="value-out-of-range",
+            operation=name,
+            received=out_of_range,
         )
 
     def parameters(
         self, profile: str = "local", batch: int | None = None, check_range: bool | None = False
     ) -> dict[str, Any]:
-        """Parameters of a job of the program "predict".
+        """Return parameters for a job of the program "predict".
 
         Args:
             batch, check_range: as for `asked`.
@@ -198,12 +216,12 @@ class PrivateModel:
     def asked(
         self, profile: str = "local", batch: int | None = None, check_range: bool | None = None
     ) -> dict[str, Any]:
-        """What a request for predictions says besides the model.
+        """Return the options of a prediction request, without the model.
 
         Args:
-            batch: samples of one graph; None: as many as program.default_batch says.
-            check_range: have the workers find out, without learning it, whether a value left the
-                range that the model was planned for; None: where the plan admits it.
+            batch: number of samples in one graph; None: program.default_batch.
+            check_range: have the workers detect, without learning it, whether a value left its
+                planned range; None: if the plan allows it.
 
         Raises:
             UsageError: the values of this model cannot all be checked.
@@ -220,19 +238,19 @@ class PrivateModel:
         return options if batch is None else {**options, "batch": batch}
 
     def left_range(self, result: JobResult) -> Array | None:
-        """For each sample of a job whether a value left its range; None if it was not asked for."""
+        """Return whether a value left its range, for each sample; None without range checks."""
         flags = result.outputs.get(program.RANGE)
         return None if flags is None else np.asarray(flags != 0)
 
     def decode(self, result: JobResult, withhold: bool = True) -> Any:
-        """The outputs of a job as reals: an array, or as the model gives several, a list or a dict.
+        """Decode a job's outputs as reals: an array, or a list or dict if there are several.
 
         Args:
-            withhold: give none where a value left its range.
+            withhold: return no outputs for samples in which a value left its range.
 
         Raises:
-            RangeError: one did, in the samples that it counts; its `outputs` are those of all
-                samples, with NaN in place of these.
+            RangeError: a value left its range; the text states in how many samples. The error's
+                `outputs` are those of all samples, with NaN in place of these.
         """
         out_of_range = self.left_range(result)
         decoded = [
@@ -246,13 +264,16 @@ class PrivateModel:
         outputs = _structure_outputs(self.graph, plaintext.finish_outputs(self.graph, decoded))
         if not withholds or out_of_range is None:
             return outputs
-        # how many, and not which: an error may end in a log
+        # the error states how many, not which, as it may be logged
         error = RangeError(
-            "Values left the range that the model was planned for, so that the outputs of "
-            f"{int(out_of_range.sum())} of {out_of_range.size} samples may be wrong. They are withheld: convert "
-            "the model with samples like these or a larger margin, give each sequence a step "
-            "that is not masked, or ask with check_range=False. The other samples' outputs are "
-            "the error's `outputs`, which have NaN in place of these."
+            f"Values left their planned range, so that the outputs of {int(out_of_range.sum())} "
+            f"of {out_of_range.size} samples may be wrong. They are withheld. Convert the model "
+            "with samples like these or a larger margin, give each sequence a step that is not "
+            "masked, or pass check_range=False. The other samples' outputs are the error's "
+            "`outputs`, which have NaN in place of these.",
+            code="left-planned-range",
+            operation="predict",
+            received=int(out_of_range.sum()),
         )
         error.outputs = outputs
         raise error
@@ -270,21 +291,25 @@ def _encode_part(part: weights.WeightPart) -> PrivateInput:
 
 
 def _structure_outputs(graph: Graph, outputs: list[Array]) -> Any:
-    """Outputs as the model of Keras gives them: by name, or in order, or the one."""
+    """Return outputs in the structure of the Keras model: by name, in order, or a single one."""
     if graph.labels:
         return dict(zip(graph.labels, outputs, strict=True))
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def check_activations(activations: str) -> None:
-    """Refuses another way of computing activations.
+    """Reject an unknown method for activations.
 
     Raises:
-        UsageError: it is none of ACTIVATIONS.
+        UsageError: the method is not one of ACTIVATIONS.
     """
     if activations not in ACTIVATIONS:
         raise UsageError(
-            f"activations is one of {', '.join(ACTIVATIONS)}. Received: {activations!r}."
+            f"Expected one of {', '.join(ACTIVATIONS)} as activations. Received: {activations!r}.",
+            code="unknown-name",
+            operation="activations",
+            received=activations,
+            expected=", ".join(ACTIVATIONS),
         )
 
 
@@ -297,13 +322,27 @@ def build_private_model(
     merge: bool = True,
     activations: str = "exact",
 ) -> PrivateModel:
-    """`convert` for a Graph; `merge` as `optimize.optimize` has it."""
+    """Convert a Graph as `convert` does; `merge` is that of `optimize.optimize_graph`."""
     if samples is not None and stated_ranges is not None:
-        raise UsageError("convert takes samples or ranges, not both.")
+        raise UsageError(
+            "Expected samples or ranges in convert. Received: both.",
+            code="conflicting-options",
+            operation="convert",
+        )
     if type(fractional_bits) is not int or not 8 <= fractional_bits <= 20:
-        raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
+        raise UsageError(
+            f"Expected 8 to 20 fractional bits. Received: {fractional_bits!r}.",
+            code="number-out-of-range",
+            operation="fractional_bits",
+            received=fractional_bits,
+        )
     if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
-        raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
+        raise UsageError(
+            f"Expected a number from 1 to 1024 as margin. Received: {margin!r}.",
+            code="number-out-of-range",
+            operation="margin",
+            received=margin,
+        )
     check_activations(activations)
     optimized = optimize.optimize_graph(graph, merge)
     if activations == "series":
@@ -329,9 +368,9 @@ def build_private_model(
     )
     if vanishing_constants := calibration.find_vanishing(final_plan):
         warnings.warn(
-            f"{graph.name!r} computes with numbers below the resolution of fixed point: "
-            f"{'; '.join(vanishing_constants)}. What a logarithm or a quotient makes of small values differs "
-            "from Keras there.",
+            f"{graph.name!r} uses numbers below the resolution of fixed point: "
+            f"{'; '.join(vanishing_constants)}. There, logarithms or quotients of small values "
+            "differ from Keras.",
             stacklevel=3,
         )
     public_samples = samples and {
@@ -363,38 +402,44 @@ def convert(
     shapes: Mapping[str, Sequence[int]] | None = None,
     length: int | None = None,
 ) -> PrivateModel:
-    """A Keras model, ready for private predictions; nothing is sent yet.
+    """Convert a Keras model to a private model for predictions; nothing is sent yet.
 
     Args:
         model: a Keras 3 Sequential or functional model, or the path of a .keras file.
-        samples: a few public inputs, from which the range of every value is taken: comparisons
-            get as narrow as they may, and values that are too large for 16 fractional bits get
-            fewer.
-        ranges: instead of samples, the largest |v|: a number, or numbers by layer.  Without
-            either, each layer takes |v| < 2^14 (at 16 fractional bits); beyond, results are wrong.
+        samples: a few public inputs, from which the range of every value is derived: comparisons
+            become as narrow as possible, and values too large for 16 fractional bits get fewer.
+        ranges: in place of samples, the largest |v|: a number, or numbers by layer.  Without
+            either, each layer accepts |v| < 2^14 (at 16 fractional bits); beyond, results are
+            wrong.
         fractional_bits: 8 to 20.
-        margin: private inputs may exceed the samples' ranges by this factor: every value may be so
-            many times the largest on the samples, and as large as on the samples times +-margin.
-        activations: "exact", off by an ulp or two, or "series": GELU, SiLU, softplus, mish,
-            sigmoid, tanh and erf off by up to 2^-10, for a quarter to a half of the bytes and
-            rounds (protocols/nn/series.py); also in recurrent layers, with a warning beyond 100
-            steps.
-        shapes: of inputs whose sizes the model leaves open, by name, without the batch: the
-            length of a text.
-        length: that of texts, for every size that the model leaves open and shapes does not say.
+        margin: factor by which private inputs may exceed the samples' ranges. Every value may be
+            this factor times the largest on the samples, and as large as on the samples times
+            +-margin.
+        activations: "exact" with an error of an ulp or two, or "series": GELU, SiLU, softplus,
+            mish, sigmoid, tanh and erf with an error up to 2^-10, for a quarter to a half of the
+            bytes and rounds (protocols/nn/series.py). "series" also applies to recurrent layers,
+            with a warning beyond 100 steps.
+        shapes: shapes of inputs of unknown size, by name, without the batch, such as the length of
+            a text.
+        length: the value of every unknown size that shapes does not state, such as the length of
+            texts.
 
-    Error: each layer rounds its values by less than 2^-16 and its weights by 2^-17 or 2^-15 of the
-        largest, whichever is less; `PrivateModel.agreement` measures what becomes of that.
+    Error: each layer rounds its values by less than 2^-16, and its weights by 2^-17 or by 2^-15 of
+    the
+    largest, whichever is less; `PrivateModel.agreement` measures the resulting error.
+
     Raises:
-        UsageError: unsupported layers, all of them listed, arguments that do not fit, or a model
-            that would give other values than in Keras (models/verify.py compares them).
-        DataError: a file that is no Keras model.
-        RangeError: weights that are NaN, or layers whose values fit no fixed point.
+        UsageError: layers are not supported (the text lists all of them), an argument is invalid,
+            or the model's values would differ from Keras (models/verify.py compares them).
+        DataError: the file is not a Keras model.
+        RangeError: weights are NaN, or values of a layer fit no fixed-point format.
     """
     if isinstance(model, Graph):
         if shapes or length is not None:
             raise UsageError(
-                f"The sizes of a Graph are known. Received: shapes={shapes!r}, length={length!r}."
+                f"The sizes of a Graph are known. Received: shapes={shapes!r}, length={length!r}.",
+                code="conflicting-options",
+                operation="convert",
             )
         return build_private_model(
             model, samples, ranges, fractional_bits, margin, activations=activations

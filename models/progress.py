@@ -1,4 +1,4 @@
-"""How far a training is, shown where its user looks: a terminal, a notebook, or lines of a log."""
+"""Progress of a training, shown in a terminal, a notebook, or as lines of a log."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ VERBOSE = ("auto", 0, 1, 2)
 
 
 def check_verbose(verbose: object) -> None:
-    """Refuses what Keras does not take either.
+    """Reject a value of `verbose` that Keras does not accept either.
 
     Raises:
-        UsageError: it is none of VERBOSE.
+        UsageError: the value is not one of VERBOSE.
     """
     if isinstance(verbose, bool) or verbose not in VERBOSE:
         raise UsageError(
-            'verbose is "auto", 0 (silent), 1 (a bar) or 2 (a line for each epoch). Received: '
-            f"{str(verbose)[:80]!r}."
+            'Expected "auto", 0 (silent), 1 (a bar) or 2 (a line for each epoch) as verbose. '
+            f"Received: {str(verbose)[:80]!r}.",
+            code="unknown-name",
+            operation="verbose",
+            received=str(verbose)[:80],
         )
 
 
 @contextmanager
 def show_progress(verbose: Any) -> Iterator[Progress | None]:
-    """Who hears of a job's progress; None where nobody looks."""
+    """Provide the callback for a job's progress; None if no display is available."""
     if verbose not in ("auto", 1):
         yield None
         return
@@ -57,7 +60,7 @@ def _terminal_bar(console: Any) -> Iterator[Progress]:
 
 
 def _notebook_line() -> Progress:
-    """One line of a notebook, written over (rich's own bar takes ipywidgets there)."""
+    """Return a callback that updates one line of a notebook; rich's own bar requires ipywidgets."""
     display = importlib.import_module("IPython.display").display(
         {"text/plain": "sharing"}, raw=True, display_id=True
     )

@@ -1,4 +1,4 @@
-"""What passes over a graph are written with."""
+"""Helpers for passes over a graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GraphPass = Callable[[Graph], Graph]
 
 
 def rename_values(graph: Graph, layers: Sequence[LayerSpec], names: Mapping[str, str]) -> Graph:
-    """The graph of some layers, with the value of one name taken from another."""
+    """Return the graph of some layers, with uses of one name replaced by another."""
 
     def final_name(name: str) -> str:
         while name in names:
@@ -26,7 +26,7 @@ def rename_values(graph: Graph, layers: Sequence[LayerSpec], names: Mapping[str,
 
 
 def rewrite_everywhere(step: Callable[[Graph, LayerSpec], Graph | None]) -> GraphPass:
-    """The pass that takes a step at the first layer that allows it, until none does."""
+    """Return the pass that applies a step at the first possible layer until none is left."""
 
     @functools.wraps(step)
     def apply_repeatedly(graph: Graph) -> Graph:

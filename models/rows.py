@@ -1,4 +1,4 @@
-"""Features and labels as inputs of a job: checked by their owner, and large ones cut in chunks."""
+"""Features and labels as inputs of a job: checked by their owner, large ones split into chunks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tfe_bench.models.training.losses.loss import LARGEST as LARGEST_LABEL
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.models.training.shuffling import draw_permutation
 
-# In place of an epoch, for a client's own shuffling (job.batch_rows).
+# Stands in for the epoch in the draw of a client's own shuffling (job.batch_rows).
 SHUFFLED = -2
-# Of labels; features have the cluster's fractional bits.
+# Fractional bits of labels; features have those of the cluster.
 LABEL_BITS = 20
-# A feature's magnitude: pictures have 1, standardized columns a few.
+# Largest magnitude of a feature: pictures reach 1, standardized columns a few units.
 MAX_FEATURE = 2.0**12
-# Of a chunk's features: 32 MB.
+# Largest number of elements of a chunk's features: 32 MB.
 _CHUNK_ELEMENTS = 1 << 22
 _BLOCK_ROWS = 4096
 
 
 class Order(Protocol):
-    """What an order of a training says of a client's rows (training_job.TrainingJob)."""
+    """Properties of a training that determine the sharing of its rows (see TrainingJob)."""
 
     @property
     def recipe(self) -> Recipe:
@@ -45,12 +45,12 @@ class Order(Protocol):
 
     @property
     def chunk(self) -> int:
-        """Rows that are sent at once; 0 for all."""
+        """Number of rows that are sent at once; 0 for all."""
         ...
 
 
 class Examples(NamedTuple):
-    """A client's rows: features, labels, and what its samples count if they do not count alike."""
+    """Rows of a client: features, labels, and weights of the samples if these differ."""
 
     x: Any
     y: Any
@@ -58,19 +58,24 @@ class Examples(NamedTuple):
 
 
 def check_features(x: Any, subject: str = "features", first: int = 0) -> Any:
-    """Refuses features that fixed point does not hold.
+    """Reject features that fixed point cannot hold.
 
     Args:
-        first: number of the first row, in errors.
+        subject: the subject of errors.
+        first: number of the first row, for errors.
 
     Raises:
-        UsageError: no numbers [rows, ...].
-        RangeError: NaN, or larger than 2^12; the row is named, the value is not.
+        UsageError: the features are not numbers [rows, ...].
+        RangeError: a feature is NaN or exceeds 2^12; the text names the row, not the value.
     """
     array = np.asarray(x)
     if array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
         raise UsageError(
-            f"The {subject} are numbers [rows, ...]. Received: {array.dtype} {list(array.shape)}."
+            f"Expected numbers [rows, ...] as {subject}. Received: {array.dtype} "
+            f"{list(array.shape)}.",
+            code="shape-mismatch",
+            operation=subject,
+            received=list(array.shape),
         )
     for begin in range(0, len(array), _BLOCK_ROWS):
         part = array[begin : begin + _BLOCK_ROWS]
@@ -79,17 +84,22 @@ def check_features(x: Any, subject: str = "features", first: int = 0) -> Any:
         if bad.any():
             row = first + begin + int(np.flatnonzero(bad)[0])
             raise RangeError(
-                f"The {subject} are numbers from -{MAX_FEATURE:g} to {MAX_FEATURE:g}. Received: NaN or a "
-                f"larger one in row {row} (from 0). Scale them, as to mean 0 and deviation 1."
+                f"Expected numbers from -{MAX_FEATURE:g} to {MAX_FEATURE:g} as {subject}. "
+                f"Received: NaN or a larger number in row {row} (from 0). Scale them, for "
+                "example to mean 0 and deviation 1.",
+                code="value-out-of-range",
+                operation=subject,
+                received=row,
             )
     return array
 
 
 def share_features(x: Any, fractional_bits: int, subject: str = "features") -> PrivateInput:
-    """Features as their owner's input.
+    """Encode features as their owner's input.
 
-    A warning counts the columns (of images: all pixels together) whose values are all so small that
-    fixed point holds them coarsely.
+    A warning counts columns (for images: all pixels together) whose values are all so small that
+    fixed
+    point holds them coarsely.
 
     Raises:
         UsageError, RangeError: as `check_features`.
@@ -97,7 +107,8 @@ def share_features(x: Any, fractional_bits: int, subject: str = "features") -> P
     array = check_features(x, subject)
     ring = np.empty(array.shape, np.int64)
     largest = np.zeros(array.shape[1] if array.ndim == 2 else 1, np.int64)
-    for begin in range(0, len(array), _BLOCK_ROWS):  # float64 copies of all rows would be large
+    # block by block, as float64 copies of all rows would be large
+    for begin in range(0, len(array), _BLOCK_ROWS):
         part = array[begin : begin + _BLOCK_ROWS].astype(np.float64)
         ring[begin : begin + _BLOCK_ROWS] = np.rint(part * 2.0**fractional_bits)
         steps = np.abs(ring[begin : begin + _BLOCK_ROWS]).reshape(-1, len(largest))
@@ -105,41 +116,52 @@ def share_features(x: Any, fractional_bits: int, subject: str = "features") -> P
     if coarse := int(((largest > 0) & (largest < MIN_STEPS)).sum()):
         warnings.warn(
             f"{coarse} of {len(largest)} columns of the {subject} have no value beyond "
-            f"{MIN_STEPS * 2.0**-fractional_bits:.2g}, which {fractional_bits} fractional bits "
-            "hold coarsely. Scale them, as to mean 0 and deviation 1.",
+            f"{MIN_STEPS * 2.0 ** (-fractional_bits):.2g}, which is coarse with "
+            f"{fractional_bits} fractional bits. Scale them, for example to mean 0 and deviation "
+            "1.",
             stacklevel=2,
         )
     return PrivateInput(ring, fractional_bits)
 
 
 def share_targets(y: Any) -> PrivateInput:
-    """Labels, one-hot or as numbers [rows, outputs], as their owner's input."""
+    """Encode labels, one-hot or as numbers [rows, outputs], as their owner's input."""
     return PrivateInput(
         np.rint(np.asarray(y, np.float64) * 2.0**LABEL_BITS).astype(np.int64), LABEL_BITS
     )
 
 
 def encode_labels(rows: Rows) -> Any:
-    """The labels of some rows as [n, outputs]: one-hot for classes, else one number.
+    """Return the labels of rows as [n, outputs]: one-hot for classes, otherwise one number.
 
     Raises:
-        RangeError: a label outside of the classes, or too large.
+        RangeError: a label is not one of the classes, or is too large.
     """
     labels = rows.y
     assert labels is not None
     if rows.target == "number":
         if not np.abs(labels).max() <= LARGEST_LABEL:
-            raise RangeError(f"A number to be learned is at most {LARGEST_LABEL:g}. Scale them.")
+            raise RangeError(
+                f"Expected numbers to be learned of at most {LARGEST_LABEL:g}. Scale them.",
+                code="value-out-of-range",
+                operation="labels",
+                expected=LARGEST_LABEL,
+            )
         return labels.astype(np.float64)[:, None]
     if labels.min() < 0 or labels.max() >= rows.classes:
-        raise RangeError(f"Labels are classes 0 to {rows.classes - 1}. Received: others.")
+        raise RangeError(
+            f"Expected classes 0 to {rows.classes - 1} as labels. Received: others.",
+            code="unknown-class",
+            operation="labels",
+            expected=rows.classes,
+        )
     if rows.target == "binary":
         return labels.astype(np.float64)[:, None]
     return np.eye(rows.classes)[labels]
 
 
 def choose_chunk(recipe: Recipe, rows: int) -> int:
-    """Rows that are shared at once; 0 where there is too little to share for that to matter."""
+    """Choose the number of rows per chunk; 0 if all rows are few enough to share at once."""
     row_elements = max(1, int(np.prod(recipe.input_shape)))
     chunk = max(1, _CHUNK_ELEMENTS // row_elements // recipe.batch) * recipe.batch
     return chunk if chunk < rows else 0
@@ -148,14 +170,14 @@ def choose_chunk(recipe: Recipe, rows: int) -> int:
 def share_examples(
     job: Order, train: Examples | None, test: Examples | None, scatter: bool = False
 ) -> dict[str, PrivateInput | LateInput]:
-    """A client's rows as inputs of its training: at once, or in the chunks that the order says.
+    """Return a client's rows as inputs of its training: at once, or in chunks.
 
     Args:
-        scatter: chunks take rows in another order than they are given, by the seed: sorted ones
-            would be learned one after the other.
+        scatter: shuffle the rows by the seed before they are split into chunks: otherwise, training
+            on sorted rows would learn one class after the other.
 
     Raises:
-        UsageError, RangeError: as `shared_rows`.
+        UsageError, RangeError: as `share_rows`.
     """
     recipe = job.recipe
     inputs: dict[str, PrivateInput | LateInput] = {}
@@ -171,16 +193,16 @@ def share_examples(
 
 
 def shuffle_examples(seed: int, examples: Examples) -> Examples:
-    """Rows in an order of their own."""
+    """Shuffle rows by a seed."""
     order = draw_permutation(seed, SHUFFLED, len(examples.x))
     return Examples(*(None if rows is None else np.asarray(rows)[order] for rows in examples))
 
 
 def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
-    """Refuses rows that cannot be shared, before any of them leaves.
+    """Reject rows that cannot be shared, before any of them is sent.
 
     Raises:
-        UsageError, RangeError: as `shared_rows`.
+        UsageError, RangeError: as `share_rows`.
     """
     check_counts(x, y)
     recipe.encode_labels(y, "labels")
@@ -190,7 +212,7 @@ def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
 
 
 def chunked_inputs(recipe: Recipe, examples: Examples, chunk: int) -> dict[str, LateInput]:
-    """Features and labels that `check_rows` has seen, as inputs that leave chunk by chunk."""
+    """Return features and labels that passed `check_rows` as inputs sent chunk by chunk."""
     x, y, weights = examples
     targets = append_weights(recipe, recipe.encode_labels(y, "labels"), weights)
     inputs: dict[str, LateInput] = {}
@@ -215,10 +237,10 @@ def chunked_inputs(recipe: Recipe, examples: Examples, chunk: int) -> dict[str, 
 
 
 def share_rows(recipe: Recipe, examples: Examples, prefix: str = "") -> dict[str, PrivateInput]:
-    """Features and labels of one client as its inputs.
+    """Encode features and labels of one client as its inputs.
 
     Raises:
-        UsageError, RangeError: shapes, counts, numbers or labels that do not fit.
+        UsageError, RangeError: shapes, counts, numbers or labels are invalid.
     """
     x, y, weights = examples
     check_counts(x, y)
@@ -230,47 +252,59 @@ def share_rows(recipe: Recipe, examples: Examples, prefix: str = "") -> dict[str
 
 
 def check_counts(x: Any, y: Any) -> None:
-    """Refuses features and labels of different numbers of rows.
+    """Reject features and labels with different numbers of rows.
 
     Raises:
-        UsageError: they differ, or there are none.
+        UsageError: the numbers differ, or there are no rows.
     """
     counts = [len(v) if hasattr(v, "__len__") else -1 for v in (x, y)]
     if counts[0] != counts[1] or not 0 < counts[0] <= MAX_ROWS:
         raise UsageError(
-            f"Every row has features and a label. Received: {counts[0]} rows of features and "
-            f"{counts[1]} labels."
+            f"Expected features and a label for every row. Received: {counts[0]} rows of "
+            f"features and {counts[1]} labels.",
+            code="row-count-mismatch",
+            received=counts,
         )
 
 
 def combine_weights(recipe: Recipe, y: Any, samples: Any, classes: Any) -> Array:
-    """The weight of each sample: what is given of it times that of its class.
+    """Return the weight of each sample: its own weight times that of its class.
 
     Args:
-        samples: sample_weight as Keras takes it, [rows]; None: 1 each.
-        classes: class_weight as Keras takes it, {class: weight}; None: 1 each.
+        samples: sample_weight as in Keras, [rows]; None: 1 each.
+        classes: class_weight as in Keras, {class: weight}; None: 1 each.
 
     Raises:
-        UsageError: other shapes, classes that a label does not have, or a loss without classes.
-        RangeError: weights that are NaN, negative or too large.
+        UsageError: a shape or class is invalid, or the loss has no classes.
+        RangeError: weights are NaN, negative or too large.
     """
     weights = np.ones(len(y)) if samples is None else np.asarray(samples)
     if weights.dtype.kind not in "fiub" or weights.reshape(-1).shape != (len(y),):
         raise UsageError(
-            f"sample_weight is a number for each row, [{len(y)}]. Received: {weights.dtype} "
-            f"{list(weights.shape)}."
+            f"Expected a number for each row, [{len(y)}], as sample_weight. Received: "
+            f"{weights.dtype} {list(weights.shape)}.",
+            code="shape-mismatch",
+            operation="sample_weight",
+            received=list(weights.shape),
         )
     weights = weights.reshape(-1).astype(np.float64)
     if classes is not None:
         targets = recipe.encode_labels(y)
         if recipe.loss.count_answers(recipe.output_shape) != 1 or not recipe.loss.counts_answers:
-            raise UsageError("class_weight goes with one class for each row.")
+            raise UsageError(
+                "class_weight requires a loss with one class for each row.",
+                code="unsupported-argument",
+                operation="class_weight",
+            )
         count = recipe.output_shape[-1] if recipe.loss.is_categorical else 2
         names = classes if isinstance(classes, Mapping) else {}
         if not names or not all(k in range(count) and not isinstance(k, bool) for k in names):
             raise UsageError(
-                f"class_weight is {{class: weight}} of classes 0 to {count - 1}. Received: "
-                f"{str(classes)[:80]}."
+                f"Expected {{class: weight}} with classes 0 to {count - 1} as class_weight. "
+                f"Received: {str(classes)[:80]}.",
+                code="unknown-class",
+                operation="class_weight",
+                received=str(classes)[:80],
             )
         class_factors = np.array([float(names.get(k, 1.0)) for k in range(count)])
         flat = targets.reshape(len(y), -1)
@@ -278,18 +312,21 @@ def combine_weights(recipe: Recipe, y: Any, samples: Any, classes: Any) -> Array
         weights = weights * class_factors[labels.astype(np.int64)]
     if not (np.isfinite(weights).all() and (weights >= 0).all() and (weights <= MOST_WEIGHT).all()):
         raise RangeError(
-            f"Weights of samples are numbers from 0 to {MOST_WEIGHT}. Received: others."
+            f"Expected numbers from 0 to {MOST_WEIGHT} as weights of samples. Received: others.",
+            code="value-out-of-range",
+            operation="sample_weight",
+            expected=MOST_WEIGHT,
         )
     return weights
 
 
 def with_weight_bound(recipe: Recipe, weights: Array) -> Recipe:
-    """The recipe for samples with weights: it tells the power of two that bounds them."""
+    """Return the recipe for weighted samples, with the power of two that bounds the weights."""
     return replace(recipe, weighted=1 << max(0, math.ceil(math.log2(max(1.0, weights.max())))))
 
 
 def append_weights(recipe: Recipe, targets: Array, weights: Any) -> Array:
-    """Targets with their samples' weights behind them, if there are any."""
+    """Append the samples' weights to the targets, if there are weights."""
     if weights is None:
         return targets
     weights = np.asarray(weights, np.float64) / recipe.weighted
@@ -299,18 +336,28 @@ def append_weights(recipe: Recipe, targets: Array, weights: Any) -> Array:
 
 
 def split_validation(examples: Examples, fraction: object) -> tuple[Examples, Examples]:
-    """All but the last part of some rows, and that part, as Keras' validation_split has it.
+    """Split off the last part of the rows, as validation_split of Keras does.
 
     Raises:
-        UsageError: no part between 0 and 1, or one that leaves nothing to learn or to test.
+        UsageError: the part is not between 0 and 1, or leaves no rows for training or for
+            validation.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, (int, float)) or not 0 < fraction < 1:
-        raise UsageError(f"validation_split is a part between 0 and 1. Received: {fraction!r}.")
+        raise UsageError(
+            f"Expected a number between 0 and 1 as validation_split. Received: {fraction!r}.",
+            code="number-out-of-range",
+            operation="validation_split",
+            received=fraction,
+        )
     x, y, weights = examples
     at = math.floor(len(x) * (1.0 - fraction))
     if not 0 < at < len(x):
         raise UsageError(
-            f"validation_split={fraction} of {len(x)} rows leaves none to learn from, or none to test."
+            f"validation_split={fraction} of {len(x)} rows leaves no rows for training, or none "
+            "for validation.",
+            code="too-few-rows",
+            operation="validation_split",
+            received=len(x),
         )
     training_weights = None if weights is None else weights[:at]
     return Examples(x[:at], y[:at], training_weights), Examples(x[at:], y[at:])

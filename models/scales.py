@@ -1,8 +1,8 @@
-"""Scales that are public: powers of two and halves, which tell about a column little but its order.
+"""Public scales: powers of two and halves, which disclose little more than a column's magnitude.
 
-What a table's columns, or a model's Normalization, are scaled by is a fact about the rows that
-they were taken from.  So it is parted: the coarse scale is public, and whoever has a row in the
-clear computes it; the rest lies near 1 and 0 and is a weight like any other.
+The scale of a table's columns, or of a model's Normalization, is a fact about the rows that gave
+it.  So it is split: the coarse scale is public, and the owner of a row in plaintext applies it.
+The rest lies near 1 and 0 and is a weight like any other.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 from tfe_bench.errors import RangeError
 from tfe_bench.models.kinds.layer import Array
 
-# Of a factor, as a power of two: what float32 holds with room to spare.
+# Largest exponent of a factor: float32 holds it with room to spare.
 _MAX_EXPONENT = 60
-# A deviation below this share of the largest value is the rounding of a constant.
+# A deviation below this fraction of the largest value is the rounding of a constant.
 _CONSTANT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
 class Scale:
-    """x * factor + offset, for each column.
+    """The map x * factor + offset for each column.
 
     Attributes:
         factor, offset: one number for each column.
@@ -34,30 +34,30 @@ class Scale:
 
     @classmethod
     def identity(cls, count: int) -> Scale:
-        """That of so many columns as they are."""
+        """Return the scale that leaves columns unchanged."""
         return cls((1.0,) * count, (0.0,) * count)
 
     def apply(self, x: Any) -> Array:
-        """The scaled columns, float64."""
+        """Return the scaled columns in float64."""
         return np.asarray(np.asarray(x, np.float64) * self.factor + self.offset)
 
     def header(self) -> list[list[float]]:
-        """As JSON holds it: factors, and offsets."""
+        """Return the scale as JSON: factors and offsets."""
         return [list(self.factor), list(self.offset)]
 
     def inverse(self) -> Scale:
-        """What gives the columns back; exact, as factors are powers of two."""
+        """Return the inverse scale; it is exact, as factors are powers of two."""
         pairs = zip(self.factor, self.offset, strict=True)
         return Scale(tuple(1 / f for f in self.factor), tuple(-o / f for f, o in pairs))
 
 
 def fit_scale(x: Array, names: tuple[str, ...]) -> Scale:
-    """The coarse scale of some columns: deviations from 0.7 to 1.5, means within 1/4 of 0.
+    """Fit the coarse scale of columns: deviations become 0.7 to 1.5, means lie within 1/4 of 0.
 
     Constant columns become 0.
 
     Raises:
-        RangeError: a column whose values no scale brings there; it is named.
+        RangeError: no scale brings a column's values there; the text names it.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean, spread = x.mean(0), x.std(0)
@@ -68,8 +68,11 @@ def fit_scale(x: Array, names: tuple[str, ...]) -> Scale:
     if bad.any():
         name = names[int(np.flatnonzero(bad)[0])]
         raise RangeError(
-            f"The column {name!r} has numbers too large or too small to be scaled: its deviation "
-            f"is 2^-{_MAX_EXPONENT} to 2^{_MAX_EXPONENT}. Write it in another unit, or leave it out (--drop)."
+            f"The column {name!r} has numbers too large or too small to be scaled: expected a "
+            f"deviation of 2^-{_MAX_EXPONENT} to 2^{_MAX_EXPONENT}. Change its unit, or exclude "
+            "it (--drop).",
+            code="value-out-of-range",
+            operation=name,
         )
     factor = 2.0 ** -np.rint(steps)
     offset = np.where(is_constant, -mean, -np.rint(2 * mean * factor) / 2)
@@ -77,7 +80,7 @@ def fit_scale(x: Array, names: tuple[str, ...]) -> Scale:
 
 
 def split_scale(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """(first, then) of x * factor + offset: two scales of which `first` is coarse and public.
+    """Split x * factor + offset into two scales (first, then); `first` is coarse and public.
 
     Args:
         factor, offset: a number, or one for each channel.
@@ -94,7 +97,7 @@ def split_scale(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, A
 
 
 def split_scale_last(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """(first, then) of the same, of which `then` is coarse and public."""
+    """Split x * factor + offset into two scales (first, then); `then` is coarse and public."""
     factor, offset = (np.asarray(v, np.float64) for v in (factor, offset))
     (public, _), (rest, _) = split_scale(factor, 0.0)
     public_offset = public * np.rint(2 * offset / public) / 2 + 0.0
@@ -102,13 +105,13 @@ def split_scale_last(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[A
 
 
 def is_identity(pair: tuple[Any, Any]) -> bool:
-    """Whether a scale leaves values as they are."""
+    """Return whether a scale leaves values unchanged."""
     return bool((np.asarray(pair[0]) == 1.0).all() and not np.asarray(pair[1]).any())
 
 
 def as_options(pair: tuple[Any, Any]) -> dict[str, Any]:
-    """A scale as the options of a layer "rescale"."""
+    """Return a scale as the options of a layer "rescale"."""
     factor, offset = (np.asarray(v, np.float64) for v in pair)
     if not (np.isfinite(factor).all() and np.isfinite(offset).all()):
-        raise RangeError("A scale is NaN or infinite.")
+        raise RangeError("A scale is NaN or infinite.", code="not-finite", operation="rescale")
     return {"scale": factor.tolist(), "offset": offset.tolist()}

@@ -1,10 +1,9 @@
-"""The prediction service: a model that workers hold, and who asks them for predictions.
+"""Prediction service: models that workers store, and requests of clients.
 
-Three roles, each with its own certificate: the model's owner deploys it (program "deploy"), clients
-whom the owner and all three operators let in send inputs and get results (program "serve"), and the
-workers hold shares of both and learn neither.
-
-What is public: the model's layers, shapes and fixed point, its owner, who may use it.
+There are three roles, each with its own certificate.  The model's owner deploys it (program
+"deploy").  Clients that the owner and all three operators permit send inputs and receive results
+(program "serve").  The workers hold shares of both and learn neither.
+Public are the model's layers, shapes and fixed-point formats, its owner, and its permitted clients.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from tfe_bench.models.tables import Table
 
 
 class DeployedModel(StoredEntry):
-    """A model that workers hold, as its client knows it."""
+    """A deployed model, as described to a client."""
 
     @cached_property
     def private(self) -> PrivateModel:
-        """Its layers, fixed point and ranges, without its weights.
+        """The layers, fixed-point formats and ranges, without weights.
 
         Raises:
-            DataError, UsageError: this version cannot read them; the model is named.
+            DataError, UsageError: this version cannot read them; the text names the model.
         """
         try:
             return PrivateModel(Plan.from_header(self.about["plan"]), self.about["bounds"], True)
@@ -42,18 +41,18 @@ class DeployedModel(StoredEntry):
 
     @property
     def preprocessing(self) -> str | None:
-        """The way of `tfe_bench.models.images` in which pictures are prepared for it, if known."""
+        """Preprocessing of pictures for the model (see models.images), None if unknown."""
         preprocessing: str | None = self.about["preprocessing"]
         return preprocessing
 
     @property
     def table(self) -> Table | None:
-        """Names of its columns and classes; None if it did not learn from a table."""
+        """Names of columns and classes; None if the model was not trained on a table."""
         return program.read_table(self.about)
 
 
 def list_deployed(cluster: Client) -> list[DeployedModel]:
-    """The deployed models that a client may use, also those that this version cannot read.
+    """Return the deployed models that a client may use, even if this version cannot read them.
 
     Raises:
         ClusterError: a worker does not answer.
@@ -62,27 +61,32 @@ def list_deployed(cluster: Client) -> list[DeployedModel]:
 
 
 def find(cluster: Client, name: str) -> DeployedModel:
-    """The deployed model of a name.
+    """Return the deployed model of a name.
 
     Raises:
-        UsageError: there is none that this client may use, or the workers do not agree on it.
-        DataError: an older version deployed it, in a format that this one does not read.
+        UsageError: there is no such model that this client may use, or the workers store different
+            deployments.
+        DataError: an older version deployed it in a format that this version does not read.
     """
     check_name(name)
     models = {str(row["name"]): row for row in cluster.stored()}
     if name not in models:
-        hint = f"Known: {', '.join(models)}." if models else "It may use none."
+        hint = f"Known: {', '.join(models)}." if models else "None are available."
         raise UsageError(
-            f"There is no model {name!r} that this client may use."
-            f"{did_you_mean(name, models)} {hint}"
+            f"There is no model {name!r} that this client may use.{did_you_mean(name, models)} "
+            f"{hint}",
+            code="model-not-found",
+            operation=name,
         )
     model = DeployedModel.from_row(models[name])
     if not model.complete:
         raise UsageError(
-            f"The workers hold different deployments of model {name!r}. Its owner deploys it again "
-            "(--replace)."
+            f"The workers store different deployments of model {name!r}. Its owner must deploy "
+            "it again (--replace).",
+            code="deployment-mismatch",
+            operation=name,
         )
-    _ = model.private, model.table  # (what cannot be read is refused here)
+    _ = model.private, model.table  # raises here if they cannot be read
     return model
 
 
@@ -96,26 +100,27 @@ def deploy(
     progress: Progress | None = None,
     table: Table | None = None,
 ) -> JobResult:
-    """Shares a model's weights among the workers, which keep them under a name.
+    """Share a model's weights with the workers, which store them under a name.
 
     Args:
-        private: of `tfe_bench.convert`.
+        private: the result of `tfe_bench.convert`.
         name: lower-case letters, digits, - and _.
-        clients: who may use it besides this one; "*" for every client of the cluster.
-        replace: what this client deployed under the name before.
-        preprocessing: of pictures; see `tfe_bench.models.images.WAYS`.
+        clients: other clients that may use it; "*" for every client of the cluster.
+        replace: whether to replace a model that this client deployed under the name before.
+        preprocessing: preprocessing of pictures; see `tfe_bench.models.images.PREPROCESSINGS`.
         table: names of the model's columns and classes.
 
     Raises:
-        UsageError: the name is none or taken, or the model's precision is not the cluster's.
-        PolicyError: an operator does not let this client deploy.
+        UsageError: the name is invalid or used, or the model's precision differs from the
+            cluster's.
+        PolicyError: an operator does not permit this client to deploy.
     """
     cluster.check_open()
     cluster.check_members(clients)
     check_private(private, "deploy", "convert(model)")
     check_precision(cluster)
     parameters = deployment_parameters(private, name, clients, replace, preprocessing, table)
-    # Here too: a mistake costs nothing then.
+    # Checked at the client too, before anything is sent.
     program.check_deployed_model(parameters, weights.weight_specs(private.plan))
     return cluster.run("deploy", parameters, private.shared_weights(), progress)
 
@@ -128,7 +133,7 @@ def deployment_parameters(
     preprocessing: str | None = None,
     table: Table | None = None,
 ) -> dict[str, Any]:
-    """Parameters of the program "deploy"; what they mean, `deploy` says."""
+    """Return parameters of the program "deploy"; `deploy` documents them."""
     about = {
         "plan": private.plan.header(),
         "bounds": private.bounds,
@@ -140,10 +145,10 @@ def deployment_parameters(
 
 
 def undeploy(cluster: Client, name: str) -> None:
-    """Removes a model of this client's from all workers.
+    """Remove a model of this client from all workers.
 
     Raises:
-        UsageError: there is none; another client's is as unknown.
+        UsageError: there is no such model; the error for another client's model is the same.
     """
     cluster.run("undeploy", {"name": check_name(name)}, {})
 
@@ -158,26 +163,25 @@ def predict(
     progress: Progress | None = None,
     check_range: bool | None = None,
 ) -> tuple[Any, JobResult]:
-    """Outputs of a model for private images, reconstructed here alone, and what they cost.
+    """Return a model's outputs for private images and their cost; this client alone learns them.
 
     Args:
-        model: the name of a deployed one, what `find` said of it, or one of `tfe_bench.convert`,
-            whose weights are shared for this once.
-        images: prepared as the model wants them, [batch, ...]; several inputs by name or in order.
-        batch: samples that go through the model at once; None: as many as
-            programs.predict.default_batch says.
-        profile: the network for which the protocols plan; None: the cluster's.
-        check_range: whether the workers find out, for this client alone, that a value left the
-            range that the model was planned for; None: where the plan admits it.
+        model: the name of a deployed model, a result of `find`, or a result of `tfe_bench.convert`,
+            whose weights are shared for this job alone.
+        images: preprocessed images [batch, ...]; several inputs by name or in order.
+        batch: number of samples that pass the model at once; None: programs.predict.default_batch.
+        profile: the network profile for which the protocols plan; None: the cluster's.
+        check_range: whether the workers detect, for this client alone, that a value left its
+            planned range; None: if the plan allows it.
 
     Returns:
         float64 outputs (a list of them if the model has several), and the job's result.
 
     Raises:
-        UsageError: a model that this client may not use, another precision than the cluster's, or
-            images that the model does not take.
-        RangeError: images outside of the model's range, or values inside of it that left theirs.
-        PolicyError: an operator does not let this client ask.
+        UsageError: this client may not use the model, its precision differs from the cluster's, or
+            it does not accept the images.
+        RangeError: images exceed the model's range, or values inside the model left their range.
+        PolicyError: an operator does not permit this client.
     """
     cluster.check_open()
     profile_name = cluster.profile.name if profile is None else profile
@@ -201,23 +205,32 @@ def predict(
 
 
 def check_private(private: object, operation: str, expected: str) -> None:
-    """Refuses what `convert` did not give.
+    """Reject an object that `convert` did not return.
 
     Raises:
-        UsageError: saying what is wanted.
+        UsageError: the object has another type.
     """
     if not isinstance(private, PrivateModel):
-        raise UsageError(f"{operation} takes {expected}. Received: {type(private).__name__}.")
+        raise UsageError(
+            f"Expected {expected} in {operation}. Received: {type(private).__name__}.",
+            code="wrong-type",
+            operation=operation,
+            received=type(private).__name__,
+        )
 
 
 def check_precision(cluster: Client) -> None:
-    """Refuses a cluster of another ring than models have; their scales are their own.
+    """Reject a cluster with another ring than that of models; models have their own scales.
 
     Raises:
-        UsageError: naming both.
+        UsageError: the rings differ.
     """
     if cluster.config.ring != 64:
         raise UsageError(
-            f"Models are computed over Z_2^64. Received: the cluster {cluster.config.name!r} over "
-            f"Z_2^{cluster.config.ring}. Use another cluster."
+            "Models require a cluster over Z_2^64. Received: the cluster "
+            f"{cluster.config.name!r} over Z_2^{cluster.config.ring}. Use another cluster.",
+            code="ring-mismatch",
+            operation=cluster.config.name,
+            received=cluster.config.ring,
+            expected=64,
         )

@@ -1,4 +1,4 @@
-"""Several owners' data as one: rows below each other, or columns side by side."""
+"""Combination of several owners' data sets: rows below each other, or columns side by side."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DatasetRef:
-    """Which data sets a training takes.
+    """The data sets of a training.
 
     Attributes:
         features: names of data sets.
-        labels: the name of the one with the labels of a vertical split; None where each has its
-            own (rows of several owners).
-        deployments: that the client knows of, by name.
+        labels: name of the data set with the labels of a vertical split; None if each data set has
+            its own labels (rows of several owners).
+        deployments: deployment by name, as known to the client.
     """
 
     features: tuple[str, ...]
@@ -41,11 +41,11 @@ class DatasetRef:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every data set once."""
+        """Names of the data sets, each once."""
         return tuple(dict.fromkeys([*self.features, *([self.labels] if self.labels else [])]))
 
     def header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the reference as JSON."""
         return {
             "features": list(self.features),
             "labels": self.labels,
@@ -54,17 +54,25 @@ class DatasetRef:
 
     @classmethod
     def from_header(cls, header: object) -> DatasetRef:
-        """The source of a header, which may come from a stranger.
+        """Read the reference of a header from an untrusted source.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the header is invalid.
         """
         fits = isinstance(header, Mapping) and set(header) == {"features", "labels", "deployments"}
         if not fits or not isinstance(header, Mapping):
-            raise UsageError('A source of data has "features", "labels" and "deployments".')
+            raise UsageError(
+                'Expected "features", "labels" and "deployments" in a source of data.',
+                code="invalid-parameters",
+                operation="source",
+            )
         features, labels = header["features"], header["labels"]
         if not isinstance(features, list) or not 1 <= len(features) <= 64:
-            raise UsageError("A source names 1 to 64 data sets.")
+            raise UsageError(
+                "Expected the names of 1 to 64 data sets in a source.",
+                code="invalid-parameters",
+                operation="features",
+            )
         dataset_ref = cls(
             tuple(check_name(n, NAME_SUBJECT) for n in features),
             None if labels is None else check_name(labels, NAME_SUBJECT),
@@ -73,7 +81,11 @@ class DatasetRef:
         if len(set(features)) != len(features) or set(dataset_ref.deployments) != set(
             dataset_ref.names
         ):
-            raise UsageError("A source names each data set once, and its deployment.")
+            raise UsageError(
+                "Expected each data set once in a source, with its deployment.",
+                code="duplicate-name",
+                operation="features",
+            )
         for word in dataset_ref.deployments.values():
             check_deployment(word)
         return dataset_ref
@@ -81,14 +93,14 @@ class DatasetRef:
 
 @dataclass(frozen=True)
 class CombinedSchema:
-    """What the data sets of a source are together.
+    """The schema of combined data sets.
 
     Attributes:
-        rows: their number.
+        rows: number of rows.
         x, y: shapes of one row.
-        classes: of the labels.
-        target: of the labels.
-        table: what they are to a model; None where an owner did not say.
+        classes: number of classes of the labels.
+        target: type of the labels.
+        table: column names and scales for a model; None if an owner stated none.
     """
 
     rows: int
@@ -100,32 +112,36 @@ class CombinedSchema:
 
 
 def check_target(joined: CombinedSchema, loss: Loss) -> None:
-    """Refuses labels that a loss is not for: nobody sees them, so that nobody would notice.
+    """Reject labels that a loss does not support; as they are secret, nothing else detects this.
 
     Raises:
-        UsageError: these.
+        UsageError: the loss does not support the labels.
     """
     if joined.target not in loss.label_kinds:
         expected = (
-            f"labels that are {' or '.join(loss.label_kinds)}"
+            f"labels of type {' or '.join(loss.label_kinds)}"
             if loss.label_kinds
             else "x and y of your own"
         )
         raise UsageError(
-            f"{loss.name} wants {expected}. Received: owners' labels that are {joined.target!r}."
+            f"The loss {loss.name} requires {expected}. Received: owners' labels of type "
+            f"{joined.target!r}.",
+            code="unsupported-labels",
+            operation=loss.name,
+            received=joined.target,
         )
 
 
 def combine_schemas(
     source: DatasetRef, facts: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> CombinedSchema:
-    """How the data sets fit together.
+    """Combine the schemas of the data sets.
 
     Args:
-        facts: (owner, about) of each by name.
+        facts: (owner, about) of each data set by name.
 
     Raises:
-        UsageError: they do not; both owners are named.
+        UsageError: the data sets do not fit each other; the text names both owners.
     """
 
     def describe_dataset(name: str) -> str:
@@ -134,10 +150,18 @@ def combine_schemas(
     first = source.features[0]
     for name in source.features:
         if facts[name][1]["x"] is None:
-            raise UsageError(f"The data set {describe_dataset(name)} has no features.")
+            raise UsageError(
+                f"The data set {describe_dataset(name)} has no features.",
+                code="missing-features",
+                operation=name,
+            )
     for name in [source.labels] if source.labels else source.features:
         if facts[name][1]["y"] is None:
-            raise UsageError(f"The data set {describe_dataset(name)} has no labels.")
+            raise UsageError(
+                f"The data set {describe_dataset(name)} has no labels.",
+                code="missing-label",
+                operation=name,
+            )
     about = facts[first][1]
     if source.labels is None:
         for name in source.features[1:]:
@@ -146,8 +170,13 @@ def combine_schemas(
                 if other_facts[key] != about[key]:
                     property_name = {"x": "features", "y": "labels"}.get(key, key)
                     raise UsageError(
-                        f"Rows of several owners have the same {property_name}. Received: {about[key]} in "
-                        f"{describe_dataset(first)} and {other_facts[key]} in {describe_dataset(name)}."
+                        f"Expected the same {property_name} in the rows of all owners. Received: "
+                        f"{about[key]} in {describe_dataset(first)} and {other_facts[key]} in "
+                        f"{describe_dataset(name)}.",
+                        code="dataset-mismatch",
+                        operation=property_name,
+                        received=other_facts[key],
+                        expected=about[key],
                     )
             _check_units(
                 read_table(about),
@@ -162,18 +191,30 @@ def combine_schemas(
         other_facts = facts[name][1]
         if "made_of" in other_facts and len(source.names) > 1:
             raise UsageError(
-                f"The rows of {describe_dataset(name)} are in an order that nobody knows, so that no other "
-                "columns belong to them. Align what else there is with them (align TABLE TABLE)."
+                f"The rows of {describe_dataset(name)} are in an order that no party knows, so "
+                "that other columns cannot be added. Align the other tables with them (align "
+                "TABLE TABLE).",
+                code="unknown-row-order",
+                operation=name,
             )
         if other_facts["rows"] != about["rows"]:
             raise UsageError(
-                f"Columns of several owners have the same rows in the same order. Received: "
-                f"{about['rows']} rows in {describe_dataset(first)} and {other_facts['rows']} in {describe_dataset(name)}. "
-                "Leave out what one of them does not have, and provide again (--replace)."
+                "Expected the same rows in the same order for all owners' columns. Received: "
+                f"{about['rows']} rows in {describe_dataset(first)} and {other_facts['rows']} in "
+                f"{describe_dataset(name)}. Remove rows that one of them does not have, and "
+                "provide the data again (--replace).",
+                code="row-count-mismatch",
+                operation=name,
+                received=other_facts["rows"],
+                expected=about["rows"],
             )
         if name in source.features and len(other_facts["x"]) != 1:
             raise UsageError(
-                f"Columns are those of tables. Received: {describe_dataset(name)}, {other_facts['x']}."
+                f"Expected columns of tables. Received: {describe_dataset(name)}, "
+                f"{other_facts['x']}.",
+                code="shape-mismatch",
+                operation=name,
+                received=other_facts["x"],
             )
     labels = facts[source.labels][1]
     column_count = sum(facts[name][1]["x"][0] for name in source.features)
@@ -188,13 +229,13 @@ def combine_schemas(
 def _check_units(
     first: Table | None, other: Table | None, first_name: str, other_name: str
 ) -> None:
-    """Refuses rows whose numbers mean different things in one column.
+    """Reject rows of two owners whose numbers have different scales in one column.
 
     Raises:
-        UsageError: naming the first such column, or the label.
+        UsageError: the scales differ; the text names the first such column, or the label.
     """
     if first is None or other is None or first == other:
-        return  # (who provides arrays says nothing of their units)
+        return  # data sets from arrays state no units
     subject = f"the label {first.label!r}"
     if (first.classes, first.unit) == (other.classes, other.unit):
         scales = [t.scale or Scale.identity(len(t.columns)) for t in (first, other)]
@@ -204,16 +245,19 @@ def _check_units(
             return
         subject = f"the column {first.columns[differ[0]]!r}"
     raise UsageError(
-        f"Rows of several owners have the same scales and classes. Received: others of {subject} in "
-        f"{first_name} and {other_name}. One owner writes its scales into a file (provide --save-scale FILE), "
-        "and the other provides again with them (--scale FILE --replace)."
+        "Expected the same scales and classes in the rows of all owners. Received: different "
+        f"ones for {subject} in {first_name} and {other_name}. One owner writes its scales to a "
+        "file (provide --save-scale FILE), and the other provides its rows again with them "
+        "(--scale FILE --replace).",
+        code="scales-mismatch",
+        operation=subject,
     )
 
 
 def _combine_tables(
     names: Sequence[str], tables: Sequence[Table | None], label: Table | None
 ) -> Any:
-    """The table of columns of several, and of the labels of one."""
+    """Combine the tables of several owners' columns with the labels of one owner."""
     if label is None or any(t is None for t in tables):
         return None
     known_tables = [t for t in tables if t is not None]
@@ -232,11 +276,11 @@ def _combine_tables(
 
 
 def check_permitted(source: DatasetRef, store: Store, client: str) -> CombinedSchema:
-    """What a client may train on, as the worker's store has it.
+    """Return the schema of the data sets that a client may train on, from the worker's store.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.facts; another deployment, or
-            data sets that do not fit each other.
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.get_facts; or the deployment
+            changed, or the data sets do not fit each other.
     """
     dataset_store = store.for_kind(DATA)
     facts: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -244,9 +288,13 @@ def check_permitted(source: DatasetRef, store: Store, client: str) -> CombinedSc
         stored_facts = dataset_store.get_facts(name, client)
         if stored_facts.deployment != source.deployments[name]:
             raise UsageError(
-                f"Party {store.party} has another deployment of data set {name!r} than this client "
-                "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does "
-                "not help, its owner provides it again (--replace)."
+                f"Party {store.party} stores another deployment of data set {name!r} than this "
+                "client requests: it was replaced in the meantime, or is not complete at all "
+                "three workers. Submit the job again; if that does not help, its owner must "
+                "provide it again (--replace).",
+                code="deployment-changed",
+                operation=name,
+                party=store.party,
             )
         made_of = permits.loaded_sources(stored_facts, DATA)
         tables = ", ".join(repr(table["table"]) for table in stored_facts.about.get("made_of", ()))
@@ -257,10 +305,10 @@ def check_permitted(source: DatasetRef, store: Store, client: str) -> CombinedSc
 
 
 def derive_sources(source: DatasetRef | None, store: Store, client: str) -> Sources:
-    """What a training's results derive from, whose data sets it may use.
+    """Return the sources of a training's results, if the client may use its data sets.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.facts.
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.get_facts.
     """
     result_sources = input_source(client)
     for name in source.names if source is not None else ():
@@ -271,11 +319,11 @@ def derive_sources(source: DatasetRef | None, store: Store, client: str) -> Sour
 def load_datasets(
     source: DatasetRef, party: Party, store: Store, client: str
 ) -> tuple[Shared, Shared]:
-    """(features, labels) of all data sets of a source, as one.
+    """Load the features and labels of all data sets, combined.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as `permitted`.
-        ProtocolError: shares that do not fit each other.
+        UsageError, PolicyError, ConfigError, SecurityError: as `check_permitted`.
+        ProtocolError: the workers' shares do not match.
     """
     from tfe_bench.protocols.ring import shapes
 
@@ -301,23 +349,27 @@ def load_datasets(
 def resolve_datasets(
     cluster: Client, features: Sequence[str], labels: str | None = None
 ) -> tuple[DatasetRef, CombinedSchema]:
-    """What a client may train on by name: rows of several owners, or columns and labels.
+    """Resolve names of data sets for a training: rows of several owners, or columns and labels.
 
     Raises:
-        UsageError: an unknown data set, or ones that do not fit each other.
+        UsageError: a data set is unknown, or data sets do not fit each other.
     """
     datasets = list_datasets(cluster)
     source = DatasetRef(tuple(features), labels, {})
     for name in source.names:
         if name not in datasets:
             raise UsageError(
-                f"There is no data set {name!r} that this client may use."
-                f"{did_you_mean(name, datasets)} Known: {', '.join(datasets) or 'none'}."
+                f"There is no data set {name!r} that this client may "
+                f"use.{did_you_mean(name, datasets)} Known: {', '.join(datasets) or 'none'}.",
+                code="dataset-not-found",
+                operation=name,
             )
         if not datasets[name].complete:
             raise UsageError(
-                f"The workers hold different deployments of data set {name!r}. Its owner "
-                f"{datasets[name].owner!r} provides it again (--replace)."
+                f"The workers store different deployments of data set {name!r}. Its owner "
+                f"{datasets[name].owner!r} must provide it again (--replace).",
+                code="deployment-mismatch",
+                operation=name,
             )
     facts = {name: (datasets[name].owner, datasets[name].about) for name in source.names}
     deployments = {name: datasets[name].deployment for name in source.names}

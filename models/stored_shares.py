@@ -1,7 +1,7 @@
-"""Shares that workers keep between jobs: written at all three or at none, checked when read.
+"""Stored shares: values that workers keep between jobs, written at all three or at none.
 
-And what the programs have in common that keep them (`keeping`), and those that remove them
-(`removing`).
+Loaded values are checked against the other workers' shares.  The module also defines the common
+part of programs that store values (`storing_program`) and remove them (`removing_program`).
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of the machine's memory, what stays of models and tables between requests: an eighth.
+# The cache of models and tables between requests takes 1/8 of the machine's memory.
 _MOST_IN_MEMORY = 8
-# Bytes of a deployment, and of what each worker draws for it.
+# Bytes of a deployment number, and of each worker's random contribution to it.
 _DEPLOYMENT_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StoredEntry:
-    """What workers keep under a name, as a client that may use it knows it.
+    """Description of stored shares for a client that may use them.
 
     Attributes:
-        name, owner: the client that had it kept.
-        clients: who else may use it; None to all but its owner.
-        deployment: changes whenever it is kept anew.
+        name, owner: the name, and the client that stored the values.
+        clients: other clients that may use them; None except for the owner.
+        deployment: a number that changes whenever the values are replaced.
         about: public facts.
         complete: whether all three workers have this deployment.
-        spent: of a table's privacy budget, in billionths of rho.
+        spent: spent part of a table's privacy budget, in billionths of rho.
     """
 
     name: str
@@ -64,7 +64,7 @@ class StoredEntry:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], **details: Any) -> Self:
-        """What a row of Client.stored says, and what a kind knows besides."""
+        """Build the description from a row of Client.stored, and from details of a subclass."""
         return cls(
             name=str(row["name"]),
             owner=str(row["owner"]),
@@ -80,7 +80,7 @@ class StoredEntry:
 def storage_parameters(
     name: str, clients: Sequence[str], replace: bool, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Parameters of a program that keeps values, as `check_keeping` takes them."""
+    """Return parameters of a program that stores values; see `check_storage_parameters`."""
     return {
         "name": name,
         "clients": list(clients),
@@ -90,7 +90,7 @@ def storage_parameters(
 
 
 def refresh_values(party: Party, values: Mapping[str, Shared]) -> dict[str, Shared]:
-    """The same values under masks of this session, one graph call."""
+    """Refresh the masks of values for this session, in one graph call."""
     from tfe_bench.protocols.ring import refresh
 
     def refresh_all(*shared_values: Shared) -> list[Shared]:
@@ -102,18 +102,18 @@ def refresh_values(party: Party, values: Mapping[str, Shared]) -> dict[str, Shar
 
 
 def require_store(context: Context) -> Store:
-    """What the worker of a job keeps.
+    """Return the store of the worker that runs a job.
 
     Raises:
-        UsageError: the job runs in no worker.
+        UsageError: the job does not run in a worker.
     """
     if context.store is None:
-        raise UsageError("Only workers keep values. Received: a simulation without a store.")
+        raise UsageError("A simulation has no store; only workers store values.", code="no-store")
     return context.store
 
 
 def to_stored_tensor(x: Shared | Seeded) -> StoredTensor:
-    """A shared value as a store keeps it."""
+    """Convert a shared value to its stored form."""
     if isinstance(x, Seeded):
         seeds = {k: np.asarray(v).view(np.int64) for k, v in x.seeds.items()}
         m = {} if x.m is None else {"m": np.asarray(x.m, np.int64)}
@@ -124,12 +124,12 @@ def to_stored_tensor(x: Shared | Seeded) -> StoredTensor:
 
 
 def to_shared(tensor: StoredTensor) -> Shared:
-    """What a store kept, as a shared value; its words are not copied where they can be taken."""
+    """Convert a stored tensor to a shared value, without copying its words if possible."""
     return seeded.expand_masks(to_shared_or_seeded(tensor))
 
 
 def to_shared_or_seeded(tensor: StoredTensor) -> Shared | Seeded:
-    """The same, with seeds where there are seeds."""
+    """Convert a stored tensor to a shared value, with seeds in place of words if it has seeds."""
     if tensor.shape is not None:
         words = {k: v for k, v in tensor.parts.items() if k != "m"}
         seeds = {k: v.view(np.uint8) for k, v in words.items()}
@@ -149,12 +149,12 @@ def to_shared_or_seeded(tensor: StoredTensor) -> Shared | Seeded:
 def load_cached(
     store: Store, name: str, client: str
 ) -> tuple[StoredFacts, dict[str, Shared | Seeded]]:
-    """All that is kept under a name; read once, and then as long as its file is the same.
+    """Load all values of a name; they are read once and cached until the file changes.
 
-    What was used last stays in memory, and others as far as they are a part of it together.
+    The last used values stay in memory, and others as long as all together fit.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, each time.
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, at each call.
     """
     facts = store.get_facts(name, client)
     key = _cache_key(store, name, facts)
@@ -169,7 +169,7 @@ def load_cached(
 
 
 def _evict_oldest(store: Store, size: int) -> bool:
-    """Lets go of what was used longest ago until so many bytes fit; whether they do."""
+    """Evict the least recently used values until a size fits; return whether it fits."""
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MOST_IN_MEMORY
     used = sum(map(_value_bytes, store.program_cache.values()))
     for oldest in list(store.program_cache):
@@ -179,15 +179,15 @@ def _evict_oldest(store: Store, size: int) -> bool:
 
 
 def take_seeded_inputs(context: Context) -> tuple[Values, Mapping[str, Shared]]:
-    """For `keeping`: a job's inputs as the worker holds them, large ones with seeds for masks."""
+    """Return a job's inputs for `storing_program`, large ones with seeds in place of masks."""
     return {name: seeded.get_held_input(context.inputs, name) for name in context.inputs}, {}
 
 
 def is_cached(store: Store, name: str, client: str) -> bool:
-    """Whether `in_memory` would read nothing.
+    """Return whether `load_cached` would read nothing from disk.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.facts.
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.get_facts.
     """
     return _cache_key(store, name, store.get_facts(name, client)) in store.program_cache
 
@@ -197,7 +197,7 @@ def _cache_key(store: Store, name: str, facts: StoredFacts) -> tuple[Any, ...]:
 
 
 def evict_cached(store: Store, name: str) -> None:
-    """Lets go of what is in memory of a name."""
+    """Evict all cached values of a name."""
     for key in [k for k in store.program_cache if k[:2] == (store.kind.infix, name)]:
         del store.program_cache[key]
 
@@ -210,14 +210,14 @@ def _value_bytes(values: Mapping[str, Shared | Seeded]) -> int:
 def load_values(
     party: Party, store: Store, name: str, client: str, deployment: str, names: Sequence[str]
 ) -> dict[str, Shared]:
-    """Some of the values that are kept under a name, of the deployment that was looked at.
+    """Load some values of a name, from the deployment that was checked before.
 
-    They stay in memory as those of `in_memory` do, if they fit; others of the name do not.
+    They are cached as by `load_cached` if they fit; other values of the name are not.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, each time; it was just
-            replaced.
-        ProtocolError: shares that do not fit each other.
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, at each call; the values
+            were just replaced.
+        ProtocolError: the workers' shares do not match.
     """
     facts = store.get_facts(name, client)
     key = (*_cache_key(store, name, facts), "some")
@@ -228,7 +228,11 @@ def load_values(
         facts, tensors = store.load(name, client, missing)
         values = {**values, **{part: to_shared(tensors.pop(part)) for part in missing}}
     if facts.deployment != deployment:
-        raise UsageError(f"The {store.kind.noun} {name!r} was just replaced. Ask again.")
+        raise UsageError(
+            f"The {store.kind.noun} {name!r} was just replaced. Submit the job again.",
+            code="deployment-changed",
+            operation=name,
+        )
     if _evict_oldest(store, _value_bytes(values)):
         store.program_cache[key] = values
     check_same(party, store, facts)
@@ -238,16 +242,15 @@ def load_values(
 def store_values(
     party: Party, store: Store, facts: StoredFacts, values: Mapping[str, Shared | Seeded]
 ) -> None:
-    """Keeps values under a name: in place at all three workers, or at none.
+    """Store values under a name: at all three workers, or at none.
 
-    Its deployment is a word that the three draw together, whatever the facts say: no client
-    chooses one, so that nothing takes the place of what was under the name before.
-
-    All three have written them before one of them puts them in place.  Should one be lost between
-    the two steps, the deployments differ, and whoever reads them next says so.
+    The three workers draw the deployment number together, whatever the facts contain.  So no client
+    chooses one, and no values pass for an earlier deployment of the name.
+    All three workers write the values before one of them puts them in place.  If a worker is lost
+    between these two steps, the deployments differ, and the next reader reports it.
 
     Raises:
-        ConfigError: they cannot be written.
+        ConfigError: the values cannot be written.
     """
     drawn = b"".join(party.exchange(os.urandom(_DEPLOYMENT_BYTES)))
     named = json.dumps([store.kind.infix, facts.name, facts.owner]).encode()
@@ -263,34 +266,43 @@ def store_values(
 
 
 def remove_values(party: Party, store: Store, name: str, client: str) -> None:
-    """Removes what a client keeps under a name, at all three workers.
+    """Remove a client's values of a name at all three workers.
 
-    One that has it no more, or cannot read its file, goes by what the others know of the owner.
+    A worker without the file, or with an unreadable file, follows the others' record of the owner.
 
     Raises:
-        UsageError: the client keeps nothing of this name; somebody else's is as unknown as none.
-        ConfigError: whose it is none of them can tell.
+        UsageError: the client stores nothing under this name; the error for another client's name
+            is the same.
+        ConfigError: no worker can determine the owner.
     """
     ownership = store.get_ownership(name, client)
     ownerships = [message[0] for message in party.exchange(bytes([ownership]))]
     if OWN not in ownerships and FOREIGN not in ownerships and UNREADABLE in ownerships:
         parties = ", ".join(str(p) for p, state in enumerate(ownerships) if state == UNREADABLE)
         raise ConfigError(
-            f"Nobody can tell whose {store.kind.noun} {name!r} is: the files of party {parties} "
-            "cannot be read. Its operator removes them from the folder for models."
+            f"The owner of {store.kind.noun} {name!r} cannot be determined: the files of party "
+            f"{parties} are unreadable. Ask its operator to remove them from the folder for "
+            "models.",
+            code="owner-unknown",
+            operation=name,
+            received=parties,
         )
     if FOREIGN in ownerships or OWN not in ownerships:
-        raise UsageError(f"This client keeps no {store.kind.noun} {name!r}. {store.kind.list_hint}")
+        raise UsageError(
+            f"This client stores no {store.kind.noun} {name!r}. {store.kind.list_hint}",
+            code="not-stored",
+            operation=name,
+        )
     evict_cached(store, name)
     if ownership != NONE:
         store.remove_file(name)
 
 
 def check_same(party: Party, store: Store, facts: StoredFacts) -> None:
-    """The three hold shares of one deployment: each field the same at both who hold it.
+    """Check that the workers hold shares of one deployment: each field equals that of its peer.
 
     Raises:
-        ProtocolError: they do not.
+        ProtocolError: the shares differ.
     """
     descriptions = {
         part: f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
@@ -299,8 +311,11 @@ def check_same(party: Party, store: Store, facts: StoredFacts) -> None:
     peer = holders.find_differing_peer(party, descriptions)
     if peer is not None:
         raise ProtocolError(
-            f"Parties {party.index} and {peer} hold shares of {store.kind.noun} "
-            f"{facts.name!r} that do not fit each other. {store.kind.remedy}"
+            f"Parties {party.index} and {peer} hold shares of {store.kind.noun} {facts.name!r} "
+            f"that do not match. {store.kind.remedy}",
+            code="shares-mismatch",
+            operation=facts.name,
+            party=peer,
         )
 
 
@@ -312,21 +327,26 @@ CheckHook = Callable[[Mapping[str, Any], Sequence[InputSpec]], None]
 def check_storage_parameters(
     program: str, parameters: Mapping[str, Any], subject: str, extra: Sequence[str] = ()
 ) -> Mapping[str, Any]:
-    """What is public about values that a client wants to be kept.
+    """Check the parameters of a program that stores values; return the public facts.
 
     Args:
-        what: of a name, in errors.
-        more: parameters that are the program's own.
+        subject: the subject of errors about the name.
+        extra: names of the program's own parameters.
 
     Raises:
-        UsageError: naming the parameter that does not fit.
+        UsageError: a parameter is invalid; the text names it.
     """
     known_names = ("name", "clients", "replace", "about", *extra)
     check_known(program, parameters, known_names)
     check_name(parameters.get("name"), subject)
     check_clients(parameters.get("clients"))
     if type(parameters.get("replace")) is not bool:
-        raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
+        raise UsageError(
+            f"Expected true or false as replace. Received: {parameters.get('replace')!r}.",
+            code="wrong-type",
+            operation="replace",
+            received=parameters.get("replace"),
+        )
     about = parameters.get("about")
     return about if isinstance(about, Mapping) else {}
 
@@ -334,10 +354,10 @@ def check_storage_parameters(
 def build_facts(
     parameters: Mapping[str, Any], owner: str, sources: Sources = frozenset()
 ) -> StoredFacts:
-    """The facts under which checked parameters have values kept; `write` draws the deployment.
+    """Build the stored facts from checked parameters; `store_values` draws the deployment.
 
     Args:
-        sources: of the values, unless they are their owner's input.
+        sources: sources of the values; by default, the input of their owner.
     """
     p, derived = parameters, sources or input_source(owner)
     return StoredFacts(p["name"], owner, tuple(p["clients"]), "", p["about"], sources=derived)
@@ -354,11 +374,12 @@ def storing_program(
     prepare: Callable[[Context], tuple[Values, Mapping[str, Shared]]] = lambda c: (c.inputs, {}),
     **options: Any,
 ) -> Program:
-    """A program that keeps values under a name: at all three workers, or at none.
+    """Return a program that stores values under a name: at all three workers, or at none.
 
     Args:
-        made: what is kept, and what leaves to the client, of a job; its inputs unless given.
-        more: of the Program.
+        prepare: returns, for a job, the values to store and the outputs for the client; by default,
+            the job's inputs and no output.
+        options: further arguments of Program.
     """
 
     def permit_storing(
@@ -385,17 +406,22 @@ def removing_program(
     about: str,
     then: Callable[[Store, str], None] = lambda store, name: None,
 ) -> Program:
-    """A program that removes what the asking client keeps under a name.
+    """Return a program that removes the submitting client's values of a name.
 
     Args:
-        then: what goes with it, once it is gone.
+        then: called after the removal, for what belongs to the name.
     """
 
     def check_removal(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         check_known(program, parameters, ("name",))
         check_name(parameters.get("name"), subject)
         if inputs:
-            raise UsageError(f"{program} has no inputs. Received: {[i.name for i in inputs][:4]}.")
+            raise UsageError(
+                f"The program {program} has no inputs. Received: {[i.name for i in inputs][:4]}.",
+                code="unexpected-inputs",
+                operation=program,
+                received=[i.name for i in inputs][:4],
+            )
 
     def run_removal(context: Context) -> dict[str, Shared]:
         store = require_store(context).for_kind(kind)

@@ -1,4 +1,4 @@
-"""What a prediction will take, layer by layer, before anything is sent."""
+"""Predicted cost of a prediction, layer by layer, before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from tfe_bench.models.precision import MAX_ERROR, LayerError
 from tfe_bench.protocols.session.cost import Cost
 
 # Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes
-# per second through comparisons and the channel, and a round's own cost.  Estimates; what is sent
-# and in how many rounds is exact.
+# per second through comparisons and the channel, and the overhead of a round. These are estimates;
+# bytes and rounds are exact.
 MACS_PER_SECOND = 6e9
 BYTES_PER_SECOND = 600e6
-# What is dealt for a polynomial is multiplied in words of up to 256 bits: for EfficientNetB0, of
-# which SiLUs are nearly all, a byte takes 2.6 times as long; for a GELU alone 1.9, a SiLU 3.0.
+# Correlated randomness of polynomials is multiplied in words of up to 256 bits. A byte takes 2.6
+# times as long for EfficientNetB0, which consists nearly of SiLUs alone; for a GELU alone 1.9
+# times, for a SiLU 3.0 times.
 WIDE_BYTES_PER_SECOND = 230e6
 ROUND_SECONDS = 0.2e-3
-# Each evaluator multiplies twice for each product in the clear.
+# Each evaluator multiplies twice for each product of the plaintext model.
 PRODUCTS = 2
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One layer.
+    """Predicted cost of one layer.
 
     Attributes:
-        name, kind: of the layer.
-        shape: of its value, with the batch.
+        name, kind: name and type of the layer.
+        shape: shape of its value, with the batch.
         fraction: fractional bits of its value.
         cost: bits sent by role, and rounds.
-        seconds: rounds, bytes and computing under the profile, one after the other.
-        error: how far its values are off in fixed point, if that is known.
+        seconds: time of rounds, bytes and computation under the profile, one after the other.
+        error: error of its values in fixed point, if known.
     """
 
     name: str
@@ -49,12 +50,12 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A model's layers and their sum; printing it gives the table.
+    """Predicted cost of a model's layers and their total; printing it shows the table.
 
     Attributes:
-        rows: in order.
-        cost: of all; layers that do not wait for each other share rounds.
-        seconds: of all.
+        rows: the layers in order.
+        cost: total cost; layers that do not depend on each other share rounds.
+        seconds: total time.
         rotated: whether each party deals for a third of the batch.
     """
 
@@ -112,15 +113,15 @@ class Summary:
 
     @property
     def imprecise(self) -> list[str]:
-        """Layers whose values are off by more than 1 % of their range."""
+        """Layers whose error exceeds 1 % of their range."""
         return [r.name for r in self.rows if r.error is not None and r.error.relative > MAX_ERROR]
 
 
 def _estimate_seconds(cost: Cost, work: int, wide: float, profile: profiles.Profile) -> float:
-    """Computing, and the slower of the dealer's line and of the evaluators' lines and rounds.
+    """Estimate the time of computation, and of the slower of dealer and evaluators.
 
     Args:
-        wide: the share of what is sent that is multiplied in wide words (Kind.wide).
+        wide: fraction of the bytes that is multiplied in wide words (Kind.uses_wide_words).
     """
     dealt, exchanged = cost.dealer / 8, max(cost.e1, cost.e2) / 8
     byte_seconds = wide / WIDE_BYTES_PER_SECOND + (1 - wide) / BYTES_PER_SECOND
@@ -129,7 +130,7 @@ def _estimate_seconds(cost: Cost, work: int, wide: float, profile: profiles.Prof
     if not profile.shaped:
         return computing + rounds
     rate = profile.bytes_per_second
-    # the dealer runs ahead, so that its material is sent meanwhile
+    # the dealer runs ahead, so that correlated randomness is sent in parallel
     return computing + max(dealt / rate, rounds + exchanged / rate)
 
 
@@ -139,13 +140,13 @@ def summarize_plan(
     batch: int = 1,
     errors: Mapping[str, LayerError] | None = None,
 ) -> Summary:
-    """The summary of a plan under a network profile.
+    """Summarize the cost of a plan under a network profile.
 
     Args:
-        errors: of layers, by name.
+        errors: errors of layers, by name.
 
     Raises:
-        UsageError: there is no such profile.
+        UsageError: the profile is unknown.
     """
     network = profiles.get_profile(profile)
     s = execute.tune_prediction(plan, network.plan, batch)
@@ -163,7 +164,7 @@ def summarize_plan(
         rows.append(LayerSummary(x.name, kind, shape, fraction, cost, seconds, error))
     total = execute.model_cost(s)
     work = sum(tally.work for tally in tallies)
-    if rotated:  # every party then does a third of each role's
+    if rotated:  # each party then performs a third of each role
         work = work * 5 // 6
     seconds = _estimate_seconds(total, work, wide / max(sent, 1), network)
     graph = plan.graph

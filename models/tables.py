@@ -1,6 +1,6 @@
-"""What a table is to the model that learned from it: names and scales of columns, and of classes.
+"""Table facts of a model: names and scales of its columns, and names of its classes.
 
-It goes with the model: into its .keras file, and into the public facts of a deployed one.
+They are stored with the model: in its .keras file, and in the public facts of a deployed model.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tfe_bench.models.scales import Scale
 
 TARGETS = ("binary", "classes", "number")
 MAX_CLASSES = 10_000
-# Beside Keras' own parts of a .keras file, which Keras passes over.
+# Name of the member next to Keras' own parts of a .keras file; Keras ignores it.
 _MEMBER_NAME = "tfe_bench.json"
 _MAX_MEMBER_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table's columns and its label.
+    """The columns and the label of a table.
 
     Attributes:
         columns: names of the features, in the model's order.
         target: "binary", "classes" or "number".
-        label: the name of what is learned, None where nothing says.
-        classes: names of the classes, none of a number.
-        scale: by which the model was given the columns; None as they are.
-        unit: by which the model was given a number to learn; None as it is.
-        logits: whether the model's outputs are logits and no probabilities.
+        label: name of the label, None if unknown.
+        classes: names of the classes, empty for a number.
+        scale: scale of the model's input columns; None for unscaled columns.
+        unit: scale of the number to be learned; None for an unscaled number.
+        logits: whether the model outputs logits instead of probabilities.
     """
 
     columns: tuple[str, ...]
@@ -52,10 +52,10 @@ class Table:
     unit: Scale | None = None
     logits: bool = True
 
-    # ---- as data
+    # ---- serialization
 
     def header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the table as JSON."""
         header = {}
         for name, value in vars(self).items():
             value = list(value) if isinstance(value, tuple) else value
@@ -64,21 +64,31 @@ class Table:
 
     @classmethod
     def from_header(cls, header: object) -> Table:
-        """The table of a header, which may come from a stranger.
+        """Read the table of a header from an untrusted source.
 
         Raises:
-            DataError: it is none.
+            DataError: the header is invalid.
         """
         if not isinstance(header, Mapping) or set(header) != set(cls.__dataclass_fields__):
-            raise DataError("A table's facts are its columns, label, classes and scales.")
+            raise DataError(
+                "Expected columns, label, classes and scales as facts of a table.",
+                code="invalid-parameters",
+                operation="table",
+            )
         columns, classes = (_read_names(header[k], m) for k, m in _MAX_NAMES.items())
         label, target, logits = header["label"], header["target"], header["logits"]
         if target not in TARGETS or type(logits) is not bool:
-            raise DataError("A table's label is binary, classes or a number.")
+            raise DataError(
+                "Expected binary, classes or number as type of a table's label.",
+                code="invalid-parameters",
+                operation="target",
+            )
         if label is not None:
             [label] = _read_names([label], 1)
         if len(set(columns)) != len(columns):
-            raise DataError("A table names each column once.")
+            raise DataError(
+                "Expected each column of a table once.", code="duplicate-name", operation="columns"
+            )
         return cls(
             columns,
             target,
@@ -92,28 +102,31 @@ class Table:
     # ---- rows
 
     def rows(self, names: Sequence[str], lines: Sequence[Sequence[str]], source: str) -> Array:
-        """The features of a file's lines, float64 as they are, by the columns' names.
+        """Return the features of a file's lines by column name, as unscaled float64.
 
         Raises:
-            DataError: columns that are missing, all of them named, or no numbers.
+            DataError: columns are missing (the text names all of them), or not numeric.
         """
         missing = [c for c in self.columns if c not in names]
         if missing:
             hint = did_you_mean(missing[0], names)
             raise DataError(
-                f"{source!r} lacks columns that the model takes: "
+                f"{source!r} lacks columns that the model requires: "
                 f"{', '.join(map(repr, missing[:20]))}"
-                f"{f' and {len(missing) - 20} more' if len(missing) > 20 else ''}.{hint}"
+                f"{f' and {len(missing) - 20} more' if len(missing) > 20 else ''}.{hint}",
+                code="column-not-found",
+                operation=source,
+                received=missing[0],
             )
         return parse_columns(source, names, lines, [list(names).index(c) for c in self.columns])
 
     # ---- models
 
     def in_units(self, model: Any) -> Any:
-        """The Keras model with its scales as layers: it takes and gives numbers as they are.
+        """Return the Keras model with its scales as layers, for unscaled inputs and outputs.
 
         Args:
-            model: a Keras model of scaled columns; it becomes one layer of the new one.
+            model: a Keras model of scaled columns; it becomes one layer of the new model.
         """
         if self.scale is None and self.unit is None:
             return model
@@ -128,7 +141,7 @@ class Table:
         return keras.Model(model_input, value, name=model.name)
 
     def scaled(self, private: PrivateModel) -> PrivateModel:
-        """A converted model of scaled columns as one that takes columns as they are."""
+        """Return a converted model of scaled columns as one that accepts unscaled columns."""
         (name,) = private.graph.inputs
         if self.scale is None and self.unit is None:
             return private
@@ -150,7 +163,7 @@ class Table:
         return PrivateModel(replace(private.plan, graph=graph), private.bounds, private.calibrated)
 
     def probabilities(self, outputs: Any) -> Array:
-        """What outputs say of each class, [n, classes]; of a number the number, [n, 1]."""
+        """Return class probabilities from outputs, [n, classes]; a number stays itself, [n, 1]."""
         values = np.asarray(outputs, np.float64).reshape(len(outputs), -1)
         if self.target == "number":
             return values
@@ -167,7 +180,7 @@ _MAX_NAMES = {"columns": MAX_COLUMNS, "classes": MAX_CLASSES}
 
 
 def _compose_scaling(inner: Any, scale: Scale) -> tuple[Any, Any]:
-    """The scale first, and then what a graph does with its input anyway."""
+    """Compose a scale with the input scaling that a graph already has."""
     factor, offset = (1.0, 0.0) if inner is None else inner
     first = np.multiply(scale.factor, factor)
     return first.tolist(), (np.multiply(scale.offset, factor) + offset).tolist()
@@ -179,7 +192,12 @@ def _read_names(value: object, limit: int) -> tuple[str, ...]:
         or len(value) > limit
         or not all(isinstance(v, str) and len(v) <= MAX_TEXT for v in value)
     ):
-        raise DataError(f"Names are at most {limit} texts of at most {MAX_TEXT} characters.")
+        raise DataError(
+            f"Expected at most {limit} names of at most {MAX_TEXT} characters.",
+            code="invalid-name",
+            operation="names",
+            expected=limit,
+        )
     return tuple(value)
 
 
@@ -196,15 +214,20 @@ def _read_scale(value: object, count: int) -> Scale | None:
         )
         if fits and all(v != 0 for v in factor):
             return Scale(tuple(factor), tuple(offset))
-    raise DataError(f"A scale is {count} factors, none of them 0, and {count} offsets.")
+    raise DataError(
+        f"Expected {count} nonzero factors and {count} offsets as scale.",
+        code="invalid-parameters",
+        operation="scale",
+        expected=count,
+    )
 
 
-# ---- in a file
+# ---- files
 
 
 def save_with_table(model: Any, table: Table | None, path: str | Path) -> None:
-    """Writes a Keras model, 0600, with its table beside Keras' own parts."""
-    before = os.umask(0o077)  # what it learned from is private
+    """Write a Keras model with mode 0600, and its table next to Keras' own parts."""
+    before = os.umask(0o077)  # the training data is private
     try:
         model.save(path)
         if table is not None:
@@ -215,7 +238,7 @@ def save_with_table(model: Any, table: Table | None, path: str | Path) -> None:
 
 
 def load_table(path: str | Path) -> Table | None:
-    """The table in a .keras file, None where there is none.
+    """Load the table of a .keras file; return None if it has none.
 
     Raises:
         DataError: the file is damaged.
@@ -225,26 +248,35 @@ def load_table(path: str | Path) -> Table | None:
             if _MEMBER_NAME not in file.namelist():
                 return None
             if file.getinfo(_MEMBER_NAME).file_size > _MAX_MEMBER_BYTES:
-                raise DataError(f"The columns' names in {str(path)!r} are too many.")
+                raise DataError(
+                    f"The names of columns in {str(path)!r} are too large.",
+                    code="too-large",
+                    operation=str(path),
+                )
             return Table.from_header(json.loads(file.read(_MEMBER_NAME)))
     except (OSError, zipfile.BadZipFile, ValueError, RecursionError) as error:
         raise DataError(
-            f"The model in {str(path)!r} cannot be read. Received: {type(error).__name__}."
+            f"The model in {str(path)!r} cannot be read. Received: {type(error).__name__}.",
+            code="invalid-model-file",
+            operation=str(path),
+            received=type(error).__name__,
         ) from None
 
 
 def find_scaled_model(model: Any) -> Any:
-    """The model within one that `Table.in_units` made: to train it again on scaled columns.
+    """Return the inner model of a model from `Table.in_units`, to train it again on scaled columns.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the model has no such part.
     """
     import keras
 
     inner = [layer for layer in model.layers if isinstance(layer, keras.Model)]
     if len(inner) != 1:
         raise UsageError(
-            f"The model {model.name!r} has names and scales of columns but is not as `train` wrote "
-            "it. Save it again with model.save(...), which leaves them out."
+            f"The model {model.name!r} has names and scales of columns but not the structure "
+            "that `train` writes. Save it again with model.save(...), which removes them.",
+            code="unsupported-model",
+            operation=model.name,
         )
     return inner[0]

@@ -1,4 +1,4 @@
-"""From a Keras model to private training: `trainable`, and what it gives."""
+"""Private training of Keras models: `trainable` and `Trainable`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from tfe_bench.models.training.callbacks import Callbacks
     from tfe_bench.models.training.recipe import Recipe
 
-# Rows of a step, as Keras has it.
+# Rows of a step, the default of Keras.
 DEFAULT_BATCH = 32
-# What an evaluation tells: of classes, and of numbers.
+# Metrics that an evaluation provides: for classes, and for numbers.
 _METRICS = (
     (
         "accuracy",
@@ -53,15 +53,15 @@ _METRICS = (
     ),
     ("mse", "MSE", "mean_squared_error"),
 )
-# A weight starts within this, and so far from where fixed point ends.
+# Largest initial weight: far below the limit of fixed point.
 _LARGEST_WEIGHT = 2.0**10
 
 
 class Trainable:
-    """A model that three workers train without seeing it, or what it learns from.
+    """A model that three workers train without seeing its weights or its training data.
 
     Attributes:
-        keras: the Keras model (or path of one, or a Graph) as it was given; `fit` puts trained
+        keras: the Keras model (or the path of one, or a Graph) as passed; `fit` writes trained
             weights back into a Keras model.
     """
 
@@ -81,21 +81,21 @@ class Trainable:
         seed: int = 0,
         **other: Any,
     ) -> None:
-        """Says how the model is trained; nothing leaves this process.
+        """Set how the model is trained; nothing leaves this process.
 
         Args:
             optimizer: keras.optimizers.SGD or Adam with their schedules, or "sgd", "adam",
-                "amsgrad" with Keras' defaults.
-            loss: a Keras loss or its name, as in Keras: a name of a cross-entropy means that the
+                "amsgrad" with the defaults of Keras.
+            loss: a Keras loss or its name, as in Keras: the name of a cross-entropy means that the
                 model ends in softmax or sigmoid, from_logits=True that it does not.
-            metrics: ["accuracy"] of classes, ["mse"] of numbers: of the rows that `fit` validates
-                on, as "val_accuracy" or "val_mse"; it then wants such rows.
-            seed: of Dropout's masks, which are public.
-            other: of Keras' further arguments those that say nothing (None or False).
+            metrics: ["accuracy"] for classes, ["mse"] for numbers: computed on the validation rows
+                of `fit`, as "val_accuracy" or "val_mse"; `fit` then requires such rows.
+            seed: seed of Dropout's masks, which are public.
+            other: remaining Keras arguments, at their defaults only (None or False).
 
         Raises:
-            UsageError: layers, an optimizer, a loss, metrics or arguments that private training
-                does not have; all that is not supported is named.
+            UsageError: private training does not support a layer, the optimizer, the loss, a metric
+                or an argument; the text names everything that is not supported.
         """
         from tfe_bench.models.kinds.operations import Setting
         from tfe_bench.models.training import step
@@ -108,24 +108,27 @@ class Trainable:
             ("optimizer", "loss", "metrics", "seed"),
         )
         recipe = Recipe.build(self.keras, optimizer, loss, seed=seed)
-        step.step_cost(recipe, Setting())  # every layer runs once, with a party that counts
+        step.step_cost(recipe, Setting())  # runs every layer once with a cost party
         requested_metrics = [metrics] if isinstance(metrics, str) else list(metrics or ())
         metric_names = _METRICS[not recipe.loss.counts_answers]
         if any(not isinstance(m, str) or m not in metric_names for m in requested_metrics):
             raise UsageError(
-                f"An evaluation with {recipe.loss.name} tells {metric_names[0]}. Received: metrics "
-                f"{str(requested_metrics)[:80]}."
+                f"Expected the metric {metric_names[0]} for {recipe.loss.name}. Received: "
+                f"{str(requested_metrics)[:80]}.",
+                code="unsupported-metric",
+                operation=recipe.loss.name,
+                received=str(requested_metrics)[:80],
             )
         self._compiled, self._metrics = (optimizer, loss, seed), requested_metrics
 
     def initial_model(self) -> Any:
-        """The Keras model with the weights that the last training began with."""
+        """Return the Keras model with the weights at which the last training began."""
         from tfe_bench.models.training import reader
 
         return reader.copy_model(self._keras_model(), self._start)
 
     def _keras_model(self) -> Any:
-        """The Keras model, read if it was given as a file."""
+        """Return the Keras model; load it first if it was passed as a file."""
         from tfe_bench.models import from_keras
 
         if isinstance(self.keras, (str, Path)):
@@ -133,7 +136,7 @@ class Trainable:
         return self.keras
 
     def recipe(self, batch_size: int = DEFAULT_BATCH) -> Recipe:
-        """What is public about the training.
+        """Return the public description of the training.
 
         Raises:
             UsageError: the model was not compiled.
@@ -141,7 +144,9 @@ class Trainable:
         from tfe_bench.models.training.recipe import Recipe
 
         if self._compiled is None:
-            raise UsageError("Compile the model first: private.compile(optimizer, loss).")
+            raise UsageError(
+                "Compile the model first: private.compile(optimizer, loss).", code="not-compiled"
+            )
         optimizer, loss, seed = self._compiled
         return Recipe.build(self.keras, optimizer, loss, batch_size, seed)
 
@@ -180,57 +185,59 @@ class Trainable:
         progress: Progress | None = None,
         **other: Any,
     ) -> History:
-        """Trains on private rows, this client's own or those that owners provided.
+        """Train on private rows of this client, or on rows that owners provided.
 
-        The arguments up to initial_epoch are Keras' own, in their order and with their meaning.
+        The arguments up to initial_epoch are those of Keras, with the same order and meaning.
 
         Args:
             cluster: a LocalCluster, a Cluster or a Client.
-            x, y: features and labels as Keras takes them; left out with rows_of or columns_of.
-            batch_size: rows of a step; None: 32.  Rows that fill no batch at an epoch's end are
-                left out of it.
-            epochs: the epoch to end before, as Keras counts them; each goes through all rows, in
-                an order of its own from `seed`, which is public.
-            verbose: "auto" or 1 shows a bar in a terminal or a notebook, 2 a line for each epoch
-                when all is over, 0 nothing.
-            callbacks: Keras' callbacks, called when the training is over with what is known of
-                each epoch (training/callbacks.py); LearningRateScheduler acts in time, and
-                EarlyStopping(monitor="loss") does with reveal_loss.
-            validation_split: the last part of x and y, to evaluate on instead of to train on.
-            validation_data: (x, y) to evaluate on after each epoch: this client alone learns how
-                many answers are right.
-            shuffle: False takes the rows as they come in every epoch.
-            class_weight, sample_weight: what samples count; private as labels are.
-            initial_epoch: the number of the first epoch.
-            steps: ends the training after so many steps in all.
-            rows_of: names of data sets whose rows are put together (horizontal split).
-            columns_of: names of data sets whose columns are put together (vertical split).
-            labels_of: the data set with the labels, with columns_of.
-            holdout: rows of these data sets to evaluate on instead of to train on.
-            checkpoint: a name under which the workers keep their shares every `checkpoint_every`
-                steps, and go on from when the same fit is asked for again.
-            restart: forgets the checkpoint first.
-            deploy: keeps the trained model at the workers under this name, for this client and
-                those in `deploy_for`; its weights do not leave them.
-            reveal_loss: makes the mean loss of each epoch public; else none is.
-            guard_every: looks every so many steps whether the weights diverge, which tells the
-                workers one bit each time; 0 never looks.
+            x, y: features and labels as in Keras; omitted with rows_of or columns_of.
+            batch_size: rows of a step; None: 32.  Rows that do not fill a batch at the end of an
+                epoch are left out of it.
+            epochs: the epoch before which training ends, as in Keras. Each epoch passes all rows in
+                its own order from `seed`, which is public.
+            verbose: "auto" or 1 shows a bar in a terminal or a notebook, 2 prints a line for each
+                epoch after the training, 0 shows nothing.
+            callbacks: Keras' callbacks, called after the training with the known values of each
+                epoch (training/callbacks.py). LearningRateScheduler acts during training, and so
+                does EarlyStopping(monitor="loss") with reveal_loss.
+            validation_split: the last part of x and y, used for evaluation instead of training.
+            validation_data: (x, y) for evaluation after each epoch: this client alone learns the
+                number of right answers.
+            shuffle: False keeps the order of the rows in every epoch.
+            class_weight, sample_weight: weights of classes and samples; private as labels are.
+            initial_epoch: number of the first epoch.
+            steps: total number of steps after which training ends.
+            rows_of: names of data sets whose rows are combined (horizontal split).
+            columns_of: names of data sets whose columns are combined (vertical split).
+            labels_of: the data set with the labels, for columns_of.
+            holdout: number of rows of these data sets that are used for evaluation instead of
+                training.
+            checkpoint: a name under which the workers store their shares every `checkpoint_every`
+                steps; the same call of fit later continues from there.
+            restart: whether to delete the checkpoint first.
+            deploy: stores the trained model at the workers under this name, for this client and
+                those in `deploy_for`; its weights do not leave the workers.
+            reveal_loss: makes the mean loss of each epoch public; by default no loss is revealed.
+            guard_every: number of steps between checks whether the weights diverge; each check
+                reveals one bit to the workers; 0 never checks.
             check_range: whether to check that values stay in their range, which this client alone
-                learns; None: as far as it costs less than 3% of the bytes, or 4 KB a step.
-            prefetch: shares large data in chunks, of which the first epoch trains on one while the
-                next is on its way; False shares all of it first.
-            profile: the network that protocols plan for; None: the cluster's.
-            progress: hears a fraction and a text (epoch, step, time per batch) in place of a bar.
-            other: Keras' further arguments, as far as they say nothing.
+                learns; None: if it costs less than 3% of the bytes, or 4 KB a step.
+            prefetch: shares large data in chunks: the first epoch trains on one chunk while the
+                next is sent; False shares all data first.
+            profile: the network profile for which protocols plan; None: the cluster's.
+            progress: callback for a fraction and a text (epoch, step, time per batch), in place of
+                a bar.
+            other: remaining Keras arguments, at their defaults only.
 
         Returns:
             The history; the model has the trained weights (unless they were deployed).
 
         Raises:
-            UsageError, DataError: arguments, shapes, labels or callbacks that do not fit.
-            RangeError: NaN, numbers too large, or a training that diverges.
-            ConfigError: a checkpoint that is not whole at all workers.
-            PolicyError: an owner or an operator does not permit it.
+            UsageError, DataError: arguments, shapes, labels or callbacks are invalid.
+            RangeError: values are NaN or too large, or the training diverges.
+            ConfigError: a checkpoint is not complete at all workers.
+            PolicyError: an owner or an operator does not permit the training.
         """
         from tfe_bench.models.training import magnitudes
         from tfe_bench.models.training.callbacks import Callbacks
@@ -247,13 +254,23 @@ class Trainable:
         has_weights = class_weight is not None or sample_weight is not None
         if rows_of is not None or columns_of is not None:
             if x is not None or y is not None or (rows_of is not None) == (columns_of is not None):
-                raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
+                raise UsageError(
+                    "Expected x and y, or rows_of, or columns_of with labels_of in fit.",
+                    code="conflicting-options",
+                    operation="fit",
+                )
             if columns_of is not None and labels_of is None:
-                raise UsageError("columns_of goes with labels_of: who has the labels.")
+                raise UsageError(
+                    "columns_of requires labels_of: the data set with the labels.",
+                    code="missing-argument",
+                    operation="labels_of",
+                )
             if has_weights or validation_split:
                 raise UsageError(
-                    "class_weight, sample_weight and validation_split are for x and y. Of owners' "
-                    "rows holdout=N are kept to evaluate on."
+                    "class_weight, sample_weight and validation_split require x and y. For "
+                    "owners' rows, holdout=N keeps N rows for evaluation.",
+                    code="conflicting-options",
+                    operation="rows_of",
                 )
             source, joined = sources.resolve_datasets(
                 cluster, rows_of or columns_of or (), labels_of
@@ -261,7 +278,11 @@ class Trainable:
             sources.check_target(joined, recipe.loss)
             rows = joined.rows - holdout
         elif x is None or y is None:
-            raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
+            raise UsageError(
+                "Expected x and y, or rows_of, or columns_of with labels_of in fit.",
+                code="missing-argument",
+                operation="fit",
+            )
         train = test = None
         if source is None:
             check_counts(x, y)
@@ -277,27 +298,40 @@ class Trainable:
             )
         if validation_data is not None:
             if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
-                raise UsageError("validation_data is (x, y): what is told of it has no weights.")
+                raise UsageError(
+                    "Expected (x, y) without weights as validation_data.",
+                    code="wrong-type",
+                    operation="validation_data",
+                )
             check_counts(*validation_data)
             test = Examples(*validation_data)
         if self._metrics and test is None and not holdout:
             raise UsageError(
-                "metrics are computed of rows to validate on. Received: metrics without such rows. "
-                "Use validation_split or validation_data (holdout of owners' rows), or leave "
-                "metrics out."
+                "Metrics require validation rows. Received: metrics without such rows. Pass "
+                "validation_split or validation_data (holdout for owners' rows), or omit "
+                "metrics.",
+                code="missing-argument",
+                operation="metrics",
             )
         log_names = ["loss"] if reveal_loss else []
         log_names += [score_name(recipe)] if test is not None or holdout else []
         callback_plan = Callbacks.from_keras(callbacks, [*log_names, "learning_rate"])
         if callback_plan.deferred and checkpoint is not None:
             raise UsageError(
-                "A training with a checkpoint is in several jobs, and callbacks are called for "
-                "one. Received: both. LearningRateScheduler alone goes with it."
+                "Expected a checkpoint or callbacks: a training with a checkpoint may take "
+                "several jobs, and callbacks serve one job. Received: both. Only "
+                "LearningRateScheduler supports a checkpoint.",
+                code="conflicting-options",
+                operation="callbacks",
             )
         if deploy_for:
             cluster.check_members(deploy_for)
         if callback_plan.snapshots and deploy is not None:
-            raise UsageError("Callbacks that take weights go with weights that leave: no deploy.")
+            raise UsageError(
+                "Callbacks that use weights require weights that leave the workers. Omit deploy.",
+                code="conflicting-options",
+                operation="deploy",
+            )
         if type(epochs) is int and type(initial_epoch) is int:
             recipe = callback_plan.apply_schedule(
                 recipe, initial_epoch, epochs, rows // recipe.batch
@@ -338,17 +372,19 @@ class Trainable:
         return history
 
     def predict(self, x: Any, batch_size: int | None = None, verbose: Any = 0) -> Any:
-        """What the model as it is here says of x, in the clear: nothing is sent.
+        """Return outputs of the local model for x in plaintext; nothing is sent.
 
-        For private predictions there are `tfe_bench.convert` and `cluster.predict`.
+        For private predictions, use `tfe_bench.convert` and `cluster.predict`.
 
         Raises:
-            UsageError: the trained weights are not here, or the model does not take x.
+            UsageError: the trained weights are not in this process, or the model does not accept x.
         """
         if self._deployed is not None:
             raise UsageError(
-                f"The trained weights stayed at the workers. Ask them: "
-                f"cluster.predict({self._deployed!r}, x)."
+                "The trained weights are at the workers. Use "
+                f"cluster.predict({self._deployed!r}, x).",
+                code="weights-at-workers",
+                operation=self._deployed,
             )
         from tfe_bench.models import from_keras, plaintext
 
@@ -367,7 +403,7 @@ class Trainable:
         profile: str | None = None,
         progress: Progress | None = None,
     ) -> float:
-        """The accuracy (or mean squared error) on private rows, for the model as it is here.
+        """Return the accuracy (or mean squared error) of the local model on private rows.
 
         Raises:
             UsageError, RangeError: as `fit`.
@@ -382,14 +418,14 @@ class Trainable:
     def inputs(
         self, job: TrainingJob, train: Examples | None, test: Examples | None, scatter: bool = False
     ) -> dict[str, PrivateInput | LateInput]:
-        """The inputs of a job: the weights that it begins with, and this client's rows.
+        """Return the inputs of a job: the initial weights and this client's rows.
 
         Args:
-            train, test: to learn from and to evaluate on; None of owners' rows.
-            scatter: share chunks of rows in another order than they are given, by the seed.
+            train, test: rows for training and for evaluation; None for owners' rows.
+            scatter: shuffle the rows by the seed before they are split into chunks.
 
         Raises:
-            UsageError, RangeError: rows or weights that do not fit.
+            UsageError, RangeError: rows or weights are invalid.
         """
         state = self._state_inputs(job.recipe)
         return {**state, **share_examples(job, train, test, scatter)}
@@ -402,13 +438,17 @@ class Trainable:
         progress: Progress | None = None,
         callbacks: Callbacks | None = None,
     ) -> History:
-        """Runs a job that `fit` or a command has put together."""
+        """Run a job that `fit` or a command has built."""
         job.check_inputs([input_spec(name, value) for name, value in inputs.items()])
         bits, ring = cluster.config.fractional_bits, cluster.config.ring
         if bits != job.recipe.numbers.activation or ring != 64:
             raise UsageError(
-                f"Training has {job.recipe.numbers.activation} fractional bits over Z_2^64 and "
-                f"the cluster {bits} over Z_2^{ring}. Use another cluster."
+                f"Training requires {job.recipe.numbers.activation} fractional bits over Z_2^64. "
+                f"Received: a cluster with {bits} over Z_2^{ring}. Use another cluster.",
+                code="ring-mismatch",
+                operation="cluster",
+                received=ring,
+                expected=64,
             )
         result = cluster.run("train", job.header(), inputs, progress)
         check_ranges(job, result)
@@ -422,10 +462,10 @@ class Trainable:
             self._load_weights(job.recipe, result)
         return history
 
-    # ---- inside
+    # ---- internal
 
     def _state_inputs(self, recipe: Recipe) -> dict[str, PrivateInput]:
-        """What training begins with, as inputs of the job."""
+        """Return the initial state of the training as inputs of the job."""
         from tfe_bench.models.training import state
 
         arrays, inputs = state.build_initial_state(recipe), {}
@@ -433,8 +473,10 @@ class Trainable:
             array = arrays[spec.key]
             if not np.abs(array).max(initial=0.0) < _LARGEST_WEIGHT:
                 raise RangeError(
-                    f"The weights {spec.key!r} begin with NaN or with more than "
-                    f"{_LARGEST_WEIGHT:g}."
+                    f"The initial weights {spec.key!r} are NaN or exceed {_LARGEST_WEIGHT:g}.",
+                    code="value-out-of-range",
+                    operation=spec.key,
+                    expected=_LARGEST_WEIGHT,
                 )
             inputs[state_name(i)] = PrivateInput(
                 np.rint(array * 2.0**spec.fractional_bits).astype(np.int64), spec.fractional_bits
@@ -457,7 +499,7 @@ class Trainable:
     def _run_callbacks(
         self, callbacks: Callbacks, job: TrainingJob, result: JobResult, history: History
     ) -> None:
-        """Calls the callbacks; they may say that training was over earlier."""
+        """Run the callbacks; they may end the training at an earlier epoch."""
         model, last_epoch = self._keras_model(), len(history.epoch) - 1
 
         def load_weights(place: int) -> None:
@@ -474,17 +516,17 @@ class Trainable:
                 model, job.recipe, history.epoch, logs, load_weights, params
             )
         except BaseException:
-            load_weights(last_epoch)  # what the workers have done is not lost with it
+            load_weights(last_epoch)  # the workers' result is kept
             raise
-        if completed <= last_epoch:  # one of them ended it there
-            if not job.snapshots:  # none that takes weights: those that there are
+        if completed <= last_epoch:  # a callback stopped the training
+            if not job.snapshots:  # no callback uses weights: load the final weights
                 load_weights(last_epoch)
             history.epoch = history.epoch[:completed]
             history.history = {k: v[:completed] for k, v in history.history.items()}
             history.steps = min(history.steps, completed * job.steps_per_epoch)
 
     def _load_weights(self, recipe: Recipe, result: JobResult, epoch: int | None = None) -> None:
-        """Puts trained weights into the Keras model: the last, or those after an epoch."""
+        """Load trained weights into the Keras model: the final weights, or those after an epoch."""
         from tfe_bench.models.training import reader, state
 
         arrays = {}
@@ -504,11 +546,11 @@ class Trainable:
 
 
 def trainable(model: Any) -> Trainable:
-    """A Keras model, to be trained on private data; nothing is sent yet.
+    """Prepare a Keras model for training on private data; nothing is sent yet.
 
     Args:
         model: a Keras 3 Sequential or functional model, or the path of a .keras file.
 
-    Its weights are where training begins: the client's secret, as what becomes of them is.
+    Training starts from its weights: they are the client's secret, as are the trained weights.
     """
     return Trainable(model)

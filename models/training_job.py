@@ -1,4 +1,4 @@
-"""What is public about one training job, as its client orders it and the workers check it."""
+"""Public parameters of one training job, as its client submits them and the workers check them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tfe_bench.models.training.stopping import Stopping
 
 MAX_CHUNKS = 1 << 14
 MAX_EPOCHS, MAX_STEPS = 100_000, 10**9
-# Of all epochs together, 8 bytes each.
+# Largest number of weights after all epochs together, 8 bytes each.
 MAX_SNAPSHOT_WORDS = 1 << 24
-# In place of an epoch, for the draw of rows that none trains on; rows.SHUFFLED is -2, and chunks
-# have -3 and below.
+# Stands in for the epoch in the draw of held-out rows; rows.SHUFFLED is -2, and chunks have -3 and
+# below.
 _HELD_OUT = -1
-# The job's output that says where values left their range.
+# Output of the job with the flags of values that left their range.
 RANGE = "range"
 _CHECKPOINT_NAME = "A checkpoint's name"
-# Fields of an order that are told where they say something.
+# Fields that appear in a header unless they have their default.
 _OPTIONAL_FIELDS = ("first", "shuffle", "stopping", "snapshots", "watch")
-# Fields that a checkpoint and the training that goes on from it have in common.
+# Fields in which a checkpoint and the training that continues from it agree.
 _CHECKPOINT_FIELDS: tuple[str, ...] = (
     "recipe",
     "rows",
@@ -50,12 +50,12 @@ _CHECKPOINT_FIELDS += ("watch",)
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Checkpoints of a training.
+    """Options of a training's checkpoints.
 
     Attributes:
-        name: at the workers.
-        every: steps from one to the next.
-        restart: whether to forget those that there are.
+        name: name at the workers.
+        every: number of steps between checkpoints.
+        restart: whether to delete existing checkpoints.
     """
 
     name: str
@@ -63,7 +63,7 @@ class CheckpointOptions:
     restart: bool = False
 
     def header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the options as JSON."""
         return dict(vars(self))
 
 
@@ -73,24 +73,25 @@ class TrainingJob:
 
     Attributes:
         recipe: model, loss, optimizer, batch.
-        epochs: through all rows; 0 evaluates alone.
-        rows: to train on.
-        seed: of the order of the rows, the same as in plaintext: public.
-        profile: the network that protocols plan for.
-        steps: at which training ends before its epochs do; None for no such end.
-        test: rows to evaluate on, sent by the client; 0 for none.
-        source: data that owners have provided; None where the client sends it.
-        holdout: rows of the source that are kept for evaluation.
-        saving: checkpoints; None for none.
-        deploy: parameters of the program "deploy" for the trained model: it stays at the workers.
-            None: its weights go to the client.
-        guard: steps from one look whether weights left their range to the next; 0 never looks.
-            Each look tells the workers one bit.
+        epochs: passes through all rows; 0 for an evaluation alone.
+        rows: number of training rows.
+        seed: seed of the order of the rows, as in plaintext; public.
+        profile: the network profile for which protocols plan.
+        steps: number of steps at which training ends before its epochs do; None for no limit.
+        test: number of test rows from the client; 0 for none.
+        source: data sets of owners; None if the client sends the rows.
+        holdout: number of rows of the data sets that are kept for evaluation.
+        saving: options of checkpoints; None for none.
+        deploy: parameters of the program "deploy" for the trained model, which stays at the
+            workers. None: its weights go to the client.
+        guard: number of steps between checks whether weights left their range; 0 never checks. Each
+            check reveals one bit to the workers.
         reveal_loss: whether the mean loss of each epoch becomes public.
-        watch: which values are checked to stay in their range, for the client alone (step.ALL).
-        trace: whether one more step is watched closely.
-        chunk: rows that the client sends at once, a multiple of the batch; the first epoch takes
-            them as they come, while the next ones are shared.  0: all before the first step.
+        watch: values whose range is checked, for the client alone (step.ALL).
+        trace: whether one more step is traced.
+        chunk: number of rows that the client sends at once, a multiple of the batch. The first
+            epoch uses chunks in their order of arrival, while later chunks are shared. 0: all
+            before the first step.
     """
 
     recipe: Recipe
@@ -132,79 +133,123 @@ class TrainingJob:
             _check_integer("steps", self.steps, 1, MAX_STEPS)
         for name in ("reveal_loss", "trace", "shuffle", "snapshots"):
             if type(getattr(self, name)) is not bool:
-                raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
-        check_one_of("watch is", self.watch, (step.NOTHING, step.VALUES, step.ALL))
+                raise UsageError(
+                    f"Expected true or false as {name}. Received: {getattr(self, name)!r}.",
+                    code="wrong-type",
+                    operation=name,
+                    received=getattr(self, name),
+                )
+        check_one_of(
+            "watch is", self.watch, (step.NOTHING, step.VALUES, step.ALL), operation="watch"
+        )
         if not isinstance(self.profile, str):
-            raise UsageError(f"A profile is a name. Received: {str(self.profile)[:80]!r}.")
+            raise UsageError(
+                f"Expected a name as profile. Received: {str(self.profile)[:80]!r}.",
+                code="wrong-type",
+                operation="profile",
+                received=str(self.profile)[:80],
+            )
         profiles.get_profile(self.profile)
         if self.epochs and self.rows < self.recipe.batch:
             raise UsageError(
-                f"There are fewer rows than one batch. Received: {self.rows} rows and batches of "
-                f"{self.recipe.batch}."
+                f"Expected at least one batch of rows. Received: {self.rows} rows and batches of "
+                f"{self.recipe.batch}.",
+                code="too-few-rows",
+                operation="rows",
+                received=self.rows,
+                expected=self.recipe.batch,
             )
         if self.chunk and (self.chunk % self.recipe.batch or self.source is not None):
             raise UsageError(
-                f"A chunk of a client's rows is a multiple of the batch. Received: {self.chunk}."
+                "Expected a multiple of the batch as chunk of a client's rows. Received: "
+                f"{self.chunk}.",
+                code="invalid-chunk",
+                operation="chunk",
+                received=self.chunk,
             )
         if self.chunk and self.rows > MAX_CHUNKS * self.chunk:
             raise UsageError(
-                f"Rows come in at most {MAX_CHUNKS} chunks. Received: {self.rows} rows in chunks "
-                f"of {self.chunk}."
+                f"Expected at most {MAX_CHUNKS} chunks. Received: {self.rows} rows in chunks of "
+                f"{self.chunk}.",
+                code="too-large",
+                operation="chunk",
+                received=self.chunk,
+                expected=MAX_CHUNKS,
             )
         if self.stopping is not None and (not self.reveal_loss or self.saving is not None):
             raise UsageError(
-                "Training ends early by the loss, if that is revealed (reveal_loss=True), and "
-                "without a checkpoint, which does not remember it."
+                "Early stopping by the loss requires a revealed loss (reveal_loss=True) and no "
+                "checkpoint, as checkpoints do not store its state.",
+                code="conflicting-options",
+                operation="stopping",
             )
         if self.snapshots and (self.deploy is not None or self.saving is not None):
             raise UsageError(
-                "The weights after each epoch leave trainings without deploy and without a "
-                "checkpoint."
+                "Weights after each epoch are available only without deploy and without a "
+                "checkpoint.",
+                code="conflicting-options",
+                operation="snapshots",
             )
         if self.snapshots and self.recipe.optimizer.use_ema:
             raise UsageError(
-                "Callbacks that look at the weights after each epoch do not go with an optimizer "
-                "that averages them (use_ema=True): the averages come at the end."
+                "Callbacks that use the weights after each epoch do not support an optimizer "
+                "that averages them (use_ema=True): the averages exist at the end only.",
+                code="conflicting-options",
+                operation="use_ema",
             )
         words = (self.epochs - self.first) * self.recipe.graph.weight_count
         if self.snapshots and words > MAX_SNAPSHOT_WORDS:
             raise UsageError(
-                f"The weights after each epoch are at most {MAX_SNAPSHOT_WORDS} numbers. Received: "
-                f"{words}. Train fewer epochs at a time (initial_epoch)."
+                f"Expected at most {MAX_SNAPSHOT_WORDS} numbers as weights after each epoch. "
+                f"Received: {words}. Train fewer epochs at a time (initial_epoch).",
+                code="too-large",
+                operation="snapshots",
+                received=words,
+                expected=MAX_SNAPSHOT_WORDS,
             )
         if self.recipe.weighted and (self.source is not None or self.reveal_loss):
             raise UsageError(
-                "Weights of samples go with a client's own rows, and with a loss that is not "
-                "revealed: that loss knows no weights."
+                "Weights of samples require a client's own rows and a loss that is not "
+                "revealed: the revealed loss is unweighted.",
+                code="conflicting-options",
+                operation="sample_weight",
             )
-        if self.source is not None and self.recipe.graph.scaling:  # (known to the client alone)
+        if self.source is not None and self.recipe.graph.scaling:  # known to the client alone
             raise UsageError(
-                "The model begins with a Rescaling or Normalization, which the owner of the rows "
-                "computes; owners' rows are as they provided them. Train the layers behind it."
+                "The model begins with a Rescaling or Normalization, which the owner of the "
+                "rows would compute; owners' rows cannot change. Train the layers behind it.",
+                code="unsupported-layer",
+                operation="source",
             )
         if self.holdout and self.source is None:
-            raise UsageError("Rows are held out of what owners provide. Send test rows instead.")
+            raise UsageError(
+                "holdout requires data sets of owners. Send test rows instead.",
+                code="conflicting-options",
+                operation="holdout",
+            )
         if self.saving is not None:
             check_name(self.saving.name, _CHECKPOINT_NAME)
             _check_integer("every", self.saving.every, 1, MAX_STEPS)
             if type(self.saving.restart) is not bool:
-                raise UsageError("restart is true or false.")
+                raise UsageError(
+                    "Expected true or false as restart.", code="wrong-type", operation="restart"
+                )
 
     # ---- steps
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches of an epoch; the rows that are left over come in the next one's order."""
+        """Number of full batches of an epoch; remaining rows appear in the next epoch's order."""
         return self.rows // self.recipe.batch
 
     @property
     def total_steps(self) -> int:
-        """Steps of the training."""
+        """Number of steps of the training."""
         whole = (self.epochs - self.first) * self.steps_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
 
     def batch_rows(self, step: int) -> Array:
-        """Indices of the rows of a step (from 0): public, the same at all workers."""
+        """Return the row indices of a step (from 0): public, and the same at all workers."""
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             self._orders.clear()
@@ -229,14 +274,14 @@ class TrainingJob:
         return [range(b, min(b + self.chunk, self.rows)) for b in starts]
 
     def split_holdout(self) -> tuple[Array, Array]:
-        """Indices (to train on, to test) of a source's rows: public."""
+        """Return the row indices (training, test) of data sets: public."""
         order = draw_permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
         return np.sort(order[self.holdout :]), np.sort(order[: self.holdout])
 
-    # ---- as data
+    # ---- serialization
 
     def header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the job as JSON."""
         header = {}
         for job_field in fields(self):
             value = getattr(self, job_field.name)
@@ -249,26 +294,36 @@ class TrainingJob:
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> TrainingJob:
-        """The job of a header, which may come from a stranger.
+        """Read the job of a header from an untrusted source.
 
         Raises:
-            UsageError, DataError: it is none.
+            UsageError, DataError: the header is invalid.
         """
         known_names = [job_field.name for job_field in fields(cls) if job_field.init]
         check_known("train", header, known_names)
         for name in ("recipe", "epochs", "rows", "seed"):
             if name not in header:
-                raise UsageError(f"train wants {name!r}.")
+                raise UsageError(
+                    f"The program train requires {name!r}.", code="missing-argument", operation=name
+                )
         options = dict(header)
         recipe = Recipe.from_header(options.pop("recipe"))
         source, saving = options.pop("source", None), options.pop("saving", None)
         if saving is not None:
             if not isinstance(saving, Mapping) or set(saving) != {"name", "every", "restart"}:
-                raise UsageError('Checkpoints have "name", "every" and "restart".')
+                raise UsageError(
+                    'Expected "name", "every" and "restart" for checkpoints.',
+                    code="invalid-parameters",
+                    operation="saving",
+                )
             saving = CheckpointOptions(**saving)
         deploy = options.get("deploy")
         if deploy is not None and not isinstance(deploy, Mapping):
-            raise UsageError("deploy holds the parameters of the program deploy.")
+            raise UsageError(
+                "Expected the parameters of the program deploy as deploy.",
+                code="invalid-parameters",
+                operation="deploy",
+            )
         stopping = options.pop("stopping", None)
         return cls(
             recipe,
@@ -279,9 +334,9 @@ class TrainingJob:
         )
 
     def checkpoint_facts(self) -> dict[str, Any]:
-        """Facts that a checkpoint and the training that goes on from it have in common.
+        """Return the facts in which a checkpoint and the training that continues from it agree.
 
-        The learning rates are not among them: who has diverged goes on with lower ones.
+        The learning rates are excluded: a training that diverged continues with lower ones.
         """
         facts = {k: v for k, v in self.header().items() if k in _CHECKPOINT_FIELDS}
         recipe = _anonymize_recipe(facts["recipe"])
@@ -289,7 +344,7 @@ class TrainingJob:
         return {**facts, "recipe": {**recipe, "optimizer": optimizer}}
 
     def expected_inputs(self) -> list[InputSpec]:
-        """The inputs of the job."""
+        """Return the expected inputs of the job."""
         recipe, numbers = self.recipe, self.recipe.numbers
         specs_list = [
             InputSpec(state_name(i), spec.shape, spec.fractional_bits)
@@ -314,74 +369,100 @@ class TrainingJob:
         return specs_list
 
     def check_inputs(self, inputs: Sequence[InputSpec]) -> None:
-        """Refuses inputs that are not those of the job.
+        """Reject inputs other than those of the job.
 
         Raises:
-            UsageError: naming the first one.
+            UsageError: an input differs; the text names the first one.
         """
         expected = self.expected_inputs()
         for received, expected_input in zip(inputs, expected, strict=False):
             if received != expected_input:
                 raise UsageError(
-                    f"The input {expected_input.name!r} is {list(expected_input.shape)} with {expected_input.fractional_bits} "
-                    f"fractional bits. Received: {received.name!r}, {list(received.shape)} with "
-                    f"{received.fractional_bits}."
+                    f"Expected the input {expected_input.name!r}: {list(expected_input.shape)} "
+                    f"with {expected_input.fractional_bits} fractional bits. Received: "
+                    f"{received.name!r}, {list(received.shape)} with {received.fractional_bits}.",
+                    code="unexpected-inputs",
+                    operation=expected_input.name,
+                    received=received.name,
                 )
         if len(inputs) != len(expected):
-            raise UsageError(f"This job has {len(expected)} inputs. Received: {len(inputs)}.")
+            raise UsageError(
+                f"Expected {len(expected)} inputs of this job. Received: {len(inputs)}.",
+                code="unexpected-inputs",
+                received=len(inputs),
+                expected=len(expected),
+            )
 
     def check_schema(self, schema: CombinedSchema) -> None:
-        """Refuses owners' data that the model does not take.
+        """Reject owners' data that the model does not accept.
 
         Raises:
-            UsageError: naming what does not fit.
+            UsageError: rows or shapes differ; the text names the difference.
         """
         if schema.rows != self.rows + self.holdout:
             raise UsageError(
-                f"The owners have provided {schema.rows} rows. Received: an order for {self.rows} "
-                f"and {self.holdout} to test. Ask again."
+                f"The owners have provided {schema.rows} rows. Received: a job for {self.rows} "
+                f"rows and {self.holdout} test rows. Submit it again.",
+                code="row-count-mismatch",
+                operation="source",
+                received=self.rows + self.holdout,
+                expected=schema.rows,
             )
         if (schema.x, schema.y) != (self.recipe.input_shape, self.recipe.output_shape):
             raise UsageError(
-                f"The model takes features {list(self.recipe.input_shape)} and labels "
+                f"Expected features {list(self.recipe.input_shape)} and labels "
                 f"{list(self.recipe.output_shape)} of each row. Received: owners' data with "
-                f"{list(schema.x)} and {list(schema.y)}."
+                f"{list(schema.x)} and {list(schema.y)}.",
+                code="shape-mismatch",
+                operation="source",
+                received=[list(schema.x), list(schema.y)],
             )
 
     def check_scales(self, x: int, y: int) -> None:
-        """Refuses owners' data at another scale.
+        """Reject owners' data at another scale.
 
         Raises:
-            UsageError: its fractional bits are not the recipe's.
+            UsageError: its fractional bits differ from the recipe's.
         """
         numbers = self.recipe.numbers
         if (x, y) != (numbers.activation, numbers.gradient):
             raise UsageError(
-                f"Features have {numbers.activation} and labels {numbers.gradient} fractional "
-                f"bits. Received: owners' data with {x} and {y}. They provide it again (--replace)."
+                f"Expected features with {numbers.activation} and labels with {numbers.gradient} "
+                f"fractional bits. Received: owners' data with {x} and {y}. The owners must "
+                "provide it again (--replace).",
+                code="scale-mismatch",
+                operation="source",
+                received=[x, y],
+                expected=[numbers.activation, numbers.gradient],
             )
 
 
 def choose_range_checks(recipe: Recipe, profile: str, loss: bool, requested: bool | None) -> str:
-    """Which values of a training are checked.
+    """Choose the values of a training whose range is checked.
 
     Args:
-        wanted: all of them or none; None: as far as that costs little (step.watchable).
+        requested: True for all, False for none; None: as far as that costs little
+            (step.choose_range_checks).
 
     Raises:
-        UsageError: wanted is something else, or an unknown profile.
+        UsageError: requested has another type, or the profile is unknown.
     """
     if requested is None:
         return step.choose_range_checks(
             recipe, step.tune_setting(recipe, profiles.get_profile(profile).plan), loss
         )
     if type(requested) is not bool:
-        raise UsageError(f"check_range is None, True or False. Received: {requested!r}.")
+        raise UsageError(
+            f"Expected None, True or False as check_range. Received: {requested!r}.",
+            code="wrong-type",
+            operation="check_range",
+            received=requested,
+        )
     return step.ALL if requested else step.NOTHING
 
 
 def _anonymize_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's header without names: Keras numbers those of layers anew for every model."""
+    """Return a recipe's header without names: Keras renumbers layers for every model."""
     graph = recipe["graph"]
     known_names = [
         *(name for name, _ in graph["inputs"]),
@@ -418,15 +499,20 @@ def _anonymize_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state_name(number: int) -> str:
-    """Of an array of the state, as an input and an output of the job."""
+    """Return the name of a state array as an input and an output of the job."""
     return f"state{number}"
 
 
 def snapshot_name(epoch: int, number: int) -> str:
-    """Of an array of the weights after an epoch of the job (from 0), as its output."""
+    """Return the name of a weight array after an epoch of the job (from 0), as its output."""
     return f"epoch{epoch}/{state_name(number)}"
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise UsageError(f"{name} is an integer from {low} to {high}. Received: {value!r}.")
+        raise UsageError(
+            f"Expected an integer from {low} to {high} as {name}. Received: {value!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=value,
+        )

@@ -1,4 +1,4 @@
-"""The pass by which turns of axes meet and cancel, as of models with the channels first."""
+"""Graph pass that fuses and cancels transposes, such as those of channels-first models."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tfe_bench.models.rewriting import rename_values, rewrite_everywhere
 
 
 def _transpose_order(x: LayerSpec | None) -> tuple[int, ...] | None:
-    """The order of a turn, None of what is none."""
+    """Return the permutation of a transpose layer, or None for another layer."""
     return tuple(x.options["order"]) if x is not None and x.op == "permute" else None
 
 
 def _without_unused(graph: Graph, layers: list[LayerSpec], outputs: tuple[str, ...]) -> Graph:
-    """The graph of these layers, less turns that nobody takes."""
+    """Return the graph of these layers without unused transposes."""
     while True:
         used_names = {name for x in layers for name in x.inputs} | set(outputs)
         used_layers = [x for x in layers if x.op != "permute" or x.name in used_names]
@@ -27,7 +27,7 @@ def _without_unused(graph: Graph, layers: list[LayerSpec], outputs: tuple[str, .
 
 @rewrite_everywhere
 def fuse_transposes(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Turns of axes move behind what treats all places alike; those that meet are one, or none."""
+    """Move transposes behind elementwise layers, and fuse or cancel adjacent ones."""
     return _merge_transposes(graph, x) if x.op == "permute" else _transpose_later(graph, x)
 
 
@@ -65,7 +65,7 @@ def _transpose_later(graph: Graph, x: LayerSpec) -> Graph | None:
         return None
     input_names = tuple(t.inputs[0] for t in transposes if t is not None)
     untransposed = replace(x, inputs=input_names, options=options)
-    # (the value keeps its name, so that ranges that are stated for it are found)
+    # the value keeps its name, so that declared ranges still apply
     name = f"{x.name}@turned"
     while name in graph.shapes:
         name += "'"

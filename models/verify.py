@@ -1,7 +1,7 @@
-"""Whether a converted model is the one of Keras: both run on the same public numbers.
+"""Verification of a converted model: it and the Keras model run on the same public numbers.
 
-A converter that overlooks an option of a layer gives a model that answers, and wrongly.  So none is
-handed out before its outputs were compared.
+A converter that misses an option of a layer produces a model with plausible but wrong outputs.  So
+`convert` returns no model before its outputs were compared.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models import optimize, plaintext
 from tfe_bench.models.graph import Array, Graph
 
-# Of the largest value of a layer; Keras computes with 24 bits, or 11 and 8 in half precision.
+# Tolerance relative to the largest value of a layer; Keras computes with 24 bits, or 11 and 8 in
+# half precision.
 _TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-# Between two ways of the same computation with 53 bits.
+# Tolerance between two float64 computations of the same function.
 _FLOAT64_TOLERANCE = 1e-6
-# Of the tokens that are tried; the others are number 0.
+# Fraction of random tokens; the others are token 0.
 _TOKEN_SHARE = 0.75
-# Models of more weights are tried with one sample.
+# Models with more weights are verified with one sample.
 _LARGE_MODEL = 1_000_000
 
 
 class Conversion(Protocol):
-    """A model of Keras, and the graph that it was converted to (from_keras.Reading)."""
+    """A Keras model and its converted graph (from_keras.ConvertedModel)."""
 
     @property
     def model(self) -> Any:
@@ -35,7 +36,7 @@ class Conversion(Protocol):
 
     @property
     def function(self) -> Any:
-        """Functional graph of the model, as Keras holds it."""
+        """Functional graph of the model, as in Keras."""
         ...
 
     @property
@@ -55,15 +56,15 @@ class Conversion(Protocol):
 
 
 def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -> None:
-    """Compares a graph with the model that it was read from.
+    """Compare a graph with the Keras model that it was read from.
 
     Args:
-        graph: that of the reading, or what optimization has made of it.
-        samples: as the model takes them; their means and deviations are those of the numbers that
-            are tried.  None: numbers of mean 0 and deviation 1.
+        graph: the graph of the reading, before or after optimization.
+        samples: inputs of the model, whose means and deviations the random inputs get. None: random
+            inputs with mean 0 and deviation 1.
 
     Raises:
-        UsageError: they differ; the first layer that does is named.
+        UsageError: the outputs differ; the text names the first layer that differs.
     """
     inputs = _draw_inputs(reading, samples)
     function = reading.function
@@ -74,10 +75,13 @@ def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -
     struct = tree.pack_sequence_as(function._inputs_struct, keras_inputs)
     try:
         outputs = tree.flatten(run_in_keras(function, struct, training=False))
-    except Exception as error:  # whatever Keras raises where a layer takes no such values
+    except Exception as error:  # Keras raises many types for values that a layer does not accept
         raise UsageError(
             f"Keras itself cannot run {reading.model.name!r}. Received: {type(error).__name__}: "
-            f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
+            f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}",
+            code="keras-failed",
+            operation=reading.model.name,
+            received=type(error).__name__,
         ) from None
     keras_outputs = [_to_float64(reading, y) for y in outputs]
     tolerance = _choose_tolerance(reading.model)
@@ -88,15 +92,19 @@ def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -
     if location is not None:
         raise UsageError(
             f"{reading.model.name!r} would give other values than in Keras, {location}: it uses "
-            "something that is not supported and that nobody noticed. Please report it."
+            "an unsupported option that conversion missed. Please report it.",
+            code="conversion-mismatch",
+            operation=reading.model.name,
+            received=location,
         )
 
 
 def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
-    """What Keras makes of some numbers.
+    """Run a function of Keras on numbers.
 
-    TensorFlow's own kernels take channels first, and dilation in transposed convolutions, on some
-    processors only; XLA's do on all.
+    TensorFlow's own kernels support channels first, and dilation in transposed convolutions, on
+    some
+    processors only; XLA's kernels support both on all.
     """
     try:
         return function(*arguments, **named)
@@ -116,10 +124,10 @@ def _find_first_difference(
     graph_outputs: Sequence[Array],
     tolerance: float,
 ) -> str | None:
-    """Where a model first differs; None: nowhere, it makes much of Keras' own rounding.
+    """Return where a model first differs; None if it merely amplifies the rounding of Keras.
 
-    Each layer takes what it takes in Keras, so that no difference grows on the way; and outputs
-    after optimization are those before, both computed with 53 bits.
+    Each layer receives its input from Keras, so that no difference accumulates.  The outputs after
+    optimization must equal those before, both computed with 53 bits.
     """
     names = set()
     for name, got, want in _compare_layers(reading, keras_inputs, inputs):
@@ -142,7 +150,7 @@ def _evaluate_outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
 
 
 def _draw_inputs(reading: Conversion, samples: Any) -> dict[str, Array]:
-    """A batch of numbers for each input, the same in every call."""
+    """Draw a batch of numbers for each input, the same in every call."""
     rng = np.random.default_rng(20261122)
     count = 1 if reading.graph.weight_count > _LARGE_MODEL else 2
     sample_arrays = (
@@ -152,7 +160,7 @@ def _draw_inputs(reading: Conversion, samples: Any) -> dict[str, Array]:
     tensors = zip(reading.function.inputs, reading.graph.inputs.items(), strict=True)
     for tensor, (name, shape) in tensors:
         if name in reading.graph.tokens:
-            # (of a large table nearly none would be the first row, which may be what pads)
+            # a large table would hardly use its first row, which may be the padding token
             words = rng.integers(0, shape[-1], (count, *shape[:-1]))
             words *= rng.random(words.shape) < _TOKEN_SHARE
             words[..., 0] = np.maximum(words[..., 0], min(1, shape[-1] - 1))
@@ -160,7 +168,7 @@ def _draw_inputs(reading: Conversion, samples: Any) -> dict[str, Array]:
             continue
         if name in reading.graph.masks:
             mask = rng.integers(0, 2, (count, *shape))
-            mask[..., 0] = 1  # (where nothing is held, nothing is promised)
+            mask[..., 0] = 1  # the result for a fully masked row is unspecified
             inputs[name] = mask.astype(np.float64)
             continue
         if not str(tensor.dtype).startswith(("float", "bfloat")):
@@ -190,7 +198,8 @@ def _choose_tolerance(model: Any) -> float:
 
 
 def _largest_difference(got: Array, want: Array) -> float:
-    # (where Keras has no number, as for the logarithm of one below 0, nothing is promised)
+    # where Keras returns no number, such as the logarithm of a negative number, any result is
+    # accepted
     is_finite = np.isfinite(want)
     return float(np.abs(np.where(is_finite, got - want, 0)).max(initial=0))
 
@@ -209,7 +218,7 @@ def _are_close(got: Array, want: Array, tolerance: float) -> bool:
 def _compare_layers(
     reading: Conversion, keras_inputs: Sequence[Any], inputs: dict[str, Array]
 ) -> Iterator[tuple[str, Array, Array]]:
-    """Each layer of the model itself, in order, here and in Keras, of what it takes in Keras."""
+    """Compute each layer of the outer model here and in Keras, in order, from the same inputs."""
     graph = optimize.convert_to_inference(reading.graph)
     layer_names = {x.name for x in graph.layers}
     compared_tensors = [(t, name) for t, name in reading.tensors if name in layer_names]

@@ -1,4 +1,4 @@
-"""The weights of a plan as ring elements: the model owner's inputs, one for each array."""
+"""The weights of a plan as ring elements: inputs of the model owner, one for each array."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
-# An encoded weight stays below 2^62.
+# Encoded weights stay below 2^62.
 MAX_ENCODED = 2.0**62
-# Weights that are encoded at a time.
+# Number of weights that are encoded at a time.
 _BLOCK_WEIGHTS = 1 << 18
 
 
@@ -29,11 +29,11 @@ class WeightPart:
     """One array of weights.
 
     Attributes:
-        keys: by which layers find it: several, if they share it.
-        layer: that has it, the first.
-        name: of the layer's: of a sum "bias", or "kernel" with the number of its term.
-        shape, fractional_bits: public.
-        negated: whether it is of a subtracted term.
+        keys: keys by which layers find it: several, if they share it.
+        layer: the first layer that has it.
+        name: name in that layer: for a sum "bias", or "kernel" with the number of its term.
+        shape, fractional_bits: public shape and scale.
+        negated: whether it belongs to a subtracted term.
     """
 
     keys: tuple[str, ...]
@@ -45,12 +45,12 @@ class WeightPart:
 
     @property
     def first_key(self) -> str:
-        """By which the first layer finds it."""
+        """Key by which the first layer finds it."""
         return self.keys[0]
 
 
 def weight_parts(plan: Plan) -> Iterator[WeightPart]:
-    """The arrays of a plan, in their order; what layers share at one scale once."""
+    """Yield the arrays of a plan in order; arrays that layers share at one scale appear once."""
     parts_by_array: dict[tuple[int, int, bool], WeightPart] = {}
     for layer in plan.graph.layers:
         for name in sorted(layer.weights):
@@ -70,10 +70,10 @@ def weight_parts(plan: Plan) -> Iterator[WeightPart]:
 
 
 def encode_weights(plan: Plan) -> list[Array]:
-    """The arrays as ring elements, int64; kernels of subtracted terms are negated.
+    """Encode the arrays as ring elements, int64; kernels of subtracted terms are negated.
 
     Raises:
-        RangeError: a weight is too large for its scale; the layer is named.
+        RangeError: a weight is too large for its scale; the text names the layer.
     """
     arrays = []
     for part in weight_parts(plan):
@@ -83,21 +83,24 @@ def encode_weights(plan: Plan) -> list[Array]:
 
 
 def check_magnitude(part: WeightPart) -> None:
-    """Refuses weights that do not fit their scale.
+    """Reject weights that are too large for their scale.
 
     Raises:
-        RangeError: naming the layer.
+        RangeError: a weight is too large; the text names the layer.
     """
     largest = max((float(np.abs(block).max()) for block in _iterate_blocks(part)), default=0.0)
     if largest * 2.0**part.fractional_bits >= MAX_ENCODED:
         raise RangeError(
-            f"Layer {part.layer.name!r} has weights {part.name!r} up to {largest:g}, too large for "
-            f"{part.fractional_bits} fractional bits."
+            f"Layer {part.layer.name!r} has weights {part.name!r} up to {largest:g}, too large "
+            f"for {part.fractional_bits} fractional bits.",
+            code="value-out-of-range",
+            operation=part.layer.name,
+            received=part.name,
         )
 
 
 def encode_part(part: WeightPart) -> Array:
-    """An array as ring elements, int64; the kernel of a subtracted term is negated."""
+    """Encode an array as ring elements, int64; the kernel of a subtracted term is negated."""
     scale = 2.0**part.fractional_bits * (-1 if part.negated else 1)
     ring_elements, begin = np.empty(math.prod(part.shape), np.int64), 0
     for block in _iterate_blocks(part):
@@ -107,14 +110,14 @@ def encode_part(part: WeightPart) -> Array:
 
 
 def _iterate_blocks(part: WeightPart) -> Iterator[Array]:
-    """The weights in float64, some at a time: all of a table would be twice what it is."""
+    """Yield the weights in float64 block by block: a whole table would take twice its memory."""
     flat = np.asarray(part.layer.weights[part.name]).reshape(-1)
     for begin in range(0, flat.size, _BLOCK_WEIGHTS):
         yield np.asarray(flat[begin : begin + _BLOCK_WEIGHTS], np.float64)
 
 
 def map_by_key(plan: Plan, inputs: Mapping[str, Shared]) -> dict[str, Shared | Seeded]:
-    """The private arrays as layers find them, from those by `input_name`, as these are held."""
+    """Return the private arrays by the keys of layers, from the inputs by `weight_input_name`."""
     weights_by_key: dict[str, Shared | Seeded] = {}
     for i, part in enumerate(weight_parts(plan)):
         weights_by_key.update(
@@ -124,15 +127,15 @@ def map_by_key(plan: Plan, inputs: Mapping[str, Shared]) -> dict[str, Shared | S
 
 
 class ExpandedWeights(Mapping[str, Shared]):
-    """Weights as a pass over a model wants them: masks that are held as seeds are made there.
+    """The weights for a pass over a model: masks held as seeds are expanded on access.
 
     Args:
-        own: as `by_key` gives them.
-        dealer: as whose they are named.
+        model_weights: the weights from `map_by_key`.
+        dealer: the dealer to whom the weights are assigned.
 
     Attributes:
-        given: the values that the layer takes whose turn it is; a mask is made once the value is
-            there that it is multiplied by.
+        layer_inputs: the input values of the current layer; a mask is expanded after the value that
+            is multiplied by it.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class ExpandedWeights(Mapping[str, Shared]):
         self.layer_inputs: Sequence[Shared] = ()
 
     def __getitem__(self, key: str) -> Shared:
-        number = key.rpartition("/kernel")[2]  # (of the term, in a sum)
+        number = key.rpartition("/kernel")[2]  # number of the term in a sum
         first = int(number) if number.isdecimal() and int(number) < len(self.layer_inputs) else 0
         weight = seeded.expand_masks(self._weights[key], self.layer_inputs[first : first + 1])
         return rotation.relabel_dealer(self._party, weight, self._dealer)
@@ -155,12 +158,12 @@ class ExpandedWeights(Mapping[str, Shared]):
 
 
 def weight_input_name(number: int) -> str:
-    """Of an array as an input of a job."""
+    """Return the name of an array as an input of a job."""
     return f"weights{number}"
 
 
 def weight_specs(plan: Plan) -> list[InputSpec]:
-    """What a plan's weights are as inputs of a job."""
+    """Return a plan's weights as input specifications of a job."""
     return [
         InputSpec(weight_input_name(i), part.shape, part.fractional_bits)
         for i, part in enumerate(weight_parts(plan))

@@ -1,6 +1,6 @@
-"""How far a linear model is from its optimum: one step of Newton's method, in plaintext.
+"""Distance of a linear model from its optimum: one step of Newton's method, in plaintext.
 
-The client has rows and trained weights, so that nothing leaves it for that.
+The client has the rows and the trained weights, so nothing is sent.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from sklearn.exceptions import ConvergenceWarning
 
 from tfe_bench.models.graph import Array
 
-# Predictions of training rows that would still move by more are not those of the optimum: above the
-# rounding of fixed point, of probabilities and of a target's deviation.
+# Predictions of training rows that would still change by more are not those of the optimum. The
+# threshold exceeds the rounding of fixed point; the unit is a probability or the target's
+# deviation.
 MAX_CHANGE = 0.02
-# Of more columns no second derivatives are taken; rows that they are taken of.
+# Largest number of columns for second derivatives, and number of rows for their estimate.
 _MAX_COLUMNS, _MAX_ROWS = 1000, 20_000
-# Of the largest second derivative, added to all.
+# Fraction of the largest second derivative that is added to all.
 _RIDGE = 1e-9
 
 
 def class_probabilities(outputs: Array) -> Array:
-    """Of each class, [rows, classes]; one logit is the second of two classes'."""
+    """Return class probabilities, [rows, classes]; a single logit is that of the second class."""
     if outputs.shape[1] == 1:
         outputs = np.concatenate([np.zeros_like(outputs), outputs], 1)
     exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
@@ -32,16 +33,16 @@ def class_probabilities(outputs: Array) -> Array:
 def estimate_change(
     x: Array, y: Array, weights: Array | None, kernel: Array, bias: Array, penalty: float
 ) -> float:
-    """By how much a prediction of a training row would still move.
+    """Estimate by how much a prediction of a training row would still change.
 
     Args:
         x: scaled columns, [n, columns].
         y: classes by number (integers), or numbers of deviation 1 (floats), [n].
-        weights: of samples, [n], at any scale; None: 1 each.
+        weights: weights of samples, [n], at any scale; None: 1 each.
         kernel, bias: trained, [columns, outputs] and [outputs].
-        penalty: what a square of the kernel counts beside the mean loss.
+        penalty: factor of the kernel's squares in the loss.
 
-    Returns 0 where there are too many columns to say.
+    Returns 0 if there are too many columns for an estimate.
     """
     if x.shape[1] > _MAX_COLUMNS:
         return 0.0
@@ -57,7 +58,7 @@ def estimate_change(
     else:
         error, curvature = 2 * (z - y[:, None]), np.full_like(z, 2.0)
     squares = np.full(len(w), 2 * penalty)
-    squares[-1] = 0.0  # (of the bias there is no penalty)
+    squares[-1] = 0.0  # the bias has no penalty
     gradient = x.T @ (error * weight_shares[:, None]) + squares[:, None] * w
     sampled_rows = slice(None, None, -(-len(x) // _MAX_ROWS))
     newton_changes = np.zeros_like(z)
@@ -76,10 +77,10 @@ def estimate_change(
 
 
 def warn_unconverged(change: float, quantity: str, epochs: int) -> None:
-    """Warns as scikit-learn does where a training has stopped before its optimum.
+    """Warn as scikit-learn does if a training stopped before its optimum.
 
     Args:
-        of: the predictions, in words.
+        quantity: name of the predictions.
     """
     if change > MAX_CHANGE:
         warnings.warn(

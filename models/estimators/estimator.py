@@ -1,8 +1,8 @@
-"""Estimators of scikit-learn that three workers train: they see no row, no label and no weight.
+"""Estimators of scikit-learn that three workers train without seeing a row, a label or a weight.
 
-The client that calls `fit` shares its rows and gets the trained weights.  It scales columns to mean
-0 and deviation 1 first, exactly and for itself, so that columns of any unit can be learned from;
-`coef_` and `intercept_` are of the columns as they were given.
+The client that calls `fit` shares its rows and receives the trained weights.  It first scales
+columns to mean 0 and deviation 1, exactly and locally, so that columns of any unit can be used.
+`coef_` and `intercept_` refer to the unscaled columns.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from tfe_bench.models.trainable import trainable
 from tfe_bench.models.training.penalties import LARGEST
 
 WORKERS, OWNER = "workers", "owner"
-# Rows of a batch, where nothing else is asked for: as many as make batches of one size.
+# Default rows of a batch: adjusted so that all batches have one size.
 _DEFAULT_BATCH = 256
-# A deviation below this share of the largest value is the rounding of a constant.
+# A deviation below this fraction of the largest value is the rounding of a constant.
 _CONSTANT_TOLERANCE = 1e-9
 
 
 class Unlearnable(UsageError, ValueError):
-    """Rows, labels or weights that nothing can be learned from; a ValueError for scikit-learn."""
+    """Rows, labels or weights that cannot be used for training; a ValueError for scikit-learn."""
 
 
 class _DetachedCluster:
-    """The open cluster of an estimator that was pickled: it stayed where it was."""
+    """Placeholder for the open cluster of an estimator that was pickled."""
 
     def __repr__(self) -> str:
         return "<left behind by pickle>"
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
-    """What all have in common: scaling, training, and outputs of the last layer.
+    """Common part of all estimators: scaling, training, and outputs of the last layer.
 
     Attributes:
-        mean_: of each column, float64.
-        scale_: the deviation of each column, float64.
-        n_iter_: the epochs of the training.
+        mean_: mean of each column, float64.
+        scale_: deviation of each column, float64.
+        n_iter_: epochs of the training.
     """
 
     cluster: Any
@@ -64,25 +64,26 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
 
     _layers: list[tuple[Array, Array]]
 
-    # ---- what a kind of model says
+    # ---- properties of a type of model
 
     def _hidden_widths(self) -> tuple[int, ...]:
-        """Outputs of each hidden layer."""
+        """Return the outputs of each hidden layer."""
         return ()
 
     def _hidden_activation(self) -> str | None:
-        """Keras' name of the activation between layers."""
+        """Return Keras' name of the activation between layers."""
         return None
 
     def _penalty_factor(self, total: float) -> float:
-        """What squares of weights count beside the mean loss of samples of such a total weight."""
+        """Return the factor of squared weights in the mean loss, for samples of a total weight."""
         return 0.0
 
     def _build_optimizer(self, steps: int, max_curvature: float) -> Any:
-        """Keras' optimizer for so many steps.
+        """Return Keras' optimizer for a number of steps.
 
         Args:
-            steepest: of one layer, the loss's second derivative in any direction is at most that.
+            max_curvature: upper bound of the loss's second derivative in any direction, for one
+                layer.
         """
         raise NotImplementedError
 
@@ -91,16 +92,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
     def _train_model(
         self, x: Array, y: Array, weights: Array | None, loss: Any, outputs: int, curvature: float
     ) -> None:
-        """Trains from scratch; sets the attributes.
+        """Train from scratch, and set the attributes.
 
         Args:
-            x, y: [n, columns] as they are, and targets as `loss` wants them.
-            weights: of samples, [n], at any scale.
-            curvature: the largest second derivative of a row's loss by an output.
+            x, y: unscaled columns [n, columns], and targets in the form of `loss`.
+            weights: weights of samples, [n], at any scale.
+            curvature: largest second derivative of a row's loss by an output.
         """
-        check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER))
+        check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER), operation="predict_on")
         if isinstance(self.max_iter, bool) or not isinstance(self.max_iter, (int, np.integer)):
-            raise UsageError(f"max_iter is a number of epochs. Received: {self.max_iter!r}.")
+            raise UsageError(
+                f"Expected a number of epochs as max_iter. Received: {self.max_iter!r}.",
+                code="wrong-type",
+                operation="max_iter",
+                received=self.max_iter,
+            )
         check_range("max_iter", int(self.max_iter), 1)
         batch = self.batch_size
         if batch == "auto":
@@ -109,21 +115,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
             batch = int(batch)
         if type(batch) is not int or not 1 <= batch <= len(x):
             raise Unlearnable(
-                f"batch_size is 'auto' or from 1 to the number of rows, {len(x)}. Received: "
-                f"{self.batch_size!r}."
+                f"Expected 'auto' or 1 to the number of rows, {len(x)}, as batch_size. Received: "
+                f"{self.batch_size!r}.",
+                code="number-out-of-range",
+                operation="batch_size",
+                received=self.batch_size,
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         scales = _column_scales(x)
         penalty = self._penalty_factor(float(len(x) if weights is None else weights.sum()))
         if not 0 <= penalty <= LARGEST:
             raise Unlearnable(
-                f"A penalty is at most {LARGEST:g} of the mean loss. Received: {penalty:g}, from "
-                f"{len(x)} rows. Use a larger C, or a smaller alpha."
+                f"Expected a penalty of at most {LARGEST:g} of the mean loss. Received: "
+                f"{penalty:g}, from {len(x)} rows. Use a larger C, or a smaller alpha.",
+                code="number-out-of-range",
+                operation="penalty",
+                received=penalty,
+                expected=LARGEST,
             )
         model = self._build_network([x.shape[1], *self._hidden_widths(), outputs], seed, penalty)
         private = trainable(model)
         steps = int(self.max_iter) * (len(x) // batch)
-        # Deviations are 1, so that no direction is steeper than there are columns.
+        # Deviations are 1, so that the number of columns bounds the curvature in any direction.
         max_curvature = curvature * max(2.0, x.shape[1]) + 2 * penalty
         private.compile(self._build_optimizer(steps, max_curvature), loss)
         with _open_cluster(self.cluster) as cluster:
@@ -144,14 +157,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
         self._check_converged((x - scales[0]) / scales[1], y, weights, penalty)
 
     def _check_converged(self, x: Array, y: Array, weights: Array | None, penalty: float) -> None:
-        """Warns where the training has stopped early, as far as the client can see that.
+        """Warn if the training stopped early, as far as the client can tell.
 
         Args:
-            x, y, weights: scaled columns, targets and weights of samples, as they were trained on.
+            x, y, weights: scaled columns, targets and weights of samples, as used for training.
         """
 
     def _build_network(self, widths: list[int], seed: int, penalty: float = 0.0) -> Any:
-        """The Keras model of layers of such widths, which ends in logits or numbers."""
+        """Return the Keras model of layers of these widths, which ends in logits or numbers."""
         import keras
 
         l2 = keras.regularizers.L2(penalty) if penalty else None
@@ -168,10 +181,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
     # ---- predictions
 
     def _predict_outputs(self, x: Any) -> Array:
-        """Logits or numbers of some rows, float64 [n, outputs]."""
+        """Return logits or numbers of rows, float64 [n, outputs]."""
         check_is_fitted(self, "_layers")
         x = validate_data(self, x, dtype=np.float64, reset=False)
-        check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER))
+        check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER), operation="predict_on")
         model = self._build_network([x.shape[1], *(len(b) for _, b in self._layers)], 0)
         model.set_weights([w for layer in self._layers for w in layer])
         private, scaled = convert(model), (x - self.mean_) / self.scale_
@@ -181,14 +194,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
             return np.asarray(cluster.predict(private, scaled))
 
     def _unscaled_layers(self) -> list[tuple[Array, Array]]:
-        """Kernel and bias of each layer, float64, the first for columns as they are."""
+        """Return kernel and bias of each layer, float64, the first for unscaled columns."""
         if not hasattr(self, "_layers"):
             raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
         layers = [(w.astype(np.float64), b.astype(np.float64)) for w, b in self._layers]
         kernel = layers[0][0] / self.scale_[:, None]
         return [(kernel, layers[0][1] - self.mean_ @ kernel), *layers[1:]]
 
-    # ---- as scikit-learn wants it
+    # ---- interface of scikit-learn
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -196,7 +209,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
         return tags
 
     def __getstate__(self) -> Any:
-        """Without an open cluster, which holds this client's key."""
+        """Return the state without an open cluster, which holds this client's key."""
         base_state: Any = super().__getstate__()
         state: dict[str, Any] = dict(base_state)
         if isinstance(state.get("cluster"), Client):
@@ -205,7 +218,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
 
 
 class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """What classifiers have in common: classes by any names.
+    """Common part of classifiers: classes with any names.
 
     Attributes:
         classes_: the labels, in order.
@@ -214,15 +227,16 @@ class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Trains on private rows.
+        """Train on private rows.
 
         Args:
             X: numbers [rows, columns], an array or a DataFrame.
-            y: labels [rows], of any type that can be sorted.
-            sample_weight: what samples count, [rows], at any scale; as private as labels.
+            y: labels [rows], of any sortable type.
+            sample_weight: weights of samples, [rows], at any scale; as private as labels.
 
         Raises:
-            ValueError: NaN, sparse matrices, other shapes, one class alone, weights that are all 0.
+            ValueError: NaN, sparse matrices, other shapes, a single class, or weights that are all
+                0.
             UsageError, RangeError, ClusterError: as Trainable.fit.
         """
         X, y = validate_data(self, X, y, dtype=np.float64)
@@ -230,8 +244,9 @@ class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         classes, numbers = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise Unlearnable(
-                f"{type(self).__name__} learns to tell 2 or more classes apart. Received: rows of "
-                "one class."
+                f"{type(self).__name__} requires 2 or more classes. Received: rows of one class.",
+                code="class-count-mismatch",
+                received=1,
             )
         weights = _validate_weights(sample_weight, X)
         if self.class_weight is not None:
@@ -256,20 +271,20 @@ class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Logits: [rows] of the second of two classes, else [rows, classes]."""
+        """Return logits: [rows] of the second of two classes, otherwise [rows, classes]."""
         outputs = self._predict_outputs(X)
         return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class, [rows, classes], in the order of `classes_`."""
+        """Return the probability of each class, [rows, classes], in the order of `classes_`."""
         return convergence.class_probabilities(self._predict_outputs(X))
 
     def predict(self, X: Any) -> Array:
-        """The likeliest label of each row, [rows]."""
+        """Return the likeliest label of each row, [rows]."""
         return self._name_classes(self._predict_outputs(X))
 
     def predict_frame(self, X: Any) -> Any:
-        """A DataFrame with X's index: the label of each row and the probability of each class."""
+        """Return a DataFrame with X's index: the label and the class probabilities of each row."""
         import pandas
 
         outputs = self._predict_outputs(X)
@@ -286,23 +301,23 @@ class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
 
 
 class Regressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """What regressors have in common: a number of any unit.
+    """Common part of regressors: a number of any unit.
 
     Attributes:
-        target_mean_: of the number to learn.
+        target_mean_: mean of the number to be learned.
         target_scale_: its deviation.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Trains on private rows.
+        """Train on private rows.
 
         Args:
             X: numbers [rows, columns], an array or a DataFrame.
             y: numbers [rows].
-            sample_weight: what samples count, [rows], at any scale; as private as labels.
+            sample_weight: weights of samples, [rows], at any scale; as private as labels.
 
         Raises:
-            ValueError: NaN, sparse matrices, other shapes, weights that are all 0.
+            ValueError: NaN, sparse matrices, other shapes, or weights that are all 0.
             UsageError, RangeError, ClusterError: as Trainable.fit.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
@@ -314,11 +329,11 @@ class Regressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Array:
-        """The number of each row, [rows]."""
+        """Return the number of each row, [rows]."""
         return np.asarray(self._predict_outputs(X)[:, 0] * self.target_scale_ + self.target_mean_)
 
     def predict_frame(self, X: Any) -> Any:
-        """A DataFrame with X's index and the column "prediction"."""
+        """Return a DataFrame with X's index and the column "prediction"."""
         import pandas
 
         return pandas.DataFrame({"prediction": self.predict(X)}, getattr(X, "index", None))
@@ -327,13 +342,19 @@ class Regressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 def check_positive(name: str, value: Any, maximum: float) -> float:
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not is_number or not 0 < value <= maximum:
-        raise Unlearnable(f"{name} is a number above 0, at most {maximum:g}. Received: {value!r}.")
+        raise Unlearnable(
+            f"Expected a number above 0, at most {maximum:g}, as {name}. Received: {value!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=value,
+            expected=maximum,
+        )
     return float(value)
 
 
 @contextmanager
 def _open_cluster(source: Any) -> Iterator[Any]:
-    """A cluster for one call: one that is open, one of a file, or three workers here."""
+    """Provide a cluster for one call: an open one, one of a file, or three local workers."""
     if isinstance(source, Client):
         yield source
     elif source is None or isinstance(source, (str, Path)):
@@ -341,30 +362,35 @@ def _open_cluster(source: Any) -> Iterator[Any]:
             yield cluster
     elif isinstance(source, _DetachedCluster):
         raise UsageError(
-            "This estimator was pickled, and its open cluster stayed where it was. Give it one: "
-            "set_params(cluster=...), or predict_on='owner' for predictions."
+            "This estimator was pickled without its open cluster. Set one: "
+            "set_params(cluster=...), or predict_on='owner' for predictions.",
+            code="cluster-detached",
+            operation="cluster",
         )
     else:
         raise UsageError(
-            "cluster is None, a LocalCluster, a Cluster, a Client or the path of a cluster.toml. "
-            f"Received: {type(source).__name__}."
+            "Expected None, a LocalCluster, a Cluster, a Client or the path of a cluster.toml "
+            f"as cluster. Received: {type(source).__name__}.",
+            code="wrong-type",
+            operation="cluster",
+            received=type(source).__name__,
         )
 
 
 def _column_scales(x: Array) -> tuple[Array, Array]:
-    """Mean and deviation of each column; 1 for a column that is constant."""
+    """Return mean and deviation of each column; the deviation of a constant column is 1."""
     size = np.abs(x).max(0)
-    size[size == 0] = 1.0  # (squares of very large and very small numbers are none)
+    size[size == 0] = 1.0  # squares of very large or very small numbers overflow or underflow
     mean, spread = (x / size).mean(0), (x / size).std(0)
     spread[spread < _CONSTANT_TOLERANCE] = 1.0
     return mean * size, spread * size
 
 
 def _validate_weights(sample_weight: Any, x: Array) -> Array | None:
-    """Weights of samples, [n].
+    """Return weights of samples, [n].
 
     Raises:
-        ValueError: other shapes, negative ones, or nothing but 0.
+        ValueError: the shape differs, weights are negative, or all are 0.
     """
     if sample_weight is None:
         return None
@@ -372,5 +398,10 @@ def _validate_weights(sample_weight: Any, x: Array) -> Array | None:
         sample_weight, x, dtype=np.float64, ensure_non_negative=True
     )
     if not 0 < weights.sum() < math.inf:
-        raise Unlearnable("Sample weights are all 0, or too large to be added up.")
+        raise Unlearnable(
+            "Expected sample weights with a positive, finite sum. Received: weights that are "
+            "all 0, or too large to be added.",
+            code="number-out-of-range",
+            operation="sample_weight",
+        )
     return weights

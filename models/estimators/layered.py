@@ -1,4 +1,4 @@
-"""Estimators of hidden layers."""
+"""Estimators with hidden layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu":
 
 
 class _LayeredEstimator(PrivateEstimator):
-    """Hidden layers of one activation."""
+    """Hidden layers with one activation."""
 
     def __init__(
         self,
@@ -57,7 +57,12 @@ class _LayeredEstimator(PrivateEstimator):
         widths = tuple(sizes) if isinstance(sizes, (tuple, list, np.ndarray)) else (sizes,)
         for width in widths:
             if isinstance(width, bool) or not isinstance(width, (int, np.integer)):
-                raise UsageError(f"hidden_layer_sizes are integers. Received: {width!r}.")
+                raise UsageError(
+                    f"Expected integers as hidden_layer_sizes. Received: {width!r}.",
+                    code="wrong-type",
+                    operation="hidden_layer_sizes",
+                    received=width,
+                )
             check_range("Each of hidden_layer_sizes", int(width), 1, _MAX_WIDTH)
         return tuple(int(width) for width in widths)
 
@@ -65,44 +70,44 @@ class _LayeredEstimator(PrivateEstimator):
         return 0.0 if self.alpha == 0 else check_positive("alpha", self.alpha, 1e6) / (2.0 * total)
 
     def _hidden_activation(self) -> str | None:
-        check_one_of("activation is", self.activation, tuple(_ACTIVATIONS))
+        check_one_of("activation is", self.activation, tuple(_ACTIVATIONS), operation="activation")
         return _ACTIVATIONS[self.activation]
 
     def _build_optimizer(self, steps: int, max_curvature: float) -> Any:
         import keras
 
-        check_one_of("solver is", self.solver, ("adam", "sgd"))
+        check_one_of("solver is", self.solver, ("adam", "sgd"), operation="solver")
         if self.solver == "adam":
             return keras.optimizers.Adam(self.learning_rate_init)
         return keras.optimizers.SGD(self.learning_rate_init, momentum=self.momentum)
 
     @property
     def coefs_(self) -> list[Array]:
-        """The kernel of each layer, [inputs, outputs]; the first for columns as they are."""
+        """Kernel of each layer, [inputs, outputs]; the first for unscaled columns."""
         return [kernel for kernel, _ in self._unscaled_layers()]
 
     @property
     def intercepts_(self) -> list[Array]:
-        """The bias of each layer, [outputs]."""
+        """Bias of each layer, [outputs]."""
         return [bias for _, bias in self._unscaled_layers()]
 
 
 class PrivateMLPClassifier(Classifier, _LayeredEstimator):
-    """Classes, by hidden layers; names and defaults of scikit-learn's networks.
+    """Classifier with hidden layers; names and defaults follow scikit-learn's networks.
 
     Args:
         hidden_layer_sizes: outputs of each hidden layer.
         activation: "relu", "logistic", "tanh" or "identity".
         solver: "adam" or "sgd".
-        alpha: how much squares of the weights count, as in scikit-learn.
-        momentum: of "sgd".
+        alpha: penalty of squared weights, as in scikit-learn.
+        momentum: momentum of "sgd".
         max_iter, batch_size, learning_rate_init, random_state, predict_on, cluster, verbose: as for
-            PrivateLogisticRegression; the rate stays as it is.
+            PrivateLogisticRegression; the learning rate is constant.
     """
 
 
 class PrivateMLPRegressor(Regressor, _LayeredEstimator):
-    """A number, by hidden layers.
+    """Regressor with hidden layers.
 
     Args: as for PrivateMLPClassifier.
     """

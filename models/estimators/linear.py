@@ -20,10 +20,11 @@ from tfe_bench.models.graph import Array
 
 
 class _LinearEstimator(PrivateEstimator):
-    """One layer, trained by gradient descent with momentum and a rate that falls to 0.
+    """One layer, trained by gradient descent with momentum and a learning rate that falls to 0.
 
-    The rate that "auto" chooses follows from the number of columns alone: deviations are 1, so
-    that no direction is steeper than their number.
+    The rate of "auto" follows from the number of columns alone: deviations are 1, so that this
+    number
+    bounds the curvature in any direction.
     """
 
     learning_rate_init: float | str
@@ -69,22 +70,23 @@ class _LinearEstimator(PrivateEstimator):
 
 
 class PrivateLogisticRegression(Classifier, _LinearEstimator):
-    """Logistic regression, trained by three workers; softmax for many classes.
+    """Logistic regression, trained by three workers; softmax for more than two classes.
 
-    It learns what scikit-learn's does behind a StandardScaler.
+    It learns the model of scikit-learn's estimator behind a StandardScaler.
 
     Args:
-        C: the inverse of how much squares of the scaled columns' weights count, as in scikit-learn;
+        C: inverse of the penalty on squared weights of the scaled columns, as in scikit-learn;
             infinity for no penalty.
-        max_iter: epochs, through all rows each.
-        batch_size: rows of a step; "auto": all up to 256, or else equal batches of at most 256.
-        learning_rate_init: with which training begins; it falls to 0 by half a cosine.
-        momentum: of gradient descent.
+        max_iter: number of epochs, each through all rows.
+        batch_size: rows of a step; "auto": all up to 256 rows, otherwise equal batches of at most
+            256.
+        learning_rate_init: initial learning rate; it falls to 0 by half a cosine.
+        momentum: momentum of gradient descent.
         class_weight: {label: weight} or "balanced", as in scikit-learn.
-        random_state: of the order of rows, which is public. Two fits of one seed differ by the
-            rounding of fixed point alone, which is random.
-        predict_on: "workers": predictions are computed on shares too; "owner": here, in the clear,
-            where the weights are anyway.
+        random_state: seed of the order of rows, which is public. Two fits with one seed differ by
+            the rounding of fixed point alone, which is random.
+        predict_on: "workers": predictions also run on shares; "owner": locally in plaintext, as the
+            client has the weights anyway.
         cluster: a LocalCluster, a Cluster, a Client, or the path of a cluster.toml; None starts
             three local workers for the call.
         verbose: as for Trainable.fit.
@@ -124,7 +126,7 @@ class PrivateLogisticRegression(Classifier, _LinearEstimator):
 
     @property
     def coef_(self) -> Array:
-        """Slopes of the logits by the columns as they are, [1 or classes, columns]."""
+        """Coefficients of the logits for unscaled columns, [1 or classes, columns]."""
         return self._unscaled_layers()[0][0].T
 
     @property
@@ -134,7 +136,7 @@ class PrivateLogisticRegression(Classifier, _LinearEstimator):
 
 
 class PrivateLinearRegression(Regressor, _LinearEstimator):
-    """Least squares, trained by three workers.
+    """Least-squares regression, trained by three workers.
 
     Args: as for PrivateLogisticRegression, without class_weight.
 
@@ -143,7 +145,7 @@ class PrivateLinearRegression(Regressor, _LinearEstimator):
 
     @property
     def coef_(self) -> Array:
-        """Slopes of the number as it is by the columns as they are, [columns]."""
+        """Coefficients of the unscaled number for unscaled columns, [columns]."""
         return np.asarray(self._unscaled_layers()[0][0][:, 0] * self.target_scale_)
 
     @property

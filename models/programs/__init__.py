@@ -1,1 +1,1 @@
-"""What users have workers compute, one program a module; pyproject.toml registers them."""
+"""Programs that users submit, one per module; pyproject.toml registers them."""

@@ -1,8 +1,8 @@
-"""The program "align": the workers keep the rows that several owners' tables have in common.
+"""The program "align": private record linkage of several owners' tables.
 
-They are features and labels that are trained on like those of any data set (sources.py), in an
-order that nobody knows.  How many they are becomes public, if they are no fewer than each owner
-wants of a group.
+The workers store the rows that the tables have in common as features and labels of a data set
+(sources.py), in an order that no party knows.  The number of rows becomes public, if it is at least
+the minimum group size of each owner.
 """
 
 from __future__ import annotations
@@ -46,16 +46,21 @@ from tfe_bench.protocols.tables.arrange import PrivatePermutation
 
 
 def check_alignment(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no order.
+    """Check the parameters of an alignment.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter is invalid; the text names it.
     """
     about = stored_shares.check_storage_parameters("align", parameters, DATA_NAME_IS, ("profile",))
     check_timing(parameters)
     LinkageRequest.from_header(about)
     if inputs:
-        raise UsageError(f"align has no inputs. Received: {[i.name for i in inputs][:4]}.")
+        raise UsageError(
+            f"The program align has no inputs. Received: {[i.name for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation="align",
+            received=[i.name for i in inputs][:4],
+        )
 
 
 def _derive_alignment(
@@ -69,10 +74,11 @@ def _derive_alignment(
 def permit_alignment(
     client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
 ) -> None:
-    """Refuses a client whom an owner does not let learn from these columns, or keep the name.
+    """Reject a client that may not train on these columns, or may not store under the name.
 
     Raises:
-        UsageError, PolicyError: as `aligned.derive`, Store.facts and Store.permit_writing.
+        UsageError, PolicyError: as `aligned.derive_linkage`, Store.get_facts and
+            Store.permit_writing.
     """
     store.for_kind(DATA).permit_writing(parameters["name"], client, parameters["replace"])
     alignment = _derive_alignment(client, store, parameters)[1]
@@ -82,7 +88,7 @@ def permit_alignment(
 def estimate_alignment_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
-    """Of a run that is counted, by the headers that this worker keeps."""
+    """Estimate the size of a run by counting, from the headers that this worker stores."""
     order, alignment, tables = _derive_alignment(client, store, parameters)
     alignment_price = price_alignment(order, alignment, tables, parameters.get("profile", "local"))
     return Size(
@@ -93,10 +99,10 @@ def estimate_alignment_size(
 def price_alignment(
     order: LinkageRequest, alignment: LinkageSchema, tables: Sequence[Table], profile: str = "local"
 ) -> Price:
-    """What aligning costs, if all rows of the smallest table are common.
+    """Count the cost of an alignment in which all rows of the smallest table are common.
 
     Raises:
-        UsageError: there is no such profile.
+        UsageError: the profile is unknown.
     """
 
     def load_placeholders(number: int, names: Sequence[str]) -> dict[str, Shared]:
@@ -113,7 +119,7 @@ def price_alignment(
 
 
 def run_alignment(context: Context) -> dict[str, Shared]:
-    """Aligns, and keeps the common rows."""
+    """Align the tables, and store the common rows."""
     store, parameters = stored_shares.require_store(context), context.parameters
     permit_alignment(context.client, store, parameters, ())
     order, alignment, tables = _derive_alignment(context.client, store, parameters)
@@ -142,7 +148,7 @@ def run_alignment(context: Context) -> dict[str, Shared]:
     return {}
 
 
-# The words of some names that are kept of a table, by its number.
+# Loads stored words of a table by the table's number and the words' names.
 LoadColumns = Callable[[int, Sequence[str]], Mapping[str, Shared]]
 
 
@@ -155,10 +161,10 @@ def align_rows(
     profile: str,
     progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> tuple[int, Shared, Shared]:
-    """How many rows the tables have in common, their features [rows, width], and their labels.
+    """Return the number of common rows, their features [rows, width], and their labels.
 
     Raises:
-        PolicyError: they are fewer than owners permit.
+        PolicyError: the number is below an owner's minimum.
     """
     progress(0.0, "aligning")
     schemas = [table.schema for table in tables]
@@ -184,13 +190,15 @@ def align_rows(
 def build_random_order(
     party: Party, common_rows: joins.RecordLinkage, count: int
 ) -> list[PrivatePermutation]:
-    """Arrangements that bring the common rows to the front, in an order that nobody knows.
+    """Return permutations that bring the common rows to the front, in an order that no party knows.
 
-    That of their keys would tell whose rows a training takes.  What rows are renumbered by goes
-    back to where each of them is in its table, so that all of its columns move once.
+    The order of their keys would disclose whose rows a training uses.  Random row numbers are moved
+    back
+    to each row's position in its table, so that all columns of a table move once.
 
-    Rounds and bits: of a word those of arrange.mixed and, for each table, of Arrangement.back and
-    arrange.by_target.
+    Rounds and bits, for one word: those of arrange.shuffle_columns and, for each table, of
+    PrivatePermutation.apply_inverse and
+    arrange.permute_by_target.
     """
     width = max(2, sort.index_bits(max(order.n for order in common_rows.permutations)))
 
@@ -209,10 +217,10 @@ def build_random_order(
 
 
 def reveal_row_count(party: Party, valid: Shared, least: int) -> int:
-    """How many rows are valid; that becomes public, if they are not too few.
+    """Return the number of valid rows; it becomes public unless it is too small.
 
     Raises:
-        PolicyError: they are fewer; that alone became public.
+        PolicyError: the number is too small; that fact alone became public.
     """
     width = max(int(valid.shape[0]), least).bit_length() + 1
 
@@ -230,8 +238,11 @@ def reveal_row_count(party: Party, valid: Shared, least: int) -> int:
         return int(valid.shape[0])
     if int(short.numpy()[0]) & 1:
         raise PolicyError(
-            f"Fewer than {least} rows are common to these tables, and owners permit no fewer "
-            "(table put --min-group). Nothing is kept, and nothing else was told."
+            f"Fewer than {least} rows are common to these tables; owners require at least that "
+            "many (table put --min-group). Nothing is stored, and nothing else was revealed.",
+            code="group-too-small",
+            operation="align",
+            expected=least,
         )
     opened = arrange.cached_graph(party, "count common", lambda x: io.reveal(party, x))(total)
     return int(opened.numpy()[0])
@@ -240,7 +251,7 @@ def reveal_row_count(party: Party, valid: Shared, least: int) -> int:
 def encode_rows(
     party: Party, alignment: LinkageSchema, columns: Sequence[Shared]
 ) -> tuple[Shared, Shared]:
-    """Features [rows, width] and labels of distances that are kept, as trainings take them."""
+    """Encode stored distances as features [rows, width] and labels of a training."""
 
     def encode_columns(*column_values: Shared) -> tuple[Shared, Shared]:
         x = [
@@ -249,7 +260,7 @@ def encode_rows(
             for number in _encode_column(party, feature, column, FEATURE_BITS)
         ]
         label = alignment.label
-        if alignment.about["target"] == "binary":  # a word's number is its bit
+        if alignment.about["target"] == "binary":  # the number of the class is its bit
             label = replace(label, names=label.names[:1])
         y = _encode_column(party, label, column_values[-1], LABEL_BITS)
         return shapes.stack(x, 1), shapes.stack(y, 1)
@@ -259,7 +270,7 @@ def encode_rows(
 
 
 def _encode_column(party: Party, feature: Feature, column: Shared, f: int) -> list[Shared]:
-    """What a column's distances [n] are to a model, with f fractional bits."""
+    """Encode a column's distances [n] for a model, with f fractional bits."""
     n, names = int(column.shape[0]), feature.names
     if feature.schema_column.type.kind == CATEGORY and len(names) > 1:
         width = (len(names) - 1).bit_length() + 1
@@ -278,7 +289,7 @@ def _encode_column(party: Party, feature: Feature, column: Shared, f: int) -> li
 
 
 def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """What is made, and the tables that it is made of."""
+    """Return the name of the result, and the names of the tables that it derives from."""
     return [
         parameters["name"],
         *(part.name for part in LinkageRequest.from_header(parameters["about"]).parts),

@@ -1,4 +1,4 @@
-"""The program "array_remove": the workers forget a private array that its owner had them keep."""
+"""The program "array_remove": the workers remove a private array that its owner stored."""
 
 from tfe_bench.cluster.stored import ARRAY
 from tfe_bench.models import stored_shares

@@ -1,7 +1,8 @@
-"""The program "compute": an expression of a client, which is data, on private arrays.
+"""The program "compute": an expression on private arrays, sent as data.
 
-The client sends a plan.  Every worker checks it by itself, derives shapes, costs and whose data its
-results come of, and compares them with what it keeps and permits, before anything runs.
+The client sends a plan.  Every worker checks it on its own.  It derives shapes, costs and sources
+of
+the results, and compares them with its stored items and rights before anything runs.
 """
 
 from __future__ import annotations
@@ -37,31 +38,36 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 NAME = "compute"
-# Handles that one job tells of as let go of.
+# Largest number of handles that one job releases.
 MAX_FREED = 1000
 _WORD_BYTES = 8
 
 
 def leaf_input_name(i: int) -> str:
-    """Of a leaf that the client sends, by its number."""
+    """Return the input name of a leaf that the client sends, from its number."""
     return f"x{i}"
 
 
 def result_name(i: int) -> str:
-    """Of what is revealed, by the number of the plan's output."""
+    """Return the output name of a revealed value, from the number of the plan's output."""
     return f"y{i}"
 
 
 def check_expression(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no plan, or inputs that are others than it says.
+    """Check a plan, and that the inputs match it.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid; the text names it.
     """
     check_known(NAME, parameters, ("plan", "free"))
     free = parameters.get("free", [])
     if not isinstance(free, list) or len(free) > MAX_FREED:
-        raise UsageError(f"free is a list of at most {MAX_FREED} handles.")
+        raise UsageError(
+            f"Expected a list of at most {MAX_FREED} handles as free.",
+            code="invalid-parameters",
+            operation="free",
+            expected=MAX_FREED,
+        )
     for handle in free:
         if handle != "*":
             check_handle(handle)
@@ -73,15 +79,18 @@ def check_expression(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
     ]
     if list(inputs) != expected:
         raise UsageError(
-            "The inputs of an expression are those of its plan: "
+            "Expected the inputs of the plan: "
             f"{[(i.name, list(i.shape)) for i in expected][:4]}. Received: "
-            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
+            f"{[(i.name, list(i.shape)) for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation="compute",
+            received=[i.name for i in inputs][:4],
         )
     price_plan(plan)
 
 
 def read_plan(parameters: Mapping[str, Any]) -> Plan:
-    """The plan of checked parameters; one of nothing where only handles are let go of."""
+    """Return the plan of checked parameters; an empty plan if a job only releases handles."""
     header = parameters.get("plan")
     return Plan((), (), ()) if header is None else Plan.from_header(header)
 
@@ -93,10 +102,11 @@ def _freed_handles(parameters: Mapping[str, Any]) -> list[str]:
 def permit_expression(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
-    """Refuses a client that may not learn a result, hold it, or keep it.
+    """Reject a client that may not learn a result, hold it, or store it.
 
     Raises:
-        UsageError, PolicyError: as permits.check, Store.permit_writing, Handles.permit.
+        UsageError, PolicyError: as permits.check_permission, Store.permit_writing,
+            Handles.check_capacity.
     """
     plan = read_plan(parameters)
     sources = lineage.output_sources(plan, store, client)
@@ -120,20 +130,20 @@ def permit_expression(
 
 
 def _held_bytes(meaning: evaluate.ArraySpec) -> int:
-    """Bytes of a party's two fields."""
+    """Return the bytes of a party's two fields of a value."""
     return 2 * _WORD_BYTES * meaning.elements
 
 
 def estimate_expression_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
-    """Of a run that is counted."""
+    """Estimate the size of a run by counting."""
     plan_price = price_plan(read_plan(parameters))
     return Size(plan_price.largest, plan_price.sent, plan_price.memory, plan_price.seconds("local"))
 
 
 def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
-    """The words of a stored leaf."""
+    """Load the words of a stored leaf."""
     infix, name, deployment, part = leaf.about
     kind = {k.infix: k for k in (ARRAY, DATA, TABLE)}[infix]
     offset, word = 0, part
@@ -147,7 +157,7 @@ def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
         party, store.for_kind(kind), name, client, deployment, [word]
     )[word]
     if kind is TABLE:
-        # (as distances from the lowest)
+        # tables store distances from the lowest value
         m = None if value.m is None else value.m + np.int64(offset)
         scale = 0 if leaf.kind == DECIMAL else leaf.scale
         value = replace(value, m=m, fractional_bits=scale)
@@ -156,7 +166,11 @@ def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
     if value.fractional_bits != leaf.scale or tuple(value.shape) != leaf.shape:
         raise UsageError(
             f"The {kind.noun} {name!r} has {value.fractional_bits} fractional bits. Received: a "
-            f"plan for {leaf.scale}. Load it again."
+            f"plan for {leaf.scale}. Load it again.",
+            code="scale-mismatch",
+            operation=name,
+            received=leaf.scale,
+            expected=value.fractional_bits,
         )
     return value
 
@@ -171,7 +185,7 @@ def _load_leaf(context: Context, store: Store, i: int, leaf: Leaf) -> Shared:
 
 
 def run_expression(context: Context) -> dict[str, Shared]:
-    """Carries the plan out; the words of what is revealed go to the client."""
+    """Evaluate the plan; the words of revealed values go to the client."""
     party, client, parameters = context.party, context.client, context.parameters
     store = stored_shares.require_store(context)
     store.handles.release_handles(client, _freed_handles(parameters))
@@ -199,7 +213,7 @@ def run_expression(context: Context) -> dict[str, Shared]:
             stored_shares.store_values(party, store.for_kind(ARRAY), facts, {"value": value})
     handles = [(i, o) for i, o in enumerate(plan.outputs) if o.then == HANDLE]
     if handles:
-        party.exchange(b"computed")  # held by all three, or by none
+        party.exchange(b"computed")  # held by all three workers, or by none
         for i, output in handles:
             store.handles.put_value(
                 *(client, output.about["handle"], results[i]),
@@ -209,7 +223,7 @@ def run_expression(context: Context) -> dict[str, Shared]:
 
 
 def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """What is stored and read, or kept."""
+    """Return the names of stored items that are read or written."""
     plan = read_plan(parameters)
     read = {leaf.about[1] for leaf in plan.leaves if leaf.source == STORED}
     written = {output.about["name"] for output in plan.outputs if output.then == KEEP}

@@ -1,6 +1,6 @@
-"""The program "deploy": the workers keep a model's weights under a name, for predictions.
+"""The program "deploy": the workers store a model's weights under a name, for predictions.
 
-What is public: the model's layers, shapes and fixed point, its owner, who may use it.
+Public are the model's layers, shapes and fixed-point formats, its owner, and its permitted clients.
 """
 
 from __future__ import annotations
@@ -20,19 +20,26 @@ NAME_SUBJECT = "A deployed model's name"
 
 
 def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no deployment.
+    """Check the parameters and inputs of a deployment.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
     about = stored_shares.check_storage_parameters("deploy", parameters, NAME_SUBJECT)
     if set(about) - {"table"} != {"plan", "bounds", "preprocessing"}:
-        raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
+        raise UsageError(
+            'Expected a plan, bounds of its inputs and a preprocessing in "about".',
+            code="invalid-parameters",
+            operation="about",
+        )
     check_about(about)
     preprocessing = about["preprocessing"]
     if preprocessing is not None and preprocessing not in images.PREPROCESSINGS:
         raise UsageError(
-            f"There is no such preprocessing. Known: {', '.join(images.PREPROCESSINGS)}."
+            f"Unknown preprocessing. Known: {', '.join(images.PREPROCESSINGS)}.",
+            code="unknown-name",
+            operation="preprocessing",
+            expected=", ".join(images.PREPROCESSINGS),
         )
     plan = Plan.from_header(about["plan"])
     execute.check_executable(plan)
@@ -40,27 +47,40 @@ def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSp
     shapes = list(plan.graph.inputs.values())
     if table is not None and shapes != [(len(table.columns),)]:
         raise UsageError(
-            f"The model takes {shapes} and its table has {len(table.columns)} columns."
+            f"The model takes inputs {shapes}, but its table has {len(table.columns)} columns.",
+            code="shape-mismatch",
+            operation="table",
+            received=len(table.columns),
         )
     bounds = about["bounds"]
     if not isinstance(bounds, Mapping) or set(bounds) != set(plan.graph.inputs):
-        raise UsageError("bounds are those of the model's inputs.")
+        raise UsageError(
+            "Expected a bound for each input of the model.",
+            code="invalid-parameters",
+            operation="bounds",
+        )
     if not all(type(v) is float and 0 < v < math.inf for v in bounds.values()):
-        raise UsageError("bounds are positive numbers.")
+        raise UsageError(
+            "Expected positive numbers as bounds.", code="number-out-of-range", operation="bounds"
+        )
     expected = weights.weight_specs(plan)
     if list(inputs) != expected:
         raise UsageError(
-            f"The inputs of a deployment are the {len(expected)} arrays of the plan's weights. "
-            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}, "
-            f"{len(inputs)} in all."
+            f"Expected the {len(expected)} arrays of the plan's weights as inputs. Received: "
+            f"{[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}, {len(inputs)} "
+            "in all.",
+            code="unexpected-inputs",
+            operation="deploy",
+            received=len(inputs),
+            expected=len(expected),
         )
 
 
 def read_table(about: Mapping[str, Any]) -> Table | None:
-    """Names of columns and classes among a model's public facts, None where there are none.
+    """Return the table among a model's public facts, or None.
 
     Raises:
-        DataError: what is there is no table.
+        DataError: the table is invalid.
     """
     return Table.from_header(about["table"]) if about.get("table") is not None else None
 

@@ -1,11 +1,10 @@
-"""The program "generate": a private language model goes on with a private text, token by token.
+"""The program "generate": a private language model continues a private text, token by token.
 
-The model is the client's, shared with the job, or one that the workers keep.  Every token stays a
-shared row with one 1 on its way to the next step; the client alone gets to know it, at the end.
-Keys and values of earlier positions are shares that live in this job and no longer.
-
-Each position is a graph call of its own, and so has masks of its own, whatever its number in the
-text: a second text of one session never meets the masks of the first.
+The client shares the model with the job, or the workers store it.  Every token remains a shared
+one-hot row on its way to the next step; the client alone learns it, at the end.  Keys and values of
+earlier positions are shares that exist in this job alone.
+Each position is a graph call of its own, and so has its own masks, whatever its number in the
+text: a second text of one session never reuses masks of the first.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from tfe_bench.protocols.session.sharing import Shared
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
-# The job's input, and its output besides RANGE.
+# Input of the job, and its output besides RANGE.
 PROMPT, TOKENS = "prompt", "tokens"
 MAX_TEXTS = 64
 _OPTIONS = ("tokens", "positions", "temperature", "check_range")
@@ -49,12 +48,12 @@ _DEPLOYMENT = ("name", "deployment")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GenerationRequest:
-    """What a job is asked for, checked.
+    """A checked request for text generation.
 
     Attributes:
         decoding: the model in steps.
-        texts, prompt: how many texts there are, and positions of each.
-        tokens: how many come behind them.
+        texts, prompt_length: number of texts, and number of positions of each prompt.
+        tokens: number of tokens that follow the prompt.
         watched: whether ranges are checked.
     """
 
@@ -69,10 +68,10 @@ class GenerationRequest:
     def from_parameters(
         cls, parameters: Mapping[str, Any], plan: Plan, spec: InputSpec
     ) -> GenerationRequest:
-        """The order of a job.
+        """Build the request of a job.
 
         Raises:
-            UsageError: the model is no language model, or the text does not fit it.
+            UsageError: the model is not a language model, or the text does not fit it.
         """
         d = Decoding.from_plan(
             plan, parameters.get("positions"), parameters.get("temperature", 0.0)
@@ -82,9 +81,12 @@ class GenerationRequest:
         fits = len(shape) == 3 and shape[2] == d.vocabulary and spec.fractional_bits == bits
         if spec.name != PROMPT or not fits or not 1 <= shape[0] <= MAX_TEXTS:
             raise UsageError(
-                f"The input {PROMPT!r} is [texts, positions, {d.vocabulary}], of 1 to {MAX_TEXTS} "
-                f"texts, with {bits} fractional bits. Received: {spec.name!r}, {list(shape)} with "
-                f"{spec.fractional_bits}."
+                f"Expected the input {PROMPT!r} [texts, positions, {d.vocabulary}] of 1 to "
+                f"{MAX_TEXTS} texts, with {bits} fractional bits. Received: {spec.name!r}, "
+                f"{list(shape)} with {spec.fractional_bits}.",
+                code="unexpected-inputs",
+                operation=PROMPT,
+                received=list(shape),
             )
         check_length(d, shape[1], tokens)
         profile = profiles.get_profile(str(parameters.get("profile", "local"))).plan
@@ -92,7 +94,7 @@ class GenerationRequest:
         return cls(d, shape[0], shape[1], int(tokens or 0), profile, watched)
 
     def build_predictions(self) -> tuple[execute.Prediction, execute.Prediction]:
-        """Of the prompt, and of a step."""
+        """Build the predictions for the prompt and for a step."""
         d = self.decoding
         return decoding.build_predictions(
             d, self.prompt_length, self.tokens, self.profile, self.texts, self.watched
@@ -100,20 +102,34 @@ class GenerationRequest:
 
 
 def check_length(d: Decoding, prompt: int, tokens: object) -> None:
-    """Refuses a text that does not fit a model.
+    """Reject a text that does not fit a model.
 
     Raises:
-        UsageError: it has no token, none is wanted, or both are more than the model has positions.
+        UsageError: the prompt is empty, no token is requested, or both together exceed the model's
+            positions.
     """
     if type(tokens) is not int or tokens < 1:
-        raise UsageError(f"tokens is how many are wanted, 1 or more. Received: {tokens!r}.")
+        raise UsageError(
+            f"Expected a number of new tokens, 1 or more, as tokens. Received: {tokens!r}.",
+            code="number-out-of-range",
+            operation="tokens",
+            received=tokens,
+        )
     if prompt < 1:
-        raise UsageError("A prompt has a token at least. Received: an empty one.")
+        raise UsageError(
+            "Expected at least one token in a prompt. Received: an empty prompt.",
+            code="empty-input",
+            operation=PROMPT,
+        )
     if prompt + tokens > d.length:
         raise UsageError(
-            f"The model has {d.length} positions. Received: a prompt of {prompt} tokens, and "
-            f"{tokens} that are wanted. Ask for fewer, or convert it for more positions "
-            f"(shapes={{{d.token_input!r}: ({prompt + tokens},)}})."
+            f"The model has {d.length} positions. Received: a prompt of {prompt} tokens, and a "
+            f"request for {tokens} more. Request fewer, or convert it for more positions "
+            f"(shapes={{{d.token_input!r}: ({prompt + tokens},)}}).",
+            code="too-large",
+            operation="tokens",
+            received=tokens,
+            expected=d.length,
         )
 
 
@@ -121,17 +137,19 @@ def check_length(d: Decoding, prompt: int, tokens: object) -> None:
 
 
 def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no order of text; of a kept model `permit` does.
+    """Check a request; `permit_generation` checks requests to a stored model further.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
     model_keys = _DEPLOYMENT if "name" in parameters else ("plan",)
     check_parameters("generate", parameters, (*model_keys, *_OPTIONS))
     check_flags(parameters, "check_range")
     positions = parameters.get("positions")
     if positions is not None and not isinstance(positions, str):
-        raise UsageError("positions is the name of an input.")
+        raise UsageError(
+            "Expected the name of an input as positions.", code="wrong-type", operation="positions"
+        )
     if "name" in parameters:
         check_name(parameters["name"])
         check_deployment(parameters.get("deployment"))
@@ -140,15 +158,25 @@ def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
     weight_specs = weights.weight_specs(plan)
     if list(inputs[: len(weight_specs)]) != weight_specs or len(inputs) != len(weight_specs) + 1:
         raise UsageError(
-            f"This model wants {len(weight_specs)} arrays of weights and a {PROMPT!r}. Received: "
-            f"{[i.name for i in inputs][:8]}, {len(inputs)} in all."
+            f"Expected {len(weight_specs)} arrays of weights and a {PROMPT!r}. Received: "
+            f"{[i.name for i in inputs][:8]}, {len(inputs)} in all.",
+            code="unexpected-inputs",
+            operation="generate",
+            received=len(inputs),
+            expected=len(weight_specs) + 1,
         )
     _check_text(parameters, plan, inputs[-1:])
 
 
 def _check_text(parameters: Mapping[str, Any], plan: Plan, inputs: Sequence[InputSpec]) -> None:
     if len(inputs) != 1:
-        raise UsageError(f"A text has one input, {PROMPT!r}. Received: {len(inputs)}.")
+        raise UsageError(
+            f"Expected one input, {PROMPT!r}. Received: {len(inputs)}.",
+            code="unexpected-inputs",
+            operation="generate",
+            received=len(inputs),
+            expected=1,
+        )
     if parameters.get("check_range", False):
         bound_analysis.check_monitorable(plan)
     GenerationRequest.from_parameters(parameters, plan, inputs[0])
@@ -157,10 +185,10 @@ def _check_text(parameters: Mapping[str, Any], plan: Plan, inputs: Sequence[Inpu
 def permit_generation(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
-    """Refuses a client that may not ask a kept model, and a text that the model does not take.
+    """Reject a client that may not use a stored model, and a text that the model does not accept.
 
     Raises:
-        UsageError, PolicyError: as Store.facts, or the text does not fit.
+        UsageError, PolicyError: as Store.get_facts, or the text does not fit.
     """
     if "name" in parameters:
         _check_text(
@@ -173,7 +201,7 @@ def permit_generation(
 def estimate_generation_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
-    """Of the graph call that is larger."""
+    """Estimate the size of the larger of the two graph calls."""
     is_deployed = "name" in parameters
     header = (
         store.get_facts(parameters["name"], client).about["plan"]
@@ -195,16 +223,16 @@ def _estimate_cached(text: str, spec: InputSpec) -> Size:
     return Size(max(s.words for s in sizes), memory=max(s.memory for s in sizes))
 
 
-# ---- at a party
+# ---- execution at a party
 
 DecodingState = tuple[Shared, list[Shared]]
 
 
 class TextGenerator:
-    """A model that goes on with texts at one party.
+    """Text generation at one party.
 
     Args:
-        own: the weights, as weights.by_key gives them.
+        model_weights: the weights from weights.map_by_key.
     """
 
     def __init__(
@@ -218,10 +246,10 @@ class TextGenerator:
     def generate_tokens(
         self, prompt: Shared, report_tokens: Callable[[int], None]
     ) -> tuple[Shared, Shared | None]:
-        """The tokens [texts, tokens], and flags of their ranges, if they are watched.
+        """Generate the tokens [texts, tokens], and flags of their ranges if these are checked.
 
         Args:
-            told: hears how many tokens there are.
+            report_tokens: callback for the number of generated tokens.
         """
         order = self._order
         d = order.decoding
@@ -230,7 +258,7 @@ class TextGenerator:
             report_tokens(i)
             row, cache = steps[-1][0], steps[-1][1]
             position = np.asarray(order.prompt_length + i - 1, np.int64)
-            steps[-1] = (None, None, *steps[-1][2:])  # (what is not needed is not kept)
+            steps[-1] = (None, None, *steps[-1][2:])  # releases values that are no longer needed
             noise = d.draw_noise(order.texts)
             steps.append(self._run_step(self._weights, row, cache, position, noise))
         report_tokens(order.tokens)
@@ -242,7 +270,7 @@ class TextGenerator:
     def _prefill_graph(
         self, model_weights: Mapping[str, Shared | Seeded], prompt: Shared, noise: Any = None
     ) -> Any:
-        """The first token, and keys and values with room for the others."""
+        """Return the first token, and the keys and values padded to the cache length."""
         order, d = self._order, self._order.decoding
         model_weights = self._select_positions(
             model_weights,
@@ -272,7 +300,7 @@ class TextGenerator:
         position: Any,
         noise: Any = None,
     ) -> Any:
-        """The next token, and keys and values with its own."""
+        """Return the next token, and the keys and values including its own."""
         s = dataclasses.replace(self._step_prediction, public={POSITION: position, NOISE: noise})
         model_weights = self._select_positions(
             model_weights,
@@ -285,7 +313,7 @@ class TextGenerator:
     def _select_positions(
         self, model_weights: Mapping[str, Shared | Seeded], select: Callable[[Any, int], Any]
     ) -> dict[str, Shared | Seeded]:
-        """The weights, of those that differ from position to position a part."""
+        """Return the weights; of weights with one part per position, select the current ones."""
         axes = self._order.decoding.positional_weights
         selected = dict(model_weights)
         for name, axis in axes.items():
@@ -295,7 +323,7 @@ class TextGenerator:
         return selected
 
     def _model_inputs(self, rows: Shared, first: Any) -> list[Shared]:
-        """Those of the model: rows of tokens, and the positions' numbers from the first on."""
+        """Return the model's inputs: rows of tokens, and position numbers from `first` on."""
         d = self._order.decoding
         graph = d.plan.graph
         inputs = []
@@ -311,7 +339,7 @@ class TextGenerator:
         return inputs
 
     def _pack_outputs(self, row: Shared, cache: list[Shared], flags: list[Shared]) -> Any:
-        """(the row, the cache, [texts, 1] numbers of the tokens, [texts, 1] flags)"""
+        """Return (row, cache, token numbers [texts, 1], flags [texts, 1])."""
         numbers = np.arange(self._order.decoding.vocabulary, dtype=np.int64)
         token = row.map(lambda a: tensor_ops.reduce_sum(a * numbers, -1))
         flag = [x.map(lambda a: tensor_ops.reshape(a, [-1, 1])) for x in flags]
@@ -319,7 +347,7 @@ class TextGenerator:
 
 
 def _one_hot_positions(first: Any, count: int, depth: int, bits: int) -> Any:
-    """Public rows [count, depth] with a 1 at the numbers from the first on."""
+    """Return public one-hot rows [count, depth] for consecutive numbers from the first on."""
     import tensorflow as tf
 
     hot = tf.one_hot(tf.range(count, dtype=tf.int64) + first, depth, dtype=tf.int64)
@@ -327,7 +355,7 @@ def _one_hot_positions(first: Any, count: int, depth: int, bits: int) -> Any:
 
 
 def run_generation(context: Context) -> dict[str, Shared]:
-    """Goes on with all texts; nothing of it is kept."""
+    """Continue all texts; nothing is stored."""
     party, parameters = context.party, context.parameters
     inputs = context.inputs
     if "name" in parameters:
@@ -364,7 +392,7 @@ def run_generation(context: Context) -> dict[str, Shared]:
 
     variant = f"planned for {order.profile}" + (", ranges checked" if order.watched else "")
     tokens, flags = measure_runs(context, variant, generate_texts)
-    # What leaves has masks of its own, whatever the model does.
+    # Outputs get fresh masks, whatever the model computes.
     leaving = {TOKENS: tokens} if flags is None else {TOKENS: tokens, RANGE: flags}
     return stored_shares.refresh_values(party, leaving)
 

@@ -1,6 +1,6 @@
 """The program "predict": a model's outputs for private inputs and private weights.
 
-The client sends the plan, which is public, with the job: an architecture of known layers, no code.
+The client sends the plan with the job; it is public: an architecture of known layers, no code.
 """
 
 from __future__ import annotations
@@ -25,51 +25,56 @@ from tfe_bench.protocols.session.sharing import Shared
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
-# Samples of one graph, unless the client says otherwise: no more than this, and no more than keep
-# the largest value of all to so many ring elements (3 images of ResNet50).
+# Default number of samples in one graph: at most this, and at most as many as keep the largest
+# value below this number of ring elements (3 images of ResNet50).
 MAX_SAMPLES = 128
 MAX_ELEMENTS = 2_600_000
-# Of which a worker remembers what it found out.
+# Number of plans whose checks a worker caches.
 _CACHED_PLANS = 8
 
 
 def default_batch(plan: Plan) -> int:
-    """How many samples go through the model at once."""
+    """Return the default number of samples that pass the model at once."""
     largest = max(math.prod(shape) for shape in plan.graph.shapes.values())
     return max(1, min(MAX_SAMPLES, MAX_ELEMENTS // largest))
 
 
 def input_names(plan: Plan) -> list[str]:
-    """Names of the job's inputs for those of the model."""
+    """Return the job's input names for the inputs of the model."""
     return [f"input{i}" for i in range(len(plan.graph.inputs))]
 
 
 def output_names(plan: Plan) -> list[str]:
-    """Names of the job's outputs for those of the model."""
+    """Return the job's output names for the outputs of the model."""
     return [f"output{i}" for i in range(len(plan.graph.outputs))]
 
 
-# The output that says for each sample whether a value left its range: 0 where none did.
+# Output with a flag for each sample: 0 if no value left its range.
 RANGE = "range"
 
 
 def check_setting(parameters: Mapping[str, Any]) -> None:
-    """Refuses an unfit batch or check_range.
+    """Reject an invalid batch or check_range.
 
     Raises:
-        UsageError: naming the parameter.
+        UsageError: a parameter is invalid; the text names it.
     """
     check_flags(parameters, "check_range")
     batch = parameters.get("batch", 1)
     if type(batch) is not int or not 1 <= batch <= 1 << 16:
-        raise UsageError(f"batch is 1 to 65536 samples. Received: {str(batch)[:80]!r}.")
+        raise UsageError(
+            f"Expected 1 to 65536 samples as batch. Received: {str(batch)[:80]!r}.",
+            code="number-out-of-range",
+            operation="batch",
+            received=str(batch)[:80],
+        )
 
 
 def check_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses plans that are none, and inputs that do not fit them.
+    """Check a plan, and that the inputs match it.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
     check_parameters("predict", parameters, ("plan", "batch", "check_range"))
     check_setting(parameters)
@@ -84,40 +89,61 @@ def check_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
     spec_by_name = {i.name: i for i in inputs}
     if [i.name for i in inputs] != expected_names:
         raise UsageError(
-            f"This model wants {len(weight_parts)} weights and the inputs {names}. Received: "
-            f"{list(spec_by_name)[:8]}, {len(inputs)} in all."
+            f"Expected {len(weight_parts)} weights and the inputs {names}. Received: "
+            f"{list(spec_by_name)[:8]}, {len(inputs)} in all.",
+            code="unexpected-inputs",
+            operation="predict",
+            received=len(inputs),
         )
     for part, spec in zip(weight_parts, inputs, strict=False):
         if spec.shape != part.shape or spec.fractional_bits != part.fractional_bits:
             raise UsageError(
-                f"The weights {part.first_key!r} are {list(part.shape)} with {part.fractional_bits} "
-                f"fractional bits. Received: {list(spec.shape)} with {spec.fractional_bits}."
+                f"Expected the weights {part.first_key!r}: {list(part.shape)} with "
+                f"{part.fractional_bits} fractional bits. Received: {list(spec.shape)} with "
+                f"{spec.fractional_bits}.",
+                code="weights-mismatch",
+                operation=part.first_key,
+                received=list(spec.shape),
+                expected=list(part.shape),
             )
     counts = set()
     for name, (model_input, shape) in zip(names, plan.graph.inputs.items(), strict=True):
         spec = spec_by_name[name]
         if spec.shape[1:] != shape or not spec.shape or spec.shape[0] < 1:
             raise UsageError(
-                f"The model's input {model_input!r} wants [batch, {', '.join(map(str, shape))}]. "
-                f"Received: {list(spec.shape)}."
+                f"Expected [batch, {', '.join(map(str, shape))}] as the model's input "
+                f"{model_input!r}. Received: {list(spec.shape)}.",
+                code="shape-mismatch",
+                operation=model_input,
+                received=list(spec.shape),
+                expected=list(shape),
             )
         bits = plan.fraction_of(model_input)
         if spec.fractional_bits != bits:
             raise UsageError(
-                f"The model's input {model_input!r} wants {bits} fractional bits. Received: "
-                f"{spec.fractional_bits}."
+                f"Expected {bits} fractional bits of the model's input {model_input!r}. "
+                f"Received: {spec.fractional_bits}.",
+                code="scale-mismatch",
+                operation=model_input,
+                received=spec.fractional_bits,
+                expected=bits,
             )
         counts.add(spec.shape[0])
     if len(counts) != 1:
-        raise UsageError(f"All inputs have one batch. Received: {sorted(counts)}.")
+        raise UsageError(
+            f"Expected one batch size for all inputs. Received: {sorted(counts)}.",
+            code="batch-mismatch",
+            operation="predict",
+            received=sorted(counts),
+        )
 
 
 def _plan_key(plan: Any) -> str:
-    """A plan's header, of which much is asked again for every request."""
+    """Return a plan's header as a text: the key of caches, as requests repeat plans."""
     try:
         return json.dumps(plan, sort_keys=True)
     except (TypeError, ValueError):
-        raise DataError("This is no plan.") from None
+        raise DataError("Invalid plan.", code="invalid-plan") from None
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)
@@ -128,10 +154,10 @@ def _read_executable(text: str) -> Plan:
 
 
 def read_plan(header: Any) -> Plan:
-    """A plan that is run as it is; what was found out of the last ones is remembered.
+    """Read an executable plan; the checks of the last plans are cached.
 
     Raises:
-        UsageError, DataError: it is none, or is not run as it is.
+        UsageError, DataError: the plan is invalid, or is not executable as it is.
     """
     return _read_executable(_plan_key(header))
 
@@ -149,15 +175,15 @@ def _estimate_batch(text: str, profile: str, batch: int) -> Size:
 def estimate_predict_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
-    """Of a batch, or of all outputs."""
+    """Estimate the size of a batch, or of all outputs."""
     return estimate_samples_size(parameters["plan"], parameters, inputs[-1].shape[0])
 
 
 def estimate_samples_size(header: Any, parameters: Mapping[str, Any], samples: int) -> Size:
-    """How large a prediction gets.
+    """Estimate the size of a prediction.
 
     Args:
-        header: of a plan that `check` has let pass.
+        header: a plan's header that `check_prediction` has accepted.
     """
     text = _plan_key(header)
     plan = _read_executable(text)
@@ -169,7 +195,7 @@ def estimate_samples_size(header: Any, parameters: Mapping[str, Any], samples: i
 
 
 def run_prediction(context: Context) -> dict[str, Shared]:
-    """Predicts for all samples, `batch` at a time; with check_range one output more: RANGE."""
+    """Predict for all samples, `batch` at a time; check_range adds the output RANGE."""
     party, parameters = context.party, context.parameters
     public = _plan_key(parameters["plan"])
     plan = _read_executable(public)

@@ -1,8 +1,7 @@
-"""The program "provide": the workers keep an owner's rows, for others to train on.
+"""The program "provide": the workers store an owner's rows for other clients' trainings.
 
-Or what a private model makes of them, which nobody sees: features for a model that is trained.
-
-What is public: how many rows, which shape, names of columns, the owner, and who may use them.
+With a private model, they store its outputs in place of the rows: features for another model.
+Public are the number of rows, their shape, names of columns, the owner, and the permitted clients.
 """
 
 from __future__ import annotations
@@ -26,43 +25,65 @@ from tfe_bench.models.tables import TARGETS, Table
 from tfe_bench.protocols.session.sharing import Shared
 
 NAME_SUBJECT = "A data set's name"
-# The parameter that is a model: parameters of the program "predict".
+# Parameter with a model: the parameters of the program "predict".
 THROUGH = "through"
 FEATURE_BITS = Precision().activation
 _FACTS = ("rows", "x", "y", "target", "classes", "columns")
-# Of a Table, besides: there for tables that were read from files.
+# Further facts of a Table, for tables that were read from files.
 UNITS = ("label", "classes", "scale", "unit")
 
 
 def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no data set.
+    """Check the parameters and inputs of a data set.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid; the text names it.
     """
     about = stored_shares.check_storage_parameters("provide", parameters, NAME_SUBJECT, (THROUGH,))
     if set(about) - {"units"} != set(_FACTS):
-        raise UsageError(f'"about" holds {", ".join(_FACTS)}.')
+        raise UsageError(
+            f'Expected {", ".join(_FACTS)} in "about".',
+            code="invalid-parameters",
+            operation="about",
+        )
     rows, classes = about["rows"], about["classes"]
     if type(rows) is not int or rows < 1 or type(classes) is not int or classes < 1:
-        raise UsageError("A data set has 1 row or more, and 1 class or more.")
+        raise UsageError(
+            "Expected 1 row or more and 1 class or more in a data set.",
+            code="number-out-of-range",
+            operation="about",
+            received=[rows, classes],
+        )
     check_about(about)
     if about["target"] not in TARGETS:
-        raise UsageError(f"A target is {', '.join(TARGETS)}.")
+        raise UsageError(
+            f"Expected one of {', '.join(TARGETS)} as target.",
+            code="unknown-name",
+            operation="target",
+            expected=", ".join(TARGETS),
+        )
     columns = about["columns"]
     if not isinstance(columns, list) or not all(
         isinstance(c, str) and len(c) <= MAX_TEXT for c in columns
     ):
-        raise UsageError(f"Names of columns are texts of at most {MAX_TEXT} characters.")
+        raise UsageError(
+            f"Expected texts of at most {MAX_TEXT} characters as names of columns.",
+            code="invalid-name",
+            operation="columns",
+            expected=MAX_TEXT,
+        )
     if columns and about["x"] != [len(columns)]:
         raise UsageError(
-            f"Every feature has a name, or none has. Received: {len(columns)} names of columns for "
-            f"features {about['x']}."
+            f"Expected a name for every feature, or for none. Received: {len(columns)} names of "
+            f"columns for features {about['x']}.",
+            code="shape-mismatch",
+            operation="columns",
+            received=len(columns),
         )
     read_table(about)
     if parameters.get(THROUGH) is not None:
         inputs = _check_through(parameters[THROUGH], about, inputs)
-    # Features have the scale that their owner says; a training refuses another than its own.
+    # Features have the scale that their owner states; a training rejects any other than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
     expected = [
         InputSpec(part, (rows, *about[part]), bits[part])
@@ -71,40 +92,53 @@ def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     ]
     if not expected or list(inputs) != expected:
         raise UsageError(
-            f"The inputs of a data set are its rows as it says: x {about['x']}, y {about['y']}. "
-            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
+            f"Expected the stated rows as inputs of a data set: x {about['x']}, y {about['y']}. "
+            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation="provide",
+            received=[i.name for i in inputs][:4],
         )
 
 
 def _check_through(
     through: Mapping[str, Any], about: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> list[InputSpec]:
-    """The inputs of a data set whose features a model makes, as if these came from its owner.
+    """Return the inputs of a data set as if its owner had sent the model's features.
 
     Raises:
-        UsageError, DataError: the model is none, or makes other features.
+        UsageError, DataError: the model is invalid, or returns other features.
     """
     if not isinstance(through, Mapping):
-        raise UsageError('"through" is what the program "predict" takes.')
+        raise UsageError(
+            'Expected the parameters of the program "predict" as "through".',
+            code="invalid-parameters",
+            operation=THROUGH,
+        )
     model_specs = [i for i in inputs if i.name != "y"]
     predict.check_prediction(through, model_specs)
     graph = Plan.from_header(through["plan"]).graph
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.results:
         raise UsageError(
-            "Features come from a model of one input and one output, which is not scaled behind it."
+            "Expected a model of one input and one unscaled output for features.",
+            code="unsupported-model",
+            operation=THROUGH,
         )
     feature_shape = list(graph.shapes[graph.outputs[0]])
     if model_specs[-1].shape[0] != about["rows"] or feature_shape != about["x"] or "units" in about:
         raise UsageError(
-            f"The model makes features {feature_shape} of {model_specs[-1].shape[0]} rows, which are no columns of "
-            f"a table. Received: {about['rows']} rows of {about['x']}."
+            f"The model returns features {feature_shape} of {model_specs[-1].shape[0]} rows, "
+            f"without columns of a table. Received: {about['rows']} rows of {about['x']}.",
+            code="shape-mismatch",
+            operation=THROUGH,
+            received=about["x"],
+            expected=feature_shape,
         )
     features = InputSpec("x", (about["rows"], *feature_shape), FEATURE_BITS)
     return [features, *(i for i in inputs if i.name == "y")]
 
 
 def _prepare_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
-    """What is kept: the inputs, or a model's features in place of what it made them from."""
+    """Return the values to store: the inputs, or a model's features in place of its inputs."""
     through = context.parameters.get(THROUGH)
     if through is None:
         return context.inputs, {}
@@ -116,7 +150,7 @@ def _prepare_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, 
         return convert_scale(Operations(party, Setting()), x, FEATURE_BITS)
 
     features = {"x": party.function(set_feature_scale)(outputs.pop(name))}
-    # (whatever the model does, what stays or leaves has masks of its own)
+    # stored values and outputs get fresh masks, whatever the model computes
     leaving = stored_shares.refresh_values(party, outputs) if outputs else {}
     return {**stored_shares.refresh_values(party, features), **labels}, leaving
 
@@ -124,7 +158,7 @@ def _prepare_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, 
 def _estimate_dataset_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size | int:
-    """As of the program "predict", where a model makes the features."""
+    """Estimate the size as the program "predict" does, if a model computes the features."""
     through = parameters.get(THROUGH)
     if through is None:
         return 0
@@ -134,16 +168,18 @@ def _estimate_dataset_size(
 
 
 def read_table(about: Mapping[str, Any]) -> Table | None:
-    """What a data set's rows are to a model; None where its owner did not say.
+    """Return the table facts of a data set; None if its owner stated none.
 
     Raises:
-        UsageError, DataError: it is no table, or another than the rows.
+        UsageError, DataError: the facts are invalid, or do not fit the rows.
     """
     units = about.get("units")
     if units is None:
         return None
     if not isinstance(units, Mapping) or set(units) != set(UNITS):
-        raise UsageError(f'"units" holds {", ".join(UNITS)}.')
+        raise UsageError(
+            f'Expected {", ".join(UNITS)} in "units".', code="invalid-parameters", operation="units"
+        )
     shared_facts = {"columns": about["columns"], "target": about["target"], "logits": True}
     return Table.from_header({**units, **shared_facts})
 
@@ -152,7 +188,11 @@ def _is_shape(value: object) -> bool:
     if value is None:
         return False
     if not isinstance(value, list) or not all(type(n) is int and n > 0 for n in value):
-        raise UsageError("A shape is a list of positive integers, or null.")
+        raise UsageError(
+            "Expected a list of positive integers, or null, as shape.",
+            code="invalid-parameters",
+            operation="shape",
+        )
     return True
 
 

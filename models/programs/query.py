@@ -1,7 +1,7 @@
-"""The program "query": the rows that a plan makes of tables which the workers keep.
+"""The program "query": the result of a plan on stored private tables.
 
-The client sends the plan, which is data and public.  Every worker derives by itself, from the
-headers that it keeps, what the plan's steps are and whether the client may learn their result.
+The client sends the plan, which is public data.  From its stored headers, every worker derives the
+steps of the plan on its own, and checks whether the client may learn the result.
 """
 
 from __future__ import annotations
@@ -29,22 +29,27 @@ from tfe_bench.protocols.tables.relation import Relation
 
 
 def check_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no plan.
+    """Check the parameters of a query.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter is invalid; the text names it.
     """
     check_parameters("query", parameters, ("plan",))
     Plan.from_header(parameters.get("plan"))
     if inputs:
-        raise UsageError(f"query has no inputs. Received: {[i.name for i in inputs][:4]}.")
+        raise UsageError(
+            f"The program query has no inputs. Received: {[i.name for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation="query",
+            received=[i.name for i in inputs][:4],
+        )
 
 
 def _load_tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
-    """The tables of a plan as this worker keeps them.
+    """Return the tables of a plan as this worker stores them.
 
     Raises:
-        UsageError: one is not there, or was replaced meanwhile.
+        UsageError: a table does not exist, or was replaced in the meantime.
     """
     return {
         alias: stored.find_table(store, name, deployment, client)[0]
@@ -55,10 +60,10 @@ def _load_tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
 def permit_query(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
-    """Refuses a client that may not learn the result, or a plan that does not fit its tables.
+    """Reject a client that may not learn the result, or a plan that does not fit its tables.
 
     Raises:
-        UsageError, PolicyError: as `relations.derive`, or Store.facts.
+        UsageError, PolicyError: as `relations.derive_relations`, or Store.get_facts.
     """
     plan = Plan.from_header(parameters["plan"])
     tables = _load_tables(client, store, plan)
@@ -69,7 +74,7 @@ def permit_query(
 def _compute_charges(
     facts: Sequence[relations.Relation], tables: Mapping[str, Table]
 ) -> dict[str, Charge]:
-    """What a plan spends of the tables' privacy, by name; of most tables nothing."""
+    """Return the privacy loss of a plan by table name; empty for most plans."""
     lost = privacy.total_losses((fact.release for fact in facts), tables)
     table_by_name = {table.name: table for table in tables.values()}
     return {
@@ -79,13 +84,13 @@ def _compute_charges(
 
 
 def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
-    """Spends privacy at all three workers, on disk before any of them goes on.
+    """Charge privacy loss at all three workers, on disk before any of them continues.
 
-    Each goes by the most that one of them knows to be spent.
+    Each worker starts from the largest spent amount that one of them has recorded.
 
     Raises:
-        PolicyError: there is less left.
-        SecurityError, DataError: as Ledger.charge.
+        PolicyError: the remaining budget is too small.
+        SecurityError, DataError: as Ledger.charge_tables.
     """
     names = sorted(charges)
     own_spending = b"".join(ledger.get_spent(name).to_bytes(8, "little") for name in names)
@@ -104,7 +109,7 @@ def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
 def estimate_query_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
-    """Of a run that is counted, by the headers that this worker keeps."""
+    """Estimate the size of a run by counting, from the headers that this worker stores."""
     plan = Plan.from_header(parameters["plan"])
     tables = _load_tables(client, store, plan)
     profile = str(parameters.get("profile", "local"))
@@ -113,13 +118,13 @@ def estimate_query_size(
 
 
 def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
-    """All that the graphs of a plan depend on: itself, and what its steps are derived from."""
+    """Return everything that a plan's graphs depend on: the plan and the headers of its tables."""
     headers = {alias: [t.owner, t.schema.header()] for alias, t in tables.items()}
     return json.dumps([plan_header, headers], sort_keys=True)
 
 
 def run_query(context: Context) -> dict[str, Shared]:
-    """Carries the plan out; all words of the result's rows go to the client."""
+    """Execute the plan; all words of the result's rows go to the client."""
     party, store, parameters = (
         context.party,
         stored_shares.require_store(context),
@@ -129,7 +134,7 @@ def run_query(context: Context) -> dict[str, Shared]:
     tables = _load_tables(context.client, store, plan)
     facts = relations.derive_relations(plan, tables)
     table_store, charges = store.for_kind(TABLE), _compute_charges(facts, tables)
-    # before the first message, as how long it takes tells of what was drawn
+    # drawn before the first message, as the duration of the draw depends on the result
     drawn = {
         number: dp_noise.draw_noise(fact.release, fact.rows)
         for number, fact in enumerate(facts)
@@ -169,13 +174,13 @@ def run_query(context: Context) -> dict[str, Shared]:
         )
     else:
         result = run_recorded(context, lambda: execute_plan(context.progress))
-    if charges:  # nothing has left yet
+    if charges:  # nothing has been sent to the client yet
         charge(party, store.ledger, charges)
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
 
 
 def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """The tables that a plan reads."""
+    """Return the names of the tables that a plan reads."""
     return sorted({name for name, _ in Plan.from_header(parameters["plan"]).tables.values()})
 
 

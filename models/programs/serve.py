@@ -1,4 +1,4 @@
-"""The program "serve": predictions of a model that the workers keep."""
+"""The program "serve": predictions of a stored model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def check_served_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no question to a model.
+    """Check a prediction request.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid; the text names it.
     """
     check_parameters("serve", parameters, ("name", "deployment", "batch", "check_range"))
     predict.check_setting(parameters)
@@ -30,23 +30,30 @@ def check_served_request(parameters: Mapping[str, Any], inputs: Sequence[InputSp
     check_deployment(parameters.get("deployment"))
     if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:
         raise UsageError(
-            f"A prediction has inputs of 1 to {MOST_SAMPLES} samples. Received: "
-            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
+            f"Expected inputs of 1 to {MOST_SAMPLES} samples for a prediction. Received: "
+            f"{[(i.name, list(i.shape)) for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation="serve",
+            received=[list(i.shape) for i in inputs][:4],
         )
 
 
 def find_deployment(client: str, store: Store, parameters: Mapping[str, Any]) -> StoredFacts:
-    """The facts of the deployment that a client asks for.
+    """Return the facts of the deployment that a client requests.
 
     Raises:
-        UsageError, PolicyError: as Store.facts, or another deployment is here.
+        UsageError, PolicyError: as Store.get_facts, or this worker stores another deployment.
     """
     facts = store.get_facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
         raise UsageError(
-            f"Party {store.party} has another deployment of model {facts.name!r} than this client "
-            "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
-            "help, its owner deploys it again."
+            f"Party {store.party} stores another deployment of model {facts.name!r} than this "
+            "client requests: it was replaced in the meantime, or is not complete at all three "
+            "workers. Submit the job again; if that does not help, its owner must deploy it "
+            "again.",
+            code="deployment-changed",
+            operation=facts.name,
+            party=store.party,
         )
     return facts
 
@@ -54,10 +61,10 @@ def find_deployment(client: str, store: Store, parameters: Mapping[str, Any]) ->
 def permit_serving(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
-    """Refuses a client that may not ask, and inputs that the model does not take.
+    """Reject a client that may not use the model, and inputs that the model does not accept.
 
     Raises:
-        UsageError, PolicyError: as `deployed`, or the inputs do not fit.
+        UsageError, PolicyError: as `find_deployment`, or the inputs do not fit.
     """
     facts = find_deployment(client, store, parameters)
     weight_specs = weights.weight_specs(Plan.from_header(facts.about["plan"]))
@@ -67,7 +74,7 @@ def permit_serving(
 def estimate_serving_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
-    """As of the program "predict", with as many samples as may come along from others."""
+    """Estimate the size as the program "predict" does, with samples of batched jobs included."""
     plan = store.get_facts(parameters["name"], client).about["plan"]
     samples = MOST_SAMPLES if count_batchable(parameters, inputs) else inputs[0].shape[0]
     job_size = predict.estimate_samples_size(plan, parameters, samples)
@@ -75,19 +82,19 @@ def estimate_serving_size(
 
 
 def add_weight_memory(job_size: Size, store: Store, name: str, client: str) -> Size:
-    """A size with the memory that a kept model's weights will take, unless they are there."""
+    """Add the memory of a stored model's weights to a size, unless they are cached."""
     weight_bytes = 0 if stored_shares.is_cached(store, name, client) else store.file_stamp(name)[1]
     return dataclasses.replace(job_size, memory=job_size.memory + weight_bytes)
 
 
 def _predict_parameters(parameters: Mapping[str, Any], facts: StoredFacts) -> dict[str, Any]:
-    """The parameters of the program "predict", which is what is run once the weights are there."""
+    """Return the parameters of the program "predict", which runs once the weights are loaded."""
     options = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
     return {**options, "plan": facts.about["plan"]}
 
 
 def run_serving(context: Context) -> dict[str, Shared]:
-    """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
+    """Predict with a deployed model; the outputs go to the client that sent the inputs."""
     party, store, parameters = (
         context.party,
         stored_shares.require_store(context),
@@ -107,12 +114,12 @@ def run_serving(context: Context) -> dict[str, Shared]:
             context, parameters=_predict_parameters(parameters, facts), inputs=inputs
         )
     )
-    # What leaves has masks of its own, whatever the model does.
+    # Outputs get fresh masks, whatever the model computes.
     return stored_shares.refresh_values(party, outputs)
 
 
 def count_batchable(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:
-    """How many samples a question brings; one that is timed repeatedly is asked alone."""
+    """Return the number of samples for batching; 0 for a request that is timed repeatedly."""
     runs_once = parameters.get("repeat", 1) == 1 and not parameters.get("warm_up", 1)
     if not runs_once or parameters.get("trace"):
         return 0

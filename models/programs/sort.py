@@ -1,4 +1,4 @@
-"""The program "sort": private keys in their order, with payload."""
+"""The program "sort": private keys in order, with payload columns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OPTIONS = ("algorithm", "descending", "indices")
 
 
 def check_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses unknown parameters and inputs that do not fit each other.
+    """Check the parameters and inputs of a sort.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter is unknown, or inputs do not fit each other.
     """
     from tfe_bench.protocols.order.sort import choose_algorithm, round_cost
 
@@ -29,21 +29,34 @@ def check_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> No
     choose_algorithm(str(parameters.get("algorithm", "auto")), 2, "local")
     round_cost(parameters.get("profile", "local"))
     if not inputs or inputs[0].name != "keys":
-        raise UsageError('The first input of sort is "keys".')
+        raise UsageError(
+            'Expected "keys" as the first input of sort.',
+            code="unexpected-inputs",
+            operation="keys",
+        )
     if len(inputs[0].shape) not in (1, 2):
-        raise UsageError(f"Keys are [n] or [rows, n]. Received: shape {list(inputs[0].shape)}.")
+        raise UsageError(
+            f"Expected keys [n] or [rows, n]. Received: shape {list(inputs[0].shape)}.",
+            code="rank-mismatch",
+            operation="keys",
+            received=list(inputs[0].shape),
+        )
     for column in inputs[1:]:
         if column.shape != inputs[0].shape:
             raise UsageError(
-                f"Payload {column.name!r} wants the keys' shape {list(inputs[0].shape)}. "
-                f"Received: {list(column.shape)}."
+                f"Expected the keys' shape {list(inputs[0].shape)} for payload {column.name!r}. "
+                f"Received: {list(column.shape)}.",
+                code="shape-mismatch",
+                operation=column.name,
+                received=list(column.shape),
+                expected=list(inputs[0].shape),
             )
 
 
 def estimate_sort_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of the largest array of the sort."""
+    """Return the words of the largest array of the sort."""
     from tfe_bench.protocols.order.sort import max_array_words
 
     *rows, n = inputs[0].shape
@@ -55,7 +68,7 @@ def estimate_sort_size(
 
 
 def run_sort(context: Context) -> dict[str, Shared]:
-    """Sorts `repeat` times with fresh shuffles; the last result is revealed to the client."""
+    """Sort `repeat` times with fresh shuffles; the client receives the last result."""
     from tfe_bench.protocols.order.sort import SortResult, choose_algorithm, sort
 
     parameters = context.parameters

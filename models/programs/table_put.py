@@ -1,6 +1,6 @@
-"""The program "table_put": the workers keep an owner's table, for queries (docs/tables.md).
+"""The program "table_put": the workers store an owner's table for queries (docs/tables.md).
 
-What is public: its header, of which `models.queries.schema.Schema` lists all.
+Its header is public; `models.queries.schema.Schema` lists its contents.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NAME_SUBJECT = "A table's name"
 
 
 def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no table.
+    """Check the header and inputs of a table.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid; the text names it.
     """
     about = stored_shares.check_storage_parameters("table_put", parameters, NAME_SUBJECT)
     schema = Schema.from_header(about)
@@ -34,13 +34,17 @@ def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> N
     expected += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
     if sorted(inputs, key=str) != sorted(expected, key=str):
         raise UsageError(
-            f"The inputs of a table are its words, {list(expected[0].shape)}, and its links. "
-            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
+            f"Expected the words of the table, {list(expected[0].shape)}, and its links as "
+            "inputs. Received: "
+            f"{[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation="table_put",
+            received=[i.name for i in inputs][:4],
         )
 
 
 def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
-    """What is kept, once the workers have seen that it is what the header says."""
+    """Return the values to store, after the workers verified that they match the header."""
     schema = Schema.from_header(context.parameters["about"])
     all_words = context.inputs.pop(WORDS)
     words = {
@@ -55,7 +59,7 @@ def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str,
 def _estimate_table_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Of what is dealt for the comparisons of a slice, or of the sort of a unique column."""
+    """Estimate the size of comparisons of a slice, or of the sort of a unique column."""
     schema = Schema.from_header(parameters["about"])
     compared = GROWTH * min(schema.rows, 1 << 20)
     largest_input = max(spec.elements for spec in inputs)

@@ -1,4 +1,4 @@
-"""The program "table_remove": an owner has the workers remove its table."""
+"""The program "table_remove": an owner removes its table from the workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfe_bench.models.programs.table_put import NAME_SUBJECT
 
 
 def _clear_ledger(store: Store, name: str) -> None:
-    """What was spent of its privacy: last, or it could be asked once more in between."""
+    """Delete the record of spent privacy last; otherwise a query in between would start from 0."""
     store.ledger.delete_record(name)
 
 

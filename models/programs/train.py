@@ -1,7 +1,7 @@
-"""The program "train": steps of private training, on a client's rows or on those of data owners.
+"""The program "train": steps of private training on a client's rows or on rows of data owners.
 
-What the workers see: the recipe, the order of the rows (by number), the step they are at.  Scores
-and weights leave for the client that ordered the job, or stay here as a deployed model.
+The workers see the recipe, the order of the rows (by number) and the current step.  Scores and
+weights go to the client that submitted the job, or the weights stay as a deployed model.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from tfe_bench.protocols.ring import arithmetic, shapes, truncation
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.sharing import Shared
 
-# Rows that are evaluated at once: no more, and no more than keep the largest value to so many.
+# Number of rows evaluated at once: at most this, and at most as many as keep the largest value
+# below this number of elements.
 _MAX_TESTED, _MAX_ELEMENTS = 1000, 6_000_000
 _SCORE_PREFIX = "score/"
-# Parts of a training that are told apart where a value left its range.
+# Largest number of parts of a training with separate flags for values that left their range.
 _MAX_RANGE_FLAGS = 1000
-# Fractional bits of a mean loss that becomes public.
+# Fractional bits of a revealed mean loss.
 _LOSS_BITS = 16
 
 
 def check_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Refuses what is no training.
+    """Check the parameters and inputs of a training.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
     job = TrainingJob.from_header(parameters)
     job.check_inputs(inputs)
@@ -56,10 +57,11 @@ def check_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -
 def permit_training(
     client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
 ) -> None:
-    """Refuses a client that may not use the data, or not keep what it wants to be kept.
+    """Reject a client that may not use the data, or may not store the results.
 
     Raises:
-        UsageError, PolicyError: as Store.facts and Store.permit_writing; data that does not fit.
+        UsageError, PolicyError: as Store.get_facts and Store.permit_writing; or the data does not
+            fit.
     """
     job = TrainingJob.from_header(parameters)
     if job.source is not None:
@@ -67,16 +69,17 @@ def permit_training(
     if job.deploy is not None:
         store.permit_writing(job.deploy["name"], client, job.deploy["replace"])
     if job.saving is not None:
-        store.for_kind(CHECKPOINTS[0]).list_names()  # PolicyError where the operator keeps nothing
+        # raises PolicyError if the operator stores no checkpoints
+        store.for_kind(CHECKPOINTS[0]).list_names()
 
 
 def required_programs(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """The program whose work is done at the end: a trained model that stays is a deployed one."""
+    """Return the program that the job runs at the end: "deploy" for a trained model that stays."""
     return () if parameters.get("deploy") is None else ("deploy",)
 
 
 def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """The data that owners have provided, and the model that is kept."""
+    """Return the names of the data sets, and of the deployed model."""
     job = TrainingJob.from_header(parameters)
     names = [] if job.source is None else list(job.source.names)
     return names if job.deploy is None else [*names, job.deploy["name"]]
@@ -85,7 +88,7 @@ def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
 def estimate_training_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
-    """Words of all rows, or of what is made of a batch of them, of test rows or of weights."""
+    """Return the words of all rows, of a batch's values, of test rows, or of weights."""
     job = TrainingJob.from_header(parameters)
     recipe = job.recipe
     graph = recipe.graph
@@ -103,19 +106,19 @@ def estimate_training_size(
 
 
 def _test_batch_size(job: TrainingJob) -> int:
-    """Rows that are evaluated at once."""
+    """Return the number of rows that are evaluated at once."""
     largest = max((math.prod(shape) for shape in job.recipe.graph.shapes.values()), default=1)
     limit = max(1, min(_MAX_TESTED, _MAX_ELEMENTS // largest))
     return min(limit, job.test + job.holdout)
 
 
 def run_training(context: Context) -> dict[str, Shared]:
-    """Trains, evaluates after each epoch, and hands over scores and weights."""
+    """Train, evaluate after each epoch, and return scores and weights."""
     return _TrainingRun(context).run_job()
 
 
 class _TrainingRun:
-    """One job at one worker."""
+    """One training job at one worker."""
 
     def __init__(self, context: Context) -> None:
         self._context, self._party = context, context.party
@@ -143,7 +146,7 @@ class _TrainingRun:
         }
 
     def run_job(self) -> dict[str, Shared]:
-        """The whole job."""
+        """Run the whole job."""
         about = (json.dumps(self._context.parameters["recipe"], sort_keys=True), self._job.profile)
         job = self._job
         with self._party.kept_graphs(("train", *about, job.reveal_loss, job.watch)):
@@ -162,7 +165,7 @@ class _TrainingRun:
         if job.saving is not None:
             first_step = self._resume_checkpoint()
         self._loader = DataLoader(context, job)
-        # (rows that are there may be a chunk of them, or all)
+        # the available rows are a chunk or all rows
         self._step_function = party.function(self._step_graph, dynamic=(1, 2))
         done = first_step
         while done < job.total_steps and not self._has_ended:
@@ -184,7 +187,7 @@ class _TrainingRun:
         self._record_measurements(first_step, done)
         return self._build_outputs()
 
-    # ---- what it starts from
+    # ---- initial state
 
     def _resume_checkpoint(self) -> int:
         job, saving = self._job, self._job.saving
@@ -206,7 +209,7 @@ class _TrainingRun:
             self._save_checkpoint(0)
             return 0
         begun, values = latest
-        # Masks of its own for what goes on in this session.
+        # Fresh masks for values that continue in this session.
         fresh = stored_shares.refresh_values(self._party, values)
         self._state = {key: fresh[state_name(i)] for i, key in enumerate(self._keys)}
         for key, value in fresh.items():
@@ -252,7 +255,7 @@ class _TrainingRun:
             return self._step_function(self._state, x, y, rows, public)
 
         cpu, started = time.process_time(), time.perf_counter()
-        # The first is traced; what one sends is counted at the next.
+        # The first step is traced; the bytes of a step are measured at the next one.
         if self._measured_step or (not self._step_seconds and number + 1 < job.total_steps):
             self._state, loss, range_flags = run_function()
             seconds = time.perf_counter() - started
@@ -300,12 +303,12 @@ class _TrainingRun:
             self._snapshots.append({key: self._state[key] for key in self._recipe.order})
 
     def _reveal_loss(self, total: Shared) -> float:
-        """The mean loss of an epoch (since the checkpoint), which its client wants to be public."""
+        """Reveal the mean loss of an epoch (or since the checkpoint), as its client requested."""
         party, recipe = self._party, self._recipe
         rows = self._loss_steps * recipe.batch
         answers = rows * recipe.loss.count_terms(recipe.output_shape)
-        # The mean with _LOSS_BITS, not the sum with all its bits; rounded by no coin that a worker
-        # could relate to what is dropped.
+        # The mean with _LOSS_BITS, not the sum with all its bits; deterministic rounding, as a
+        # worker could relate a random carry to the dropped bits.
         drop = total.fractional_bits - _LOSS_BITS + answers.bit_length() - 1
         drop = min(drop, truncation.MAX_DROPPED_BITS)
         published = party.cached_function(
@@ -316,7 +319,7 @@ class _TrainingRun:
         return step.mean_loss(recipe, value, rows)
 
     def _evaluate_test_rows(self, done: int) -> None:
-        """The score on the test rows; it stays private."""
+        """Compute the score on the test rows; it stays private."""
         assert self._loader.test_rows is not None
         started = time.perf_counter()
         x, y = self._loader.test_rows
@@ -336,7 +339,7 @@ class _TrainingRun:
         self._scores[done] = total
         self._other_seconds["evaluate_seconds"] += time.perf_counter() - started
 
-    # ---- what is kept, and looked at
+    # ---- checkpoints and divergence
 
     def _save_checkpoint(self, done: int) -> None:
         assert self._checkpoints is not None
@@ -349,7 +352,7 @@ class _TrainingRun:
         self._other_seconds["checkpoint_seconds"] += time.perf_counter() - started
 
     def _check_divergence(self, done: int) -> None:
-        """Ends a training whose weights have left their range; publishes that bit alone."""
+        """End a training whose weights have left their range; that bit alone becomes public."""
         party = self._party
         looked = party.cached_function("look", lambda: lambda w: evaluate.detect_overflow(party, w))
         weights = [self._state[key] for key in state.list_trained_keys(self._recipe)]
@@ -358,17 +361,19 @@ class _TrainingRun:
         last = self._checkpoints.last_step if self._checkpoints is not None else None
         saving = self._job.saving
         advice = (
-            f"The last good checkpoint is {saving.name!r}, step {last}: go on from it with a lower "
+            f"The last good checkpoint is {saving.name!r}, step {last}: continue with a lower "
             "learning rate."
             if saving is not None and last is not None
-            else "Train anew with a lower learning rate, and with checkpoints to go back to."
+            else "Train from the start with a lower learning rate, and store checkpoints."
         )
         raise RangeError(
-            f"The training diverges: at step {done} weights have left |w| < "
-            f"{evaluate.LARGEST_WEIGHT:g}, which fixed point holds. {advice}"
+            f"The training diverges: at step {done} weights left |w| < "
+            f"{evaluate.LARGEST_WEIGHT:g}, the limit of fixed point. {advice}",
+            code="training-diverged",
+            received=done,
         )
 
-    # ---- what leaves
+    # ---- outputs
 
     def _build_outputs(self) -> dict[str, Shared]:
         job = self._job
@@ -381,7 +386,7 @@ class _TrainingRun:
         elif job.total_steps:
             numbered = {key: i for i, key in enumerate(self._keys)}
             leaving = {state_name(numbered[k]): v for k, v in weights.items()}
-            # (those after the last epoch are what leaves anyway)
+            # the weights after the last epoch are outputs anyway
             for epoch, snapshot in enumerate(self._snapshots[:-1]):
                 leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in snapshot.items()}
         if self._scores:
@@ -394,7 +399,7 @@ class _TrainingRun:
     def _record_measurements(self, first_step: int, done: int) -> None:
         party, context, job = self._party, self._context, self._job
         measured = self._measured_step
-        # The first step is traced as well.
+        # The first step includes tracing.
         timed = self._step_seconds[1:] if len(self._step_seconds) > 1 else self._step_seconds
         context.measurements.update(
             measured,

@@ -1,4 +1,4 @@
-"""The program "undeploy": a model's owner has the workers remove it."""
+"""The program "undeploy": a model's owner removes it from the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program "withdraw": an owner has the workers remove its rows."""
+"""The program "withdraw": an owner removes its rows from the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models to measure: four MNIST networks, five of keras.applications, and transformers."""
+"""Models for measurements: four MNIST networks, five of keras.applications, and transformers."""
 
 from tfe_bench.models.zoo.catalogue import (
     TOKENS,

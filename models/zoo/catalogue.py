@@ -1,4 +1,4 @@
-"""What the zoo has, by name, and where its weights come from."""
+"""Models of the zoo by name, and the sources of their weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfe_bench.errors import DataError, UsageError, unknown_name
 from tfe_bench.models.zoo import networks, seeded, transformers
 
 IMAGENET, SEEDED = "imagenet", "seeded"
-# The length of texts, unless it is said.
+# Default length of texts.
 TOKENS = 128
 _IMAGE = (224, 224, 3)
 _DOWNLOADS = "https://storage.googleapis.com/tensorflow/keras-applications/"
@@ -22,12 +22,12 @@ class Entry:
     """One model of the zoo.
 
     Attributes:
-        name: on the command line.
-        title: in tables.
-        parameters: numbers in it, those of batch normalization included.
-        input_shape: of a picture, without the batch; none for texts.
-        preprocessing: which way images are prepared for it; see tfe_bench.models.images.
-        classes: how many logits it gives.
+        name: name on the command line.
+        title: name in tables.
+        parameters: number of parameters, including those of batch normalization.
+        input_shape: shape of a picture, without the batch; empty for texts.
+        preprocessing: preprocessing of its images; see tfe_bench.models.images.
+        classes: number of logits.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def is_text(self) -> bool:
-        """Whether it takes tokens, not pictures."""
+        """True for a model of tokens, False for a model of pictures."""
         return not self.input_shape
 
 
@@ -48,9 +48,10 @@ class Model:
     """A built model.
 
     Attributes:
-        entry: what it is.
+        entry: its entry in the zoo.
         keras: the Keras model; it ends in logits, without a softmax.
-        weights: for the record: "imagenet", a file's name, or how they were made up.
+        weights: source of the weights for records: "imagenet", the name of a file, or a
+            description.
     """
 
     entry: Entry
@@ -58,7 +59,7 @@ class Model:
     weights: str
 
 
-# keras.applications: the function there, its parameters, its way with images
+# keras.applications: function, number of parameters, preprocessing
 _APPLICATIONS = {
     "resnet50": ("ResNet50", 25_636_712, "caffe"),
     "resnet50v2": ("ResNet50V2", 25_613_800, "tf"),
@@ -86,43 +87,47 @@ _ENTRIES = {
 
 
 def list_models() -> tuple[str, ...]:
-    """All models."""
+    """Return the names of all models."""
     return tuple(_ENTRIES)
 
 
 def find_model(name: str) -> Entry:
-    """The model of a name.
+    """Return the model of a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such model.
     """
     if name not in _ENTRIES:
-        raise unknown_name(f"The zoo has no model {name!r}.", name, _ENTRIES)
+        raise unknown_name(f"The zoo has no model {name!r}.", name, _ENTRIES, operation="zoo")
     return _ENTRIES[name]
 
 
 def build(
     name: str, weights: str | os.PathLike[str] = SEEDED, seed: int = 1, tokens: int = TOKENS
 ) -> Model:
-    """Builds a model.
+    """Build a model.
 
     Args:
         weights: "imagenet" (downloaded once by keras), the path of a weights file (.h5, or
             .weights.h5 that `model.save_weights` wrote), or "seeded".
-        seed: of seeded weights, and of what a network starts its training from.
-        tokens: the length of texts, of models that take them.
+        seed: seed of seeded weights, and of a network's initial weights.
+        tokens: length of texts, for models that take them.
 
     Raises:
         UsageError: there is no such model, or it has no such weights.
-        DataError: the weights cannot be downloaded, or the file is no weights of this model.
+        DataError: the weights cannot be downloaded, or the file does not contain weights of this
+            model.
     """
     entry = find_model(name)
     check_tokens(entry, tokens)
     if name in transformers.SIZES:
         if weights != SEEDED:
             raise UsageError(
-                f"{entry.title} is here with seeded weights alone. Received: {str(weights)!r}. "
-                "Trained ones are converted with the model of keras-hub that has them."
+                f"{entry.title} is available with seeded weights only. Received: "
+                f"{str(weights)!r}. For trained weights, convert the model of keras-hub.",
+                code="unsupported-argument",
+                operation="weights",
+                received=str(weights),
             )
         model = transformers.build_transformer(name, tokens, seed)
         return Model(entry, model, f"seeded, with outliers (seed {seed})")
@@ -131,7 +136,10 @@ def build(
         if weights == IMAGENET:
             raise UsageError(
                 f"{name} is a network for MNIST. Received: weights 'imagenet'. Use 'seeded', or "
-                "the path of a weights file."
+                "the path of a weights file.",
+                code="unsupported-argument",
+                operation="weights",
+                received="imagenet",
             )
         weight_source = f"seeded (untrained, seed {seed})"
     elif weights == IMAGENET:
@@ -148,20 +156,26 @@ def build(
 
 
 def check_tokens(entry: Entry, tokens: int) -> None:
-    """Refuses a length of texts that a model does not take.
+    """Reject a length of texts that a model does not accept.
 
     Raises:
-        UsageError: it is none from 2 to the positions that it has.
+        UsageError: the length is not between 2 and the model's positions.
     """
     limit = transformers.MAX_TOKENS
     if entry.is_text and not (type(tokens) is int and 2 <= tokens <= limit):
-        raise UsageError(f"{entry.title} takes 2 to {limit} tokens. Received: {tokens!r}.")
+        raise UsageError(
+            f"Expected 2 to {limit} tokens for {entry.title}. Received: {tokens!r}.",
+            code="number-out-of-range",
+            operation="tokens",
+            received=tokens,
+            expected=limit,
+        )
 
 
 def samples(entry: Entry, seed: int = 1, count: int = 4, tokens: int = TOKENS) -> Any:
-    """Made-up public inputs, prepared for a model, from which ranges can be taken.
+    """Generate public inputs, prepared for a model, from which ranges can be derived.
 
-    Pictures, or of a model of texts arrays by name.
+    They are pictures or, for a model of texts, arrays by name.
     """
     from tfe_bench.models import images
 
@@ -182,41 +196,53 @@ def _build_application(name: str, weights: str | None) -> Any:
 def _download_weights(name: str) -> Any:
     try:
         return _build_application(name, IMAGENET)
-    except Exception as error:  # urllib's and keras's, according to what is in the way
+    except Exception as error:  # types of urllib and keras, depending on the cause
         raise DataError(
-            f"The ImageNet weights of {name} could not be downloaded from {_DOWNLOADS}. Received: "
-            f"{type(error).__name__}. Connect to the network, or name a file of them (--weights "
-            "PATH), or use made-up ones (--weights seeded): they cost the same."
+            f"The ImageNet weights of {name} could not be downloaded from {_DOWNLOADS}. "
+            f"Received: {type(error).__name__}. Connect to the network, or pass a file of them "
+            "(--weights PATH), or use seeded ones (--weights seeded) at the same cost.",
+            code="download-failed",
+            operation=name,
+            received=type(error).__name__,
         ) from error
 
 
 def _load_weights(entry: Entry, model: Any, path: Path) -> None:
-    """Loads a file of weights, all of them and nothing else.
+    """Load a file with exactly the weights of the model.
 
     Raises:
-        DataError: it is missing, damaged, of another model, or holds NaN or infinity.
+        DataError: the file is missing, damaged, of another model, or contains NaN or infinity.
     """
     import numpy as np
 
     if not path.is_file():
         raise DataError(
-            f"There is no weights file {str(path)!r}. --weights is imagenet, seeded, or the path "
-            "of an .h5 file."
+            f"There is no weights file {str(path)!r}. Expected imagenet, seeded, or the path of "
+            "an .h5 file as --weights.",
+            code="file-not-found",
+            operation=str(path),
         )
     if path.suffix != ".h5":
         raise DataError(
-            f"Weights are in an .h5 file. Received: {path.name!r}. A whole model (.keras) is "
-            "loaded by tfe_bench.convert, without the zoo."
+            f"Expected an .h5 file of weights. Received: {path.name!r}. Load a whole model "
+            "(.keras) with tfe_bench.convert, without the zoo.",
+            code="unsupported-file-type",
+            operation=path.name,
         )
     try:
         model.load_weights(path)
-    except Exception as error:  # h5py's and keras's; their texts name no weight
+    except Exception as error:  # types of h5py and keras; their texts contain no weight
         raise DataError(
-            f"{str(path)!r} is not a weights file of {entry.title}, or a damaged one. Received: "
-            f"{type(error).__name__}. Download it again, or save it by model.save_weights."
+            f"{str(path)!r} is not a weights file of {entry.title}, or is damaged. Received: "
+            f"{type(error).__name__}. Download it again, or save it with model.save_weights.",
+            code="invalid-model-file",
+            operation=str(path),
+            received=type(error).__name__,
         ) from error
     for layer in model.layers:
         if not all(np.all(np.isfinite(w)) for w in layer.get_weights()):
             raise DataError(
-                f"{str(path)!r} holds NaN or infinity in the weights of layer {layer.name!r}."
+                f"{str(path)!r} contains NaN or infinity in the weights of layer {layer.name!r}.",
+                code="not-finite",
+                operation=layer.name,
             )

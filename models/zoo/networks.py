@@ -1,20 +1,20 @@
 """The four MNIST networks of the literature, as Keras models that end in logits.
 
 A: SecureML (Mohassel and Zhang, S&P 2017). B: MiniONN (Liu et al., CCS 2017). C: LeNet-5 with 20
-and 50 channels. D: Chameleon (Riazi et al., AsiaCCS 2018). The same layers as tf-encrypted's
-network_a to network_d and MP-SPDZ's mnist_full_A to D, so that figures can be compared.
-
-All take [28, 28, 1] and flatten it themselves where they have to.
+and 50 channels. D: Chameleon (Riazi et al., AsiaCCS 2018). The layers equal those of tf-encrypted's
+network_a to network_d and of MP-SPDZ's mnist_full_A to D, so that results can be compared.
+All take [28, 28, 1] and flatten it themselves if necessary.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Weights and biases of each; a test counts them.
+# Number of weights and biases of each network; a test counts them.
 PARAMETERS = {"network-a": 118_282, "network-b": 33_542, "network-c": 431_080, "network-d": 99_240}
 INPUT = (28, 28, 1)
-# Dense layers and convolutions 5x5 by what they give (and strides and padding), and what follows.
+# Dense layers and 5x5 convolutions by number of outputs (and strides and padding), and the layers
+# between.
 _LAYERS = {
     "network-a": "flatten; dense 128; relu; dense 128; relu; dense 10",
     "network-b": "conv 16 1 valid; pool; relu; conv 16 1 valid; pool; relu; "
@@ -26,11 +26,11 @@ _LAYERS = {
 
 
 def network(name: str, seed: int = 1) -> Any:
-    """The Keras model of a network, with the same weights for the same seed."""
+    """Return the Keras model of a network, with the same weights for the same seed."""
     import keras
 
     def seeded_initializer(position: int) -> Any:
-        # Glorot, as keras does by default, but the same at every start.
+        # Glorot initialization, the default of Keras, with a fixed seed.
         return keras.initializers.GlorotUniform(seed=1000 * seed + position)
 
     layers: list[Any] = [keras.Input(INPUT)]

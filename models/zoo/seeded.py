@@ -1,10 +1,10 @@
-"""Weights for where no trained ones can be had: seeded, and calibrated to sane ranges.
+"""Seeded weights, calibrated to realistic ranges, for models without available trained weights.
 
-What a private prediction costs does not depend on the weights; its error does, through the
-ranges of the activations. Untrained networks blow these up or let them vanish, and give every
-image nearly the same logits. So batch normalization takes its statistics from a few images, a
-network without it is scaled layer by layer to activations of about 1 (Mishkin and Matas, "All you
-need is a good init", ICLR 2016), and the last layer is centered on these images.
+The cost of a private prediction does not depend on the weights.  Its error does, through the ranges
+of the activations.  Untrained networks let activations explode or vanish, and give every image
+nearly the same logits.  So batch normalization takes its statistics from a few images.  A network
+without it is scaled layer by layer to activations of about 1 (Mishkin and Matas, "All you need is a
+good init", ICLR 2016).  The last layer is centered on these images.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 _IMAGES = 4
-_LOGIT_SPREAD = 3.0  # about that of a trained ResNet50's logits
+_LOGIT_SPREAD = 3.0  # about that of the logits of a trained ResNet50
 
 
 def generate_images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
-    """Made-up photographs: smooth patches of color with some noise, 0 to 255, float32.
+    """Generate synthetic photographs: smooth patches of color with noise, 0 to 255, float32.
 
-    Noise alone would look the same to a network after a few layers, whatever the seed.
+    A network maps pure noise to nearly the same values after a few layers, whatever the seed.
     """
     rng = np.random.default_rng([seed, 20])
     height, width, channels = shape
@@ -31,14 +31,14 @@ def generate_images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES)
 
 
 def _interpolate_axis(values: Any, places: Any, axis: int) -> Any:
-    """Linear interpolation along one axis."""
+    """Interpolate linearly along one axis."""
     low = np.minimum(places.astype(int), values.shape[axis] - 2)
     weight = (places - low).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
     return np.take(values, low, axis) * (1 - weight) + np.take(values, low + 1, axis) * weight
 
 
 def fill_weights(model: Any, inputs: Any, seed: int = 1) -> None:
-    """Gives a model that ends in one Dense layer seeded weights, calibrated on `inputs`.
+    """Set seeded weights, calibrated on `inputs`, in a model that ends in one Dense layer.
 
     Args:
         model: a Keras model; it must not share layers with another.
@@ -63,7 +63,7 @@ def fill_weights(model: Any, inputs: Any, seed: int = 1) -> None:
 
 
 def _draw_he_weights(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
-    """He's normal distribution for kernels (depthwise ones see one channel); zero biases."""
+    """Draw kernels from He's normal distribution (depthwise: one input channel); zero biases."""
     import keras
 
     if len(shape) == 1:
@@ -74,10 +74,11 @@ def _draw_he_weights(shape: tuple[int, ...], layer: Any, rng: np.random.Generato
 
 
 def _calibrate_norms(model: Any, inputs: Any) -> None:
-    """Sets every batch normalization's moving statistics to those of its inputs.
+    """Set the moving statistics of every batch normalization to those of its inputs.
 
-    Without momentum one pass in training mode does that layer by layer: each normalizes by the
-    batch's own statistics, keeps these, and hands on what it will hand on in a prediction.
+    Without momentum, one pass in training mode does so layer by layer.  Each layer normalizes by
+    the
+    batch's own statistics, stores them, and outputs the values of a later prediction.
     """
     import keras
 
@@ -93,9 +94,9 @@ def _calibrate_norms(model: Any, inputs: Any) -> None:
 
 
 def _scale_kernels(model: Any, inputs: Any) -> None:
-    """Scales the kernels of a chain so that all activations have a mean square of 1.
+    """Scale the kernels of a chain so that all activations have a mean square of 1.
 
-    With zero biases and ReLU a network is homogeneous: one pass tells every layer's factor.
+    With zero biases and ReLU, a network is homogeneous: one pass gives the factor of every layer.
     """
     import keras
 
@@ -110,7 +111,7 @@ def _scale_kernels(model: Any, inputs: Any) -> None:
 
 
 def _center_logits(model: Any, inputs: Any) -> None:
-    """Centers the last layer on `inputs`, so that different images get different classes."""
+    """Center the last layer on `inputs`, so that different images get different classes."""
     last = model.layers[-1]
     logits = np.asarray(model(inputs, training=False), np.float64)
     kernel, bias = last.get_weights()

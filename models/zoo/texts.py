@@ -1,8 +1,9 @@
 """Language models of keras.layers: GPT-2's architecture with seeded weights, and a tiny one.
 
-Blocks are those of GPT-2 (Radford et al., 2019): a norm before each of attention and two dense
-layers with GELU, whose sums are added to what came, and one table for tokens and logits.  Weights
-are scaled so that logits have the spread of a trained model's, and the two best are apart.
+Blocks are those of GPT-2 (Radford et al., 2019).  A norm precedes attention and the two dense
+layers
+with GELU; residual connections add their inputs.  One table serves tokens and logits.  Weights are
+scaled so that logits have the spread of a trained model's, and the two largest are apart.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class LanguageModelEntry:
     """One language model.
 
     Attributes:
-        name: on the command line.
-        title: in tables.
-        blocks, width, heads: of its layers.
-        vocabulary: how many tokens there are.
-        context: the most positions.
+        name: name on the command line.
+        title: name in tables.
+        blocks, width, heads: sizes of its layers.
+        vocabulary: number of tokens.
+        context: largest number of positions.
     """
 
     name: str
@@ -49,32 +50,40 @@ _TEXTS = {
 
 
 def list_language_models() -> tuple[str, ...]:
-    """All language models."""
+    """Return the names of all language models."""
     return tuple(_TEXTS)
 
 
 def find_language_model(name: str) -> LanguageModelEntry:
-    """The language model of a name.
+    """Return the language model of a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such model.
     """
     if name not in _TEXTS:
-        raise unknown_name(f"The zoo has no language model {name!r}.", name, _TEXTS)
+        raise unknown_name(
+            f"The zoo has no language model {name!r}.", name, _TEXTS, operation="zoo"
+        )
     return _TEXTS[name]
 
 
 def build_language_model(name: str, length: int, seed: int = 1) -> Any:
-    """The Keras model of a language model for texts of a length, [length] -> [length, vocabulary].
+    """Build the Keras model of a language model, [length] -> [length, vocabulary].
 
     Raises:
-        UsageError: there is none, or it has fewer positions.
+        UsageError: there is no such model, or it has fewer positions.
     """
     import keras
 
     entry, layers = find_language_model(name), keras.layers
     if type(length) is not int or not 2 <= length <= entry.context:
-        raise UsageError(f"{name} takes texts of 2 to {entry.context} tokens. Received: {length}.")
+        raise UsageError(
+            f"Expected texts of 2 to {entry.context} tokens for {name}. Received: {length}.",
+            code="number-out-of-range",
+            operation="length",
+            received=length,
+            expected=entry.context,
+        )
     rng, width = np.random.default_rng([seed, 22]), entry.width
     tokens = keras.Input((length,), dtype="int32", name="tokens")
     table = layers.ReversibleEmbedding(entry.vocabulary, width)
@@ -97,13 +106,13 @@ def build_language_model(name: str, length: int, seed: int = 1) -> Any:
             variable.assign(
                 rng.standard_normal(variable.shape, np.float32) * _kernel_deviation(variable)
             )
-    # (logits are sums over the width of what the norm gives times rows of the table)
+    # logits are sums over the width of the norm's outputs times rows of the table
     norm.gamma.assign(np.full(width, _LOGIT_SPREAD / (_TABLE * width**0.5), np.float32))
     return model
 
 
 def _kernel_deviation(variable: Any) -> np.float32:
-    """Of a kernel's weights: its sums are as large as what it takes."""
+    """Return the deviation of a kernel's weights that keeps sums as large as the inputs."""
     if variable.name == "embeddings":
         return np.float32(_TABLE)
     shape = variable.shape
@@ -112,6 +121,6 @@ def _kernel_deviation(variable: Any) -> np.float32:
 
 
 def generate_texts(name: str, length: int, seed: int = 1, count: int = 2) -> Any:
-    """Made-up public texts, int64 [count, length], from which ranges are taken."""
+    """Generate public texts, int64 [count, length], from which ranges are derived."""
     rng = np.random.default_rng([seed, 23])
     return rng.integers(0, find_language_model(name).vocabulary, (count, length))

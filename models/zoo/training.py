@@ -1,4 +1,4 @@
-"""Plaintext training of the MNIST networks: something for private predictions to get right."""
+"""Plaintext training of the MNIST networks, so that private predictions have correct answers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _LEARNING_RATE = 1e-3
 
 
 def train_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> Model:
-    """Trains a network in place, with Adam on batches of 128; the same for the same seed.
+    """Train a network in place, with Adam on batches of 128; deterministic for a seed.
 
     Args:
-        model: one that takes pictures of 28 x 28.
+        model: a model of pictures of 28 x 28.
         epochs: 1 or more.
 
     Returns:
-        The model, with what its weights are now.
+        The model, with a description of its weights.
     """
     import keras
 
     from tfe_bench.models import images
 
-    # Shuffled here: keras would do it by a generator that the whole process shares.
+    # Shuffled here: Keras would use a generator that the whole process shares.
     order = np.random.default_rng([seed, 22]).permutation(len(data.train_labels))
     network = model.keras
     network.compile(
@@ -46,5 +46,5 @@ def train_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> 
 
 
 def accuracy(outputs: Any, labels: Any) -> float:
-    """The part of samples whose largest output is that of their label."""
+    """Return the fraction of samples whose largest output is that of their label."""
     return float(np.mean(np.asarray(outputs).argmax(1) == labels))

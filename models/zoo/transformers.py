@@ -1,9 +1,9 @@
-"""BERT and ViT by their published sizes, of `keras.layers`, with seeded weights.
+"""BERT and ViT in their published sizes, from `keras.layers`, with seeded weights.
 
 BERT: Devlin et al., NAACL 2019; bert-tiny: Turc et al., 2019.  ViT-B/16: Dosovitskiy et al., ICLR
-2021.  A position's row, and a class token, are numbers in the model's graph: they convert to
-weights as any other.  The weights are random, with what trained ones have besides: a few channels
-whose norms' gammas are eight times as large.
+2021.  Rows of positions and a class token are constants in the model's graph: they convert to
+weights like others.  The weights are random, with a property of trained ones: the norms' gammas are
+eight times as large in a few channels.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 import numpy as np
 
-# Of BERT's uncased English vocabulary: its size, and the tokens that begin and end a sentence.
+# BERT's uncased English vocabulary: its size, and the tokens that begin and end a sentence.
 VOCABULARY, BEGIN, END = 30_522, 101, 102
-_WORDS = 1_000  # numbers below are no words
+_WORDS = 1_000  # numbers below are not words
 MAX_TOKENS = 512
 CLASSES = 1000
 _SIDE, _PATCH = 224, 16
 _OUTLIER = 8.0
-# Of queries and keys, and of what comes of them: so that a text's tokens show in its logits.
+# Gains of queries and keys, and of attention outputs, so that a text's tokens affect its logits.
 _QUERY_GAIN, _VALUE_GAIN = 1.4, 2.0
 
 
 @dataclass(frozen=True)
 class TransformerSize:
-    """A transformer's.
+    """Sizes of a transformer.
 
     Attributes:
-        parameters: with all positions that it has, and a head of CLASSES.
-        text: whether it takes tokens, not pictures.
+        parameters: number of parameters with all positions and a head of CLASSES.
+        is_text: whether it takes tokens instead of pictures.
     """
 
     title: str
@@ -49,17 +49,17 @@ SIZES = {
 
 
 def build_transformer(name: str, tokens: int, seed: int = 1) -> Any:
-    """The Keras model of a name, with the same weights for the same seed.
+    """Build the Keras model of a name, with the same weights for the same seed.
 
     Args:
-        tokens: the length of its texts.
+        tokens: length of its texts.
     """
     size = SIZES[name]
     return _build_bert(name, size, tokens, seed) if size.is_text else _build_vit(name, size, seed)
 
 
 def generate_sentences(tokens: int, seed: int = 1, count: int = 4) -> dict[str, Any]:
-    """Made-up public texts: pairs of sentences of common and rare words, the last one padded."""
+    """Generate public texts: pairs of sentences of common and rare words, the last one padded."""
     rng = np.random.default_rng([seed, 24])
     arrays = np.zeros((3, count, tokens), np.int32)
     for ids, segments, mask in zip(*arrays, strict=True):
@@ -108,7 +108,7 @@ def _build_vit(name: str, size: TransformerSize, seed: int) -> Any:
     images = keras.Input((_SIDE, _SIDE, 3), name="images")
     x = kinds.Conv2D(size.width, _PATCH, _PATCH, name="patches")(images)
     x = kinds.ZeroPadding1D((1, 0))(kinds.Reshape((places, size.width))(x))
-    x = x + _position_table(places + 1, size.width, seed)  # (the first is the class token)
+    x = x + _position_table(places + 1, size.width, seed)  # the first is the class token
     for i in range(size.layers):
         y = kinds.LayerNormalization(epsilon=1e-6, name=f"attend{i}_norm")(x)
         attention = kinds.MultiHeadAttention(
@@ -133,10 +133,11 @@ def _position_table(count: int, width: int, seed: int) -> Any:
 
 
 def _fill_weights(model: Any, size: TransformerSize, seed: int) -> None:
-    """Random weights: kernels keep the size of what they take.
+    """Set random weights: kernels preserve the magnitude of their inputs.
 
-    Each norm has outliers in channels of its own, 1 in 128; queries and keys weigh those less, as
-    trained ones do.
+    Each norm has outliers in its own channels, 1 in 128; queries and keys weight those less, as
+    trained
+    ones do.
     """
     rng = np.random.default_rng([seed, 23])
     outliers = np.zeros(0, int)
@@ -145,7 +146,7 @@ def _fill_weights(model: Any, size: TransformerSize, seed: int) -> None:
             shape = tuple(variable.shape)
             drawn = rng.standard_normal(shape, np.float32)
             if variable.name == "kernel":
-                # (a head's query, key and value sum over the first axis alone)
+                # a head's query, key and value sum over the first axis alone
                 apart = len(shape) == 3 and "attention_output" not in variable.path
                 drawn /= np.sqrt(shape[0] if apart else np.prod(shape[:-1]))
                 if apart and "/value/" not in variable.path:
