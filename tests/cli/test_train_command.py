@@ -75,8 +75,8 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "28 x 28", ("network-a", *table)),
         (2, 'Did you mean "c"', ("logistic", *table, "--drop", "cc")),
         (2, 'Did you mean "a"', ("logistic", *table, "--features", "aa", "b")),
-        (2, "named once each", ("logistic", *table, "--features", "a", "a")),
-        (2, "the label is none", ("logistic", *table, "--features", "a", "label")),
+        (2, "[duplicate-name]", ("logistic", *table, "--features", "a", "a")),
+        (2, "no label among the features", ("logistic", *table, "--features", "a", "label")),
         (2, "--features and --drop name", ("logistic", "--drop", "a")),
         (2, "--target says", ("logistic", "--target", "binary")),
         (2, 'Did you mean "number"', ("linear", *table, "--target", "numbers")),
@@ -89,7 +89,7 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "--deploy NAME", ("logistic", "--allow", "x")),
         (2, ".keras file", ("logistic", "--output", "x.h5")),
         (2, "profile", ("logistic", *table, "--profile", "moon")),
-        (2, "fewer rows than one batch", ("logistic", *table, "--batch", "128")),
+        (2, "[too-few-rows]", ("logistic", *table, "--batch", "128")),
         (2, "--client goes with", ("logistic", *table, "--client", "a")),
         (
             10,
@@ -98,7 +98,7 @@ def test_bad_orders_are_refused_before_anything_starts(
         ),
         (10, "none.keras", ("none.keras", *table)),
         (10, "broken.keras", (f"{tmp_path}/broken.keras", *table)),
-        (10, "has neither", ("logistic", "--data-dir", str(tmp_path))),
+        (10, "contains neither", ("logistic", "--data-dir", str(tmp_path))),
     ):
         fails(capsys, code, word, "train", *arguments, "--discard")
     for code, word, arguments in (

@@ -105,7 +105,7 @@ def test_what_a_cluster_is_given_is_looked_at(cluster: Cluster) -> None:
             lambda g: cluster.deploy(g, "name"),
         )
         for ask in asked:
-            with pytest.raises(UsageError, match=f"Received: {type(given).__name__}"):
+            with raises(UsageError, "wrong-type", received=type(given).__name__):
                 ask(given)
     for name in ("", None, 7):
         with raises(UsageError, "wrong-type", operation="job"):

@@ -1,4 +1,4 @@
-"""Clusters that keep shares: of three clients, for the service, and of one, for training."""
+"""Clusters that store shares: with three clients for the service, with one for training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CLIENTS = ("owner", "hospital", "guest")
 
 
 def named(name: str, about: dict[str, Any]) -> dict[str, Any]:
-    """What is told of shares that stay under a name, for nobody else."""
+    """Return parameters of stored shares under a name, without permitted clients."""
     return {"name": name, "clients": [], "replace": False, "about": about}
 
 
 @pytest.fixture(autouse=True)
 def first_weights(seed: int) -> None:
-    """The printed seed also replays the weights that Keras draws for a test's model."""
+    """Seed Keras' random weights of a test's model, so that the printed seed replays them."""
     import keras
 
     keras.utils.set_random_seed(seed)
@@ -29,12 +29,12 @@ def first_weights(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def unchanged_graphs(as_in_a_worker: None) -> None:
-    """Of all tests here."""
+    """Apply to all tests of this folder."""
 
 
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Party 2's operator lets the guest deploy nothing."""
+    """Provide workers on three hosts; party 2's operator permits no deployment by the guest."""
     three = Hosts(tmp_path_factory.mktemp("service") / "trial", CLIENTS)
     try:
         (three.folder / "worker2.toml").write_text(
@@ -52,12 +52,12 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the workers keep their shares."""
+    """Return the folder in which the workers store their shares."""
     return tmp_path_factory.mktemp("kept") / "models"
 
 
 @pytest.fixture(scope="session")
 def cluster(folder: Path) -> Iterator[LocalCluster]:
-    """Three workers that keep checkpoints."""
+    """Provide three workers that store checkpoints."""
     with LocalCluster(models=folder) as local:
         yield local

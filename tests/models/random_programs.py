@@ -1,4 +1,4 @@
-"""Programs on a `World`, drawn at random, and whether the documented rules permit them."""
+"""Random programs on a `World`, and whether the documented rules permit them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.queries.types import parse_type
 from tfe_bench.protocols.session.sharing import Shared
 
-# Affine steps, and others; each takes a value and makes one.
+# Affine steps, and others; each maps a value to a value.
 _AFFINE: list[Callable[[list[Any]], list[Any]]] = [
     lambda x: ["negative", [x], {}],
     lambda x: ["add", [x, 3], {}],
@@ -144,7 +144,7 @@ def _align(world: World, client: str) -> Program:
         for t, f in zip(both, features, strict=True)
     ]
     about = {"tables": parts, "label": [both[1].name, "b"]}
-    features[1] = ["a", "b"]  # (with the label)
+    features[1] = ["a", "b"]  # with the label
     order = stored_shares.storage_parameters(name, others, replace, about)
     due = all(world.found(t, client) and t.unit in ("", "k") for t in both)
     for who in (client, *others):
@@ -180,7 +180,7 @@ def _train(world: World, client: str) -> Program:
 
 
 def _leaf(world: World, client: str) -> tuple[list[Any], bool, frozenset[Any], Thing | None]:
-    """A leaf; whether the client gets at it; its atoms; the table that it is a column of."""
+    """Return a leaf, whether the client may access it, its atoms, and the table of a column."""
     if world.often(0.15):
         return ["input", "int", [ROWS], 0], True, frozenset([(client, "")]), None
     if world.handles and world.often(0.3):
@@ -211,7 +211,7 @@ def _compute(world: World, client: str) -> Program:
     drawn = [_leaf(world, client) for _ in range(world.one((1, 1, 2, 3)))]
     leaves, due = [leaf for leaf, *_ in drawn], all(fits for _, fits, _, _ in drawn)
     atoms = [own for _, _, own, _ in drawn]
-    # which are a * x + b of a column, and whose
+    # the columns of which they are a * x + b
     affine: list[tuple[Thing, str] | None] = [
         (t, leaf[7]) if t is not None else None for leaf, _, _, t in drawn
     ]
@@ -272,18 +272,18 @@ def _compute(world: World, client: str) -> Program:
 
 
 def computed(context: Any, made: Any) -> list[Shared]:
-    """Stands for `recorded` of the program: results that are not there."""
+    """Replace `recorded` of the program: return results without computing them."""
     return [WORDS] * len(compute.read_plan(context.parameters).outputs)
 
 
 def _unused(leaves: int, steps: list[Any]) -> list[int]:
-    """The numbers of values that no step takes."""
+    """Return the numbers of values that no step uses."""
     used = {r[1] for s in steps for r in s[1] if isinstance(r, list) and r[0] == "ref"}
     return [n for n in range(leaves + len(steps)) if n not in used]
 
 
 def _offered(leaves: list[Any], steps: list[Any]) -> bool:
-    """Whether there are such steps, whatever rights say."""
+    """Return whether such steps exist, whatever the rights are."""
     outputs = [[["ref", n], "reveal", {}] for n in _unused(len(leaves), steps)]
     try:
         price_plan(Plan.from_header({"leaves": leaves, "steps": steps, "outputs": outputs}))
@@ -294,7 +294,7 @@ def _offered(leaves: list[Any], steps: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Said:
-    """An expression of a query: what it names, and whether it is a * x + b without rounding."""
+    """An expression of a query: its columns, and whether it is a * x + b without rounding."""
 
     given: list[Any]
     names: frozenset[tuple[str, str]]
@@ -334,11 +334,11 @@ def _query(world: World, client: str) -> Program:
     if kind and second.name != first.name:
         named["u"] = second
     if any(t.budget and t.owner != client for t in named.values()):
-        return _put(world, client)  # (what leaves with noise has tests of its own)
+        return _put(world, client)  # results with noise have their own tests
     steps: list[dict[str, Any]] = [
         {"op": "scan", "in": [], "table": alias, "columns": list(COLUMNS)} for alias in named
     ]
-    last, uses = 0, []  # (a use, an alias, a column)
+    last, uses = 0, []  # a use, an alias, a column
     hidden = False
     if world.often(0.4):
         said = _expression(world, ["t"])
@@ -389,7 +389,7 @@ def _query(world: World, client: str) -> Program:
     return "query", due, (client, plan), act
 
 
-# Which rights are enough in an aggregate, beside open.
+# Rights that suffice in an aggregate, in addition to open.
 _ENOUGH = {
     **{name: ("aggregate",) for name in ("sum", "avg")},
     **{"count": ("aggregate", "filter"), "any_count": ("filter",), "condition": ("filter",)},
@@ -406,13 +406,13 @@ def _may_ask(
     function: str,
     kind: str,
 ) -> bool:
-    """What docs/tables.md says.
+    """Apply the rules of docs/tables.md.
 
     Args:
-        uses: what is done with which columns.
-        rows: the tables whose rows, or whether there are some, the result depends on.
-        function: "" where rows are shown.
-        kind: of the join.
+        uses: uses of columns.
+        rows: the tables on whose rows, or on whose number of rows, the result depends.
+        function: "" if rows are shown.
+        kind: kind of the join.
     """
 
     def has(alias: str, column: str, *rights: str) -> bool:
@@ -431,7 +431,7 @@ def _may_ask(
     for alias in closed:
         if alias not in rows or not any(has(alias, c, *GIVEN) for c in COLUMNS):
             return False
-        # (units that repeat are counted by a column, which a semi join does not take along)
+        # repeated units are counted by a column, which a semi join does not keep
         repeats = named[alias].unit == "b"
         if repeats and (function.startswith("quantile") or (alias == "u" and kind == "semi")):
             return False

@@ -1,10 +1,11 @@
-"""Random programs over stored things, and what the documented rules of rights say of each.
+"""Random programs over stored items, and the decision of the documented rules about each.
 
 A `World` is one worker's store that random clients fill: tables with random rights, aligned and
-provided data sets, kept arrays, handles; with removals, and names that somebody else takes.  Beside
-each decision of the worker stands that of a small oracle, which knows things by what they are, not
-by names and words.  Clients are patched: they name words of earlier things, others' handles, and
-hidden columns.
+provided data sets, stored arrays, handles.  Items are removed, and other clients reuse names.  Each
+decision of the worker is compared with that of a small oracle, which identifies items by
+themselves,
+not by names and deployments.  Clients are patched: they use deployments of earlier items, others'
+handles, and hidden columns.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ COLUMNS = ("k", "a", "b")
 ROWS = 12
 GIVEN = ("open", "group", "aggregate", "quantile", "filter", "match", "train")
 WORDS = Shared(np.zeros(1, np.int64), np.zeros(1, np.int64), None)
-# What it is, whether the rules permit it, itself for people, and how it is done.
+# A description, whether the rules permit it, a text for people, and the action.
 Program = tuple[str, bool, Any, Callable[[], None]]
 
 
 class Alone:
-    """A party whose peers say what it says."""
+    """A party whose peers send the same messages as itself."""
 
     index = 0
 
@@ -45,12 +46,12 @@ class Alone:
 
 @dataclass(eq=False)
 class Thing:
-    """Something stored, as the oracle knows it: by itself.
+    """A stored item of the oracle, identified by itself.
 
     Attributes:
         rights: of a table, by client and column.
-        atoms: what it derives from: things and their columns, and inputs of clients.
-        plain: of a table: sums of all its rows may be told.
+        atoms: its sources: items and their columns, and inputs of clients.
+        plain: of a table: whether sums of all its rows may be revealed.
     """
 
     kind: StoredKind
@@ -73,7 +74,7 @@ class Thing:
         return bool({"open", *rights} & own)
 
     def known_to(self, client: str) -> bool:
-        """Whether the client may know which rows there are."""
+        """Return whether the client may know which rows exist."""
         return any(self.has(client, column) for column in COLUMNS)
 
 
@@ -81,7 +82,7 @@ class World:
     """One store, its oracle, and a source of programs.
 
     Attributes:
-        said: how often each kind of program was permitted, and refused.
+        said: number of permitted and refused programs of each kind.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -95,7 +96,7 @@ class World:
     # ---- the oracle
 
     def permits(self, client: str, use: str, atoms: frozenset[Any]) -> bool:
-        """Whether a client may "show", "hold" or "train" on what derives from some atoms."""
+        """Return whether a client may "show", "hold" or "train" on a value with these atoms."""
         return bool(atoms) and all(self._permits(client, use, *atom) for atom in atoms)
 
     def _permits(self, client: str, use: str, thing: Thing | str, part: str) -> bool:
@@ -117,7 +118,7 @@ class World:
         found = self.live.get((kind.infix, name))
         return found is None or (found.owner == client and replace)
 
-    # ---- what happens
+    # ---- events
 
     def one(self, values: Any) -> Any:
         return self.random.choice(list(values))
@@ -126,7 +127,7 @@ class World:
         return self.random.random() < share
 
     def step(self, programs: Sequence[Callable[[World, str], Program]]) -> str:
-        """One of some programs; how the worker's decision differs from the oracle's, or ""."""
+        """Run a random program; return a difference between worker and oracle, or ""."""
         name, wanted, text, act = self.one(programs)(self, self.one(CLIENTS))
         try:
             act()
@@ -137,7 +138,7 @@ class World:
         return "" if found == wanted else f"{name}: due {wanted}, found {found} {why}: {text}"
 
     def listed(self) -> str:
-        """How a list of what there is differs from what its client may know, or ""."""
+        """Return how a list of items differs from the items that its client may know, or ""."""
         client, kind = self.one(CLIENTS), self.one((TABLE, DATA, ARRAY))
         rows = self.store.for_kind(kind).list_visible(client)
         due = {t.name for t in self.live.values() if t.kind is kind and t.used_by(client)}
@@ -151,7 +152,7 @@ class World:
         return ""
 
     def keep(self, order: Mapping[str, Any], thing: Thing, derived: Any = frozenset()) -> None:
-        """Keeps something as programs do; the worker draws its word."""
+        """Store an item as programs do; the worker draws its deployment."""
         facts = stored_shares.build_facts(order, thing.owner, derived)
         words = {name: WORDS for name in ("x", "y", "value")}
         of = self.store.for_kind(thing.kind)
@@ -164,7 +165,7 @@ class World:
         self.past.append(thing)
 
     def thing(self, kinds: tuple[StoredKind, ...], client: str) -> Thing | None:
-        """One to name, which is mostly there and usable, or one of the past."""
+        """Return an item to name: mostly an existing, usable one, sometimes a removed one."""
         listed = [t for t in self.live.values() if t.kind in kinds]
         if self.often(0.9):
             listed = [t for t in listed if t.used_by(client)] or listed
@@ -173,6 +174,6 @@ class World:
         return self.one(listed) if listed else None
 
     def found(self, thing: Thing, client: str) -> bool:
-        """Whether a client that names a thing and its word gets at it."""
+        """Return whether a client that names an item and its deployment may access it."""
         now = self.live.get((thing.kind.infix, thing.name))
         return now is thing and thing.used_by(client)

@@ -1,4 +1,4 @@
-"""Copies of what workers keep: what docs/backup.md says of taking them and putting them back."""
+"""Backups of stored shares: the statements of docs/backup.md about taking and restoring them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _folder(hosts: Hosts, party: int) -> Path:
 
 
 def _copy(source: Path, to: Path) -> Path:
-    """As `rsync -a --exclude '.*.tmp'` does, again where a file vanishes meanwhile."""
+    """Copy as `rsync -a --exclude '.*.tmp'` does; repeat if a file vanishes in the meantime."""
     while True:
         shutil.rmtree(to, ignore_errors=True)
         try:
@@ -77,7 +77,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
         )
         tables(bank.client).sql("select sum(v) s from t", rho="0.3").run()
 
-        # copies of running workers, while they deploy and predict
+        # copies of running workers, during deployments and predictions
         stop, failed = threading.Event(), []
 
         def work() -> None:
@@ -103,7 +103,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
         tables(bank.client).sql("select sum(v) s from t", rho="0.3").run()
         assert left(bank.client) == "0.4"
 
-    # one worker's folder of before: what was replaced since is refused, the rest serves
+    # one worker's old folder: replaced items are refused, others are served
     three.stop(1)
     newest = _copy(_folder(three, 1), tmp_path / "newest1")
     _put_back(three, 1, copies[1])
@@ -112,10 +112,10 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
         with pytest.raises(UsageError, match="different deployments"):
             service.predict(owner.client, "a", _ROWS)
         check(owner.client, "b", 1)
-        # of what was spent the most counts that one worker knows
+        # the largest spent amount that one worker has recorded counts
         assert left(bank.client) == "0.4"
 
-    # all three of before, and the newest ledgers on top
+    # all three old folders with the newest ledgers
     for party in range(3):
         three.stop(party)
     ledgers = [path for p in (0, 2) for path in _folder(three, p).glob("*.ledger.json")]
@@ -126,7 +126,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
     with Cluster(three.cluster, "owner") as owner, Cluster(three.cluster, "bank") as bank:
         check(owner.client, "a", 1)
         check(owner.client, "b", 1)
-        assert left(bank.client) == "0.7"  # the old ledgers forget a query
+        assert left(bank.client) == "0.7"  # the old ledgers lack a query
         for party in range(3):
             three.stop(party)
         for path, content in kept.items():
@@ -136,7 +136,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
         with pytest.raises(PolicyError, match=r"left: 0\.4"):
             tables(bank.client).sql("select sum(v) s from t", rho="0.5").run()
 
-    # another party's files serve nobody
+    # another party's files are useless
     three.stop(1)
     _put_back(three, 1, copies[0])
     three.ensure()
@@ -147,7 +147,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
     assert "Traceback" not in log
     three.stop(1)
     _put_back(three, 1, newest)
-    # and a folder that others can write to serves not at all
+    # a folder that others can write to is refused
     _folder(three, 1).chmod(0o777)
     three.start(1)
     assert three.workers.pop(1).wait(60) == 30

@@ -1,4 +1,4 @@
-"""The commands of models: what they refuse before any worker starts, and one whole round."""
+"""Commands of models: refusals before any worker starts, and one complete run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "no --data-dir", ("infer", "network-a", "--train", "1")),
         (2, "for MNIST", ("infer", "network-a", "--weights", "imagenet")),
         (2, "MNIST network", ("infer", "vgg19", "--data-dir", str(tmp_path))),
-        (10, "has neither", ("infer", "network-a", "--data-dir", str(tmp_path))),
+        (10, "contains neither", ("infer", "network-a", "--data-dir", str(tmp_path))),
         (10, "broken.jpg", ("resnet50", "--image", str(tmp_path / "broken.jpg"))),
         (10, "none.jpg", ("resnet50", "--image", str(tmp_path / "none.jpg"))),
         (10, "broken.h5", ("infer", "network-b", "--weights", str(tmp_path / "broken.h5"))),
@@ -47,8 +47,8 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "2 to 512 tokens", ("infer", "bert-tiny", "--tokens", "1")),
         (2, "model of texts", ("infer", "vit-b16", "--tokens", "8")),
         (2, "model of pictures", ("infer", "bert-tiny", "--image", picture)),
-        (2, "activations is one of", ("infer", "bert-tiny", "--activations", "fast")),
-        (2, "seeded weights alone", ("infer", "bert-tiny", "--weights", "imagenet")),
+        (2, "series as activations", ("infer", "bert-tiny", "--activations", "fast")),
+        (2, "seeded weights only", ("infer", "bert-tiny", "--weights", "imagenet")),
         (2, "--tokens", ("generate", "gpt2-tiny", "--tokens", "0")),
         (2, "--new", ("generate", "gpt2-tiny", "--new", "0")),
         (2, "--texts", ("generate", "gpt2-tiny", "--texts", "65")),
@@ -261,4 +261,4 @@ def test_texts_are_answered_as_in_keras(tmp_path: Path, capsys: pytest.CaptureFi
     wrong = {**given, "padding_mask": given["padding_mask"] * 2}
     np.savez(tmp_path / "z.npz", **wrong)
     asked = ("predict", "texts", "--input", f"{tmp_path}/z.npz", *where)
-    fails(capsys, 2, "a mask, of 0 and 1", *asked)
+    fails(capsys, 2, "a mask of 0 and 1", *asked)

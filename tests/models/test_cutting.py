@@ -1,4 +1,4 @@
-"""Rows that nobody takes are not computed, and the others are what they were."""
+"""Skipping unused rows: they are not computed, and the others keep their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS, WIDTH = 5, 6
 
 
 def block(x: Any, first: bool = False, **named: Any) -> Any:
-    """Of a transformer, its norms behind or in front."""
+    """Build a block of a transformer, with its norms behind or in front."""
     y = L.LayerNormalization()(x) if first else x
     y = L.Add()([x, L.MultiHeadAttention(2, 3)(y, y, **named)])
     y = y if first else L.LayerNormalization()(y)
@@ -41,7 +41,7 @@ def places() -> Any:
 
 
 PUBLIC = np.tri(STEPS)[::-1, ::-1][None].copy()
-# A model, and the largest number of queries that the last attention has then.
+# A model, and the largest number of queries of its last attention afterwards.
 MODELS: dict[str, tuple[Callable[[], Any], int]] = {
     "first": (lambda: of(lambda x: block(x)[:, 0]), 1),
     "first, norms first": (lambda: of(lambda x: L.Dense(3)(block(x, True)[:, 0])), 1),

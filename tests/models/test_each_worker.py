@@ -1,4 +1,4 @@
-"""Each worker refuses by itself what rights do not permit, whatever the other two would do."""
+"""Each worker refuses uses without rights on its own, even if the other two would accept them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 def tables(store: Store) -> dict[str, Table]:
-    """As the analyst sees them in a worker's list."""
+    """Return the tables in a worker's list for the analyst."""
     return {
         row["name"]: Table(
             *(
@@ -52,7 +52,7 @@ def tables(store: Store) -> dict[str, Table]:
 
 
 def opened(store: Store, name: str) -> Any:
-    """Gives the analyst all rights to a table, in the file of one worker; how to take them back."""
+    """Give the analyst all rights to a table in one worker's file; return how to revoke them."""
     of = store.for_kind(TABLE)
     facts, tensors = of.load(name, ANALYST)
     about = {**facts.about, "rights": {ANALYST: {"*": ["open"]}}}
@@ -61,7 +61,7 @@ def opened(store: Store, name: str) -> Any:
 
 
 def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Jobs that a client with all rights would order: of each program that asks for rights."""
+    """Return jobs of a client with all rights, one of each program that checks rights."""
     known = {
         name: replace(t, schema=replace(t.schema, rights={ANALYST: {"*": ("open",)}}))
         for name, t in tables(store).items()
@@ -88,7 +88,7 @@ def test_each_worker_refuses_by_its_own_header(
         back = [opened(workers.stores[changed], table) for table in ("one", "two")]
     try:
         for store in workers.stores:
-            if store.party == changed:  # (one worker's header gives its client what it asks for)
+            if store.party == changed:  # one worker's header gives its client all requested rights
                 program.permit(ANALYST, store, parameters, [])
                 continue
             with raises(PolicyError, "missing-right"):

@@ -440,33 +440,33 @@ def test_layers_that_fit_no_fixed_point_are_named() -> None:
         convert(graph, ranges={"far": 1e13})
     with pytest.raises(RangeError, match="input 'x' reaches"):
         convert(graph, ranges={"x": 1e13})
-    with pytest.raises(RangeError, match="NaN"):
+    with raises(RangeError, "not-finite", operation="x"):
         convert(graph, samples=np.full((1, 2), np.inf))
 
 
 def test_bad_arguments_are_refused() -> None:
     graph = net(dense("a", "x", np.eye(2)))
-    for arguments, text in (
-        ({"samples": np.ones((1, 2)), "ranges": 3.0}, "not both"),
-        ({"ranges": {"b": 1.0}}, "no layer 'b'"),
-        ({"ranges": {"a": -1.0}}, "positive"),
-        ({"ranges": "wide"}, "positive"),
-        ({"samples": np.ones((1, 3))}, "Received"),
-        ({"fractional_bits": 24}, "8 to 20"),
-        ({"margin": 0.5}, "margin"),
+    for arguments, code, operation in (
+        ({"samples": np.ones((1, 2)), "ranges": 3.0}, "conflicting-options", "convert"),
+        ({"ranges": {"b": 1.0}}, "unknown-layer", "ranges"),
+        ({"ranges": {"a": -1.0}}, "number-out-of-range", "ranges"),
+        ({"ranges": "wide"}, "number-out-of-range", "ranges"),
+        ({"samples": np.ones((1, 3))}, "shape-mismatch", "x"),
+        ({"fractional_bits": 24}, "number-out-of-range", "fractional_bits"),
+        ({"margin": 0.5}, "number-out-of-range", "margin"),
     ):
-        with pytest.raises(UsageError, match=text):
+        with raises(UsageError, code, operation=operation):
             convert(graph, **arguments)
     private = convert(graph)
     with raises(UsageError, "unknown-name"):
         private.summary("wlan")
-    with pytest.raises(UsageError, match="batch"):
+    with raises(UsageError, "number-out-of-range", operation="batch"):
         private.summary(batch=0)
-    with pytest.raises(RangeError, match="outside"):
+    with raises(RangeError, "value-out-of-range", operation="x", received=2):
         private.shared_inputs(np.full((1, 2), 1e6))
-    with pytest.raises(RangeError, match="NaN or infinite"):
+    with raises(RangeError, "not-finite", operation="x", received=2):
         private.shared_inputs(np.full((1, 2), np.nan))
-    with pytest.raises(UsageError, match="Optimize"):
+    with raises(UsageError, "unsupported-layer", operation="a", received="dense"):
         execute.check_executable(replace(private.plan, graph=graph))
 
 

@@ -1,4 +1,4 @@
-"""A head on the features of a whole network, at a cluster of this machine."""
+"""Transfer learning on the features of a whole network, on a local cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ keras: Any = pytest.importorskip("keras")
 
 @pytest.mark.slow
 def test_a_head_is_trained_behind_a_resnet50(rng: np.random.Generator) -> None:
-    """64 pictures of 32 pixels go through it once; its head learns, and predicts with it."""
+    """Pass 64 pictures of 32 pixels through it once; train a head on its features and predict."""
     keras.utils.set_random_seed(5)
     layers, pixels = keras.layers, (32, 32, 3)
     y = rng.integers(0, 2, 64)
@@ -27,7 +27,7 @@ def test_a_head_is_trained_behind_a_resnet50(rng: np.random.Generator) -> None:
     x = x.clip(-3, 3).astype(np.float32)
     backbone = keras.applications.ResNet50(weights=None, input_shape=pixels, classes=10)
     for layer in backbone.layers:
-        layer.momentum = 0.0  # (the statistics of one batch, as if it had learned)
+        layer.momentum = 0.0  # the statistics of one batch, as if it were trained
     backbone(x, training=True)
     pooled = keras.Model(backbone.inputs[0], backbone.get_layer("avg_pool").output)
     model = trainable(
@@ -43,6 +43,6 @@ def test_a_head_is_trained_behind_a_resnet50(rng: np.random.Generator) -> None:
         whole = keras.Sequential([pooled, history.model])
         told = cluster.predict(convert(whole, samples=x, margin=4), x[:8])
     want = whole.predict(x, verbose=0)
-    # (weights that never learned make rounding errors larger from layer to layer)
+    # untrained weights amplify rounding errors from layer to layer
     np.testing.assert_allclose(told, want[:8], atol=3e-2)
     assert ((want[:, 0] > 0.5) == y).mean() > 0.6

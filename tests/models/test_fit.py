@@ -1,4 +1,4 @@
-"""Private training: as right as in plaintext, and nothing is told that was not asked."""
+"""Private training: as accurate as in plaintext, and nothing leaves that was not requested."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.models.tiny import (
     plain_twin,
     private_model,
 )
+from tests.refusals import raises
 from tfe_bench import LocalCluster
 from tfe_bench.errors import (
     ConfigError,
@@ -55,8 +56,8 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
     assert not any("loss" in text for text in heard) and "loss" not in history.history
     for m in history.result.measured:
         assert m["losses"] == [] and len(m["seconds"]) == 17
-    # only what was asked for leaves: two arrays of weights, the number of right answers, and 0
-    # for each place and step where values are in their range
+    # only requested values leave: two weight arrays, the number of right answers, and 0 for each
+    # place and step whose values stay in range
     assert set(history.result.outputs) == {"state0", "state1", "scores", "range"}
     assert history.checked and not history.result.outputs["range"].any()
     twin = plain_twin(private, x, y, 18)
@@ -122,7 +123,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     asked: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "checkpoint": "late"}
     asked |= {"checkpoint_every": 3, "validation_data": (x, y)}
     begun = private.keras.get_weights()
-    # what the program does not ask for does not keep the job
+    # unused inputs do not delay the job
     assert private.fit(cluster, x, y, steps=3, **asked).steps == 3
     private.keras.set_weights(begun)
     history = private.fit(cluster, x, y, **asked)
@@ -136,9 +137,9 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     for step in range(12):
         twin.train_step(rows[plan.batch_rows(step)], targets[plan.batch_rows(step)])
     assert_close(history.model, twin)
-    # bad rows are refused before anything leaves
+    # bad rows are refused before anything is sent
     x[150, 0] = np.nan
-    with pytest.raises(RangeError, match="row 150 "):
+    with raises(RangeError, "value-out-of-range", operation="features", received=150):
         private.fit(cluster, x, y, batch_size=BATCH)
 
 
@@ -175,13 +176,14 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
 
     # Another training, other rows, another order.
     for changed in ({"seed": 2}, {"batch_size": 16}, {"validation_data": None}):
-        with pytest.raises(UsageError, match="of another training"):
+        with raises(UsageError, "checkpoint-mismatch"):
             private.fit(cluster, x, y, **{**asked, **changed})
     other = private_model(end=None, loss="mean_squared_error")
-    with pytest.raises(UsageError, match="of another training"):
+    with raises(UsageError, "checkpoint-mismatch"):
         other.fit(cluster, x, y, **asked)
 
-    # One damaged file: the common step before it is gone on from.  Both: it is said whose.
+    # One damaged file: training continues from the earlier common step. Two: the error names the
+    # party.
     kept = {file: file.read_bytes() for file in files}
     mine = [file for file in files if file.parent.name == "party2"]
     steps = []
@@ -197,14 +199,14 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     assert sorted(steps) == [10, 12]
     for file in mine:
         file.unlink()
-    with pytest.raises(ConfigError, match=r"of step 12 is not whole.*no file at party 2"):
+    with raises(ConfigError, "checkpoint-incomplete", received="no file at party 2"):
         private.fit(cluster, x, y, **asked)
     fresh = private.fit(cluster, x, y, restart=True, steps=2, **asked)
     assert (fresh.first_step, fresh.steps) == (0, 2)
 
 
 def test_a_model_that_is_built_again_is_the_same_training() -> None:
-    """Also where Keras first calls a layer as its kind, which must not be renamed with it."""
+    """Check also a layer that Keras names like its type, which must keep its name."""
     import keras
 
     def what(*names: str) -> Any:
@@ -230,7 +232,7 @@ def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -
     wild = private_model(3.0, "mean_squared_error", end=None)
     with pytest.raises(RangeError, match=r"diverges: at step \d+ .*checkpoint is 'wild', step 4"):
         wild.fit(cluster, x, real, guard_every=2, **asked)
-    # The checkpoint is whole: a lower rate goes on from it.
+    # The checkpoint is complete: training continues from it with a lower rate.
     history = private.fit(cluster, x, real, steps=8, **asked)
     assert (history.first_step, history.steps) == (4, 8)
 
@@ -241,7 +243,7 @@ def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -
 def test_a_training_that_leaves_its_range_says_where(
     cluster: LocalCluster, scale: float, rate: float, where: str, rng: np.random.Generator
 ) -> None:
-    """Steps of the first rate are too small for weights of 1024, whatever they are made of."""
+    """The first learning rate is too small to change weights of 1024."""
     keras = pytest.importorskip("keras")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
     private = trainable(model)

@@ -1,4 +1,4 @@
-"""Private training takes Keras' arguments and callbacks as Keras does, and refuses by name."""
+"""Private training supports arguments and callbacks as Keras does, and refuses others by name."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.models.tiny import BATCH, ROWS, data, model_of, private_model
+from tests.refusals import raises
 from tfe_bench import LocalCluster
 from tfe_bench.cluster import profiles
 from tfe_bench.errors import (
@@ -29,7 +30,7 @@ BOARD = importlib.util.find_spec("tensorboard")
 
 
 def _keras(rows: int = 192, **asked: Any) -> tuple[Any, Any, Trainable, Any, Any]:
-    """What Keras' own fit makes of the same arguments: (model, history), and our part of it."""
+    """Return model and history of Keras' own fit, and the private counterpart."""
     import keras
 
     x, y = data()
@@ -93,7 +94,7 @@ def test_callbacks_do_what_they_do_in_keras(
     import keras
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc]
-        """What a user writes."""
+        """A callback of a user."""
 
         def on_train_begin(self, logs: Any = None) -> None:
             self.seen: list[Any] = [self.model.get_weights()[0].copy()]
@@ -128,7 +129,7 @@ def test_callbacks_do_what_they_do_in_keras(
         theirs[1].stopped_epoch,
         theirs[1].best_epoch,
     )
-    # the workers ended it, and not the callback alone
+    # the workers ended the training, not only the callback
     assert history.steps == 6 * len(told.epoch) and history.epoch == told.epoch
     np.testing.assert_allclose(history.history["loss"], told.history["loss"], rtol=0, atol=3e-3)
     for a, b in zip(history.model.get_weights(), model.get_weights(), strict=True):
@@ -154,7 +155,7 @@ def test_callbacks_do_what_they_do_in_keras(
     assert "Epoch 2/8 - loss" in capsys.readouterr().out
     assert not hasattr(history.model, "optimizer")
 
-    # one that fails when all is over leaves the trained weights
+    # a callback that fails after the training leaves the trained weights
     def fails(epoch: int, logs: Any) -> None:
         raise OSError("the disk is full")
 
@@ -165,9 +166,9 @@ def test_callbacks_do_what_they_do_in_keras(
     for a, b in zip(private.keras.get_weights(), _keras(epochs=2)[0].get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
 
-    # one that ends a training by itself leaves the model as it was then
+    # a callback that stops a training leaves the weights of that epoch
     class Enough(keras.callbacks.Callback):  # type: ignore[misc]
-        """Ends it."""
+        """A callback that stops the training."""
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = epoch == 1
@@ -193,14 +194,14 @@ def test_predictions_in_the_open_are_those_of_the_weights_that_are_here(
     private = private_model()
     np.testing.assert_array_equal(private.predict(x), private.keras.predict(x, verbose=0))
     private.fit(cluster, x, y, deploy="stayed", verbose=0)
-    with pytest.raises(UsageError, match=r"stayed at the workers.*cluster.predict\('stayed'"):
+    with raises(UsageError, "weights-at-workers", operation="stayed"):
         private.predict(x)
     cluster.client.undeploy("stayed")
     private.fit(cluster, x, y, verbose=0)
     np.testing.assert_array_equal(private.predict(x), private.keras.predict(x, verbose=0))
-    with pytest.raises(UsageError, match="wants"):
+    with raises(UsageError, "shape-mismatch"):
         private.predict(x[:, :2])
-    with pytest.raises(UsageError, match="Received: Trainable"):
+    with raises(UsageError, "wrong-type", received="Trainable"):
         cluster.predict(private, x)  # type: ignore[arg-type]
 
 
@@ -212,7 +213,7 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     x, y = data()
 
     class Batches(keras.callbacks.Callback):  # type: ignore[misc]
-        """Wants what is private."""
+        """A callback that requires private values."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             """Never called."""
@@ -222,17 +223,17 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         ('Did you mean "callbacks"', {"callback": []}),
         ("steps=N", {"steps_per_epoch": 5}),
         ("after every epoch", {"validation_freq": 2}),
-        ("verbose is", {"verbose": 7}),
-        ("verbose is", {"verbose": True}),
-        ("validation_split is a part", {"validation_split": 1.5}),
-        ("leaves none", {"validation_split": 0.999}),
-        ("validation_data is", {"validation_data": (x, y, y)}),
+        ("as verbose", {"verbose": 7}),
+        ("as verbose", {"verbose": True}),
+        ("as validation_split", {"validation_split": 1.5}),
+        ("leaves no rows", {"validation_split": 0.999}),
+        ("as validation_data", {"validation_data": (x, y, y)}),
         ("initial_epoch", {"initial_epoch": 1}),
         ("initial_epoch", {"initial_epoch": -1, "epochs": 3}),
-        ("shuffle is true or false", {"shuffle": "batch"}),
-        ("class_weight is", {"class_weight": {2: 1.0}}),
-        ("class_weight is", {"class_weight": [1.0, 2.0]}),
-        ("sample_weight is", {"sample_weight": np.ones(7)}),
+        ("true or false as shuffle", {"shuffle": "batch"}),
+        ("as class_weight", {"class_weight": {2: 1.0}}),
+        ("as class_weight", {"class_weight": [1.0, 2.0]}),
+        ("as sample_weight", {"sample_weight": np.ones(7)}),
         ("loss that is not", {"sample_weight": np.ones(ROWS), "reveal_loss": True}),
         ("keras.callbacks.Callback", {"callbacks": [print]}),
         ("monitor='loss' with", {"callbacks": c.EarlyStopping()}),
@@ -249,17 +250,17 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
             {"callbacks": c.LambdaCallback(on_train_batch_end=lambda b, logs: None)},
         ),
         ("several jobs", {"callbacks": c.CSVLogger("a.csv"), "checkpoint": "a"}),
-        ("no deploy", {"callbacks": c.ModelCheckpoint("a.keras"), "deploy": "a"}),
+        ("Omit deploy", {"callbacks": c.ModelCheckpoint("a.keras"), "deploy": "a"}),
         ("a learning rate from", {"callbacks": c.LearningRateScheduler(lambda e: "x")}),
         ("at most one LearningRateS", {"callbacks": [c.LearningRateScheduler(float)] * 2}),
-        ("for x and y", {"rows_of": ["a"], "class_weight": {0: 1.0}}),
+        ("require x and y", {"rows_of": ["a"], "class_weight": {0: 1.0}}),
     ):
         private = private_model()
         rows = (None, None) if "rows_of" in asked else (x, y)
-        with pytest.raises(UsageError, match=word):  # (before a cluster is asked for anything)
+        with pytest.raises(UsageError, match=word):  # before the cluster is used
             private.fit(nowhere, *rows, **asked)
     for weights in ([np.nan] * ROWS, [-1.0] * ROWS, [257.0] * ROWS):
-        with pytest.raises(RangeError, match="0 to 256"):
+        with raises(RangeError, "value-out-of-range", expected=256):
             private_model().fit(nowhere, x, y, sample_weight=weights)
     decayed = trainable(model_of())
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
@@ -267,22 +268,22 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     with pytest.raises(UsageError, match="constant rate"):
         kept = {"callbacks": c.LearningRateScheduler(lambda e, r: r), "validation_split": 0.5}
         decayed.fit(nowhere, x, y, **kept)
-    with pytest.raises(UsageError, match="metrics are computed of rows to validate on"):
+    with raises(UsageError, "missing-argument", operation="metrics"):
         decayed.fit(nowhere, x, y)
-    for word, asked in (
-        ("tells accuracy", {"metrics": ["AUC"]}),
-        ("one output", {"loss_weights": [1.0]}),
-        ('Did you mean "metrics"', {"metric": ["accuracy"]}),
+    for code, asked in (
+        ("unsupported-metric", {"metrics": ["AUC"]}),
+        ("unsupported-argument", {"loss_weights": [1.0]}),
+        ("unknown-option", {"metric": ["accuracy"]}),
     ):
-        with pytest.raises(UsageError, match=word):
+        with raises(UsageError, code):
             decayed.compile("sgd", "binary_crossentropy", **asked)
     source = DatasetRef(("a",), None, {"a": "0" * 32})
     layers = [keras.Input((2,)), keras.layers.Rescaling(0.5), keras.layers.Dense(1)]
     scaled = Recipe.build(keras.Sequential(layers), "sgd", "mse")
-    with pytest.raises(UsageError, match="behind it"):
+    with raises(UsageError, "unsupported-layer", operation="source"):
         TrainingJob(scaled, 1, 200, 1, source=source)
     wide = keras.Sequential([keras.Input((2,)), keras.layers.Dense(100)])
-    with pytest.raises(UsageError, match="at most 16777216 numbers"):
+    with raises(UsageError, "too-large", operation="snapshots", received=18_000_000):
         TrainingJob(Recipe.build(wide, "sgd", "mse"), 60_000, 200, 1, snapshots=True)
     assert private_model().recipe().batch == 32
 
@@ -317,7 +318,7 @@ def test_a_rule_ends_a_training_where_keras_does(rng: np.random.Generator) -> No
 
 
 class _Stub:
-    """All of a model that EarlyStopping asks for."""
+    """The part of a model that EarlyStopping uses."""
 
     stop_training = False
 
@@ -346,7 +347,7 @@ def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> None:
     x, y = data()
-    with pytest.raises(UsageError, match="Compile the model first"):
+    with raises(UsageError, "not-compiled"):
         trainable(model_of()).fit(cluster, x, y)
     private = private_model()
     wrong = y.copy()
@@ -360,12 +361,12 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
         (RangeError, "row 7", (x, wrong, {})),
         (RangeError, "row 9", (nan, y, {})),
         (RangeError, "row 3", (large, y, {})),
-        (UsageError, "fewer rows than one batch", (x, y, {"batch_size": 256})),
+        (UsageError, "at least one batch", (x, y, {"batch_size": 256})),
         (UsageError, "epochs", (x, y, {"epochs": -1})),
         (UsageError, "1 to 63", (x, y, {"checkpoint": "../x"})),
-        (UsageError, "columns_of goes with labels_of", (None, None, {"columns_of": ["a"]})),
-        (UsageError, "fit takes x and y", (x, y, {"rows_of": ["a"]})),
-        (UsageError, "fit takes x and y", (x, None, {})),
+        (UsageError, "columns_of requires labels_of", (None, None, {"columns_of": ["a"]})),
+        (UsageError, "Expected x and y", (x, y, {"rows_of": ["a"]})),
+        (UsageError, "Expected x and y", (x, None, {})),
         (UsageError, "no data set 'a'", (None, None, {"rows_of": ["a"]})),
         (UsageError, "no profile|profile", (x, y, {"profile": "moon"})),
     ):

@@ -1,4 +1,4 @@
-"""Private text: the tokens of plaintext, or drawn ones, whatever is behind a position."""
+"""Private text generation: the tokens equal those of plaintext, or have its probabilities."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tests.models.writers import (
     writer,
 )
 from tests.protocols.pads import assert_one_message_each
+from tests.refusals import raises
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
@@ -40,14 +41,14 @@ from tfe_bench.models.zoo import texts
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.session.sharing import Shared
 
-# ---- what is written
+# ---- generated texts
 
 
 @pytest.mark.parametrize("places", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_texts_are_those_of_plaintext_and_cost_what_is_said(
     places: bool, rng: np.random.Generator
 ) -> None:
-    """Two texts at once, their ranges watched, every mask used once, traffic as declared."""
+    """Generate two texts at once with range checks; masks are used once, traffic is as declared."""
     more = {"positions": "places"} if places else {}
     while True:
         model = writer(rng, places, norm=not places)
@@ -80,10 +81,11 @@ def test_texts_are_those_of_plaintext_and_cost_what_is_said(
 def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
     rng: np.random.Generator,
 ) -> None:
-    """Keys and values of 4 positions at once are those of 4 steps, to 4 units in the last place.
+    """Compare keys and values of 4 positions at once with those of 4 steps, to 4 ulp.
 
-    Then the last two positions come again with other tokens: what the cache held is overwritten,
-    what lies behind is not looked at, and no mask comes twice.
+    Then the last two positions are repeated with other tokens: the cache is overwritten, later
+    entries
+    are not used, and no mask is used twice.
     """
     private = converted(writer(rng, norm=False), rng)
     texts = rng.integers(0, WORDS, (2, PROMPT))
@@ -99,7 +101,7 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
         for i in range(1, PROMPT):
             state = single._run_step(single._weights, at(1, i, i + 1), state[1], np.asarray(i))
         first = state
-        # (text 1 but for its beginning is what is rolled back; text 0 has its own)
+        # text 1 after its beginning is rolled back; text 0 has its own
         state = single._run_prefill(single._weights, at(0, 0, 1))
         stale = [*state[1][:0], *first[1]]
         for i in range(PROMPT):
@@ -128,7 +130,7 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
 
 
 def alike(rng: np.random.Generator, attends: bool) -> Any:
-    """Keys that are values, keys that two queries ask; or no attention at all."""
+    """Build keys that equal values, keys of two queries, or no attention at all."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     x = L.Embedding(WORDS, 6)(words)
     if attends:
@@ -171,7 +173,7 @@ def test_keys_may_be_shared_and_texts_dealt_by_each_party(
 def test_logits_of_any_scale_are_as_fine_as_they_should(
     scale: float, offset: float, rng: np.random.Generator
 ) -> None:
-    """What whoever gets logits multiplies them by is part of what is chosen and drawn from."""
+    """The factor that the recipient applies to logits is part of the choice."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     logits = L.Rescaling(scale, offset)(L.Dense(WORDS)(L.Embedding(WORDS, 6)(words)))
     private = converted(keras.Model(words, logits), rng)
@@ -204,12 +206,12 @@ def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Genera
     header = private.plan.header()
     for row in ([16, 17, 20], [12, 12, 20]):
         spoilt = {**header, "numbers": {**header["numbers"], table.name: row}}
-        with pytest.raises(UsageError, match="plan does not fit"):
+        with raises(UsageError, "invalid-plan"):
             execute.check_executable(Plan.from_header(spoilt))
 
 
 def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> None:
-    """Of a prompt's last layer the last position alone is computed; a step's cost is its own."""
+    """Of a prompt's last layer only the last position is computed; a step has its own cost."""
     private = converted(writer(rng), rng)
     d = Decoding.from_plan(private.plan)
     assert d.round_up_length(3) == LENGTH
@@ -221,7 +223,7 @@ def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> 
     assert list(step.graph.shapes)[:1] == ["words"]
     assert {s[-2] for n, s in step.graph.shapes.items() if n.endswith("@remembered")} == {LENGTH}
     for steps in (first, step):
-        with pytest.raises(UsageError, match="not run as it is"):
+        with raises(UsageError, "unsupported-layer"):
             execute.check_executable(steps)
     costs = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, 2).build_predictions()]
     again = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, NEW).build_predictions()]
@@ -231,7 +233,7 @@ def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> 
 def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
     rng: np.random.Generator,
 ) -> None:
-    """What follows a token, by a model of which each depends on the one before alone."""
+    """Count successors of a token, for a model whose tokens depend on the previous one."""
     model, temperature = alike(rng, attends=False), 1.5
     private = converted(model, rng)
     order = order_of(private, 64, 1, LENGTH - 1, temperature=temperature)
@@ -258,13 +260,13 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
             found = np.bincount(behind, minlength=WORDS)
             excess += float(((found - wanted) ** 2 / wanted).sum())
             freedom += WORDS - 1
-    # (chi-square; where few are expected it is wider than its formula)
+    # chi-square; with few expected counts it is wider than its formula
     assert freedom and abs(excess - freedom) < 8 * np.sqrt(2 * freedom)
 
 
 @pytest.mark.slow
 def test_gpt2_costs_what_its_page_says() -> None:
-    """docs/transformers.md: MB that all three send, and rounds."""
+    """Compare docs/transformers.md: MB that all three send, and rounds."""
     samples = texts.generate_texts("gpt2", 72)
     given = convert(
         texts.build_language_model("gpt2", 72),
@@ -278,14 +280,14 @@ def test_gpt2_costs_what_its_page_says() -> None:
         assert cost.total == pytest.approx(8e6 * megabytes, rel=0.01) and cost.rounds == 566
 
 
-# ---- as a user has it
+# ---- as a user runs it
 
 
 @pytest.mark.slow
 def test_a_cluster_goes_on_with_texts(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a model that is sent along, and by one that the workers keep."""
+    """Use a model that is sent along, and one that the workers store."""
     while True:
         model = writer(rng)
         prompts = rng.integers(0, WORDS, (2, PROMPT))
@@ -326,14 +328,14 @@ def test_a_cluster_goes_on_with_texts(
 def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
     rng: np.random.Generator,
 ) -> None:
-    """Two jobs of one model and one length, one after the other in the same workers.
+    """Run two jobs of one model and one length one after the other in the same workers.
 
-    Their graphs are the same ones; keys and values that one leaves behind are not the other's.
+    They share their graphs; keys and values of one job do not leak into the other.
     """
     model = alike(rng, attends=True)
     while True:
         prompts = rng.integers(0, WORDS, (2, PROMPT))
-        prompts[1, -1] = prompts[0, -1]  # the last token alone does not tell them apart
+        prompts[1, -1] = prompts[0, -1]  # the last token alone does not distinguish them
         wanted = [greedy(model, p, NEW) for p in prompts]
         if wanted[0][0] != wanted[1][0] and min(apart for _, apart in wanted) > 0.05:
             break
@@ -364,7 +366,7 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
 def test_logits_read_all_bits_that_are_opened(
     bits: int, watched: bool, rng: np.random.Generator
 ) -> None:
-    """Whatever the fractional bits of a row are: those of logits are others."""
+    """Check this for rows of any fractional bits: logits have others."""
     model = writer(rng)
     private = convert(model, rng.integers(0, WORDS, (16, LENGTH)), fractional_bits=bits)
     d = Decoding.from_plan(private.plan)

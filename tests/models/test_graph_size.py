@@ -1,4 +1,4 @@
-"""How many ops a transformer's graph has: to make them is most of what its first request takes."""
+"""Number of ops in a transformer's graph: building them dominates its first request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDE, LONG = 16, 4
 
 
 def encoder(blocks: int) -> Any:
-    """Blocks as BERT's."""
+    """Build blocks as in BERT."""
     given = keras.Input((LONG, WIDE))
     x = L.LayerNormalization()(given)
     for _ in range(blocks):
@@ -33,7 +33,7 @@ def encoder(blocks: int) -> Any:
 
 
 def counted(blocks: int, images: Any) -> list[int]:
-    """Ops of each party's graph."""
+    """Count the ops of each party's graph."""
     plan = convert(encoder(blocks), samples=images, activations="series").plan
     s = execute.tune_prediction(plan)
     (name,) = plan.graph.inputs
@@ -58,7 +58,7 @@ def counted(blocks: int, images: Any) -> list[int]:
 
 
 def test_a_block_of_a_transformer_takes_few_ops(rng: np.random.Generator) -> None:
-    """2,700 at each party where each constant and each segment of a norm had ops of its own."""
+    """There were 2,700 per party when each constant and each segment of a norm had its own ops."""
     images = rng.normal(0, 1, (4, LONG, WIDE)).astype(np.float32)
     one, two = (counted(blocks, images) for blocks in (1, 2))
     for few, more in zip(one, two, strict=True):

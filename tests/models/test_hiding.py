@@ -1,4 +1,4 @@
-"""Masks written as numbers: -1e9 in front of a softmax hides places, whatever the range is."""
+"""Masks written as numbers: -1e9 before a softmax masks positions, whatever the range is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = 5
 
 TRIANGLE = np.array([[0, 0, -1e9, 0, -1e9]], np.float32)
 
-# Of scores x and a mask m, [batch, N] both: 1 where a place is seen.
+# Scores x and a mask m, both [batch, N]: 1 for an unmasked position.
 FORMS: dict[str, Callable[[Any, Any], Any]] = {
     "plus": lambda x, m: x + (1 - m) * -1e9,
     "minus": lambda x, m: x - (1 - m) * 1e9,
@@ -52,7 +52,7 @@ def model_of(form: Callable[[Any, Any], Any]) -> Any:
 
 
 def given(rng: np.random.Generator, scale: float = 2.0) -> list[Any]:
-    """Rows of which each form leaves something to be seen."""
+    """Return rows of which each form leaves some positions unmasked."""
     mask = rng.integers(0, 2, (4, N)).astype(float)
     mask[:, 0] = 1
     x = rng.normal(0, scale, (4, N))
@@ -110,7 +110,7 @@ def test_a_number_that_hides_nothing_is_added_as_it_is() -> None:
 
 
 def attention(padded: bool) -> Any:
-    """Two heads, written with matmul, a causal triangle, and a mask of the keys."""
+    """Build two heads with matmul, a causal triangle, and a mask of the keys."""
     x, m = keras.Input((N, 4), name="x"), keras.Input((N,), name="m", dtype="int32")
 
     def heads(y: Any) -> Any:
@@ -159,7 +159,7 @@ def test_large_numbers_elsewhere_are_refused_in_words(rng: np.random.Generator) 
         convert(model).shared_inputs(values)
 
 
-# ---- what is too small
+# ---- constants that are too small
 
 
 def told(model: Any, samples: Any = None) -> tuple[PrivateModel, list[str]]:

@@ -1,4 +1,4 @@
-"""Removal at three workers, each of which may know something else of the name."""
+"""Stored shares: removal at three workers with different records, and the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfe_bench.protocols.session.seeded import Seeded
 
 
 class _Told:
-    """A party that hears what the other two say."""
+    """A party with given messages of the other two."""
 
     def __init__(self, told: list[bytes]) -> None:
         self._told = told
@@ -58,8 +58,8 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
         except TfeBenchError as error:
             ends.append(type(error))
             if isinstance(error, UsageError):
-                # The same words for a name that is somebody else's and for none.
-                assert str(error).startswith("This client keeps no data set 'rows'.")
+                # The error is the same for another client's name and for an unknown one.
+                assert str(error).startswith("This client stores no data set 'rows'.")
     removed = OWN in states and FOREIGN not in states
     lost = not removed and UNREADABLE in states and FOREIGN not in states
     assert ends == [None if removed else ConfigError if lost else UsageError] * 3
@@ -68,7 +68,7 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
 
 
 def stored(store: Store, name: str, value: int, many: int, clients: tuple[str, ...] = ()) -> None:
-    """Deploys words, each of the value."""
+    """Deploy words that all have the value."""
     parts = {field: np.full(many, value) for field in ("m", "l1")}
     few = StoredTensor({field: words[:3] for field, words in parts.items()}, 0, 16)
     facts = StoredFacts(name, "alice", clients, f"{value:032x}", {})
@@ -93,13 +93,13 @@ def test_seeds_are_kept_in_place_of_masks(
         assert (mine is None) == (theirs is None)
         if mine is not None:
             np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
-    # a header that says something else of them
+    # a header with another statement about them
     blob = path.read_bytes()
     for wrong in (rb"[70, 29]", rb"[70,-30]", rb"[70, "):
         path.write_bytes(blob.replace(rb"\"shape\": [70, 30]", rb"\"shape\": " + wrong))
         changed = path.read_bytes() != blob
         assert changed
-        if party or wrong != rb"[70, 29]":  # (D has nothing that says otherwise)
+        if party or wrong != rb"[70, 29]":  # D holds nothing that contradicts it
             with pytest.raises(ConfigError, match="damaged"):
                 stored_shares.load_cached(store, "net", "alice")
 
@@ -121,7 +121,7 @@ def test_a_kept_model_of_seeds_answers_as_keras_does(
 
 
 def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
-    """Asked 200 times, replaced, damaged in place, removed; rights are asked each time."""
+    """Load 200 times, after replacement, damage and removal; rights are checked each time."""
     store = Store(tmp_path, 0, 64, 16, 9)
     stored(store, "net", 7, 4096)
     first = stored_shares.load_cached(store, "net", "alice")[1]
@@ -171,7 +171,7 @@ def test_what_was_used_last_stays_in_memory(
 def test_columns_that_were_asked_for_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked 200 times, others after them, replaced, removed; rights are asked each time."""
+    """Load 200 times, after other columns and a replacement; rights are checked each time."""
     store, party = Store(tmp_path, 0, 64, 16, 9), cast(Any, None)
     monkeypatch.setattr(stored_shares, "check_same", lambda *arguments: None)
     read: list[Any] = []
@@ -195,10 +195,10 @@ def test_columns_that_were_asked_for_are_read_once(
     with raises(UsageError, "name-not-found", operation="net"):
         ask(7, "many", client="bob")
     stored(store, "net", 8, 4096)
-    with pytest.raises(UsageError, match="just replaced"):
+    with raises(UsageError, "deployment-changed"):
         ask(7, "many")
     assert ask(8, "many") == [8] and len(store.program_cache) == 1
-    # what does not fit does not stay
+    # values that do not fit are evicted
     monkeypatch.setattr(stored_shares, "_MOST_IN_MEMORY", 1 << 60)
     assert ask(8, "few", "many") == [8, 8] and not store.program_cache
     store.remove_file("net")

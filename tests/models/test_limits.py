@@ -1,4 +1,4 @@
-"""Limits of a plan's values: no value passes them, and sums within them stay in Z_2^64."""
+"""Bounds of a plan's values: no value exceeds them, and sums within them stay in Z_2^64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 def branches() -> Any:
-    """Every kind of layer that says how large its values are."""
+    """Build a model with every type of layer that states a bound."""
     x = keras.Input((8, 8, 2))
     y = L.Conv2D(3, 3, padding="same", activation="relu")(x)
     z = L.Conv2D(3, 3, padding="same")(y)
@@ -57,12 +57,12 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
             and seen.get(x.name, 0.0) * 2.0 ** private.plan.fraction_of(x.name) > limit
         ]
         if over:
-            # the first that does is a sum, which is what is watched
+            # the first value that exceeds it is a sum, which is monitored
             assert over[0].op == "sum", over
             break
         widest = factor
     assert widest >= 1
-    # and what compares takes what may come to it
+    # comparisons are as wide as their operands may be
     for x in private.graph.layers:
         bits = (
             bound_analysis.comparison_bits(private.plan, x)
@@ -75,7 +75,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
 
 
 def extreme(x: LayerSpec, plan: Plan, found: Limits) -> float:
-    """The largest sum of inputs within limits, in ring units, of the signs that kernels have."""
+    """Return the largest sum of inputs within limits, in ring units, for the kernels' signs."""
     scale, total = plan.numbers[x.name].scale, 0.0
     for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
         limit = found[name]
@@ -95,7 +95,7 @@ def extreme(x: LayerSpec, plan: Plan, found: Limits) -> float:
 
 
 def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
-    """What a plan says that sums reach, they do not pass; nor is it much more than they can."""
+    """Check that sums stay within the plan's reach, and that the reach is tight."""
     found = bound_analysis.compute_limits(plan, bounds)
     for x in plan.graph.layers:
         if x.op == "sum":
@@ -114,7 +114,7 @@ def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
     ],
 )
 def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None:
-    """So that a watch has no gap there."""
+    """So range checks have no gap there."""
     built = zoo.build(name, "seeded", 1)
     for given in (zoo.samples(zoo.find_model(name), 1), None):
         private = convert(built.keras, samples=given)
@@ -123,7 +123,7 @@ def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None
 
 
 def test_a_sum_that_could_leave_the_ring_is_not_watched() -> None:
-    """Weights that add up to more than a plan leaves room for, whatever the samples say."""
+    """The weights' sum exceeds the room of the plan, whatever the samples are."""
     first = L.Dense(200, use_bias=False, kernel_initializer="ones")
     model = keras.Sequential([keras.Input((200,)), first, L.Dense(2)])
     samples = np.zeros((2, 200))

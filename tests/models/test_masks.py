@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import ran
+from tests.refusals import raises
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute
 from tfe_bench.models.calibration import Plan
@@ -199,7 +200,7 @@ def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
     given = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
     again.shared_inputs(given)
     for wrong, many in ((0.5, 50), (2, 50), (-1, 50), (np.nan, 50)):
-        with pytest.raises(UsageError, match=f"'mask' is a mask, of 0 and 1. Received: {many} of"):
+        with raises(UsageError, "invalid-mask", operation="mask", received=many):
             again.shared_inputs(given | {"mask": np.full((2, STEPS, STEPS), wrong)})
     for masks in (["other"], ["x", "mask", "y"], 3):
         with pytest.raises((UsageError, DataError)):

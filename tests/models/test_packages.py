@@ -1,4 +1,4 @@
-"""Layers and programs of other packages: as the pages print them, and loaded before any job."""
+"""Layers and programs of other packages: as printed on the pages, and loaded before any job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLOCK = re.compile(
 
 
 def _written(folder: Path) -> Path:
-    """The page's package as pip installs it, and its script."""
+    """Install the page's package as pip does; return it and its script."""
     for name, body in _BLOCK.findall(PAGE.read_text()):
         (folder / (name or "script.py")).write_text(body)
     about = folder / "their_layers-1.0.dist-info"

@@ -1,4 +1,4 @@
-"""Every decision on random programs over stored things is that of a simple oracle of the rules."""
+"""Every decision about random programs on stored items equals that of a simple oracle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.models.random_programs import PROGRAMS, computed
 from tests.models.random_rights import World
 from tfe_bench.models.programs import compute
 
-# Programs of one world; and all of them: a few hundred daily, 20,000 with -m slow.
+# Programs of one world, and of all: a few hundred daily, 20,000 with -m slow.
 _EACH, _WORLDS, _DAILY = 400, 50, 1
 
 
@@ -27,6 +27,6 @@ def test_decisions_are_those_of_the_documented_rules(
         wrong += filter(None, [world.step(PROGRAMS), world.listed()])
     world.store.close()
     assert not wrong, f"world {drawn}: {len(wrong)} of {_EACH}, the first: {wrong[0]}"
-    # a generator of what is always refused, or never, would see nothing
+    # a generator whose programs are always refused, or never, would test nothing
     for name in ("compute", "query"):
         assert min(world.said[name, fits] for fits in (True, False)) > 10, world.said

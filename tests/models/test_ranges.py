@@ -1,6 +1,6 @@
-"""The planner's promise: private inputs up to `margin` times the samples give right results.
+"""The promise of calibration: private inputs up to `margin` times the samples give right results.
 
-Over models that are drawn at random, at logits from 1e-3 to thousands, and over the zoo.
+The models are random, with logits from 1e-3 to thousands, and those of the zoo.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tfe_bench.models.zoo import seeded
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 Array = np.ndarray[Any, Any]
-# of the samples: what is private may be that much larger, and turned round
+# Factors of the samples: private inputs may be that much larger, and negated.
 FACTORS = np.array([1, calibration.MARGIN, -calibration.MARGIN, -0.3])
 
 
 def moved(samples: Array) -> Array:
-    """One sample times each of FACTORS."""
+    """Return one sample times each of FACTORS."""
     return np.asarray(samples[: len(FACTORS)] * FACTORS.reshape(-1, *[1] * (samples.ndim - 1)))
 
 
 def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int) -> None:
-    """Private results are those of float64, but for rounding.
+    """Check that private results equal those of float64 up to rounding.
 
-    A comparison that is too narrow is off by as much as the values are large, or more.
+    A comparison that is too narrow gives errors as large as the values, or larger.
     """
     cases = [case(models[name], images[name]) for name in models]
     results = run_all(cases, dealer, again=False)
@@ -46,11 +46,11 @@ def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int
     assert not wrong
 
 
-# ---- models that are drawn
+# ---- random models
 
 
 def drawn(rng: np.random.Generator, last: str) -> Any:
-    """A small model of layers in any order, with biases."""
+    """Build a small random model of layers in any order, with biases."""
     images = bool(rng.integers(2))
     x = entry = keras.Input((6, 6, 2) if images else (7,))
     for _ in range(int(rng.integers(1, 4))):
@@ -85,7 +85,7 @@ def drawn(rng: np.random.Generator, last: str) -> Any:
 
 
 def to_scale(model: Any, samples: Array, largest: float) -> None:
-    """Makes the largest logit of the samples what is wanted."""
+    """Scale the largest logit of the samples to the requested value."""
     logits = model.get_layer("logits")
     found = float(np.abs(keras.Model(model.input, logits.output)(samples)).max())
     for variable in (logits.kernel, logits.bias):
@@ -93,9 +93,9 @@ def to_scale(model: Any, samples: Array, largest: float) -> None:
 
 
 def promise(rng: np.random.Generator, behind: int = 4) -> None:
-    """A drawn model at each scale of logits, behind some of the last layers, by turns.
+    """Check a random model at each scale of logits, with varying last layers.
 
-    (Behind thousands a sigmoid tells how they were rounded.)
+    (For logits of thousands, a sigmoid discloses their rounding.)
     """
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     models, images = {}, {}
@@ -141,7 +141,7 @@ APPLICATIONS = ["MobileNetV2", "ResNet50", "ResNet50V2", "DenseNet121", "VGG19"]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_untrained_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: int) -> None:
-    """As small as they come, as Keras draws them: MobileNetV2's logits are below 1e-11."""
+    """Use Keras' initial weights: MobileNetV2's logits are below 1e-11."""
     make = getattr(keras.applications, name)
     model = make(weights=None, input_shape=(32, 32, 3), classes=10)
     samples = np.random.default_rng(seed).uniform(-1, 1, (4, 32, 32, 3))
@@ -151,9 +151,9 @@ def test_untrained_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_filled_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: int) -> None:
-    """With the zoo's weights, whose biases make logits 400 times those of the samples.
+    """Use the zoo's weights, whose biases make logits 400 times those of the samples.
 
-    Of 64 images, as few of them make such a network tell roundings apart.
+    64 images are used, as such a network distinguishes roundings for few of them.
     """
     make = getattr(keras.applications, name)
     shape = (32, 32, 3)
@@ -167,13 +167,13 @@ def test_filled_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: in
     assert np.all(np.abs(got - want).max(1) < np.abs(want).max(1) / 16)
 
 
-# ---- one by one
+# ---- single cases
 
 
 ALONE: dict[str, tuple[Any, float]] = {
-    # a cap that is larger than what it caps
+    # a cap above all values
     "relu6 of little": (lambda x: L.ReLU(6.0)(L.Add()([x, x])), 1e-2),
-    # products of more than the values themselves
+    # products of more than the values
     "steep leaky relu": (lambda x: L.LeakyReLU(60.0)(L.Add()([x, x])), 2.0**19),
     "three factors": (lambda x: L.Multiply()([x, x, x]), 2.0**7),
     "sigmoid of little": (lambda x: L.Activation("sigmoid")(x), 1e-3),
@@ -193,7 +193,7 @@ def test_layers_alone_are_right_at_the_edge_of_their_ranges(rng: np.random.Gener
 
 
 def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:
-    """A bias that cancels on the samples does not where they are larger, or turned round."""
+    """A bias that cancels on the samples does not cancel on larger or negated ones."""
     x = keras.Input((1,), name="x")
     dense = L.Dense(1, activation="relu", name="d")
     model = keras.Model(x, dense(x))

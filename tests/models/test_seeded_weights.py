@@ -1,4 +1,4 @@
-"""Weights that are held as seeds: results, messages and shares are those of weights in full."""
+"""Weights held as seeds: results, messages and shares equal those of fully expanded weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def net() -> Any:
 
 
 def predicted(private: PrivateModel, images: Any, profile: str, watched: bool, whole: bool) -> Any:
-    """A simulation of one prediction; whether the weights' masks are there in full."""
+    """Simulate one prediction; return also whether the weights' masks are fully expanded."""
     plan = private.plan
     s = execute.tune_prediction(plan, profile, len(images), watched)
     (name,) = plan.graph.inputs

@@ -1,4 +1,4 @@
-"""What stored things derive from, and that nothing is opened by a name that somebody else takes."""
+"""Sources of stored items: reusing a name opens nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 def align(workers: Workers, name: str, table: str = "people") -> None:
-    """Mallory has its own table and another's kept as one, for trainings."""
+    """Mallory has its own table and another client's stored as one for trainings."""
     store = workers.stores[0].for_kind(TABLE)
     tables = [
         Table(n, f.owner, f.deployment, Schema.from_header(f.about), "mallory")
@@ -63,12 +63,12 @@ def align(workers: Workers, name: str, table: str = "people") -> None:
 
 
 def permitted(store: Store, client: str, name: str) -> Any:
-    """Whether a client may train on a data set."""
+    """Return whether a client may train on a data set."""
     word = store.for_kind(DATA).get_facts(name, client).deployment
     return sources.check_permitted(Asked((name,), name, {name: word}), store, client)
 
 
-# What shows something of an aligned set's rows.
+# Programs that disclose something about an aligned set's rows.
 SHOWN: dict[str, Callable[[Client, Any], Any]] = {
     "features": lambda c, x: x["x"],
     "one": lambda c, x: x["mine.id2"] if "mine.id2" in x.columns else x["id2"],
@@ -103,7 +103,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
         (mallory.load("common")["y"] * 2).keep("twice")
     for store in workers.stores:
         assert permitted(store, "mallory", "common").rows == 12
-    # it takes all columns, the key among them
+    # it uses all columns, including the key
     for opened in (("income", "y"), ("id", "income"), ("id", "income", "y")):
         workers.put("people", people(*opened))
         with pytest.raises(UsageError, match="derives from table 'people' that its owner has rem"):
@@ -119,7 +119,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
                 )
     align(workers, "common")
     assert len(set(mallory.load("common")["x"].reveal()[:, 0].tolist())) == 12
-    # gone with its table
+    # removed with its table
     Client(workers, "alice").run("table_remove", {"name": "people"}, {})
     for shown in SHOWN.values():
         with pytest.raises(UsageError, match="derives from a table that its owner has removed"):
@@ -129,7 +129,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
 
 
 def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
-    """Handles, kept arrays, aligned sets: made of a table whose name another client takes."""
+    """Check handles, stored arrays and aligned sets of a table whose name is reused."""
     alice, mallory = Client(workers, "alice"), Client(workers, "mallory")
     workers.put("salaries", people())
     old = [store.for_kind(TABLE).get_facts("salaries", "alice") for store in workers.stores]
@@ -149,7 +149,7 @@ def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
         of = store.for_kind(TABLE)
         now, tensors = of.load("salaries", "mallory")
         assert now.deployment not in (before.deployment, "") and len(now.deployment) == 32
-        # were it the same word after all, the owner is another
+        # even with the same deployment, the owner differs
         of.prepare_file(replace(now, deployment=before.deployment), tensors).commit()
     _check_nothing_is_open(workers, held)
     mallory.run("table_remove", {"name": "salaries"}, {})
@@ -215,7 +215,7 @@ def test_lists_name_no_sources(workers: Workers) -> None:
     with pytest.raises((UsageError, PolicyError)) as raised:
         bob.workers.put("other", people(owner="bob"), ())
         (bob.load("gift") * 1).compute()
-    # (the table permits all clients, so that its name is none's secret here)
+    # the table permits all clients, so that its name is not secret here
     assert "secretname" in str(raised.value)
     workers.put("secretname", people(), ("mallory",))
     (mallory.load("secretname")["income"] * 1).keep("gift", clients=["bob"], replace=True)
@@ -277,7 +277,7 @@ def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
 
 
 def test_one_table_says_which_right_is_enough() -> None:
-    """No other module asks for a client's rights."""
+    """No other module checks a client's rights."""
     root = Path(models.__file__).parent
     asking = {str(p.relative_to(root)) for p in root.rglob("*.py") if ".allows(" in p.read_text()}
     assert asking == {"queries/rights.py"}

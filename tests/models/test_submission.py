@@ -1,4 +1,4 @@
-"""Submissions from strangers: every field of every program's, missing, of another type or size."""
+"""Untrusted submissions: each field of every program is missing, or of another type or size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ for _ in range(50):
 
 
 class _Gate:
-    """The part of a worker that looks at submissions: no server, no threads."""
+    """The part of a worker that checks submissions: no server, no threads."""
 
     def __init__(self, folder: Path | None, policy: WorkerPolicy | None = None) -> None:
         parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", 7700 + p) for p in range(3))
@@ -73,7 +73,7 @@ class _Gate:
         self.host = Host(config, policy, Store(folder, 1, 64, 16, 8), cast(Any, None))
 
     def submission(self, program: str, parameters: Any, inputs: list[InputSpec]) -> dict[str, Any]:
-        """A good one."""
+        """Return a good submission."""
         rows = [
             {
                 "name": i.name,
@@ -93,11 +93,11 @@ class _Gate:
         return {"event": "submit", **own, **fields, **facts}
 
     def offer(self, fields: Any) -> Any:
-        """What becomes of one."""
+        """Return the outcome of a submission."""
         return self.take(b"E" + json.dumps(fields).encode())
 
     def take(self, blob: bytes) -> Any:
-        """What becomes of any first message."""
+        """Return the outcome of any first message."""
         return accept_submission(
             self.host, submission.parse_submission(blob), "alice", cast(Any, None)
         )
@@ -105,14 +105,14 @@ class _Gate:
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gate]:
-    """A worker that allows everything."""
+    """Provide a worker that permits everything."""
     made = _Gate(tmp_path_factory.mktemp("gate") / "models")
     yield made
     pass
 
 
 def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
-    """A good job of every installed program."""
+    """Return a good job of every installed program."""
     timing = {"repeat": 2, "warm_up": 1, "trace": True, "profile": "lan"}
     about = {"rows": 3, "x": [2], "y": [1], "target": "binary", "classes": 2, "columns": ["a", "b"]}
     private = private_model()
@@ -185,12 +185,12 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
-    """Good jobs."""
+    """Provide good jobs."""
     return _programs()
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something could be put: every field, and one element of each list."""
+    """Yield the places of a value: every field, and one element of each list."""
     keys: Any = ()
     if isinstance(value, dict):
         keys = list(value)
@@ -231,7 +231,7 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
     program = jobs.load_program(name)
     refused = 0
     for path in _paths(good):
-        # (plans and recipes have hundreds of places)
+        # plans and recipes have hundreds of places
         for what in _UNFIT if len(path) < 4 else _FEW:
             value = _UNFIT[what]
             spoilt = _changed(good, path, value)
@@ -239,7 +239,7 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
                 job = gate.offer(spoilt)
             except TfeBenchError as error:
                 refused += 1
-                # its own words, not those about a check that stumbles
+                # its own text, not that of an unexpected type
                 assert "values of another type" not in str(error), (path, what, error)
             else:
                 assert all(type(d) is int for i in job.inputs for d in i.shape), (path, what)
@@ -346,7 +346,7 @@ def test_a_training_deploys_only_where_the_operator_allows_deploying(
 
 
 def _wide(folder: Path, policy: WorkerPolicy | None = None) -> tuple[_Gate, dict[str, Any]]:
-    """A worker, and a prediction by a model of 9 million weights for it."""
+    """Return a worker, and a prediction by a model of 9 million weights for it."""
     keras: Any = pytest.importorskip("keras")
     layers = [keras.layers.Dense(3000), keras.layers.Dense(10)]
     private = convert(keras.Sequential([keras.Input((3000,)), *layers]))
@@ -359,7 +359,7 @@ def _wide(folder: Path, policy: WorkerPolicy | None = None) -> tuple[_Gate, dict
 def test_a_model_that_does_not_fit_is_refused_by_its_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three workers share the machine; m of 72 MB, masks of twice as much, 66 MB beside."""
+    """Three workers share the machine; m takes 72 MB, masks twice as much, 66 MB in addition."""
     gate, fields = _wide(tmp_path)
     there = [3 * 10**9]
     monkeypatch.setattr(ops.native(), "available_memory", lambda: there[0])

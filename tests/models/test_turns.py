@@ -1,4 +1,4 @@
-"""Stretches of a model that another party deals for are the same model, for a round each."""
+"""Dealer schedule: stretches of another dealer keep a model's values, at one round each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ULP = 2.0**-16
 
 
 def dealt_by(some: Case, *dealers: int) -> Case:
-    """With layers of these dealers, over and over."""
+    """Return the prediction with layers of these dealers, repeatedly."""
     s, *given = some
     layers = len(s.plan.graph.layers)
     own = tuple(dealers[i % len(dealers)] for i in range(layers))
@@ -43,11 +43,11 @@ def test_whoever_deals_for_a_layer_the_model_is_the_same(
     for (s, *_), (got, calls) in zip(some, run_all(some, dealer), strict=True):
         assert np.abs(got - expected).max() < 32 * ULP
         cost = execute.model_cost(s)
-        # (which evaluator the first dealing waits for is not counted, so it may be one less)
+        # which evaluator the first dealing waits for is not counted, so it may be one less
         told = total_rounds([c[1] for c in calls], "with_dealing")
         assert cost.with_dealing - 1 <= told <= cost.with_dealing
         assert_costs(calls, replace(cost, with_dealing=told), dealer)
-        # every turn is a round at most, and its dealer is ahead when it comes
+        # each stretch costs at most one round, as its dealer runs ahead
         one = execute.model_cost(replace(s, dealers=()))
         turned = sum(a != b for a, b in zip((0, *s.dealers), s.dealers, strict=False))
         assert one.rounds <= cost.rounds <= one.rounds + turned
@@ -56,7 +56,7 @@ def test_whoever_deals_for_a_layer_the_model_is_the_same(
 
 @pytest.mark.parametrize("wrong", range(3))
 def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random.Generator) -> None:
-    """The differences that one layer takes are 0 in all samples, and not in the second row."""
+    """The differences of one layer are 0 in all samples, and not in the second row."""
     stack = [L.Dense(4, activation="relu", use_bias=False) for _ in range(3)]
     model = keras.Sequential([L.Input((4,)), *stack])
     for i, layer in enumerate(stack):
@@ -74,7 +74,7 @@ def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random
 def test_turns_are_long_and_begin_where_little_is_handed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A narrow place behind every wide one: there alone, and once in eight."""
+    """Each wide layer precedes a narrow one: stretches begin only there, and once in eight."""
     x = y = keras.Input((64,))
     for _ in range(9):
         y = L.Dense(64)(L.Dense(1, activation="relu")(L.Dense(512, activation="relu")(y)))
@@ -104,7 +104,7 @@ def test_workers_on_slow_lines_take_turns_and_answer_as_keras(rng: np.random.Gen
         for check in (True, False):
             got = cluster.predict(private, values, check_range=check)
             wrong = np.abs(got - model(values, training=False)).max()
-            # (each layer rounds once, and what came before is 0.9 of it)
+            # each layer rounds once, and earlier errors shrink by 0.9
             assert wrong < 4 * 10 * ULP
 
 

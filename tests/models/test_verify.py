@@ -1,4 +1,4 @@
-"""No model is handed out that computes something else than Keras does."""
+"""No model is returned that computes other values than Keras."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench import trainable
 from tfe_bench.errors import UsageError
 from tfe_bench.models import optimize
@@ -20,7 +21,7 @@ L: Any = keras.layers
 
 
 def net() -> Any:
-    """A model with a model in it."""
+    """Return a model with a nested model."""
     inner = keras.Sequential([L.Input((4, 4, 2)), L.Conv2D(3, 3, name="inside")], name="inner")
     layers = [L.Permute((2, 1, 3), name="turn"), inner, L.ReLU(name="bend"), L.Flatten()]
     return keras.Sequential([L.Input((4, 4, 2)), *layers, L.Dense(2, name="last")], name="net")
@@ -53,7 +54,7 @@ def test_the_first_layer_that_differs_is_named(
 ) -> None:
     use(net())
     monkeypatch.setattr(owner, name, wrong)
-    # (a model within the model is one layer of it)
+    # a nested model counts as one layer
     told = "inner/inside" if "/" in layer else layer
     with pytest.raises(UsageError, match=f"'net' would give other values.*layer '{told}'"):
         use(net())
@@ -82,7 +83,7 @@ def test_models_of_any_precision_pass(kind: str) -> None:
 
 
 def test_what_keras_itself_rounds_away_is_no_difference() -> None:
-    """A variance of 1e-11 makes much of single precision; each layer is right on what it takes."""
+    """A variance of 1e-11 amplifies single precision; each layer is right on its own input."""
     keras.utils.set_random_seed(2)
     normal = L.BatchNormalization(epsilon=1e-12, name="large")
     dense = L.Dense(3, bias_initializer=keras.initializers.Constant(3.0))
@@ -94,7 +95,7 @@ def test_what_keras_itself_rounds_away_is_no_difference() -> None:
 
 
 def test_numbers_are_tried_that_are_like_the_samples() -> None:
-    """exp(100 + x) is infinite in single precision; on values like the samples it is not."""
+    """exp(100 + x) is infinite in single precision, but not on values like the samples."""
     x = keras.Input((3,))
     model = keras.Model(x, keras.ops.relu(x - 100) * 0.5)
     assert convert(model, samples=np.full((2, 3), 101.0)).plain([[102.0] * 3]).tolist() == [[1] * 3]
@@ -112,7 +113,7 @@ def test_outputs_keep_their_names() -> None:
     again = type(private.graph).from_header(header, private.graph.weight_arrays())
     assert again.labels == private.graph.labels and again.digest() == private.graph.digest()
     for labels in (("one",), ("one", "two", "three", "one"), ("one", "two", "two")):
-        with pytest.raises(UsageError, match="named each by one name"):
+        with raises(UsageError, "invalid-graph", operation="labels"):
             replace_layers(private.graph, private.graph.layers, labels=labels)
-    with pytest.raises(UsageError, match="one output"):
+    with raises(UsageError, "multiple-outputs"):
         private.agreement(given, found)

@@ -1,4 +1,4 @@
-"""Small language models, and texts that three simulated parties write with them."""
+"""Small language models, and texts that three simulated parties generate with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS, LENGTH, PROMPT, NEW = 11, 8, 4, 3
 
 
 def writer(rng: np.random.Generator, places: bool = False, norm: bool = True) -> Any:
-    """A block of a decoder, with a table of positions or an input of their numbers."""
+    """Build a block of a decoder, with a table of positions or an input of their numbers."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     numbers = keras.Input((LENGTH,), dtype="int32", name="places")
     x = L.Embedding(WORDS, 6)(words)
@@ -39,7 +39,7 @@ def writer(rng: np.random.Generator, places: bool = False, norm: bool = True) ->
     logits = L.Dense(WORDS, activation="softmax" if places else None)(x)
     model = keras.Model([words, numbers] if places else words, logits)
     for variable in model.weights:
-        # (without a norm, scores of a wider spread may lie too far apart)
+        # without a norm, widely spread scores may lie too far apart
         variable.assign(rng.normal(0, 0.6 if norm else 0.3, variable.shape))
     return model
 
@@ -54,7 +54,7 @@ def converted(model: Any, rng: np.random.Generator) -> PrivateModel:
 
 
 def greedy(model: Any, prompt: Sequence[int], tokens: int) -> tuple[list[int], float]:
-    """What Keras goes on with, and how far apart its two best ever are, in deviations."""
+    """Return the continuation of Keras, and the smallest gap of its two best tokens."""
     text, least = list(prompt), np.inf
     for _ in range(tokens):
         padded = np.zeros((1, LENGTH), np.int32)
@@ -88,7 +88,7 @@ def ran(
     run: Callable[[Callable[[program.GenerationRequest], program.TextGenerator], Shared], Any],
     **options: Any,
 ) -> Simulation:
-    """What three parties make of one-hot rows of texts, with the weights at hand."""
+    """Return the results of three parties from one-hot rows of texts, with the weights present."""
     parts = list(weights.weight_parts(private.plan))
     (name,) = (n for n in private.graph.tokens if n == "words")
     bits = private.plan.fraction_of(name)

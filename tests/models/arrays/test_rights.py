@@ -171,7 +171,7 @@ def test_what_another_client_keeps_is_revealed_to_those_it_names(workers: Worker
         assert "'mine'" in str(caught.value)
     with raises(UsageError, "name-in-use", operation="mine"):
         secret.keep("mine")
-    with pytest.raises(UsageError, match="keeps no private array 'mine'"):
+    with raises(UsageError, "not-stored", operation="mine"):
         loading.remove_array(guest, "mine")  # type: ignore[arg-type]
     loading.remove_array(own, "mine")  # type: ignore[arg-type]
     with raises(UsageError, "array-not-found", received="mine"):
