@@ -179,12 +179,17 @@ def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any
     server = Server(setting, keys)
     found = np.zeros((0, 0))
     for _ in range(repeat + 1):
-        sent = run.time_part("encrypt", lambda: [client.encrypt_values(v) for v in layer.pack_vectors(vectors)])
+        sent = run.time_part(
+            "encrypt", lambda: [client.encrypt_values(v) for v in layer.pack_vectors(vectors)]
+        )
         run.count_sent(0, sent)
-        back = run.time_part("evaluate", lambda sent=sent: [layer.run_layer(server, x) for x in sent])
+        back = run.time_part(
+            "evaluate", lambda sent=sent: [layer.run_layer(server, x) for x in sent]
+        )
         run.count_sent(1, back)
         found = run.time_part(
-            "decrypt", lambda back=back: layer.unpack_results([client.decrypt_values(y) for y in back], batch)
+            "decrypt",
+            lambda back=back: layer.unpack_results([client.decrypt_values(y) for y in back], batch),
         )
     error = float(np.abs(found - vectors @ weights.T).max())
     layout = layer.product.layout
