@@ -393,13 +393,13 @@ def try_applications() -> list[TriedClass]:
         try:
             model = make(weights=None, input_shape=(size, size, 3), classes=10)
             _check_plaintext(model)
-            told = "yes"
+            status = "yes"
         except TfeBenchError as error:
             lacking = sorted(
                 set(re.findall(r"[:;] (\w+) '", str(error).partition(". Supported")[0]))
             )
-            told = f"lacks {', '.join(lacking)}" if lacking else refusal_text(error, name)
-        found.append(TriedClass(f"{family}: `{name}`", told))
+            status = f"lacks {', '.join(lacking)}" if lacking else refusal_text(error, name)
+        found.append(TriedClass(f"{family}: `{name}`", status))
         keras.backend.clear_session()
     return found
 

@@ -401,7 +401,7 @@ def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
     """Return the nodes of some arrays of one cluster.
 
     Raises:
-        UsageError: there are none, or they are not private arrays.
+        UsageError: no arrays, or arrays that are not private.
     """
     for array in arrays:
         if not isinstance(array, PrivateArray):

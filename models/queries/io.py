@@ -59,7 +59,7 @@ class Rounding:
         error: largest absolute error.
         coarse: number of values that changed by more than a thousandth of themselves.
         gone: number of these that became 0.
-        row: first of these rows, from 1; 0 if there are none.
+        row: first of these rows, from 1; 0 for unnumbered rows.
     """
 
     error: float

@@ -313,7 +313,7 @@ TEST(bytes_that_nobody_has_asked_for_are_bounded) {
   CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 2, 0, 0}, 1200, 0, text)), "");
   CHECK_EQ(PushFrame(a.get(), 2, Frame({1, 2, 0, 0}, 600, 0, text)), "");  // each peer by itself
   CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 3, 0, 0}, 600, 0, text)),
-           "party 1 sent more than 1000 bytes that nobody has asked for");
+           "party 1 sent more than 1000 bytes that no receive has requested");
   // The rest of a message that a receive requests at that time is expected.
   a->Recv(1, {1, 2, 0, 0}, 1, 1200, [](const Error&, Message) {});
   CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 2, 0, 0}, 1200, 600, text)), "");

@@ -207,7 +207,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
     if (!waited) {
       if (size > most_unasked_ || from.unasked > most_unasked_ - size) {
         return "party " + std::to_string(peer) + " sent more than " +
-               std::to_string(most_unasked_) + " bytes that nobody has asked for";
+               std::to_string(most_unasked_) + " bytes that no receive has requested";
       }
       from.unasked += size;
     }
