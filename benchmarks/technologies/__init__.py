@@ -1,1 +1,1 @@
-"""Other ways to compute on what stays private, measured beside three-party computation."""
+"""Other technologies for computing on private data, for comparison with three-party computation."""

@@ -1,4 +1,4 @@
-"""Libraries of the extra `technologies`, imported when something needs them."""
+"""Libraries of the extra `technologies`, imported on first use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from tfe_bench.errors import ConfigError
 
 
 def import_library(module: str, what: str) -> Any:
-    """Imports a library of the extra `technologies`.
+    """Import a library of the extra `technologies`.
+
+    Args:
+        module: the name of the library's module.
+        what: the feature that requires the library, as the error text names it.
 
     Raises:
-        ConfigError: it is not installed; says how to get it.
+        ConfigError: the library cannot be imported; the text has the command that installs it.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what} needs the library {module}, which cannot be imported ({error}). Install it: "
-            "pip install '.[technologies]' in the checkout."
+            f"{what} requires the library {module}. Received: it cannot be imported ({error}). "
+            "Install it: pip install '.[technologies]' in the checkout.",
+            code="library-not-installed",
+            operation=module,
         ) from error

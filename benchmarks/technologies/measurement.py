@@ -1,7 +1,7 @@
 """One measurement of another technology, as a line of JSON.
 
-A `Record` (benchmarks/records.py) is a job of three workers.  Here nothing is known of parties: a
-measurement has named figures, each with a unit, and says which of them are models and not measured.
+A `Record` (benchmarks/records.py) describes a job of three workers.  A `Measurement` has no
+parties: it has named figures, each with a unit, and lists those that are modeled, not measured.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tfe_bench.errors import DataError, UsageError
 
 SCHEMA: Final = "technologies 1"
 
-# The libraries whose versions a measurement names.
+# The libraries whose versions a measurement contains.
 LIBRARIES: Final = ("numpy", "seal-python", "gmpy2", "tenseal", "tensorflow")
 
 
 def list_versions() -> dict[str, str]:
-    """Versions of those LIBRARIES that are installed."""
+    """Return the versions of the installed LIBRARIES by name."""
     found = {}
     for name in LIBRARIES:
         try:
@@ -37,24 +37,25 @@ def list_versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one job of one technology cost.
+    """The cost of one job by one technology.
 
     Args:
         technology: "functional", "homomorphic", "storage", "secret-sharing" or "plaintext".
-        job: what was computed, as on the command line or in a table.
-        parameters: it ran with, JSON values by name; no data.
-        seconds: wall-clock times of its runs; None where it was modeled or is not supported.
-        figures: all else that is told, numbers or words by name; the unit ends the name
-            (`_seconds`, `_bytes`, `_bits`), a pure number has none.
-        modeled: names of figures that a model gave.
-        correct: whether the result agrees with plaintext; None where there is none to check.
+        job: the computation, as on the command line or in a table.
+        parameters: JSON values by name; they contain no data.
+        seconds: wall-clock times of the runs; None if the job was modeled or is not supported.
+        figures: all other results, numbers or texts by name. The name ends with the unit
+            (`_seconds`, `_bytes`, `_bits`); a pure number has no unit.
+        modeled: names of the figures that a model computed.
+        correct: whether the result agrees with plaintext; None without a result to check.
         libraries: versions by name.
-        machine: as from `provenance.machine()`.
-        commit: as from `provenance.commit()`.
-        time: of the measurement, ISO 8601 in UTC.
+        machine: the machine, as `provenance.machine()` returns it.
+        commit: the commit, as `provenance.commit()` returns it.
+        time: the time of the measurement, ISO 8601 in UTC.
 
     Raises:
-        UsageError: a field has another type, a figure is NaN or infinite, or a modeled one missing.
+        UsageError: a field has another type, a figure is NaN or infinite, or a modeled figure is
+            missing.
     """
 
     technology: str
@@ -78,11 +79,25 @@ class Measurement:
             self, "modeled", tuple(fields.check_text("modeled", n) for n in self.modeled)
         )
         if missing := set(self.modeled) - set(self.figures):
-            raise UsageError(f"modeled names figures. Received: {', '.join(sorted(missing))}.")
+            raise UsageError(
+                "Expected names of figures in the field modeled. "
+                f"Received: {', '.join(sorted(missing))}.",
+                code="unknown-name",
+                operation="modeled",
+                received=", ".join(sorted(missing)),
+            )
         if self.seconds is not None and not isinstance(self.seconds, Seconds):
-            raise UsageError(f"seconds is a Seconds or None. Received: {self.seconds!r}.")
+            raise UsageError(
+                f"Expected a Seconds or None for the field seconds. Received: {self.seconds!r}.",
+                code="wrong-type",
+                operation="seconds",
+            )
         if not isinstance(self.machine, Machine):
-            raise UsageError(f"machine is a Machine. Received: {self.machine!r}.")
+            raise UsageError(
+                f"Expected a Machine for the field machine. Received: {self.machine!r}.",
+                code="wrong-type",
+                operation="machine",
+            )
         if self.correct is not None:
             fields.check_bool("correct", self.correct)
         if self.commit is not None:
@@ -90,30 +105,51 @@ class Measurement:
         check_time("time", self.time)
 
     def to_json(self) -> str:
-        """One line of ASCII JSON, with the field "schema"."""
+        """Return the measurement as one line of ASCII JSON, with the field "schema"."""
         return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Measurement:
-        """What `to_json` wrote.
+        """Parse a line that `to_json` wrote.
 
         Raises:
-            DataError: no JSON, another schema, unknown or missing fields, wrong types.
+            DataError: the text is not JSON or has another schema, unknown or missing fields, or
+                values of wrong types.
         """
         try:
             flat = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"A measurement is one JSON object. Received: {error}.") from error
+            raise DataError(
+                f"Expected a measurement as one JSON object. Received: {error}.",
+                code="invalid-json",
+                operation="measurement",
+            ) from error
         if not isinstance(flat, dict) or flat.pop("schema", None) != SCHEMA:
-            raise DataError(f"A measurement is an object of schema {SCHEMA!r}.")
+            raise DataError(
+                f"Expected a measurement of schema {SCHEMA!r}. Received: another JSON value or "
+                "schema. Read the file with the version that wrote it.",
+                code="unsupported-format",
+                operation="measurement",
+                expected=SCHEMA,
+            )
         fields.check_names("measurement", flat, [f.name for f in dataclasses.fields(cls)])
         if not isinstance(flat["modeled"], list):
-            raise DataError("A measurement's modeled is a list.")
+            raise DataError(
+                "Expected a list in the measurement's field modeled. "
+                f"Received: {flat['modeled']!r}.",
+                code="wrong-type",
+                operation="modeled",
+            )
         for name, part in (("seconds", Seconds), ("machine", Machine)):
             if name == "seconds" and flat[name] is None:
                 continue
             if not isinstance(flat[name], dict):
-                raise DataError(f"A measurement's {name} is an object. Received: {flat[name]!r}.")
+                raise DataError(
+                    f"Expected an object in the measurement's field {name}. "
+                    f"Received: {flat[name]!r}.",
+                    code="wrong-type",
+                    operation=name,
+                )
             fields.check_names(name, flat[name], [f.name for f in dataclasses.fields(part)])
         try:
             if flat["seconds"] is not None:
@@ -121,4 +157,7 @@ class Measurement:
             flat["machine"] = Machine(**flat["machine"])
             return cls(**flat)
         except (UsageError, TypeError) as error:
-            raise DataError(f"A measurement's figures do not fit. {error}") from error
+            raise DataError(
+                f"The fields of a measurement are invalid. {error}",
+                code="invalid-measurement",
+            ) from error

@@ -1,4 +1,4 @@
-"""What the page of `report` says of other technologies, each by its own module."""
+"""The sections of `report` on other technologies; each technology has its own module."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from tfe_bench.benchmarks.technologies.homomorphic import page as homomorphic
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage import page as storage
 
-# Modules with NAMES of pictures, `list_pictures(measured)`, which draws them, and
-# `build_sections(measured, pictures)`, which is empty where nothing of theirs was measured.
+# Modules with NAMES of pictures, `list_pictures(measured)`, which returns their makers, and
+# `build_sections(measured, pictures)`, which is empty without measurements of the technology.
 PAGES: Final[tuple[ModuleType, ...]] = (compare, functional, homomorphic, storage)
 
 NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
 
 
 def draw_pictures(measured: Sequence[Measurement]) -> dict[str, Picture]:
-    """The pictures of all pages, by name.
+    """Draw the pictures of all pages.
+
+    Returns:
+        The pictures by name.
 
     Raises:
         ConfigError: matplotlib is not installed.
@@ -40,7 +43,7 @@ def draw_pictures(measured: Sequence[Measurement]) -> dict[str, Picture]:
 def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
-    """The sections of all pages, in order."""
+    """Build the sections of all pages, in order."""
     return [
         section
         for page in PAGES
@@ -49,5 +52,5 @@ def build_sections(
 
 
 def _select_page(page: ModuleType, measured: Sequence[Measurement]) -> list[Measurement]:
-    """What a page is about: cells of the comparison are on its own page alone."""
+    """Select the measurements of a page; only the comparison's page shows its cells."""
     return [m for m in measured if table.is_cell(m) == (page is compare)]

@@ -1,4 +1,4 @@
-"""Measurements of other technologies: written, read back, refused, and told by the report."""
+"""Measurements of other technologies: written, read back, refused, and shown by the report."""
 
 import json
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import records
 from tfe_bench.benchmarks.records import Seconds
@@ -90,5 +91,5 @@ def test_a_folder_holds_them_beside_records(
 
 
 def test_a_missing_library_is_told_with_its_extra() -> None:
-    with pytest.raises(ConfigError, match=r"pip install '\.\[technologies\]'"):
+    with raises(ConfigError, "library-not-installed", operation="a_library_that_is_not_there"):
         technology.import_library("a_library_that_is_not_there", "This")

@@ -1,1 +1,1 @@
-"""The same jobs by every technology: one table of what private computing costs."""
+"""The same jobs by every technology: one table of the costs of private computation."""

@@ -1,4 +1,4 @@
-"""Which technology to take for a job, for a network and for whom one trusts: from the records."""
+"""Recommend a technology for a job, a network and a trust assumption, based on records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfe_bench.benchmarks.technologies.compare.tasks import JOBS
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import DataError, check_known
 
-# Whom a user trusts, and the technologies that need no more than that.
+# Trust assumptions of a user, and the technologies that require no more than each.
 TRUST: Final = {
     "one-server": "one server, which may look at all that it gets",
     "three-servers": "three servers, of which no two look at it together",
@@ -29,12 +29,12 @@ WHERE: Final = ("local", *NETWORKS)
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take for one row of a job.
+    """The recommended technology for one row of a job.
 
     Attributes:
         variant: the row.
-        best: its cell; None where nothing can be taken.
-        why: in sentences.
+        best: the cell of the recommended technology; None if no technology is suitable.
+        why: the reasons, in sentences.
     """
 
     variant: str
@@ -45,14 +45,20 @@ class Advice:
 def advise_rows(
     measured: Sequence[Measurement], job: str, network: str, trust: str
 ) -> list[Advice]:
-    """One advice for each row of the job.
+    """Return one recommendation for each row of the job.
 
-    The fastest of those that leak nothing; else the fastest of those that leak the results. What
-    leaks the inputs is never taken.
+    It is the fastest technology that leaks nothing; else the fastest one that leaks only the
+    results. A technology that leaks the inputs is never recommended.
+
+    Args:
+        measured: the records.
+        job: a key of JOBS.
+        network: one of WHERE.
+        trust: a key of TRUST.
 
     Raises:
-        UsageError: an unknown job, network or trust.
-        DataError: no record is of the job.
+        UsageError: the job, network or trust assumption is unknown.
+        DataError: no record belongs to the job.
     """
     check_known("job", job, JOBS)
     check_known("network", network, WHERE)
@@ -62,8 +68,10 @@ def advise_rows(
     ]
     if not cells:
         raise DataError(
-            f"No record is of {job} ({JOBS[job]}). Make some: python -m tfe_bench technologies "
-            f"--job {job} --record FILE."
+            f"Expected records of {job} ({JOBS[job]}). Received: none. Measure the job: "
+            f"python -m tfe_bench technologies --job {job} --record FILE.",
+            code="no-records",
+            operation=job,
         )
     variants = dict.fromkeys(map(table.variant_of, cells))
     return [
@@ -88,7 +96,7 @@ def _advise_row(variant: str, cells: list[Measurement], network: str, trust: str
         elif leakage not in (NOTHING, LEAKAGES[1]):
             why.append(f"Not {m.technology}: {m.figures.get('learns', 'it leaks the inputs')}.")
         else:
-            # a device that somebody would have to buy comes last
+            # a device that the user would have to buy ranks last
             rank = (LEAKAGES.index(leakage), int(m.technology == "storage"))
             possible.append((*rank, seconds, m))
     if not possible:

@@ -1,4 +1,4 @@
-"""The jobs by functional encryption: an authority's keys show a server inner products in clear."""
+"""The jobs by functional encryption: an authority's keys reveal inner products to a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfe_bench.benchmarks.technologies.functional import jobs, training
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 TECHNOLOGY: Final = "functional"
-# What a training step is measured on; an epoch in the clear before it would change no time.
+# Epochs of plaintext training before the measured step; a full epoch would not change the time.
 _BEFORE: Final = 0.02
 _BATCHES: Final = 2
 
@@ -29,19 +29,19 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
 
 
 class Functional:
-    """One server that holds keys of an authority."""
+    """Functional encryption: one server that holds keys of an authority."""
 
     def __init__(self, effort: Effort, inputs: Inputs) -> None:
         self._effort, self._inputs = effort, inputs
 
     def measure_task(self, task: Task) -> Measurement:
-        """One task."""
+        """Measure one task."""
         if (reason := NOT_SUPPORTED.get(task.job)) is not None:
             return cells.unsupported_cell(TECHNOLOGY, task, reason)
         found = self._run_task(task)
         cost = cells.Cost(
             seconds=found.seconds,
-            # the server has the results: nothing comes back
+            # the server obtains the results: it returns nothing
             traffic=cells.Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
             correct=found.correct,
             more=_read_figures(task, found),
@@ -84,8 +84,10 @@ def _describe_protection(found: Measurement) -> cells.Protection:
 
 def _read_figures(task: Task, found: Measurement) -> dict[str, Any]:
     rank = int(found.figures["key_rank"])
-    told = {**cells.figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
-    del told["memory_bytes"]  # of this process, with all else that it did
-    if task.job == "J7":  # of a training that has hardly begun
-        told = {name: value for name, value in told.items() if not name.startswith("accuracy")}
-    return told
+    figures = {**cells.figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
+    del figures["memory_bytes"]  # it includes all other work of this process
+    if task.job == "J7":  # the training has hardly begun
+        figures = {
+            name: value for name, value in figures.items() if not name.startswith("accuracy")
+        }
+    return figures

@@ -1,7 +1,7 @@
-"""Cells of the table: what a technology costs for a task, and against whom it protects.
+"""Cells of the table: the cost of a task by a technology, and the protection that it offers.
 
-Times on a network are modeled by one function, for every technology alike: computing, one delay
-for each message on the critical path, and the bytes on it over the rate.
+One function models times on a network for every technology: local computation, one delay for each
+message on the critical path, and the bytes on that path divided by the rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster import profiles
 
 NETWORKS: Final = ("lan", "wan")
-# What is given away beyond the result to who asked for it, from the least.
+# Information that leaks to others than the client, from the least to the most.
 NOTHING, RESULTS, INPUTS = "nothing", "the results", "the inputs"
 LEAKAGES: Final[tuple[str, ...]] = (NOTHING, RESULTS, INPUTS)
 TECHNOLOGIES: Final[tuple[str, ...]] = (
@@ -28,24 +28,24 @@ TECHNOLOGIES: Final[tuple[str, ...]] = (
     "homomorphic",
     "storage",
 )
-# Shorter runs are repeated until one timing takes so long.
+# The least seconds of one timing; shorter runs are repeated within it.
 _LEAST_SECONDS: Final = 2e-3
-# A processor that others use too wants more runs for a median.
+# On a processor with other load a median requires more runs.
 _ENOUGH_SECONDS: Final = 0.1
 _MOST_RUNS: Final = 25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """What a technology promises.
+    """The security promise of a technology.
 
     Attributes:
-        parties: that compute or hold keys, without the client.
-        adversary: against whom it protects.
-        learns: who learns what.
-        leakage: what somebody else than the client learns, of LEAKAGES.
-        trust: whom a user has to trust, of advisor.TRUST; "" for a plaintext server.
-        security_bits: None where no assumption of hardness is made.
+        parties: number of parties that compute or hold keys, without the client.
+        adversary: the adversary that it protects against.
+        learns: the parties that learn something, and what they learn.
+        leakage: what others than the client learn, one of LEAKAGES.
+        trust: the user's trust assumption, a key of advisor.TRUST; "" for a plaintext server.
+        security_bits: the security level; None without a hardness assumption.
     """
 
     parties: int
@@ -58,13 +58,13 @@ class Protection:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What goes over the network for one run of a task.
+    """The network traffic of one run of a task.
 
     Attributes:
-        up, down: bytes that the client sends and gets.
-        between: bytes that the busiest party sends to others.
-        rounds: messages on the critical path, with the client's question and its answer.
-        total: bytes of all together.
+        up, down: bytes that the client sends and receives.
+        rounds: messages on the critical path, including the client's request and the response.
+        between: bytes that the busiest party sends to other parties.
+        total: bytes of all parties together.
     """
 
     up: int
@@ -74,10 +74,11 @@ class Traffic:
     total: int = 0
 
     def model_seconds(self, network: str, compute: float) -> float:
-        """The time on a network, modeled.
+        """Model the time on a network, in seconds.
 
         Args:
-            compute: seconds that are computed.
+            network: the name of a network profile.
+            compute: seconds of local computation.
         """
         path = self.up + self.between + self.down
         return prediction.modeled_seconds(
@@ -87,17 +88,18 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What was measured of a task.
+    """The measured cost of a task.
 
     Attributes:
-        seconds: of its runs, from the encrypted or shared input to the result; None if modeled.
-        latency: the time of the whole task, where `seconds` are of a part; else None.
-        compute: seconds without waiting, for models of networks; None: the latency.
-        traffic: of one run.
-        correct: whether the result is right.
+        seconds: times of the runs, from the encrypted or shared input to the result; None if the
+            task is modeled.
+        traffic: the traffic of one run.
+        latency: seconds of the whole task if `seconds` covers a part of it; else None.
+        compute: seconds without waiting, for models of networks; None for the latency.
+        correct: whether the result is correct.
         more: further figures by name.
         modeled: names of figures that were not measured.
-        parameters: of the technology.
+        parameters: parameters of the technology.
     """
 
     seconds: Seconds | None
@@ -111,7 +113,7 @@ class Cost:
 
 
 def build_cell(technology: str, task: Task, protection: Protection, cost: Cost) -> Measurement:
-    """The measurement of a task by a technology."""
+    """Build the measurement of a task by a technology."""
     latency = cost.latency
     if latency is None:
         assert cost.seconds is not None, "a time is measured or modeled"
@@ -146,7 +148,7 @@ def build_cell(technology: str, task: Task, protection: Protection, cost: Cost) 
 
 
 def unsupported_cell(technology: str, task: Task, reason: str) -> Measurement:
-    """A cell that says why there is none."""
+    """Build a cell that contains the reason why the technology does not support the task."""
     return Measurement(
         technology=technology,
         job=task.job,
@@ -156,7 +158,7 @@ def unsupported_cell(technology: str, task: Task, reason: str) -> Measurement:
     )
 
 
-# What the technologies' own benchmarks call the table's figures.
+# Names of figures in the technologies' own benchmarks, and the table's names if they differ.
 _NAMES: Final = {
     **dict.fromkeys(("setup_seconds", "encrypt_seconds", "evaluate_seconds", "decrypt_seconds")),
     "key_bytes": None,
@@ -169,20 +171,24 @@ _NAMES: Final = {
 
 
 def figures_of(job: Measurement) -> dict[str, Any]:
-    """Figures of another benchmark's measurement, under the table's names."""
+    """Return the figures of another benchmark's measurement under the table's names."""
     known = ((name, ours) for name, ours in _NAMES.items() if name in job.figures)
-    told = {ours or name: job.figures[name] for name, ours in known}
-    if "accuracy" in told:
-        told["accuracy_images"] = job.figures.get("tested", job.parameters["batch"])
-    return told
+    renamed = {ours or name: job.figures[name] for name, ours in known}
+    if "accuracy" in renamed:
+        renamed["accuracy_images"] = job.figures.get("tested", job.parameters["batch"])
+    return renamed
 
 
 def time_function(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
-    """Times of a function after one warm-up, and what it returned last.
+    """Time a function after one warm-up call.
 
     Args:
-        repeat: timed runs, at least; more where they are short, and of the shortest many calls in
-            each.
+        once: the function.
+        repeat: the least number of timed runs. Short runs are repeated more often, and the
+            shortest ones consist of many calls each.
+
+    Returns:
+        The times, and the result of the last call.
     """
     started = time.perf_counter()
     result = once()

@@ -1,4 +1,4 @@
-"""The jobs under homomorphic encryption, and where its network would lie on a storage device."""
+"""The jobs under homomorphic encryption, and a projection of its network to a storage device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def _describe_protection(parameters: Mapping[str, Any]) -> Protection:
 
 
 class Homomorphic:
-    """One client with a key, one server that computes on ciphertexts.
+    """Homomorphic encryption: a client with a key, and a server that computes on ciphertexts.
+
+    Args:
+        effort, inputs, models: the same for all technologies.
 
     Raises:
         ConfigError: the library is not installed.
@@ -54,7 +57,7 @@ class Homomorphic:
         self._known: dict[Task, Measurement] = {}
 
     def measure_task(self, task: Task) -> Measurement:
-        """One task."""
+        """Measure one task."""
         if (reason := _not_supported(task)) is not None:
             return unsupported_cell(HOMOMORPHIC, task, reason)
         found = self.measure_job(task)
@@ -68,7 +71,7 @@ class Homomorphic:
         return build_cell(HOMOMORPHIC, task, _describe_protection(found.parameters), cost)
 
     def measure_job(self, task: Task) -> Measurement:
-        """What the homomorphic benchmark measures of a task, once."""
+        """Run the homomorphic benchmark of a task; a repeated call returns the first result."""
         if task not in self._known:
             self._known[task] = self._run_task(task)
         return self._known[task]
@@ -91,7 +94,7 @@ def _not_supported(task: Task) -> str | None:
 
 
 def measure_traffic(found: Measurement) -> Traffic:
-    """One question and one answer."""
+    """Return the traffic of one request and one response."""
     return Traffic(
         up=int(found.figures["bytes_up"]),
         down=int(found.figures["bytes_down"]),
@@ -100,17 +103,17 @@ def measure_traffic(found: Measurement) -> Traffic:
 
 
 def _read_figures(found: Measurement) -> dict[str, Any]:
-    told = figures_of(found)
-    if "n" in found.parameters:  # a ciphertext is full whatever was asked for
-        told["computed_values"] = found.parameters["n"]
-    return told
+    figures = figures_of(found)
+    if "n" in found.parameters:  # all slots of a ciphertext are computed
+        figures["computed_values"] = found.parameters["n"]
+    return figures
 
 
 class Storage:
     """The network of J3 on a computational storage device: a projection.
 
-    The device computes each operation so much faster than this machine as its profile says, with
-    the costs that are measured here, and reads weights and keys for every ciphertext anew.
+    Costs of operations are measured on this machine and divided by the speedup in the device's
+    profile. The device reads weights and keys again for every ciphertext.
     """
 
     def __init__(self, homomorphic: Homomorphic) -> None:
@@ -118,7 +121,7 @@ class Storage:
         self._costs: models.Costs | None = None
 
     def measure_task(self, task: Task) -> Measurement:
-        """One task."""
+        """Measure one task."""
         if task.job != "J3":
             reason = (
                 "A storage device helps where weights are too many for memory: it is projected "

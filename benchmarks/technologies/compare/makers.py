@@ -1,4 +1,4 @@
-"""How each technology of the table comes to be."""
+"""Factories of the technologies in the table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs
 
 
 def all_of(effort: Effort, inputs: Inputs, cluster: Callable[[], Any]) -> dict[str, Maker]:
-    """Makers by name, plaintext first.
+    """Return factories of the technologies by name, plaintext first.
 
     Args:
-        cluster: gives three workers, asked when they are needed.
+        effort, inputs: the same for all technologies.
+        cluster: returns a cluster of three workers; called on first use.
     """
     models = Networks(inputs)
     shared: list[Homomorphic] = []

@@ -1,4 +1,4 @@
-"""The models of the jobs: one network for inference by all, and what is trained."""
+"""The models of the jobs: one inference network for all technologies, and trained models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EPOCHS: Final = 1
 
 
 class Networks:
-    """Models and rows of MNIST, made when they are asked for.
+    """Models and rows of MNIST, built on first use.
 
     Args:
-        folder: of MNIST's files.
+        inputs: the inputs of the jobs, with the folder of MNIST's files.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -29,11 +29,11 @@ class Networks:
 
     @cached_property
     def inference_model(self) -> Model:
-        """Convolution, square, dense 100, square, dense 10; trained, weights of 8 bits."""
+        """Convolution, square, dense 100, square, dense 10: trained, with 8-bit weights."""
         return square.train_model(self._inputs.folder, epochs=_EPOCHS)
 
     def keras_inference(self) -> Any:
-        """The same as a Keras model."""
+        """Build the inference network as a Keras model."""
         import keras
 
         layers, of = keras.layers, self.inference_model
@@ -50,17 +50,17 @@ class Networks:
         return made
 
     def load_test(self, count: int) -> tuple[Array, Array]:
-        """So many test pictures [n, 28, 28] from 0 to 1, and their labels."""
+        """Return the first `count` test pictures [count, 28, 28] from 0 to 1, and their labels."""
         data = self._inputs.pictures
         return data.test_images[:count] / 255.0, data.test_labels[:count].astype(np.int64)
 
     def load_sample(self) -> Array:
-        """Public pictures, from which ranges are planned."""
+        """Return public pictures [64, 28, 28, 1], from which ranges are planned."""
         found: Array = self._inputs.pictures.train_images[:64, :, :, None] / 255.0
         return found
 
     def build_logistic(self) -> Any:
-        """A Keras model that tells digits below 5 from others; not compiled."""
+        """Build a Keras model that separates digits below 5 from the others; not compiled."""
         import keras
 
         start = keras.initializers.GlorotUniform(seed=1)
@@ -74,39 +74,39 @@ class Networks:
         )
 
     def logistic_rows(self) -> tuple[Array, Array]:
-        """All training rows, with a label of 0 or 1."""
+        """Return all training rows [n, 28, 28, 1], and labels of 0 or 1."""
         data = self._inputs.pictures
         x = data.train_images[..., None].astype(np.float32) / np.float32(255)
         return x, (data.train_labels >= 5).astype(np.int64)
 
     def logistic_accuracy(self, model: Any) -> float:
-        """Of such a model, on the test pictures."""
+        """Compute the accuracy of a logistic model on the test pictures."""
         data = self._inputs.pictures
         said = model.predict(data.test_images[..., None] / np.float32(255), verbose=0)
         return float(np.mean((said[:, 0] > 0) == (data.test_labels >= 5)))
 
     def build_trained(self) -> Any:
-        """The network that a training step is measured of; not compiled."""
+        """Build the network whose training step is measured; not compiled."""
         from tfe_bench.models import zoo
 
         return zoo.build(TRAINED).keras
 
     def training_rows(self, count: int) -> tuple[Array, Array]:
-        """The first training rows."""
+        """Return the first `count` training rows [count, 28, 28, 1], and their labels."""
         data = self._inputs.pictures
         x = data.train_images[:count, :, :, None].astype(np.float32) / np.float32(255)
         return x, data.train_labels[:count].astype(np.int64)
 
 
 def build_optimizer() -> Any:
-    """As published for these networks: SGD with momentum."""
+    """Build the optimizer published for these networks: SGD with momentum."""
     import keras
 
     return keras.optimizers.SGD(_RATE, _MOMENTUM)
 
 
 def build_loss(binary: bool) -> Any:
-    """Of logits."""
+    """Build a loss of logits: binary or sparse categorical cross-entropy."""
     import keras
 
     if binary:

@@ -1,4 +1,4 @@
-"""What a report says of all technologies side by side: two pictures and one table."""
+"""The report's section on all technologies: two pictures and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES: Final = ("technologies-time", "technologies-bytes")
 
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
-    """Bars of time, and bubbles of time by bytes."""
+    """Return makers of two pictures: bars of time, and bubbles of time by bytes."""
     found = table.select_cells(measured)
     return {
         NAMES[0]: functools.partial(drawn.draw_bars, found),
@@ -30,7 +30,7 @@ def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
 def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
-    """One section, or none."""
+    """Build the section; return an empty list without cells."""
     found = table.select_cells(measured)
     if not found:
         return []
@@ -40,7 +40,7 @@ def build_sections(
         "on the critical path, and the bytes on it over the rate. Three workers share the cores of "
         "this machine; on a LAN each has its own, so a modeled LAN may be faster."
     ]
-    told = (
+    captions = (
         (
             "seconds of each job by each technology",
             "Time of each job on this machine. Hatched: modeled, or a part that is "
@@ -49,11 +49,11 @@ def build_sections(
         (
             "seconds on a WAN by bytes, colored by what leaks",
             "Time on a WAN (modeled) by bytes that all send; the larger, the more rounds. "
-            "Green: nobody but the client learns anything. Orange: the server learns results. "
+            "Green: only the client learns anything. Orange: the server learns results. "
             "Red: it learns the inputs.",
         ),
     )
-    drawn = zip(NAMES, told, strict=True)
+    drawn = zip(NAMES, captions, strict=True)
     parts += [Figure(pictures[name], *words) for name, words in drawn if name in pictures]
     parts += [_build_table(found), _list_protections(found), *_list_missing(found)]
     return [Section("technologies", "What private computing costs", parts)]
@@ -130,7 +130,7 @@ def _mark_leakage(m: Measurement) -> str:
 
 
 def _list_protections(found: Sequence[Measurement]) -> Table:
-    """Of each technology: from whom it protects, as its first cell has it."""
+    """Build a table of security promises, from the first cell of each technology."""
     first: dict[tuple[str, str], Measurement] = {}
     for name in TECHNOLOGIES:
         for m in found:
@@ -149,7 +149,7 @@ def _list_protections(found: Sequence[Measurement]) -> Table:
 
 
 def _list_missing(found: Sequence[Measurement]) -> list[Part]:
-    """Why there are no figures of a job by a technology."""
+    """List the reasons why technologies have no figures of a job."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for m in found:
         if (reason := m.figures.get("unsupported")) is not None:

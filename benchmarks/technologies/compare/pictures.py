@@ -30,7 +30,7 @@ _MOST_ROWS: Final = 40
 
 
 def draw_bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
-    """Seconds here, one group of bars for each job."""
+    """Draw seconds on this machine, one group of bars for each job."""
     known = [m for m in found if (table.time_of(m) or 0.0) > 0]
     labels = list(dict.fromkeys(_label_measurement(m) for m in known))[:_MOST_ROWS]
     if not labels:
@@ -68,7 +68,7 @@ def draw_bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawi
 
 
 def draw_bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
-    """Seconds on a WAN by bytes; color for what leaks, shape for the technology."""
+    """Draw seconds on a WAN by bytes; the color shows the leakage, the shape the technology."""
     points = [
         (m, total, seconds)
         for m in found
@@ -109,7 +109,7 @@ def draw_bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Dr
 def _draw_legend(
     figure: Any, axes: Any, theme: Theme, found: Sequence[Measurement], narrow: bool
 ) -> None:
-    """Shapes are technologies, colors what leaks: points outside of the data stand for both."""
+    """Draw a legend of shapes (technologies) and colors (leakage) with empty scatter plots."""
     shapes = [name for name in TECHNOLOGIES if any(m.technology == name for m in found)]
     leaks = [name for name in LEAKAGES if any(m.figures.get("leakage") == name for m in found)]
     look = {"s": 50, "edgecolor": theme.ink, "linewidth": 0.6}

@@ -1,4 +1,4 @@
-"""The jobs without any protection: what the others are compared with."""
+"""The jobs without any protection, as the baseline of the comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
-# Batches of a training step that are timed, where no epoch is.
+# Timed batches of a training step, for jobs without an epoch.
 TIMED_STEPS: Final = 8
 TECHNOLOGY: Final = "plaintext"
 PROTECTION: Final = Protection(
@@ -36,17 +36,17 @@ PROTECTION: Final = Protection(
 
 
 class Plaintext:
-    """A server that sees everything.
+    """A server that receives all data in plaintext.
 
     Args:
-        inputs, models: of all technologies.
+        effort, inputs, models: the same for all technologies.
     """
 
     def __init__(self, effort: Effort, inputs: Inputs, models: Networks) -> None:
         self._effort, self._inputs, self._networks = effort, inputs, models
 
     def measure_task(self, task: Task) -> Measurement:
-        """One task."""
+        """Measure one task."""
         made = getattr(self, f"_measure_{task.job.lower()}")
         cost: Cost = made(task)
         return build_cell(TECHNOLOGY, task, PROTECTION, cost)
@@ -58,7 +58,7 @@ class Plaintext:
         return self._measure_product(task, tasks.OUTPUTS)
 
     def _measure_product(self, task: Task, outputs: int) -> Cost:
-        # BLAS has no integers; 8-bit products of 784 terms are exact in double precision
+        # BLAS has no integers; sums of 784 8-bit products are exact in double precision
         x = self._inputs.draw_vectors(task.batch).astype(np.float64)
         w = self._inputs.draw_weights(outputs).astype(np.float64)
         seconds, product = time_function(lambda: x @ w, self._effort.repeat)
@@ -99,7 +99,7 @@ class Plaintext:
         return self._measure_training(task, self._networks.build_trained(), x, y)
 
     def _measure_training(self, task: Task, model: Any, x: Any, y: Any) -> Cost:
-        """Steps by Keras: of J5 all of an epoch, or some of them; J7 is one."""
+        """Measure training steps in Keras: an epoch or a part of it in J5, one step in J7."""
         model.compile(
             optimizer=networks.build_optimizer(), loss=networks.build_loss(task.job == "J5")
         )
@@ -123,7 +123,7 @@ class Plaintext:
 
 
 def of_epoch(task: Task, cost: Cost, taken: int, whole: int) -> Cost:
-    """The cost of an epoch of `whole` batches, of which the timed ones are `taken`."""
+    """Return the cost of an epoch of `whole` batches from `taken` timed ones."""
     assert cost.seconds is not None, "batches were timed"
     all_measured = taken == whole
     latency = sum(cost.seconds.all) if all_measured else cost.seconds.median * whole
@@ -136,7 +136,7 @@ def of_epoch(task: Task, cost: Cost, taken: int, whole: int) -> Cost:
 
 
 def evaluate_elementary(task: Task, x: tasks.Array) -> tasks.Array:
-    """exp, sigmoid, or softmax of rows of 8, in float64."""
+    """Compute exp, sigmoid, or softmax of rows of 8, in float64."""
     if task.variant.startswith("exp"):
         return np.exp(x)
     if task.variant.startswith("sigmoid"):
@@ -154,7 +154,13 @@ def _build_cost(
     by: str,
     more: dict[str, Any] | None = None,
 ) -> Cost:
-    """Of one question and its answer; pictures and vectors have a byte for each value."""
+    """Return the cost of one request and its response.
+
+    Args:
+        up, down: bytes that the client sends and receives; pictures and vectors have one byte
+            per value.
+        by: the library that computes.
+    """
     return Cost(
         seconds=seconds,
         traffic=Traffic(up=int(up), down=int(down), rounds=2),

@@ -1,4 +1,4 @@
-"""The jobs on three workers that hold shares: the engine of this project, on this machine."""
+"""The jobs by secret sharing: three workers of this project on this machine."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ PROTECTION: Final = Protection(
     learns="the client alone learns the result; inputs, weights and results are shared",
     leakage=NOTHING,
     trust="three-servers",
-    security_bits=128,  # of AES, from which pads come
+    security_bits=128,  # of AES, which generates the masks
 )
-# A masked word for each of two evaluators; back come theirs, and the dealer's two pads.
+# Up: a masked word for each of two evaluators. Down: their words, and the dealer's two masks.
 _UP_WORDS: Final = 2
 _DOWN_WORDS: Final = 4
 _WORD: Final = 8
-# (of sums of 8 squares etc.: fixed point has 16 fractional bits)
+# Tolerances for fixed point with 16 fractional bits, whose errors accumulate in sums.
 _TOLERANCE: Final = 2e-3
 _LOGITS_TOLERANCE: Final = 1e-2
 
 
 class SecretSharing:
-    """Three workers.
+    """Secret sharing by three workers.
 
     Args:
-        cluster: that runs the jobs.
-        effort, inputs, models: of all technologies.
+        cluster: runs the jobs.
+        effort, inputs, models: the same for all technologies.
     """
 
     def __init__(self, cluster: Any, effort: Effort, inputs: Inputs, models: Networks) -> None:
@@ -59,7 +59,7 @@ class SecretSharing:
         self._inputs, self._networks = inputs, models
 
     def measure_task(self, task: Task) -> Measurement:
-        """One task."""
+        """Measure one task."""
         made = getattr(self, f"_measure_{task.job.lower()}")
         cost: Cost = made(task)
         return build_cell(TECHNOLOGY, task, PROTECTION, cost)
@@ -143,7 +143,7 @@ class SecretSharing:
     def _measure_j6(self, task: Task) -> Cost:
         keys = self._inputs.draw_keys(task.batch)
         if task.variant.startswith("max"):
-            # (comparisons want values whose differences fit)
+            # differences of compared values must fit into the ring
             row = {"x": PrivateInput(keys.reshape(1, -1) >> 2)}
             result = self._run_program("operation", {"operation": "max"}, row)
             right = int(result.outputs["result"].reshape(-1)[0]) == int((keys >> 2).max())
@@ -161,10 +161,11 @@ class SecretSharing:
     def _measure_training(
         self, task: Task, model: Any, x: Any, y: Any, taken: int, size: tuple[int, int]
     ) -> Cost:
-        """So many steps of a private training, after a first one that builds the graph.
+        """Measure steps of a private training, after a first one that builds the graph.
 
         Args:
-            size: elements that a client shares, and steps that the task has.
+            taken: number of measured steps.
+            size: number of elements that a client shares, and number of steps of the task.
         """
         from tfe_bench.models.trainable import trainable
 
@@ -185,18 +186,19 @@ def _build_cost(
     more: Mapping[str, Any],
     steps: int | None = None,
 ) -> Cost:
-    """What a job cost.
+    """Return the cost of a job.
 
     Args:
-        up, down: elements that a client shares for it, and gets.
-        steps: of a training, each as the one whose messages were counted; None: it is none.
+        up, down: number of elements that a client shares and receives.
+        steps: number of steps of a training, each with the messages of the counted one; None for
+            other jobs.
     """
     measured = result.measured
     times = prediction.run_seconds(measured)
     median = float(np.median(times))
     forecast = prediction.predict_times(measured, "local", median)
-    # Where the time went is known of the last run alone.  The last step of a training also ends it,
-    # and says nothing of the others: all of their time counts as computing.
+    # The breakdown of the time is known for the last run alone.  The last step of a training also
+    # ends it, so it does not represent the others: all of their time counts as computation.
     computing = forecast["compute_seconds"] if steps is None else median * steps
     each = steps or 1
     sent = [sum(m["frames"]) for m in measured]

@@ -1,4 +1,4 @@
-"""All cells of the table: measured one after the other, and set beside plaintext."""
+"""All cells of the table: measured in sequence and compared with plaintext."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from tfe_bench.errors import ConfigError
 
 
 class Technology(Protocol):
-    """What measures tasks."""
+    """The interface of a technology: it measures tasks."""
 
     def measure_task(self, task: Task) -> Measurement: ...
 
 
-# Makes a technology when its first task comes.
+# Builds a technology before its first task.
 Maker = Callable[[], Technology]
 
 
 def measure_tasks(
     makers: Mapping[str, Maker], tasks: Sequence[Task], progress: Callable[[float, str], None]
 ) -> Iterator[Measurement]:
-    """Measures every task by every technology, task by task.
+    """Measure every task by every technology, task by task.
 
-    A technology whose library is missing leaves cells that say so.
+    Cells of a technology without its library contain that reason.
 
     Args:
-        makers: by name, in the order of the table's columns; plaintext first.
+        makers: factories by name, in the order of the table's columns; plaintext first.
+        tasks: the rows of the table.
+        progress: receives the finished fraction and a text.
     """
     made: dict[str, Technology | ConfigError] = {}
     cells = [(task, name) for task in tasks for name in makers]
@@ -53,7 +55,7 @@ def measure_tasks(
 
 
 def add_slowdown(cell: Measurement, plain: Measurement | None) -> Measurement:
-    """The cell with its slowdown against plaintext."""
+    """Return the cell with its slowdown against plaintext."""
     times = [None if m is None else time_of(m) for m in (cell, plain)]
     if times[0] is None or not times[1]:
         return cell
@@ -65,7 +67,7 @@ def add_slowdown(cell: Measurement, plain: Measurement | None) -> Measurement:
 
 
 def select_cells(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Those of this table, the newest of each cell, in the table's order."""
+    """Select the newest measurement of each cell, in the table's order."""
     newest: dict[tuple[str, str, str], Measurement] = {}
     for m in sorted(measurements, key=lambda m: m.time):
         if is_cell(m):
@@ -80,22 +82,22 @@ def select_cells(measurements: Sequence[Measurement]) -> list[Measurement]:
 
 
 def is_cell(m: Measurement) -> bool:
-    """Whether a measurement is one of this table, and not of a technology's own command."""
+    """Return whether a measurement belongs to this table, not to a technology's own command."""
     return m.job in JOBS and m.technology in TECHNOLOGIES and "variant" in m.parameters
 
 
 def variant_of(m: Measurement) -> str:
-    """Which row of its job a cell is of."""
+    """Return the variant of a cell: the row within its job."""
     return str(m.parameters.get("variant", ""))
 
 
 def time_of(m: Measurement, network: str = "local") -> float | None:
-    """Seconds of a cell: measured here, or modeled for a network; None if there are none."""
+    """Return seconds of a cell, measured locally or modeled for a network; None without a time."""
     return read_figure(m, "latency_seconds" if network == "local" else f"{network}_seconds")
 
 
 def read_figure(m: Measurement, name: str) -> float | None:
-    """A number of a record that others may have written."""
+    """Read a number of an untrusted record; None if it is missing or no number."""
     value: Any = m.figures.get(name)
     known = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if known else None

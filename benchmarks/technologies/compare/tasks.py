@@ -1,4 +1,4 @@
-"""The jobs that every technology is asked for, and what they are computed on."""
+"""The jobs of the comparison, and their inputs."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Task:
     """One row of the table, for every technology.
 
     Attributes:
-        job: of JOBS.
-        variant: what distinguishes it from the job's other rows, "" of an only one.
-        batch: samples, or values of J4 and J6.
+        job: a key of JOBS.
+        variant: distinguishes the row from the job's other rows; "" for a single row.
+        batch: number of samples, or of values in J4 and J6.
     """
 
     job: str
@@ -49,7 +49,7 @@ class Task:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The row's name for display."""
         return f"{self.job} {self.variant}".strip()
 
     @property
@@ -60,13 +60,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """The extent of the measurements.
 
     Attributes:
-        repeat: timed runs.
-        values: of J4 and J6.
-        steps: batches of a training that stand for an epoch; None: all.
-        images: that accuracy is measured on.
+        repeat: number of timed runs.
+        values: number of values in J4 and J6.
+        steps: number of batches that represent an epoch of training; None for all.
+        images: number of images for the accuracy.
     """
 
     repeat: int
@@ -80,15 +80,15 @@ QUICK: Final = Effort(repeat=3, values=256, steps=6, images=64)
 
 
 def with_repeat(effort: Effort, repeat: int | None) -> Effort:
-    """The same with another number of timed runs."""
+    """Return the effort with another number of timed runs; None changes nothing."""
     return effort if repeat is None else replace(effort, repeat=repeat)
 
 
 def list_tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
-    """All rows, or those of some jobs.
+    """Return all rows, or the rows of some jobs.
 
     Raises:
-        UsageError: an unknown job.
+        UsageError: a job is unknown.
     """
     for job in jobs or ():
         check_known("job", job, JOBS)
@@ -105,35 +105,35 @@ def list_tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
 
 
 def need_pictures(jobs: Sequence[str] | None) -> bool:
-    """Whether some of the jobs take MNIST."""
+    """Return whether any of the jobs uses MNIST; None means all jobs."""
     return jobs is None or any(job in _OF_MNIST for job in jobs)
 
 
 class Inputs:
-    """What the jobs compute on; the same for every technology.
+    """The inputs of the jobs; the same for every technology.
 
     Args:
-        folder: of MNIST's four files; None as `models.mnist.load`.
-        seed: of generated values.
+        folder: the folder of MNIST's four files; None for the default of `models.mnist.load`.
+        seed: seed of the generated values.
     """
 
     def __init__(self, folder: Path | None = None, seed: int = SEED) -> None:
         self.folder, self._seed = folder, seed
 
     def draw_vectors(self, batch: int) -> Array:
-        """int64 [batch, 784]: 8-bit values, as of pictures."""
+        """Return int64 [batch, 784] with 8-bit values, as in pictures."""
         return self._create_generator(1).integers(0, 256, (batch, LENGTH))
 
     def draw_weights(self, outputs: int) -> Array:
-        """int64 [784, outputs]: 8-bit weights with a sign."""
+        """Return int64 [784, outputs] with signed 8-bit weights."""
         return self._create_generator(2).integers(-127, 128, (LENGTH, outputs))
 
     def draw_reals(self, n: int) -> Array:
-        """float64 [n] from -4 to 4."""
+        """Return float64 [n] from -4 to 4."""
         return self._create_generator(3).uniform(-4, 4, n)
 
     def draw_keys(self, n: int) -> Array:
-        """int64 [n], the whole range."""
+        """Return int64 [n] from the whole range."""
         info = np.iinfo(np.int64)
         return self._create_generator(4).integers(info.min, info.max, n, endpoint=True)
 
@@ -142,7 +142,7 @@ class Inputs:
         """MNIST (models.mnist.Mnist).
 
         Raises:
-            DataError: it is not there.
+            DataError: the files do not exist.
         """
         from tfe_bench.models import mnist
 

@@ -1,1 +1,1 @@
-"""Homomorphic inference where the weights lie: a projection for computational storage devices."""
+"""Homomorphic inference on computational storage devices that hold the weights: a projection."""

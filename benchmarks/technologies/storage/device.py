@@ -1,8 +1,7 @@
-"""Storage devices that compute: profiles, read from TOML files.
+"""Computational storage devices: profiles, read from TOML files.
 
-A profile says where weights and evaluation keys lie (on the device itself, or in the host, behind
-lanes that all devices share), how fast they come, how much memory the device has, and how fast it
-computes.
+A profile gives the location of weights and evaluation keys: on the device itself, or in the host
+behind lanes that all devices share. It also gives read rates, memory and computing speed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
 GIGA: Final = 1e9
 T = TypeVar("T")
 PLACES: Final = ("device", "host")
-# What a homomorphic program is made of; a device computes each kind at its own speed.
+# The operations of a homomorphic program; a device has its own speed for each.
 OPERATIONS: Final = (
     *("add", "add_plain", "multiply", "multiply_plain", "square"),
     *("relinearize", "rescale", "rotate"),
@@ -30,42 +29,44 @@ _MOST_LEVELS: Final = 64
 
 
 def _number_field(low: float, high: float) -> dict[str, float]:
-    """What a number of a profile may be."""
+    """Return the metadata of a number field: its accepted interval."""
     return {"low": low, "high": high}
 
 
-# Least above 0: what is divided by.
+# Divisors: the least value is above 0.
 _RATE: Final = _number_field(1e-3, 1e5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One kind of device; several of them share the host's lanes.
+    """A device profile; several devices share the host's lanes.
 
     Rates are in GB/s (1e9 bytes), sizes in GB.
 
     Attributes:
-        name: for people.
-        weights_on: "device", where its own storage gives them, or "host".
-        storage_gigabytes_per_second: what one device's storage reads, or with "host" one of the
-            host's.
-        write_gigabytes_per_second: what it writes, when memory does not hold a layer's values.
-        lanes, lane_gigabytes_per_second: of the host, for all its devices and storage.
-        lanes_to_storage: those of them that lead to the host's own storage.
-        lanes_per_device: that one slot has at most.
-        memory_gigabytes: of the device.
-        disk_gigabytes: of its storage, or the host's.
-        key_cache_gigabytes: of its memory, for evaluation keys of clients that come again; 0: keys
-            are dropped after use.
-        latency_seconds: until the first byte of a stream comes.
-        network_gigabytes_per_second: of a client's link; 0: what it sends is not counted.
-        prefetch: whether data are read while earlier ones are used.
-        watts, price: of one device, 0 where they are not told; the price in a currency of yours.
-        speedup: of each operation over the measured costs, by name; "all" for the others.
-        microseconds: of each operation by primes, in place of measured costs.
+        name: the name for display.
+        weights_on: the location of the weights: "device" for its own storage, or "host".
+        storage_gigabytes_per_second: read rate of one device's storage, or with "host" of one
+            storage unit of the host.
+        write_gigabytes_per_second: write rate of values that do not fit into memory.
+        lane_gigabytes_per_second: rate of one lane of the host.
+        lanes: number of the host's lanes, for all its devices and storage.
+        lanes_to_storage: number of lanes that lead to the host's own storage.
+        lanes_per_device: the largest number of lanes of one slot.
+        memory_gigabytes: memory of the device.
+        disk_gigabytes: capacity of the device's storage, or of the host's.
+        key_cache_gigabytes: part of the memory that keeps evaluation keys for later inferences of
+            the same clients; with 0 keys are dropped after use.
+        latency_seconds: time until the first byte of a stream arrives.
+        network_gigabytes_per_second: rate of a client's link; 0 ignores the client's traffic.
+        prefetch: whether the device reads data while it uses earlier data.
+        watts: power of one device; 0 if unknown.
+        price: price of one device in any currency; 0 if unknown.
+        speedup: factor of each operation over the measured costs, by name; "all" for the others.
+        microseconds: times of each operation by number of primes, instead of measured costs.
 
     Raises:
-        ConfigError: a field is outside its bounds, or figures that cannot be together.
+        ConfigError: a field is outside its bounds, or figures contradict each other.
     """
 
     name: str
@@ -91,26 +92,36 @@ class Device:
         for key, each in _NUMBERS.items():
             value, low, high = getattr(self, key), each.metadata["low"], each.metadata["high"]
             if not low <= value <= high:  # also refuses NaN
-                raise ConfigError(f'"{key}" is {low:g} to {high:g}. Received: {value:g}.')
+                raise ConfigError(
+                    f'"{key}" is {low:g} to {high:g}. Received: {value:g}.',
+                    code="number-out-of-range",
+                    operation=key,
+                )
         if self.weights_on not in PLACES:
             raise ConfigError(
                 f'"weights_on" is {" or ".join(PLACES)}. Received: {quote_value(self.weights_on)}.'
-                f"{did_you_mean(self.weights_on, PLACES)}"
+                f"{did_you_mean(self.weights_on, PLACES)}",
+                code="unknown-name",
+                operation="weights_on",
             )
         if self.lanes_to_storage >= self.lanes:
             raise ConfigError(
-                '"lanes_to_storage" leave lanes for devices. Received: '
-                f"{self.lanes_to_storage:g} of {self.lanes:g} lanes."
+                '"lanes_to_storage" must leave lanes for devices. Received: '
+                f"{self.lanes_to_storage:g} of {self.lanes:g} lanes.",
+                code="inconsistent-profile",
+                operation="lanes_to_storage",
             )
         if self.key_cache_gigabytes >= self.memory_gigabytes:
             raise ConfigError(
                 '"key_cache_gigabytes" is a part of "memory_gigabytes". Received: '
-                f"{self.key_cache_gigabytes:g} of {self.memory_gigabytes:g} GB."
+                f"{self.key_cache_gigabytes:g} of {self.memory_gigabytes:g} GB.",
+                code="inconsistent-profile",
+                operation="key_cache_gigabytes",
             )
 
     @property
     def link_rate(self) -> float:
-        """Bytes per second that one device gets when it is alone."""
+        """Bytes per second of one device without other devices."""
         storage = self.storage_gigabytes_per_second
         if self.weights_on == "host":
             slot = self.lanes_per_device * self.lane_gigabytes_per_second
@@ -125,32 +136,37 @@ class Device:
         return (self.lanes - self.lanes_to_storage) * self.lane_gigabytes_per_second * GIGA
 
     def shared_device_rate(self, devices: int) -> float:
-        """Bytes per second of each of so many devices that all read."""
+        """Return bytes per second of each device while `devices` of them read."""
         return min(self.link_rate, self.shared_rate / devices)
 
     def operation_seconds(self, operation: str, level: int, measured: float) -> float:
-        """The time of an operation here.
+        """Return the time of an operation on the device, in seconds.
 
         Args:
             operation: one of OPERATIONS.
-            level: how many primes its input has, from 1.
-            measured: its time on the processor that costs were measured on, in seconds.
+            level: the number of primes of the input, from 1.
+            measured: the measured time on the reference processor, in seconds.
 
         Raises:
-            ConfigError: the profile tells times of this operation, but of fewer levels.
+            UsageError: the operation is unknown.
+            ConfigError: the profile has times of this operation, but for fewer levels.
         """
         check_one_of("Operations are", operation, OPERATIONS)
-        told = self.microseconds.get(operation)
-        if told is None:
+        times = self.microseconds.get(operation)
+        if times is None:
             return measured / self.speedup.get(operation, self.speedup.get("all", 1.0))
-        if len(told) == 1:
-            return told[0] * 1e-6
-        if not 1 <= level <= len(told):
+        if len(times) == 1:
+            return times[0] * 1e-6
+        if not 1 <= level <= len(times):
             raise ConfigError(
-                f'{self.name}: "microseconds" of {operation} are of {len(told)} levels. Received: '
-                f"a model that computes it with {level} primes."
+                f'{self.name}: "microseconds" of {operation} has times of {len(times)} levels. '
+                f"Received: a model that computes it with {level} primes. Add the times.",
+                code="cost-missing",
+                operation=operation,
+                received=level,
+                expected=f"1 to {len(times)}",
             )
-        return told[level - 1] * 1e-6
+        return times[level - 1] * 1e-6
 
 
 _NUMBERS: Final = {each.name: each for each in fields(Device) if each.metadata}
@@ -158,10 +174,10 @@ _KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microse
 
 
 def load_device(name: str) -> Device:
-    """A profile: one of SHIPPED by its name, or a TOML file.
+    """Load a profile: one of SHIPPED by its name, or a TOML file.
 
     Raises:
-        ConfigError: there is none, or it is malformed; names file and field.
+        ConfigError: the profile does not exist or is malformed; the text has file and field.
     """
     return from_file(name, "A device", dict.fromkeys(SHIPPED), of_toml)
 
@@ -169,14 +185,16 @@ def load_device(name: str) -> Device:
 def from_file(
     name: str, what: str, shipped: Mapping[str, str | None], make: Callable[[dict[str, Any]], T]
 ) -> T:
-    """What a TOML file says: one of the user's, or one that is shipped, by its name.
+    """Read an object from a TOML file of the user, or from a shipped file by its name.
 
     Args:
-        what: it is, for errors.
-        shipped: files by name; None where the file has the same one.
+        name: a shipped name, or the path of a TOML file.
+        what: the kind of the object, for error texts.
+        shipped: files by name; None if the file has the same name.
+        make: builds the object from the tables of the file.
 
     Raises:
-        ConfigError: there is none, or it is malformed; names the file.
+        ConfigError: the file does not exist or is malformed; the text has the file.
     """
     if name in shipped:
         return make(parse_toml(published.read_text(f"{shipped[name] or name}.toml")))
@@ -184,17 +202,21 @@ def from_file(
     if path.suffix != ".toml":
         raise ConfigError(
             f"{what} is {', '.join(shipped)}, or a file (FILE.toml). Received: {name!r}."
-            f"{did_you_mean(name, shipped)}"
+            f"{did_you_mean(name, shipped)}",
+            code="unknown-name",
+            operation=what,
+            received=name,
+            expected=", ".join(shipped),
         )
     with prefix_errors(path.name):
         return make(load_toml(path))
 
 
 def of_toml(values: Mapping[str, Any]) -> Device:
-    """A profile from the tables of its file.
+    """Build a profile from the tables of its file.
 
     Raises:
-        ConfigError: fields that are missing, unknown, or outside their bounds.
+        ConfigError: a field is missing, unknown, or outside its bounds.
     """
     table = TomlTable(values, "device", _KEYS)
     numbers = {
@@ -220,14 +242,22 @@ def of_toml(values: Mapping[str, Any]) -> Device:
 
 
 def _by_level(value: object, where: str) -> tuple[float, ...]:
-    """One time, or one for each number of primes from 1."""
+    """Read one time, or one for each number of primes from 1."""
     given = value if isinstance(value, list) else [value]
     if not 1 <= len(given) <= _MOST_LEVELS:
-        raise ConfigError(f"{where}: 1 to {_MOST_LEVELS} times. Received: {len(given)}.")
+        raise ConfigError(
+            f"{where}: Expected 1 to {_MOST_LEVELS} times. Received: {len(given)}.",
+            code="wrong-number-of-values",
+            operation=where,
+        )
     return tuple(_check_positive(each, where) for each in given)
 
 
 def _check_positive(value: object, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
         return float(value)
-    raise ConfigError(f"{where} is a number from 1e-9 to 1e9. Received: {quote_value(value)}.")
+    raise ConfigError(
+        f"{where} is a number from 1e-9 to 1e9. Received: {quote_value(value)}.",
+        code="number-out-of-range",
+        operation=where,
+    )

@@ -1,4 +1,4 @@
-"""A link that streams share equally, in simulated time."""
+"""A link with an equal rate for each stream, in simulated time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 
 
 class Link:
-    """Gives each of its streams the same rate: what one has alone, or its part of the whole.
+    """A link that gives each stream the same rate: the single rate or an equal part of the total.
 
-    All streams have had equally much since they began, so what counts is how much the link has
-    given to each since the beginning (`_given`): a stream ends when that has grown by its size.
+    All active streams progress equally, so one counter suffices: the bytes that the link has
+    given to each stream (`_given`).  A stream ends when the counter has grown by its size.
 
     Args:
-        alone: bytes per second that one stream has at most.
-        together: bytes per second of all of them, may be infinite.
+        alone: the largest rate of one stream, in bytes per second.
+        together: the rate of all streams together, in bytes per second; may be infinite.
     """
 
     def __init__(self, alone: float, together: float) -> None:
@@ -25,19 +25,25 @@ class Link:
         self.total = 0.0
 
     def start_stream(self, now: float, of: int, size: float) -> None:
-        """A stream of so many bytes begins, known by a number."""
+        """Start a stream.
+
+        Args:
+            now: the time in seconds.
+            of: the number that identifies the stream.
+            size: bytes of the stream.
+        """
         self._advance_time(now)
         heapq.heappush(self._streams, (self._given + size, of))
         self.total += size
 
     def next_end(self) -> float:
-        """When the next stream ends if none begins; infinite without streams."""
+        """Return the time when the next stream ends if none starts; infinite without streams."""
         if not self._streams:
             return math.inf
         return self._time + max(0.0, self._streams[0][0] - self._given) / self._stream_rate()
 
     def end_stream(self, now: float) -> int:
-        """Takes away the stream that ends now; its number."""
+        """Remove the stream that ends now, and return its number."""
         self._advance_time(now)
         ends, of = heapq.heappop(self._streams)
         self._given = max(self._given, ends)
@@ -50,5 +56,5 @@ class Link:
         if self._streams:
             self._given += (now - self._time) * self._stream_rate()
         else:
-            self._given = 0.0  # so that sums do not lose digits
+            self._given = 0.0  # a reset keeps the sums exact
         self._time = now

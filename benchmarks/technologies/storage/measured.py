@@ -1,4 +1,4 @@
-"""The CNN of the homomorphic benchmark as a model for devices, with costs of this machine."""
+"""The CNN of the homomorphic benchmark as a device model, with costs measured on this machine."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _WORDS: Final = 8
 
 
 def build_cnn(degree: int = DEGREE, images: int = 1) -> Model:
-    """The MNIST network under CKKS, layer by layer as it is computed.
+    """Build the model of the MNIST network under CKKS, layer by layer in order of computation.
 
     Args:
         degree: N, 8192 or 16384.
-        images: pictures in a ciphertext.
+        images: number of pictures in a ciphertext.
 
     Raises:
-        UsageError: there is no such network.
+        UsageError: no network has this degree or number of images.
         ConfigError: the library is not installed.
     """
     return of_network(EncryptedNetwork(Setting(choose_parameters(degree)), images))
 
 
 def of_network(network: EncryptedNetwork) -> Model:
-    """A network's layers, their plaintexts, and the keys that each is the first to take."""
+    """Describe a network's layers with their plaintexts and the keys that each uses first."""
     top = network.setting.parameters.levels
     ciphertext = 2 * top * network.setting.parameters.degree * _WORDS
     keys, layers = dict(network.key_bytes), []
@@ -57,24 +57,32 @@ def of_network(network: EncryptedNetwork) -> Model:
 
 
 def measure_costs(degree: int = DEGREE, levels: int | None = None) -> Costs:
-    """What operations cost on this machine, measured now on one thread.
+    """Measure the costs of operations on one thread of this machine.
 
     Args:
-        levels: that are measured; None: those of the network of that degree.
+        degree: N, 8192 or 16384.
+        levels: the number of measured levels; None for those of the network of that degree.
     """
     most = choose_parameters(degree).levels if levels is None else levels
     return of_table(homomorphic.cost_table(degree, most))
 
 
 def of_table(table: Mapping[str, Sequence[float]]) -> Costs:
-    """Costs from a table with one entry for each number of primes, from 1."""
+    """Return costs from a table with seconds for each number of primes, from 1.
+
+    The returned function raises UsageError for a missing operation or level.
+    """
 
     def cost(operation: str, level: int) -> float:
         known = table.get(operation, ())
         if not 1 <= level <= len(known):
             raise UsageError(
                 f"Costs of {operation} are measured for {len(known)} levels. Received: a model "
-                f"that computes it with {level} primes."
+                f"that computes it with {level} primes. Measure more levels.",
+                code="cost-missing",
+                operation=operation,
+                received=level,
+                expected=f"1 to {len(known)}",
             )
         return known[level - 1]
 

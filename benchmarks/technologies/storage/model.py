@@ -1,4 +1,4 @@
-"""A homomorphic program as a storage device runs it: layers in order, their bytes and time."""
+"""A model of a homomorphic program on a storage device: layers in order, their bytes and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_OPERATIONS: Final = 10**9
 _MOST_LEVEL: Final = 64
 _SIZES: Final = ("weight_gigabytes", "key_gigabytes", "working_gigabytes")
 
-# The measured time in seconds of an operation at a level.
+# Returns the measured time in seconds of an operation at a level.
 Costs = Callable[[str, int], float]
 
 
@@ -29,8 +29,8 @@ class Operations:
 
     Attributes:
         operation: one of device.OPERATIONS.
-        level: how many primes their input has.
-        count: how many.
+        level: the number of primes of their input.
+        count: the number of operations.
     """
 
     operation: str
@@ -43,12 +43,12 @@ class Layer:
     """A part of a program that reads its data while it computes.
 
     Attributes:
-        name: for people.
-        weight_bytes: plaintexts that it reads, for every inference again.
-        key_bytes: evaluation keys that no earlier layer has read; each client has its own.
-        working_bytes: ciphertexts that it holds at once.
-        seconds: that it computes, where that is told; else None.
-        operations: that it is made of, else.
+        name: the name for display.
+        weight_bytes: plaintexts, which every inference reads again.
+        key_bytes: evaluation keys that no earlier layer reads; each client has its own.
+        working_bytes: ciphertexts in memory at the same time.
+        seconds: computing time; None for a layer described by its operations.
+        operations: the operations of a layer without `seconds`.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Layer:
 
     @property
     def bytes(self) -> float:
-        """All that it reads."""
+        """Bytes that the layer reads: weights and keys."""
         return self.weight_bytes + self.key_bytes
 
 
@@ -69,9 +69,9 @@ class Model:
     """A program.
 
     Attributes:
-        name: for people.
-        layers: in order.
-        input_bytes, output_bytes: of one inference, between client and device.
+        name: the name for display.
+        layers: the layers in order.
+        input_bytes, output_bytes: traffic of one inference between client and device.
     """
 
     name: str
@@ -81,34 +81,36 @@ class Model:
 
     @property
     def weight_bytes(self) -> float:
-        """Of all layers."""
+        """Weights of all layers, in bytes."""
         return sum(layer.weight_bytes for layer in self.layers)
 
     @property
     def key_bytes(self) -> float:
-        """Of all layers, of one client."""
+        """Evaluation keys of one client for all layers, in bytes."""
         return sum(layer.key_bytes for layer in self.layers)
 
     @property
     def counted(self) -> bool:
-        """Whether some layer is told by its operations, whose times depend on the device."""
+        """True if a layer is described by its operations, whose times depend on the device."""
         return any(layer.seconds is None for layer in self.layers)
 
 
 def list_needed(model: Model) -> list[tuple[str, int]]:
-    """The (operation, level) whose cost a model asks for, each once."""
+    """List the distinct (operation, level) whose costs a model requires, sorted."""
     every = [o for layer in model.layers if layer.seconds is None for o in layer.operations]
     return sorted({(o.operation, o.level) for o in every})
 
 
 def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[float]:
-    """What each layer computes on a device, in seconds.
+    """Compute the time of each layer on a device, in seconds.
 
     Args:
-        costs: measured times, for layers that are told by their operations; None if there are none.
+        model: the program.
+        device: the profile.
+        costs: measured times, for layers described by their operations; None without measurements.
 
     Raises:
-        ConfigError: a layer is told by operations whose cost nobody tells.
+        ConfigError: a layer has an operation without a known cost.
     """
     found = []
     for layer in model.layers:
@@ -122,8 +124,11 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
                 one = device.operation_seconds(operation, level, math.nan)
             elif costs is None:
                 raise ConfigError(
-                    f"{model.name}: the cost of {operation} at level {level} is not told. Add "
-                    f'"{operation}" to the table [microseconds] of the device.'
+                    f"{model.name}: the cost of {operation} at level {level} is unknown. Add "
+                    f'"{operation}" to the table [microseconds] of the device.',
+                    code="cost-missing",
+                    operation=operation,
+                    received=level,
                 )
             else:
                 one = device.operation_seconds(operation, level, costs(operation, level))
@@ -133,7 +138,7 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
 
 
 def processor_seconds(model: Model, costs: Costs) -> float:
-    """One inference on the processor that costs were measured on."""
+    """Compute the time of one inference on the processor of the measured costs, in seconds."""
     return sum(
         layer.seconds
         if layer.seconds is not None
@@ -143,10 +148,10 @@ def processor_seconds(model: Model, costs: Costs) -> float:
 
 
 def load_model(name: str) -> Model:
-    """A model: "published", or a TOML file.
+    """Load a model: "published", or a TOML file.
 
     Raises:
-        ConfigError: there is none, or it is malformed; names file and field.
+        ConfigError: the model does not exist or is malformed; the text has file and field.
     """
     return from_file(
         name, "A model that is not measured", {"published": published.NETWORK}, of_toml
@@ -154,18 +159,27 @@ def load_model(name: str) -> Model:
 
 
 def of_toml(values: Mapping[str, Any]) -> Model:
-    """A model from the tables of its file.
+    """Build a model from the tables of its file.
 
     Raises:
-        ConfigError: fields that are missing, unknown, or outside their bounds.
+        ConfigError: a field is missing, unknown, or outside its bounds, or no layer reads or
+            computes anything.
     """
     table = TomlTable(values, "model", ("name", "input_bytes", "output_bytes", "layer"))
     layers = table.get_tables("layer", ("name", *_SIZES, "seconds", "operation"))
     if not 1 <= len(layers) <= MOST_LAYERS:
-        raise ConfigError(f"A model has 1 to {MOST_LAYERS} [[layer]]. Received: {len(layers)}.")
+        raise ConfigError(
+            f"A model has 1 to {MOST_LAYERS} [[layer]]. Received: {len(layers)}.",
+            code="wrong-number-of-values",
+            operation="layer",
+        )
     made = tuple(map(_read_layer, layers))
     if not any(layer.bytes or layer.seconds or layer.operations for layer in made):
-        raise ConfigError("A model reads or computes something. Received: layers of zeros alone.")
+        raise ConfigError(
+            "Expected a model with a layer that reads or computes something. "
+            "Received: only layers of zeros.",
+            code="model-without-cost",
+        )
     return Model(
         name=table.get_text("name"),
         layers=made,
@@ -175,17 +189,21 @@ def of_toml(values: Mapping[str, Any]) -> Model:
 
 
 def _read_layer(table: TomlTable) -> Layer:
-    told = table.get_tables("operation", ("name", "level", "count"))
-    seconds = None if told else _read_number(table, "seconds", _MOST_SECONDS)
-    if told and table.get_number("seconds", math.pi) != math.pi:
-        raise ConfigError(f'{table.where}: "seconds" or [[layer.operation]]. Received: both.')
+    operations = table.get_tables("operation", ("name", "level", "count"))
+    seconds = None if operations else _read_number(table, "seconds", _MOST_SECONDS)
+    if operations and table.get_number("seconds", math.pi) != math.pi:
+        raise ConfigError(
+            f'{table.where}: Expected either "seconds" or [[layer.operation]]. Received: both.',
+            code="conflicting-options",
+            operation="seconds",
+        )
     return Layer(
         name=table.get_text("name"),
         weight_bytes=_read_number(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
         key_bytes=_read_number(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
         working_bytes=_read_number(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
         seconds=seconds,
-        operations=tuple(map(_read_operations, told)),
+        operations=tuple(map(_read_operations, operations)),
     )
 
 
@@ -198,16 +216,27 @@ def _read_operations(table: TomlTable) -> Operations:
     if name not in OPERATIONS:
         raise ConfigError(
             f"{table.where}: operations are {', '.join(OPERATIONS)}. Received: {quote_value(name)}."
-            f"{did_you_mean(name, OPERATIONS)}"
+            f"{did_you_mean(name, OPERATIONS)}",
+            code="unknown-name",
+            operation="operation",
+            received=name,
         )
     for key, value, most in (("level", level, _MOST_LEVEL), ("count", count, _MOST_OPERATIONS)):
         if not 1 <= value <= most:
-            raise ConfigError(f'{table.where}: "{key}" is 1 to {most}. Received: {value}.')
+            raise ConfigError(
+                f'{table.where}: "{key}" is 1 to {most}. Received: {value}.',
+                code="number-out-of-range",
+                operation=key,
+            )
     return Operations(name, level, count)
 
 
 def _read_number(table: TomlTable, key: str, most: float, default: float | None = None) -> float:
     value = table.get_number(key, default)
     if not 0 <= value <= most:
-        raise ConfigError(f'{table.where}: "{key}" is 0 to {most:g}. Received: {value:g}.')
+        raise ConfigError(
+            f'{table.where}: "{key}" is 0 to {most:g}. Received: {value:g}.',
+            code="number-out-of-range",
+            operation=key,
+        )
     return value

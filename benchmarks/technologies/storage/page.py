@@ -1,4 +1,4 @@
-"""What a report says of storage devices: the published tables beside ours, projections, runs."""
+"""The report's section on storage devices: published tables and ours, projections, validations."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MOST_ROWS: Final = 200
 
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
-    """The picture of both published tables."""
+    """Return the maker of the picture of both published tables."""
     return {"storage": functools.partial(_draw_tables, _select_latest(measured, PUBLISHED))}
 
 
 def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
-    """One section, or none."""
+    """Build the section; return an empty list without measurements."""
     found: list[Part] = []
     if tables := _select_latest(measured, PUBLISHED):
         found += _build_published(tables, pictures)
@@ -49,14 +49,14 @@ def build_sections(
 
 
 def _select_latest(measured: Sequence[Measurement], job: str) -> list[Measurement]:
-    """The newest of each set of parameters, in the order that they were first measured."""
+    """Select the newest measurement of each set of parameters, in order of first measurement."""
     mine = [m for m in measured if m.technology == TECHNOLOGY and m.job == job]
     newest = {repr(m.parameters): m for m in sorted(mine, key=lambda m: m.time)}
     return list(newest.values())[:_MOST_ROWS]
 
 
 def _read_figure(m: Measurement, name: str) -> float | None:
-    """A figure of a record that others may have written."""
+    """Read a number of an untrusted record; None if it is missing or no number."""
     value = m.figures.get(name)
     return float(value) if isinstance(value, int | float) else None
 
@@ -118,8 +118,8 @@ def _build_validated(runs: list[Measurement]) -> Table:
         columns,
         runs,
         "A real network under CKKS on this machine, its weights read from a file that gives them "
-        "at a set rate, beside what the model predicts: from when each plaintext is asked for "
-        "with all of them in memory, and layer by layer from counts of operations times costs.",
+        "at a set rate, and what the model predicts: from when each plaintext is asked for with "
+        "all of them in memory, and layer by layer from counts of operations times costs.",
     )
 
 

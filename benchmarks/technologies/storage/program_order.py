@@ -1,10 +1,11 @@
-"""How long a program takes that reads its data in the order of use: a closed form.
+"""The time of a program that reads its data in the order of use: a closed form.
 
     T = max(C, max_k (D_k / bw + C_after_k))
 
-D_k: bytes of the layers up to k, C_after_k: computing of the layers after k, C: all computing.  A
-layer ends no earlier than its last byte comes, and the layers after it compute for C_after_k.
-Prefetch hides everything else: memory holds what is read ahead (simulation.py has it limited).
+D_k: bytes of the layers up to k.  C_after_k: computing time of the layers after k.  C: the whole
+computing time.  A layer ends no earlier than its last byte arrives, and the later layers compute
+for C_after_k.  Prefetch hides everything else, if memory holds all data that are read ahead
+(simulation.py limits the memory).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tfe_bench.errors import check_range
 
 
 def inference_seconds(sizes: Sequence[float], compute: Sequence[float], rate: float) -> float:
-    """The time of one inference.
+    """Compute the time of one inference, in seconds.
 
     Args:
         sizes: bytes of each layer.
@@ -30,20 +31,22 @@ def inference_seconds(sizes: Sequence[float], compute: Sequence[float], rate: fl
 
 
 def without_prefetch(sizes: Sequence[float], compute: Sequence[float], rate: float) -> float:
-    """The same where nothing is read while something is computed."""
+    """Compute the time of one inference without overlap of reading and computing, in seconds."""
     return sum(sizes) / rate + sum(compute)
 
 
 def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) -> float | None:
-    """The bandwidth at which an inference takes no longer than a target: where it breaks even.
+    """Compute the least bandwidth at which an inference takes no longer than a target.
 
-    With the sum of `compute` as target it is the bandwidth from which storage costs nothing.
+    With the sum of `compute` as target, reading takes no extra time from this bandwidth on.
 
     Args:
+        sizes: bytes of each layer.
+        compute: seconds of each layer.
         target: seconds.
 
     Returns:
-        Bytes per second; None where no bandwidth suffices.
+        Bytes per second; None if no bandwidth suffices.
 
     Raises:
         UsageError: the target is negative or NaN.
@@ -64,7 +67,7 @@ def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) 
 def _list_constraints(
     sizes: Sequence[float], compute: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """(bytes until the end of a layer, seconds after it), layer by layer."""
+    """List (bytes until the end of a layer, seconds after it) for each layer."""
     whole = sum(compute)
     ends = zip(accumulate(sizes), accumulate(compute), strict=True)
     return [(read, max(0.0, whole - done)) for read, done in ends]

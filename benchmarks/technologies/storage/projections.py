@@ -1,4 +1,4 @@
-"""What inferences on storage devices would cost, as measurements whose figures are modeled."""
+"""Projected costs of inferences on storage devices, as measurements with modeled figures."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfe_bench.errors import check_range
 
 TECHNOLOGY: Final = "storage"
 PUBLISHED, PROJECTION, VALIDATION = "published tables", "projection", "validation"
-# By which a published cell and ours may differ.
+# The largest accepted relative difference from a published cell.
 TOLERANCE: Final = 0.01
 _BANDWIDTHS: Final = (1e-3, 1e5)
 
 
 def published_tables() -> list[Measurement]:
-    """Every cell of the published tables, by the closed form and by the simulation."""
+    """Compute every cell of the published tables by the closed form and by the simulation."""
     model = models.load_model("published")
     return [_build_cell(cell, model) for cell in published.read_cells()]
 
@@ -69,10 +69,10 @@ def _build_cell(cell: published.Cell, model: Model) -> Measurement:
 
 
 def with_bandwidth(device: Device, gigabytes_per_second: float | None) -> Device:
-    """The device with other storage.
+    """Return the device with another storage bandwidth; None changes nothing.
 
     Raises:
-        UsageError: the bandwidth is outside of its bounds.
+        UsageError: the bandwidth is outside its bounds.
     """
     if gigabytes_per_second is None:
         return device
@@ -87,15 +87,19 @@ def project_costs(
     costs: Costs | None,
     processor_seconds: float | None,
 ) -> Measurement:
-    """What clients see of a model on such devices.
+    """Project latency, throughput and cost of a model on devices under a load.
 
     Args:
-        costs: measured times of operations, for a model that is told by them.
-        processor_seconds: of one inference on the processor that costs were measured on, or that
-            the device is compared with; None where nobody says.
+        device: the profile of the devices.
+        model: the program.
+        load: the requests of the clients.
+        costs: measured times of operations, for a model described by them.
+        processor_seconds: time of one inference on the processor of the measured costs, or on
+            another reference processor; None if unknown.
 
     Raises:
-        UsageError, ConfigError: what the device cannot do.
+        UsageError: a number of the load is outside its bounds.
+        ConfigError: the disk or the memory is too small, or the cost of an operation is unknown.
     """
     compute = models.compute_seconds(model, device, costs)
     found = simulation.simulate_load(device, model, compute, load)
@@ -146,7 +150,7 @@ def project_costs(
 def _break_even(
     sizes: Sequence[float], compute: Sequence[float], processor_seconds: float | None
 ) -> dict[str, Any]:
-    """From which bandwidth storage costs nothing, and from which it beats the processor."""
+    """Compute the bandwidths that hide reading and that reach the processor's time."""
     hidden = program_order.least_rate(sizes, compute, sum(compute))
     figures: dict[str, Any] = {}
     if hidden is not None:

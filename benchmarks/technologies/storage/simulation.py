@@ -1,8 +1,8 @@
-"""Devices that serve clients, event by event.
+"""An event simulation of devices that serve clients.
 
-Each device has an engine that reads and one that computes; a layer is cut into chunks.  A chunk is
-read when it fits into memory, and used when it is there and its turn has come, then dropped.  All
-reading streams share a link.  One inference at a time runs on a device; others wait in one queue.
+Each device has one engine that reads and one that computes; a layer consists of chunks.  A device
+reads a chunk as soon as it fits into memory, uses the chunks in order, and then drops them.  All
+reading streams share a link.  A device runs one inference at a time; others wait in one queue.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tfe_bench.benchmarks.technologies.storage.links import Link
 from tfe_bench.benchmarks.technologies.storage.model import Model
 from tfe_bench.errors import ConfigError, UsageError, check_range
 
-CHUNKS: Final = 200  # of a layer: finer changes latencies by 0.2 % at most
+CHUNKS: Final = 200  # per layer; more chunks change latencies by 0.2 % at most
 MOST_DEVICES: Final = 1024
 MOST_CLIENTS: Final = 100_000
 _MOST_CHUNKS: Final = 5_000_000
-# A waiting inference is overtaken so often by others whose keys a device holds.
+# How often others, whose keys a device holds, may overtake a waiting inference.
 _OVERTAKEN: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What clients ask for.
+    """The requests of the clients, and the devices that serve them.
 
     Attributes:
-        devices: how many there are.
-        clients: each has keys of its own.
-        requests: inferences in all.
-        per_second: Poisson arrivals of all clients together; None: each client asks for its next
-            inference when it has the last one.
-        affinity: an inference goes to a device that holds its client's keys, if one is free.
-        seed: of arrivals.
+        devices: number of devices.
+        clients: number of clients, each with its own keys.
+        requests: number of inferences of all clients together.
+        per_second: rate of the Poisson arrivals of all clients together; None if each client
+            requests its next inference after the answer to the last one.
+        affinity: whether an inference prefers a free device that holds its client's keys.
+        seed: seed of the arrivals.
     """
 
     devices: int = 1
@@ -52,16 +52,16 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was simulated; times in seconds, sizes in bytes.
+    """The result of a simulation; times in seconds, sizes in bytes.
 
     Attributes:
-        latencies: of each inference, from asking to answer, in the order of answers.
-        seconds: from the first question to the last answer.
-        computing, reading: parts of all devices' time.
-        read_bytes: by all devices.
-        spilled_bytes: that did not fit into memory, written and read again.
-        peak_bytes: of one device's memory.
-        key_hits: inferences whose client's keys were there.
+        latencies: time of each inference from request to answer, in the order of answers.
+        seconds: time from the first request to the last answer.
+        computing, reading: fractions of all devices' time.
+        read_bytes: bytes that all devices read.
+        spilled_bytes: bytes that did not fit into memory and were written and read again.
+        peak_bytes: largest use of one device's memory.
+        key_hits: number of inferences whose device already held the client's keys.
     """
 
     latencies: tuple[float, ...]
@@ -79,20 +79,20 @@ class Outcome:
         return len(self.latencies) / self.seconds
 
     def latency_quantile(self, part: float) -> float:
-        """The latency that a part of inferences stays within (nearest rank)."""
+        """Return the latency that a fraction of inferences does not exceed (nearest rank)."""
         ranked = sorted(self.latencies)
         return ranked[max(0, math.ceil(part * len(ranked)) - 1)]
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Bytes that are read, and seconds that they are computed with.
+    """A part of a layer: bytes to read, and the computing time.
 
     Attributes:
-        size: of weights; they take memory until they are used.
-        keys: of evaluation keys, not read where they are kept.
-        spill: bytes of reading in which what spills is written and read again.
-        seconds: of computing.
+        size: bytes of weights; they occupy memory until their use.
+        keys: bytes of evaluation keys, not read if the device holds them.
+        spill: bytes whose reading takes as long as writing and rereading the spilled values.
+        seconds: computing time.
     """
 
     size: float
@@ -103,13 +103,16 @@ class _Chunk:
 
 @dataclass
 class _Running:
-    """A device, and how far it is in its inference.
+    """A device and the progress of its inference.
 
     Attributes:
-        request: None: it waits for work.
+        index: number of the device.
+        request: number of its inference; None while it is idle.
         kept: clients whose keys it holds, the least recent first.
-        cached: the keys of this inference need not be read.
-        read, used: chunks that came, and that were computed with.
+        cached: whether it already holds the keys of this inference.
+        read, used: number of chunks that arrived, and that were used.
+        held: bytes of memory in use.
+        reading, computing: whether the engines are busy.
     """
 
     index: int
@@ -124,10 +127,10 @@ class _Running:
 
 
 def check_load(device: Device, model: Model, load: Load) -> None:
-    """Refuses what a device cannot do, before anything is simulated.
+    """Reject a load that the devices cannot serve, before the simulation.
 
     Raises:
-        UsageError: numbers outside of their bounds.
+        UsageError: a number is outside its bounds.
         ConfigError: the disk or the memory is too small.
     """
     check_range("--devices", load.devices, 1, MOST_DEVICES)
@@ -138,32 +141,44 @@ def check_load(device: Device, model: Model, load: Load) -> None:
     chunks = load.requests * len(model.layers) * CHUNKS
     if chunks > _MOST_CHUNKS:
         most = _MOST_CHUNKS // (len(model.layers) * CHUNKS)
-        raise UsageError(f"--requests is at most {most} of this model. Received: {load.requests}.")
+        raise UsageError(
+            f"--requests is at most {most} for this model. Received: {load.requests}.",
+            code="number-out-of-range",
+            operation="--requests",
+            received=load.requests,
+        )
     needed = (model.weight_bytes + load.clients * model.key_bytes) / GIGA
     if needed > device.disk_gigabytes:
         raise ConfigError(
-            f"The disk is too small: weights take {model.weight_bytes / GIGA:.4g} GB and keys "
+            f"The disk is too small: weights require {model.weight_bytes / GIGA:.4g} GB and keys "
             f"{model.key_bytes / GIGA:.4g} GB for each of {load.clients} clients, {needed:.4g} GB "
-            f"in all. Received: disk_gigabytes = {device.disk_gigabytes:g}. Take a larger disk, or "
-            "fewer clients."
+            f"in total. Received: disk_gigabytes = {device.disk_gigabytes:g}. Use a larger disk "
+            "or fewer clients.",
+            code="disk-too-small",
+            operation="disk_gigabytes",
         )
     room = (device.memory_gigabytes - device.key_cache_gigabytes) * GIGA
     chunk = max(layer.bytes for layer in model.layers) / CHUNKS
     if room < 4 * chunk:
         raise ConfigError(
-            f"The memory is too small: four pieces of a layer take {4 * chunk / GIGA:.3g} GB. "
-            f"Received: {room / GIGA:.3g} GB that keys leave of memory_gigabytes."
+            f"The memory is too small: four chunks of a layer require {4 * chunk / GIGA:.3g} GB. "
+            f"Received: {room / GIGA:.3g} GB of memory_gigabytes without the key cache.",
+            code="memory-too-small",
+            operation="memory_gigabytes",
         )
 
 
 def simulate_load(device: Device, model: Model, compute: Sequence[float], load: Load) -> Outcome:
-    """What clients see.
+    """Simulate a load on devices.
 
     Args:
+        device: the profile of the devices.
+        model: the program.
         compute: seconds of each layer on this device.
+        load: the requests of the clients.
 
     Raises:
-        UsageError, ConfigError: as `check`.
+        UsageError, ConfigError: as `check_load`.
     """
     check_load(device, model, load)
     return _Simulation(device, model, compute, load).run_requests()
@@ -174,7 +189,7 @@ class _Simulation:
         self._device, self._model, self._load = device, model, load
         self._room = (device.memory_gigabytes - device.key_cache_gigabytes) * GIGA
         largest = max(layer.bytes for layer in model.layers) / CHUNKS
-        # of one layer's values; the rest is for two chunks, one used and one on its way
+        # bytes for one layer's values; the rest holds two chunks, one in use and one being read
         self._most_working = self._room - 2 * largest
         working = max(layer.working_bytes for layer in model.layers)
         self._working = min(working, self._most_working)
@@ -199,11 +214,16 @@ class _Simulation:
         self._now = 0.0
 
     def _cut_program(self, compute: Sequence[float], over: Sequence[float]) -> list[_Chunk]:
-        """The program in pieces; `over`: bytes of each layer's values that spill."""
+        """Divide the program into chunks.
+
+        Args:
+            compute: seconds of each layer.
+            over: bytes of each layer's values that spill.
+        """
         chunks: list[_Chunk] = []
         write = self._device.write_gigabytes_per_second * GIGA
         for layer, seconds, excess in zip(self._model.layers, compute, over, strict=True):
-            # what is written is counted as the reading that takes as long
+            # writing counts as reading of the same duration
             spill = excess * (1 + self._device.link_rate / write)
             count = CHUNKS if layer.bytes + spill > 0 else 1
             parts = (layer.weight_bytes, layer.key_bytes, spill, seconds)
@@ -211,7 +231,7 @@ class _Simulation:
         return chunks
 
     def run_requests(self) -> Outcome:
-        """Until every request is answered."""
+        """Simulate until every request has its answer."""
         self._ask_first()
         end = 0.0
         while len(self._latencies) < self._load.requests:
@@ -277,13 +297,13 @@ class _Simulation:
             self._add_request(following, self._now)
 
     def _schedule_event(self, time: float, kind: str, of: int) -> None:
-        self._count += 1  # events of one moment in the order that they were made
+        self._count += 1  # simultaneous events keep the order of their creation
         heapq.heappush(self._events, (time, self._count, kind, of))
 
-    # ---- who computes what
+    # ---- assignment of requests to devices
 
     def _dispatch_requests(self) -> None:
-        """Gives waiting requests to free devices."""
+        """Assign waiting requests to free devices."""
         while self._queue:
             free = [d for d in self._devices if d.request is None]
             if not free:
@@ -293,7 +313,7 @@ class _Simulation:
             self._begin_request(device, request)
 
     def _pick_pair(self, free: list[_Running]) -> tuple[int, _Running]:
-        """Which request goes next, and where."""
+        """Select the next request and its device."""
         first = self._queue[0]
         if self._load.affinity and self._keeps:
             for device in free:
@@ -304,7 +324,7 @@ class _Simulation:
                                 break
                             self._overtaken[first] += 1
                         return request, device
-        # on the device that keeps fewest, so that others' keys stay
+        # the device that holds the fewest keys, so that other clients' keys stay
         return first, min(free, key=lambda d: len(d.kept))
 
     def _begin_request(self, device: _Running, request: int) -> None:
@@ -323,11 +343,11 @@ class _Simulation:
     # ---- one device
 
     def _chunk_bytes(self, device: _Running, chunk: _Chunk) -> float:
-        """Bytes of memory that a chunk takes beside the kept keys."""
+        """Return bytes of memory of a chunk, without the key cache."""
         return chunk.size + (0.0 if self._keeps else chunk.keys)
 
     def _read_chunk(self, device: _Running) -> None:
-        """Begins to read the next chunk, if it fits."""
+        """Start reading the next chunk if it fits into memory."""
         while not device.reading and device.read < len(self._chunks):
             chunk = self._chunks[device.read]
             if not self._device.prefetch and (device.computing or device.used < device.read):

@@ -1,7 +1,8 @@
-"""A file of plaintexts that is read in the order of use, ahead of it, and no faster than a rate.
+"""Reading of plaintexts from a file, ahead of their use, in order, and at a limited rate.
 
-Another process reads into a ring of shared memory, as a device's engine reads into its own: the
-homomorphic library holds Python's global lock, so a thread could not read while it computes.
+A second process reads into a ring buffer of shared memory, as a device's engine reads into its own
+memory.  The homomorphic library holds Python's global lock while it computes, so a thread could
+not read at the same time.
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ from typing import Any, Final
 from tfe_bench.errors import ClusterError, UsageError, check_range
 
 MOST_RATE: Final = 1e11
-_PATIENCE: Final = 60.0  # seconds until a reader that gives nothing is given up
+_PATIENCE: Final = 60.0  # seconds without data after which the reader counts as failed
 _CREDIT: Final = 0.05
-# Waits shorter than this are not slept but looked at, which is more exact.
+# Shorter waits poll the clock instead of sleeping, which is more exact.
 _SHORTEST: Final = 2e-4
 
 
 class Bucket:
-    """A token bucket: so many bytes may have passed after so much time.
+    """A token bucket, which limits the bytes that pass within a time.
 
-    It holds what _CREDIT seconds give, so that a reader that the system has kept waiting catches
-    up, as a device's engine would not have waited.
+    It holds the bytes of _CREDIT seconds, so that a reader catches up after the system has
+    delayed it: a device's engine would not have been delayed.
 
     Args:
         rate: bytes per second.
-        now: when it begins, empty.
+        now: the start time, at which the bucket is empty.
+
+    Raises:
+        UsageError: the rate is outside its bounds.
     """
 
     def __init__(self, rate: float, now: float) -> None:
@@ -41,33 +45,38 @@ class Bucket:
         self._rate, self._free = rate, now
 
     def due_time(self, size: int, now: float) -> float:
-        """When so many more bytes have passed, if they are asked for now."""
+        """Return the time at which `size` further bytes, requested now, have passed."""
         self._free = max(self._free, now - _CREDIT) + size / self._rate
         return self._free
 
 
 class Reader:
-    """Reads pieces of a file at a rate, in order, over and over.
+    """A reader of the pieces of a file at a rate, in order, any number of times.
 
     Args:
-        file: holds the pieces one after the other.
-        sizes: of the pieces, in bytes.
-        memory: bytes that are read ahead at most; at least two of the largest piece.
+        file: contains the pieces in sequence.
+        sizes: bytes of each piece.
+        memory: the most bytes that are read ahead; at least twice the largest piece.
 
     Raises:
-        UsageError: the memory does not hold two pieces.
-        ClusterError: the reading process ends.
+        UsageError: no piece has bytes, or the memory does not hold two pieces.
     """
 
     def __init__(self, file: Path, sizes: Sequence[int], memory: int) -> None:
         if not sizes or min(sizes) < 0 or max(sizes) == 0:
-            raise UsageError("A reader has pieces, and some are not empty.")
+            raise UsageError(
+                "Expected pieces of 0 or more bytes, at least one of them not empty. "
+                f"Received: {len(sizes)} pieces.",
+                code="invalid-pieces",
+            )
         slot = max(sizes)
         count = min(memory // slot, len(sizes))
         if count < min(2, len(sizes)):
             raise UsageError(
-                f"Two pieces of {slot} bytes are read ahead at least. Received: room for "
-                f"{memory} bytes."
+                f"Expected memory for two pieces of {slot} bytes. Received: room for {memory} "
+                "bytes. Use more memory or smaller pieces.",
+                code="memory-too-small",
+                operation="memory",
             )
         context = multiprocessing.get_context("spawn")
         self._sizes, self._slot, self._count = sizes, slot, count
@@ -94,10 +103,14 @@ class Reader:
         self._memory.unlink()
 
     def iterate_pieces(self, rate: float) -> Iterator[bytes]:
-        """The pieces in order, each when it is there; the reading begins with the first.
+        """Yield the pieces in order as they arrive; reading starts with the first request.
 
         Args:
             rate: bytes per second.
+
+        Raises:
+            UsageError: the rate is outside its bounds.
+            ClusterError: the reading process has stopped or hangs.
         """
         check_range("The rate", rate, 1.0, MOST_RATE)
         self._pipe.send(rate)
@@ -105,7 +118,11 @@ class Reader:
             self._free.release()
         for number, size in enumerate(self._sizes):
             if not self._full.acquire(timeout=_PATIENCE):
-                raise ClusterError("The reading process gives nothing any more.")
+                raise ClusterError(
+                    f"Expected a piece from the reading process within {_PATIENCE:g} s. "
+                    "Received: nothing. Check the file and the memory, then start again.",
+                    code="reader-stalled",
+                )
             begin = (number % self._count) * self._slot
             piece = bytes(_create_buffer(self._memory)[begin : begin + size])
             if number + self._count < len(self._sizes):
@@ -113,17 +130,25 @@ class Reader:
             yield piece
 
     def reading_seconds(self) -> float:
-        """Seconds of the reading process for the last round, its waits for room among them."""
+        """Return seconds of the reading process for the last round, including waits for memory.
+
+        Raises:
+            ClusterError: the reading process has stopped or hangs.
+        """
         if not self._pipe.poll(_PATIENCE):
-            raise ClusterError("The reading process does not answer.")
+            raise ClusterError(
+                f"Expected the time of the reading process within {_PATIENCE:g} s. "
+                "Received: nothing. Check the file and the memory, then start again.",
+                code="reader-stalled",
+            )
         return float(self._pipe.recv())
 
 
 def _read_pieces(
     pipe: Any, file: str, sizes: list[int], slot: int, count: int, shared: tuple[Any, ...]
 ) -> None:
-    """The reading process: rounds of all pieces, each at the rate that it is told."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    """Run the reading process: it reads all pieces once for each rate that it receives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     name, free, full = shared
     memory = shared_memory.SharedMemory(name=name)
     handle = os.open(file, os.O_RDONLY)

@@ -1,7 +1,7 @@
-"""A real network under CKKS whose weights come from a file at a set rate, beside the prediction.
+"""Validation of the prediction by a real network under CKKS with weights read at a set rate.
 
-The file is in the page cache, so the rate is the bucket's and not the disk's.  Keys and input are
-in memory: what is validated is how reading and computing overlap.
+The file is in the page cache, so the token bucket limits the rate, not the disk.  Keys and input
+are in memory: the validation covers the overlap of reading and computing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tfe_bench.benchmarks.technologies.storage.model import Costs
 from tfe_bench.benchmarks.technologies.storage.projections import TECHNOLOGY, VALIDATION
 from tfe_bench.benchmarks.technologies.storage.streaming import Reader
 
-# 1 to 8 GB/s are what devices have; below, this network's time is the reading's.
+# Devices have 1 to 8 GB/s; at lower rates reading determines this network's time.
 RATES: Final = (0.05, 0.1, 0.2, 1.0, 2.0, 4.0, 8.0)
 _AHEAD: Final = 1 << 27
 _SEED: Final = 13
@@ -47,7 +47,7 @@ class Stage:
 
     Attributes:
         size: bytes that it reads.
-        seconds: that it computes.
+        seconds: computing time.
     """
 
     size: int
@@ -59,7 +59,7 @@ class Validation:
 
     Args:
         degree: N.
-        folder: for the file.
+        folder: the folder of the file.
 
     Raises:
         ConfigError: the library is not installed.
@@ -85,24 +85,24 @@ class Validation:
 
     @property
     def counts(self) -> list[int]:
-        """Plaintexts of each layer that has some."""
+        """Numbers of plaintexts of the layers that have any."""
         return [layer.plaintexts for layer in self.network.layers if layer.plaintexts]
 
     def run_inference(self, chunks: Iterable[bytes]) -> tuple[float, Values]:
-        """Seconds of one inference, and its outputs."""
+        """Run one inference; return its seconds and its outputs."""
         started = time.perf_counter()
         result = self.network.run_network(self._server, self._input, chunks, self._bounds)
         took = time.perf_counter() - started
         return took, self.network.unpack_outputs(self._client.decrypt_values(result), 1)
 
     def max_error(self, outputs: Values) -> float:
-        """The largest difference from plaintext."""
+        """Return the largest absolute difference from plaintext."""
         return float(np.abs(outputs - self._expected).max())
 
     def measure_stages(self) -> list[Stage]:
-        """One run with all weights in memory: what is computed until each plaintext is asked for.
+        """Measure the stages of one run with all weights in memory.
 
-        The last stage reads nothing.
+        A stage is the time until the next plaintext is requested. The last stage reads nothing.
         """
         times = [time.perf_counter()]
         self.run_inference(_watch_chunks(self._chunks, times))
@@ -111,7 +111,7 @@ class Validation:
         return [Stage(size, took) for size, took in zip([*self.sizes, 0], spent, strict=True)]
 
     def measure_loading(self, repeat: int) -> list[float]:
-        """Seconds of making each stage's plaintexts of its bytes, which costs do not contain."""
+        """Measure seconds of loading each stage's plaintexts from bytes, as costs exclude it."""
         setting, first = self.network.setting, np.cumsum([0, *self.counts])
         found = []
         for begin, end in itertools.pairwise(first):
@@ -126,7 +126,7 @@ class Validation:
 
 
 def _watch_chunks(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes]:
-    """The chunks; when each is asked for is added to `times`."""
+    """Yield the chunks, and append the time of each request to `times`."""
     for chunk in chunks:
         times.append(time.perf_counter())
         yield chunk
@@ -135,13 +135,13 @@ def _watch_chunks(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes
 def validate_rates(
     rates: Sequence[float], repeat: int, degree: int, progress: Any = lambda _, __: None
 ) -> Iterator[Measurement]:
-    """Runs the network at each rate, and compares with the prediction.
+    """Run the network at each rate, and compare the time with the prediction.
 
     Args:
-        rates: GB/s.
-        repeat: runs at each.
+        rates: the rates in GB/s.
+        repeat: number of runs at each rate.
         degree: N.
-        progress: hears a fraction and a text.
+        progress: receives the finished fraction and a text.
 
     Raises:
         ConfigError: the library is not installed.
@@ -158,14 +158,14 @@ def validate_rates(
 
 
 def _from_costs(real: Validation, costs: Costs, loading: Sequence[float]) -> list[Stage]:
-    """The stages as counts and costs of operations say, without a run."""
+    """Predict the stages from counts and costs of operations, without a run."""
     stages: list[Stage] = []
     sizes = iter(np.cumsum([0, *real.counts]))
     begin = next(sizes)
     seconds = 0.0
     for layer in measured.of_network(real.network).layers:
         own = sum(o.count * costs(o.operation, o.level) for o in layer.operations)
-        if not layer.weight_bytes:  # (a square is computed before the next layer's first weight)
+        if not layer.weight_bytes:  # a square is computed before the next layer's first weight
             last = stages[-1]
             stages[-1] = Stage(last.size, last.seconds + own)
             continue
@@ -181,7 +181,7 @@ def _measure_rate(
 ) -> Measurement:
     times, reading, stages, error = [], [], [], 0.0
     for turn in range(repeat + 1):
-        # one after the other, so that what else the machine does tells on both alike
+        # one after the other, so that other load of the machine affects both equally
         stages.append(real.measure_stages())
         took, outputs = real.run_inference(reader.iterate_pieces(rate * GIGA))
         spent = reader.reading_seconds()

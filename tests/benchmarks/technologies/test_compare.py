@@ -1,4 +1,4 @@
-"""The comparison's cells, order, advice and page, from records that nobody measured."""
+"""The comparison's cells, order, advice and page, from made-up records."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import records
 from tfe_bench.benchmarks.records import Seconds
@@ -98,7 +99,7 @@ def test_every_job_has_rows_and_an_unknown_one_is_refused() -> None:
     assert len({task.label for task in every}) == len(every) == 12
     assert {t.batch for t in every if t.job in ("J2", "J3")} == {1, 64}
     assert [t.job for t in tasks.list_tasks(tasks.QUICK, ["J6", "J1"])] == ["J1", "J6", "J6"]
-    with pytest.raises(UsageError, match="J9"):
+    with raises(UsageError, "unknown-name", operation="job", received="J9"):
         tasks.list_tasks(tasks.QUICK, ["J9"])
     assert not tasks.need_pictures(["J1", "J6"]) and tasks.need_pictures(None)
 
@@ -116,7 +117,7 @@ def test_inputs_are_the_same_for_every_technology() -> None:
 
 
 class Fake:
-    """Takes so many seconds for each task."""
+    """A technology that takes the same time for each task."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self._name, self._seconds = name, seconds
@@ -141,9 +142,9 @@ def fakes() -> dict[str, Maker]:
 
 
 def test_the_table_sets_each_cell_beside_plaintext() -> None:
-    told: list[str] = []
-    found = [*table.measure_tasks(fakes(), [TASK, OTHER], lambda f, words: told.append(words))]
-    assert len(found) == 8 and told[0] == "J3 batch 1, plaintext"
+    texts: list[str] = []
+    found = [*table.measure_tasks(fakes(), [TASK, OTHER], lambda f, words: texts.append(words))]
+    assert len(found) == 8 and texts[0] == "J3 batch 1, plaintext"
     by_name = {(m.technology, table.variant_of(m)): m for m in found}
     for variant in ("batch 1", "batch 64"):
         assert by_name["plaintext", variant].figures["slowdown"] == 1
@@ -227,13 +228,13 @@ def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
     ],
 )
 def test_unknown_words_are_refused(job: str, network: str, trust: str, said: str) -> None:
-    with pytest.raises(UsageError, match="Unknown") as caught:
+    with raises(UsageError, "unknown-name") as caught:
         advisor.advise_rows(ALL, job, network, trust)
     assert said in str(caught.value)
 
 
 def test_a_job_without_records_is_told() -> None:
-    with pytest.raises(DataError, match="--job J1"):
+    with raises(DataError, "no-records", operation="J1"):
         advisor.advise_rows(ALL, "J1", "wan", "one-server")
 
 

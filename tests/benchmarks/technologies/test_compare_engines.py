@@ -1,4 +1,4 @@
-"""Every technology of the comparison really computes the jobs, at the smallest sizes."""
+"""Every technology of the comparison computes the jobs, at the smallest sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EFFORT = Effort(repeat=1, values=16, steps=1, images=4)
 
 @pytest.fixture(scope="module")
 def inputs() -> Inputs:
-    """Made-up pictures."""
+    """Random pictures."""
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (384, 28, 28)).astype(np.uint8)
     labels = rng.integers(0, 10, 384).astype(np.uint8)
@@ -40,7 +40,7 @@ def inputs() -> Inputs:
 
 @pytest.fixture(scope="module")
 def models(inputs: Inputs) -> Networks:
-    """With a network that nobody trained."""
+    """Networks with untrained weights for inference."""
     found = Networks(inputs)
     found.__dict__["inference_model"] = model.made_up(1)
     return found
@@ -129,11 +129,11 @@ def test_the_quick_table_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     found = [Measurement.from_json(line) for line in capsys.readouterr().out.splitlines()]
     assert len(found) == 12 * 5
     assert not any(m.correct is False for m in found)
-    told = {(m.job, m.technology) for m in found if "unsupported" not in m.figures}
-    assert {job for job, name in told if name == "secret-sharing"} == set(tasks.JOBS)
-    assert {job for job, name in told if name == "homomorphic"} == {"J1", "J2", "J3", "J4"}
-    assert {job for job, name in told if name == "functional"} == {"J1", "J2", "J3", "J7"}
-    assert {job for job, name in told if name == "storage"} == {"J3"}
+    supported = {(m.job, m.technology) for m in found if "unsupported" not in m.figures}
+    assert {job for job, name in supported if name == "secret-sharing"} == set(tasks.JOBS)
+    assert {job for job, name in supported if name == "homomorphic"} == {"J1", "J2", "J3", "J4"}
+    assert {job for job, name in supported if name == "functional"} == {"J1", "J2", "J3", "J7"}
+    assert {job for job, name in supported if name == "storage"} == {"J3"}
     network = [m for m in found if m.job == "J3" and "accuracy" in m.figures]
     assert len(network) >= 4
     for m in network:

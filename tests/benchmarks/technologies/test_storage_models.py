@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.benchmarks.technologies.storage import (
     device,
     model,
@@ -45,7 +46,7 @@ def made(**changed: Any) -> Device:
 
 
 def network(*layers: tuple[float, float, float, float]) -> tuple[Model, list[float]]:
-    """A model of layers (GB of weights, of keys, of values, seconds), and its times."""
+    """Build a model of layers (GB of weights, of keys, of values, seconds), and its times."""
     each = tuple(
         Layer(
             name=f"layer {i}",
@@ -72,19 +73,19 @@ PUBLISHED = network((1.5, 0.5, 0, 0.234), (1.8, 0, 0, 0.770), (0, 0, 0, 0.051))
 def test_every_published_cell_is_met_within_one_percent() -> None:
     measured = projections.published_tables()
     assert len(measured) == 5 + 18
-    told = [m for m in measured if "published_seconds" in m.figures]
-    assert len(told) == 5 + 17
-    for m in told:
+    published_cells = [m for m in measured if "published_seconds" in m.figures]
+    assert len(published_cells) == 5 + 17
+    for m in published_cells:
         theirs = m.figures["published_seconds"]
         for name in ("latency_seconds", "simulated_seconds"):
             assert m.figures[name] == pytest.approx(theirs, rel=0.01), m.parameters
         assert m.correct is True and name in m.modeled
     throughputs = {
         (m.parameters["devices"], m.parameters["configuration"]): m.figures["throughput_per_second"]
-        for m in told
+        for m in published_cells
         if m.parameters["table"] == "devices"
     }
-    # as printed in the source beside the latencies
+    # as printed in the source together with the latencies
     assert throughputs[16, "fpga-ssd"] == pytest.approx(4.147, rel=0.01)
     assert throughputs[32, "csd"] == pytest.approx(29.879, rel=0.01)
 
@@ -100,7 +101,7 @@ def test_the_empty_cell_is_said_to_be_empty() -> None:
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     if not _ORACLE.is_file():
         pytest.skip("the reference model is not here")
-    folder = tmp_path_factory.mktemp("oracle")  # it writes beside itself
+    folder = tmp_path_factory.mktemp("oracle")  # it writes files into its own folder
     copy = folder / "oracle.py"
     copy.write_text(_ORACLE.read_text())
     spec = importlib.util.spec_from_file_location("oracle", copy)
@@ -142,7 +143,7 @@ def test_a_bandwidth_breaks_even_where_it_is_said_to(rng: np.random.Generator) -
             assert program_order.inference_seconds(list(sizes), list(compute), rate * 0.9) > target
     assert program_order.least_rate([1.0], [1.0], 0.5) is None
     assert program_order.least_rate([0.0], [1.0], 1.0) == 0.0
-    with pytest.raises(UsageError, match="target"):
+    with raises(UsageError, "number-out-of-range", operation="target"):
         program_order.least_rate([1.0], [1.0], math.nan)
 
 
@@ -226,7 +227,7 @@ def test_what_a_client_sends_and_gets_is_counted() -> None:
 
 
 def test_work_is_conserved(rng: np.random.Generator) -> None:
-    """Whatever the load: all is computed and read once, and no latency is below one alone."""
+    """Under any load all is computed and read once, and no latency is below that of one request."""
     for _ in range(15):
         given = network(*((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3)))
         devices, clients, requests = (int(rng.integers(1, high)) for high in (5, 9, 20))
@@ -367,7 +368,7 @@ def test_the_disk_may_be_exactly_full() -> None:
     assert run(made(disk_gigabytes=3.8), PUBLISHED).latencies
 
 
-# ---- layers that are told by their operations
+# ---- layers that are described by their operations
 
 
 def counted(*operations: tuple[str, int, int]) -> Model:
@@ -386,13 +387,13 @@ def test_layers_are_computed_from_operations_and_their_costs() -> None:
     assert model.compute_seconds(given, made(), cost) == [pytest.approx(0.205)]
     faster = made(speedup={"rotate": 10.0, "all": 5.0})
     assert model.compute_seconds(given, faster, cost) == [pytest.approx(0.02 + 0.001)]
-    told = made(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
-    assert model.compute_seconds(given, told, None) == [pytest.approx(40e-6)]
+    profile = made(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
+    assert model.compute_seconds(given, profile, None) == [pytest.approx(40e-6)]
 
 
 def test_costs_that_nobody_tells_are_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"cost of rotate at level 2.*\[microseconds\]"):
+    with raises(ConfigError, "cost-missing", operation="rotate", received=2, expected=None):
         model.compute_seconds(counted(("rotate", 2, 1)), made(), None)
     short = made(microseconds={"rotate": (1.0, 2.0)})
-    with pytest.raises(ConfigError, match="of 2 levels"):
+    with raises(ConfigError, "cost-missing", operation="rotate", received=3, expected="1 to 2"):
         model.compute_seconds(counted(("rotate", 3, 1)), short, None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.technologies.storage import streaming
 from tfe_bench.benchmarks.technologies.storage.streaming import Bucket, Reader
@@ -27,7 +28,7 @@ def test_a_bucket_lets_bytes_pass_at_its_rate() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 1e12])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    with pytest.raises(UsageError, match="rate"):
+    with raises(UsageError, "number-out-of-range", operation="The rate"):
         Bucket(rate, 0.0)
 
 
@@ -59,7 +60,7 @@ def test_reading_is_no_faster_than_the_rate(tmp_path: Path) -> None:
 def test_a_reader_without_pieces_or_room_is_refused(
     tmp_path: Path, sizes: list[int], memory: int
 ) -> None:
-    with pytest.raises(UsageError, match="piece"):
+    with raises(UsageError, "invalid-pieces", "memory-too-small"):
         Reader(tmp_path / "absent", sizes, memory)
 
 
@@ -84,9 +85,9 @@ def test_the_networks_layers_take_each_key_once_and_all_weights() -> None:
     costs = measured.of_table({name: [1e-3] * 6 for name in device.OPERATIONS})
     counted = sum(o.count for layer in found.layers for o in layer.operations)
     assert model.processor_seconds(found, costs) == pytest.approx(1e-3 * counted)
-    with pytest.raises(UsageError, match="6 levels"):
+    with raises(UsageError, "cost-missing", operation="rotate", expected="1 to 6"):
         costs("rotate", 7)
-    with pytest.raises(UsageError, match="0 levels"):
+    with raises(UsageError, "cost-missing", operation="divide", expected="1 to 0"):
         costs("divide", 1)
 
 

@@ -1,14 +1,14 @@
 """A published simulation of homomorphic inference on computational storage, as data.
 
-The system: weights (3.3 GB of CKKS plaintexts) and evaluation keys (0.5 GB) lie on the NAND of a
-computational storage device (csd), on SSDs of the host (fpga-ssd) or in the host's memory (fpga);
-an FPGA with 8 GB of memory computes an MNIST network at N = 2^14.  A device's own NAND gives
+The system: weights (3.3 GB of CKKS plaintexts) and evaluation keys (0.5 GB) are on the NAND of a
+computational storage device (csd), on SSDs of the host (fpga-ssd) or in the host's memory (fpga).
+An FPGA with 8 GB of memory computes an MNIST network at N = 2^14.  A device's own NAND gives
 8 GB/s; the host has 32 lanes of 1 GB/s, at most 16 for a slot.  Rates are theoretical and latencies
 hidden.  One thread of a Xeon Gold 5122 takes 11,359 ms.
 
 latency_by_bandwidth.csv is the source's second table.  Its print lost digits: they follow from the
-third (latency_by_devices.csv) and from the ratios that the text quotes.  One cell of the third is
-empty in the source.  The layers of cnn.toml are fitted to both tables.
+third table (latency_by_devices.csv) and from the ratios in the source's text.  One cell of the
+third table is empty in the source.  The layers of cnn.toml are fitted to both tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 NETWORK: Final = "cnn"
-# One thread of the processor that the source compares with.
+# Seconds on one thread of the source's reference processor.
 PROCESSOR_SECONDS: Final = 11.359
 CONFIGURATIONS: Final = ("fpga-ssd", "fpga", "csd")
 
@@ -30,10 +30,10 @@ class Cell:
 
     Attributes:
         table: "bandwidth" or "devices".
-        configuration: of CONFIGURATIONS; of the first table "fpga", whose link is varied.
-        gigabytes_per_second: of the link in the first table, None in the second.
-        devices: how many.
-        seconds: of one inference; None where the source has nothing.
+        configuration: one of CONFIGURATIONS; "fpga" in the bandwidth table, which varies its link.
+        gigabytes_per_second: rate of the link in the bandwidth table; None in the other one.
+        devices: number of devices.
+        seconds: time of one inference; None for the empty cell.
     """
 
     table: str
@@ -44,12 +44,12 @@ class Cell:
 
 
 def read_text(name: str) -> str:
-    """A file of this folder."""
+    """Read a file of this folder."""
     return importlib.resources.files(__name__).joinpath(name).read_text("utf-8")
 
 
 def read_cells() -> list[Cell]:
-    """Both tables, row by row."""
+    """Read both tables, row by row."""
     found = [
         Cell("bandwidth", "fpga", float(row["gigabytes_per_second"]), 1, _parse_seconds(row, ""))
         for row in _read_rows("latency_by_bandwidth.csv")
@@ -67,5 +67,5 @@ def _read_rows(name: str) -> list[dict[str, str]]:
 
 
 def _parse_seconds(row: dict[str, str], name: str) -> float | None:
-    told = row[name or "milliseconds"]
-    return float(told) / 1000 if told else None
+    value = row[name or "milliseconds"]
+    return float(value) / 1000 if value else None
