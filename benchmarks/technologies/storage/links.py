@@ -56,5 +56,5 @@ class Link:
         if self._streams:
             self._given += (now - self._time) * self._stream_rate()
         else:
-            self._given = 0.0  # a reset keeps the sums exact
+            self._given = 0.0  # a reset limits rounding errors of the sums
         self._time = now

@@ -111,7 +111,7 @@ class Validation:
         return [Stage(size, took) for size, took in zip([*self.sizes, 0], spent, strict=True)]
 
     def measure_loading(self, repeat: int) -> list[float]:
-        """Measure seconds of loading each stage's plaintexts from bytes, as costs exclude it."""
+        """Measure seconds of loading each stage's plaintexts from bytes; costs exclude loading."""
         setting, first = self.network.setting, np.cumsum([0, *self.counts])
         found = []
         for begin, end in itertools.pairwise(first):
