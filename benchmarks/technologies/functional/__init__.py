@@ -1,1 +1,1 @@
-"""Functional encryption: a server that learns inner products of what it cannot read."""
+"""Functional encryption: a server learns inner products of inputs that it cannot decrypt."""

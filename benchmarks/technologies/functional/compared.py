@@ -1,4 +1,4 @@
-"""What a table of baby steps saves, and what the curve does: the same outputs by other means."""
+"""Savings of a shared table of baby steps and of the curve: the same outputs by other means."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tfe_bench.benchmarks.technologies.functional.published import speed_up
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import SecurityError
 
-# Beyond this the walk is modeled by its steps.
+# A longer walk is modeled by its number of steps.
 _MOST_WALKED: Final = 1 << 18
 _LEAST_SECURITY: Final = 128
 
 
 def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
-    """Three ways to the same logarithms: one table for all, one for each output, and walking."""
+    """Compare three ways to the logarithms: one table for all, a table for each, and walking."""
     messages, weights = draw_inputs(replace(cell, batch=1), 1)
     authority = scheme.generate_master(cell.scheme, cell.length)
     encryptor = scheme.Encryptor(authority.public, cell.input_bits)
@@ -37,7 +37,7 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
         time_call(lambda: table.find_logarithms(points, cell.bound, cell.threads))
         for _ in range(repeat)
     ]
-    # The best size for a single output has as many baby as giant steps.
+    # For a single output, equal numbers of baby and giant steps are best.
     own_log2 = max(curve.LEAST_LOG2, (cell.result_bits - 1) // 2)
     each: list[float] = []
     own = np.zeros(len(due), np.int64)
@@ -74,7 +74,7 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
 
 
 def _seconds_of_a_step(steps: int) -> float:
-    """Of a walk to a known logarithm, which it must find."""
+    """Measure the seconds of one step of a walk to a known logarithm, which must be found."""
     steps = max(steps, 1 << 12)
     authority = scheme.generate_master("selective", 1)
     encryptor = scheme.Encryptor(authority.public, 20)
@@ -87,28 +87,34 @@ def _seconds_of_a_step(steps: int) -> float:
 
 
 def check_modulus(bits: int, insecure: bool) -> None:
-    """Refuses a group of less than 128 bits of security, unless that is wanted.
+    """Reject a group of less than 128 bits of security, unless `insecure` is set.
 
     Raises:
-        UsageError: there is no such group.
-        SecurityError: naming its bits.
+        UsageError: no group has this size.
+        SecurityError: the group has less than 128 bits of security.
     """
     if bits not in modular.SIZES:
-        modular.find_prime(bits)  # says which there are
+        modular.find_prime(bits)  # raises an error that lists the sizes
     security = modular.SIZES[bits]
     if security < _LEAST_SECURITY and not insecure:
         raise SecurityError(
-            f"A group modulo a prime of {bits} bits has about {security} bits of security; "
-            f"{_LEAST_SECURITY} are due. To time it all the same: --insecure-for-comparison."
+            f"Expected a group of at least {_LEAST_SECURITY} bits of security. Received: a prime "
+            f"of {bits} bits, about {security} bits of security. To time it nevertheless: "
+            "--insecure-for-comparison.",
+            code="insecure-parameters",
+            received=security,
+            expected=_LEAST_SECURITY,
         )
 
 
 def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurement:
-    """The same inner products of 8 bits in the integers modulo a prime, and on the curve.
+    """Compare the same inner products of 8 bits modulo a prime and on the curve.
 
     Args:
-        bits: of the prime.
-        log2: of the tables' steps.
+        bits: size of the prime.
+        length: values in a message.
+        outputs: keys.
+        log2: base-2 logarithm of the number of the tables' steps.
     """
     rng = np.random.default_rng(1)
     messages = rng.integers(0, 256, (1, length))

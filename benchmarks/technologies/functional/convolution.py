@@ -1,8 +1,8 @@
 """A convolution over one encrypted picture as inner products: a sparse row for each output.
 
 The picture is encrypted once, as a vector of its pixels; each 5 x 5 window of each filter is a key
-with 25 entries.  The gradient of the filters is inner products of the same pixels with the
-gradient of the outputs.
+with 25 entries.  The gradient of the filters consists of inner products of the same pixels with
+the gradient of the outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reals = npt.NDArray[np.float64]
 
 
 def _list_pairs() -> tuple[Numbers, Numbers, Numbers]:
-    """Output position, pixel and tap of every product; around the picture are zeros."""
+    """List output position, pixel and tap of every product; the picture is padded with zeros."""
     i, j, a, b = np.indices((SIDE, SIDE, KERNEL, KERNEL)).reshape(4, -1)
     y, x = i + a - KERNEL // 2, j + b - KERNEL // 2
     inside = (y >= 0) & (y < SIDE) & (x >= 0) & (x < SIDE)
@@ -37,7 +37,7 @@ _POSITION, _PIXEL, _TAP = _list_pairs()
 
 
 def _group_rows(group: Numbers, groups: int, values: Numbers) -> Rows:
-    """Rows (group, filter) of the pairs, given values [pairs, filters]."""
+    """Build the rows (group, filter) from values [pairs, filters] of the pairs."""
     order = np.argsort(group, kind="stable")
     counts = np.repeat(np.bincount(group, minlength=groups), FILTERS)
     start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -49,7 +49,7 @@ def _group_rows(group: Numbers, groups: int, values: Numbers) -> Rows:
 
 
 def forward_rows(weights: Numbers) -> Rows:
-    """Keys of all outputs: rows in the order [28, 28, filters].
+    """Build the weights of the keys of all outputs: rows in the order [28, 28, filters].
 
     Args:
         weights: int64 [5, 5, filters].
@@ -58,7 +58,7 @@ def forward_rows(weights: Numbers) -> Rows:
 
 
 def gradient_rows(delta: Numbers) -> Rows:
-    """Keys of the filters' gradient for one picture: rows in the order [5, 5, filters].
+    """Build the weights for the filters' gradient of one picture: rows [5, 5, filters].
 
     Args:
         delta: int64 [28, 28, filters], the gradient of the outputs.
@@ -67,7 +67,7 @@ def gradient_rows(delta: Numbers) -> Rows:
 
 
 def quantize_values(values: npt.NDArray[np.floating], bits: int = 8) -> tuple[Numbers, float]:
-    """Whole numbers below 2^(bits - 1) in size, and what one of them stands for."""
+    """Round values to whole numbers below 2^(bits - 1) in size; return them and their unit."""
     most = (1 << (bits - 1)) - 1
     scale = float(np.abs(values).max(initial=0.0)) / most or 1.0
     return np.rint(np.asarray(values, np.float64) / scale).astype(np.int64), scale

@@ -1,12 +1,12 @@
-"""The group ristretto255 (RFC 9496) and its products, as the compiled library has them.
+"""The group ristretto255 (RFC 9496) and its products, computed by the compiled library.
 
-Arrays of unsigned bytes are encodings (32 bytes each) and travel; arrays of 64-bit words are the
-library's own forms of what has been checked, and do not.  Every array's type and shape is checked
-here, as the library checks none.  The library is free of TensorFlow, and other threads run on
-meanwhile: what takes `threads` splits its work among so many.
+Arrays of unsigned bytes are encodings (32 bytes each) and may be sent.  Arrays of 64-bit words are
+the library's internal forms of checked elements and are not sent.  This module checks type and
+shape of every array, as the library does not.  The library does not use TensorFlow and releases
+Python's lock: functions with an argument `threads` split their work among that many threads.
 
-Secret numbers (`random_scalars`, `multiply_base`, `encrypt`, `inner_products`) are worked on in
-constant time; what has to do with decryption is public.
+Operations on secret numbers (`random_scalars`, `multiply_base`, `encrypt_messages`,
+`inner_products`) take constant time; all values of decryption are public.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ ELEMENT: Final = 32
 """Bytes of an encoded element, and of a number modulo the group's order."""
 ORDER: Final = 2**252 + 27742317777372353535851937790883648493
 LEAST_LOG2, MOST_LOG2 = 4, 28
-"""How many baby steps a table may have, as powers of two: to 4.3 GB."""
+"""Limits of a table's baby steps, as powers of two: up to 4.3 GB."""
 MOST_BOUND: Final = 1 << 48
 MOST_GIANT_STEPS: Final = 1 << 24
-"""Pairs that one search may take: about two seconds for one target."""
+"""Most pairs of steps in one search: about two seconds for one target."""
 MOST_INPUT_BITS: Final = 31
 _VERSION: Final = b"tfe_bench curve 1"
 _POINTER: Final = ctypes.c_void_p
 _LONG: Final = ctypes.c_int64
 _INT: Final = ctypes.c_int32
-# What each function returns, and its arguments: p is an array, l an int64_t, i an int32_t.
+# Return type and arguments of each function: p is an array, l an int64_t, i an int32_t.
 _SIGNATURES: Final = {
     "comb_bytes": (_LONG, ""),
     "affine_bytes": (_LONG, ""),
@@ -68,15 +68,15 @@ _SIGNATURES: Final = {
 
 
 def library_path() -> Path:
-    """Where the compiled library is, or should be."""
+    """Return the path of the compiled library, which may be missing."""
     return Path(tfe_bench.__file__).resolve().parent / "_curve.so"
 
 
 def open_library(path: Path) -> Any:
-    """Loads a library and says what its functions take.
+    """Load a library and declare the signatures of its functions.
 
     Raises:
-        OpsMissing: it is missing or damaged, or of another version.
+        OpsMissing: the library is missing, damaged or of another version.
     """
     again = "Build it: pip install . in the checkout."
     try:
@@ -84,9 +84,17 @@ def open_library(path: Path) -> Any:
         library.tfe_curve_version.restype = ctypes.c_char_p
         version = library.tfe_curve_version()
     except (OSError, AttributeError) as error:
-        raise OpsMissing(f"The compiled curve cannot be loaded ({error}). {again}") from error
+        raise OpsMissing(
+            f"The compiled curve cannot be loaded ({error}). {again}",
+            code="curve-not-loadable",
+        ) from error
     if version != _VERSION:
-        raise OpsMissing(f"The compiled curve is of another version: {version!r}. {again}")
+        raise OpsMissing(
+            f"The compiled curve is of another version: {version!r}. {again}",
+            code="curve-version-mismatch",
+            received=version,
+            expected=_VERSION,
+        )
     kinds = {"p": _POINTER, "l": _LONG, "i": _INT}
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, f"tfe_curve_{name}")
@@ -101,12 +109,16 @@ def _load_library() -> Any:
 
 @functools.cache
 def _count_words(kind: str) -> int:
-    """64-bit words of a "comb", "affine" or "point"."""
+    """Count the 64-bit words of a "comb", "affine" or "point"."""
     return int(getattr(_load_library(), f"tfe_curve_{kind}_bytes")()) // 8
 
 
 def _address_of(what: str, array: Any, kind: type, *shape: int | None) -> Any:
-    """An array's address, if it is one of this type and shape (None: any extent)."""
+    """Return an array's address after a check of type and shape (None: any extent).
+
+    Raises:
+        UsageError: the value is not such an array.
+    """
     fits = (
         isinstance(array, np.ndarray)
         and array.dtype == kind
@@ -118,16 +130,21 @@ def _address_of(what: str, array: Any, kind: type, *shape: int | None) -> Any:
     if not fits:
         due = ["any" if n is None else n for n in shape]
         shown = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "none"
-        raise UsageError(f"{what} is a contiguous {kind.__name__} array {due}. Received: {shown}.")
+        raise UsageError(
+            f"{what} is a contiguous {kind.__name__} array {due}. Received: {shown}.",
+            code="invalid-array",
+            operation=what,
+            received=shown,
+        )
     return array.ctypes.data
 
 
-# Fewer elements are unpacked sooner than another thread begins.
+# Unpacking fewer elements takes less time than starting another thread.
 _SHARED: Final = 2048
 
 
 def in_parts(count: int, threads: int, work: Callable[[int, int], object]) -> None:
-    """Runs work(begin, end) on parts of a range, each in a thread."""
+    """Run work(begin, end) on parts of range(count), each in its own thread."""
     check_range("threads", threads, 1, 1024)
     parts = max(1, min(threads, count))
     edges = [count * i // parts for i in range(parts + 1)]
@@ -143,13 +160,13 @@ class Rows:
     """A sparse matrix of public numbers, row after row.
 
     Attributes:
-        start: int64 [rows + 1], where each row begins in the others.
-        index: int32 [entries], its column.
-        value: int64 [entries], at most 2^31 in size.
-        columns: how many there are.
+        start: int64 [rows + 1], the position of each row's first entry in `index` and `value`.
+        index: int32 [entries], the column of each entry.
+        value: int64 [entries], below 2^31 in size.
+        columns: number of columns.
 
     Raises:
-        UsageError: they do not fit each other.
+        UsageError: the arrays do not fit each other.
         RangeError: a value is too large.
     """
 
@@ -169,11 +186,22 @@ class Rows:
             and self.start[-1] == entries
             and (np.diff(self.start) >= 0).all()
         ):
-            raise UsageError(f"Rows start at 0, in order, up to {entries}. Received: other ones.")
+            raise UsageError(
+                f"Rows start at 0, in order, up to {entries}. Received: other ones.",
+                code="invalid-rows",
+            )
         if entries and not (self.index.min() >= 0 and self.index.max() < self.columns):
-            raise UsageError(f"Columns are 0 to {self.columns - 1}. Received: one beyond.")
+            raise UsageError(
+                f"Columns are 0 to {self.columns - 1}. Received: one beyond.",
+                code="index-out-of-range",
+                operation="columns",
+            )
         if entries and np.abs(self.value.astype(np.float64)).max() >= 2.0**MOST_INPUT_BITS:
-            raise RangeError(f"Values of rows are below 2^{MOST_INPUT_BITS} in size.")
+            raise RangeError(
+                f"Values of rows are below 2^{MOST_INPUT_BITS} in size. Received: a larger one.",
+                code="number-out-of-range",
+                operation="values of rows",
+            )
 
     def __len__(self) -> int:
         return len(self.start) - 1
@@ -183,14 +211,14 @@ class Rows:
 
     @classmethod
     def from_dense(cls, dense: Numbers) -> Rows:
-        """Of a matrix int64 [rows, columns]; what is zero takes no time."""
+        """Convert a matrix int64 [rows, columns]; zeros take no time in products."""
         _address_of("a matrix", dense, np.int64, None, None)
         row, column = np.nonzero(dense)
         start = np.searchsorted(row, np.arange(len(dense) + 1)).astype(np.int64)
         return cls(start, column.astype(np.int32), dense[row, column], dense.shape[1])
 
     def to_dense(self) -> Numbers:
-        """The matrix, int64 [rows, columns]."""
+        """Return the matrix, int64 [rows, columns]."""
         out = np.zeros((len(self), self.columns), np.int64)
         np.add.at(
             out, (np.repeat(np.arange(len(self)), np.diff(self.start)), self.index), self.value
@@ -198,18 +226,18 @@ class Rows:
         return out
 
     def to_addresses(self) -> tuple[Any, Any, Any]:
-        """Addresses for the library."""
+        """Return the addresses of the three arrays for the library."""
         return self.start.ctypes.data, self.index.ctypes.data, self.value.ctypes.data
 
 
 def random_scalars(count: int) -> Bytes:
-    """Secret numbers modulo ORDER from the operating system: uint8 [count, 32]."""
+    """Draw secret numbers modulo ORDER from the operating system: uint8 [count, 32]."""
     wide = np.frombuffer(secrets.token_bytes(64 * count), np.uint8).reshape(count, 64)
     return reduce_scalars(wide)
 
 
 def reduce_scalars(wide: Bytes) -> Bytes:
-    """uint8 [n, 64], little endian, modulo ORDER: uint8 [n, 32]."""
+    """Reduce uint8 [n, 64], little endian, modulo ORDER: uint8 [n, 32]."""
     address = _address_of("wide", wide, np.uint8, None, 64)
     out = np.empty((len(wide), ELEMENT), np.uint8)
     _load_library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
@@ -217,7 +245,7 @@ def reduce_scalars(wide: Bytes) -> Bytes:
 
 
 def multiply_add(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
-    """a b + c modulo ORDER, element by element: uint8 [n, 32]."""
+    """Compute a b + c modulo ORDER, element by element: uint8 [n, 32]."""
     n = len(a)
     given = [
         _address_of(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
@@ -228,16 +256,19 @@ def multiply_add(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
 
 
 def are_reduced(scalars: Bytes) -> bool:
-    """Whether all of uint8 [n, 32] are below ORDER."""
+    """Return True if all scalars uint8 [n, 32] are below ORDER."""
     address = _address_of("scalars", scalars, np.uint8, None, ELEMENT)
     return bool(_load_library().tfe_curve_reduced(address, len(scalars)))
 
 
 def inner_products(secret: Bytes, rows: Rows) -> Bytes:
-    """The inner product of secret numbers with each row, modulo ORDER: uint8 [rows, 32]."""
+    """Compute the inner product of secret numbers with each row modulo ORDER: uint8 [rows, 32]."""
     address = _address_of("secret", secret, np.uint8, rows.columns, ELEMENT)
     if not are_reduced(secret):
-        raise UsageError(f"Secret numbers are below {ORDER}. Received: a larger one.")
+        raise UsageError(
+            f"Secret numbers are below {ORDER}. Received: a larger one.",
+            code="scalar-not-reduced",
+        )
     out = np.empty((len(rows), ELEMENT), np.uint8)
     _load_library().tfe_curve_inner_products(
         address, *rows.to_addresses(), len(rows), out.ctypes.data
@@ -246,7 +277,7 @@ def inner_products(secret: Bytes, rows: Rows) -> Bytes:
 
 
 def multiply_base(scalars: Bytes) -> Bytes:
-    """Encodings of secret multiples of the base point: uint8 [n, 32]."""
+    """Encode secret multiples of the base point: uint8 [n, 32]."""
     address = _address_of("scalars", scalars, np.uint8, None, ELEMENT)
     out = np.empty_like(scalars)
     _load_library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
@@ -254,7 +285,7 @@ def multiply_base(scalars: Bytes) -> Bytes:
 
 
 def encode_edwards(scalar: Bytes) -> bytes:
-    """A multiple of the base point as RFC 8032 encodes it."""
+    """Encode a multiple of the base point as in RFC 8032."""
     address = _address_of("scalar", scalar, np.uint8, ELEMENT)
     out = np.empty(ELEMENT, np.uint8)
     _load_library().tfe_curve_edwards(address, out.ctypes.data)
@@ -265,21 +296,30 @@ def _refuse_malformed(what: str, at: int) -> None:
     if at >= 0:
         raise DataError(
             f"{what} holds bytes that encode no element of ristretto255 (RFC 9496): not canonical, "
-            f"or no such point. Received: element {at} (counted from 0). It is damaged or forged."
+            f"or no such point. Received: element {at} (counted from 0). It is damaged or forged: "
+            "get it again.",
+            code="invalid-group-element",
+            operation=what,
+            received=f"element {at}",
         )
 
 
 def build_combs(encoded: Bytes, what: str = "A public key", threads: int = 1) -> Words:
-    """Tables to multiply elements by secret numbers: uint64 [n, words], 8,192 bytes each.
+    """Build tables to multiply elements by secret numbers: uint64 [n, words], 8,192 bytes each.
+
+    Args:
+        encoded: uint8 [n, 32].
+        what: name of the object that holds the elements, for errors.
+        threads: threads at work.
 
     Raises:
-        DataError: naming what holds bytes that encode no element.
+        DataError: `what` holds bytes that encode no element.
     """
     return _check_elements("combs", encoded, _count_words("comb"), what, threads)
 
 
 def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
-    """What a function of the library makes of each element, which it checks."""
+    """Apply a function of the library to each element; the function checks the element."""
     _address_of("encoded", encoded, np.uint8, None, ELEMENT)
     out = np.empty((len(encoded), words), np.uint64)
     function, wrong = getattr(_load_library(), f"tfe_curve_{name}"), list[int]()
@@ -298,13 +338,18 @@ def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: i
 def encrypt_messages(
     table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: int = 1
 ) -> Bytes:
-    """Encodings of 2 half_scalars[b] points[i] + m[b, i] base: uint8 [batch, n, 32].
+    """Encode 2 half_scalars[b] points[i] + m[b, i] base: uint8 [batch, n, 32].
 
     Args:
-        table: from `combs`, of n points.
+        table: result of `build_combs` for n points.
         half_scalars: secret, uint8 [batch, 32].
         m: secret, int64 [batch, n], each below 2^bits in size.
         bits: public, 1 to 31.
+        threads: threads at work.
+
+    Raises:
+        UsageError: an array has an unsuitable type or shape.
+        RangeError: an input has more bits.
     """
     n, batch = len(table), len(half_scalars)
     check_range("bits", bits, 1, MOST_INPUT_BITS)
@@ -312,7 +357,12 @@ def encrypt_messages(
     scalars_at = _address_of("half_scalars", half_scalars, np.uint8, None, ELEMENT)
     m_at = _address_of("m", m, np.int64, batch, n)
     if m.size and max(int(m.max()), -int(m.min())) >> bits:
-        raise RangeError(f"Inputs are below 2^{bits} in size. Received: a larger one.")
+        raise RangeError(
+            f"Inputs are below 2^{bits} in size. Received: a larger one.",
+            code="number-out-of-range",
+            operation="inputs",
+            expected=f"below 2^{bits}",
+        )
     out = np.empty((batch, n, ELEMENT), np.uint8)
     windows = bits // 4 + 1
 
@@ -326,22 +376,31 @@ def encrypt_messages(
 
 
 def decode_elements(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Words:
-    """Checks and unpacks elements: uint64 [n, words], 128 bytes each.
+    """Check and unpack elements: uint64 [n, words], 128 bytes each.
+
+    Args:
+        encoded: uint8 [n, 32].
+        what: name of the object that holds the elements, for errors.
+        threads: threads at work.
 
     Raises:
-        DataError: naming what holds bytes that encode no element.
+        DataError: `what` holds bytes that encode no element.
     """
     several = threads if len(encoded) >= _SHARED else 1
     return _check_elements("decode", encoded, _count_words("affine"), what, several)
 
 
 def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
-    """Sums of a row's values times points, less keys times the first points: uint64 [rows, words].
+    """Sum a row's values times points, minus keys times the first points: uint64 [rows, words].
 
     Args:
-        points: from `decode`: first one for each head, then one for each column.
+        points: result of `decode_elements`: first one for each head, then one for each column.
         keys: uint8 [heads, rows, 32].
-        rows: over the columns.
+        rows: rows over the columns.
+        threads: threads at work.
+
+    Raises:
+        DataError: a number of a key is not below the group's order.
     """
     heads = keys.shape[0] if isinstance(keys, np.ndarray) and keys.ndim == 3 else 0
     points_at = _address_of(
@@ -349,7 +408,10 @@ def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> W
     )
     keys_at = _address_of("keys", keys, np.uint8, heads, len(rows), ELEMENT)
     if not are_reduced(keys.reshape(-1, ELEMENT)):
-        raise DataError("Numbers of a key are below the group's order. Received: a larger one.")
+        raise DataError(
+            "Numbers of a key are below the group's order. Received: a larger one.",
+            code="scalar-not-reduced",
+        )
     out = np.empty((len(rows), _count_words("point")), np.uint64)
 
     def part(begin: int, end: int) -> None:
@@ -363,7 +425,7 @@ def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> W
 
 
 def encode_elements(points: Words) -> Bytes:
-    """Encodings of what `evaluate` gave: uint8 [n, 32]."""
+    """Encode the results of `evaluate_rows`: uint8 [n, 32]."""
     address = _address_of("points", points, np.uint64, None, _count_words("point"))
     out = np.empty((len(points), ELEMENT), np.uint8)
     _load_library().tfe_curve_encode(address, len(points), out.ctypes.data)
@@ -371,10 +433,10 @@ def encode_elements(points: Words) -> Bytes:
 
 
 def walk_logarithm(point: Words, bound: int) -> int:
-    """The logarithm of one point, uint64 [words], by walking: what a table is compared with.
+    """Find the logarithm of one point, uint64 [words], by walking; a table is compared with it.
 
     Raises:
-        RangeError: there is none within the bound.
+        RangeError: the point has no logarithm within the bound.
     """
     check_range("The bound of a walk", bound, 0, 1 << 32)
     address, out = (
@@ -382,7 +444,13 @@ def walk_logarithm(point: Words, bound: int) -> int:
         np.zeros(1, np.int64),
     )
     if not _load_library().tfe_curve_walk(address, bound, out.ctypes.data):
-        raise RangeError(f"A walk from {-bound:,} to {bound:,} has not found the result.")
+        raise RangeError(
+            f"A walk from {-bound:,} to {bound:,} has not found the result. Declare a larger "
+            "bound.",
+            code="logarithm-not-found",
+            operation="walk",
+            expected=f"{-bound} to {bound}",
+        )
     return int(out[0])
 
 
@@ -390,10 +458,10 @@ class Table:
     """Baby steps for discrete logarithms: one table for all outputs.
 
     Args:
-        log2: of the number of steps, 4 to 28; a step takes 16 bytes.
+        log2: base-2 logarithm of the number of steps, 4 to 28; a step takes 16 bytes.
 
     Raises:
-        UsageError: log2 is another, or there is no memory for so many.
+        UsageError: log2 is outside these limits, or the table does not fit the free memory.
     """
 
     def __init__(self, log2: int) -> None:
@@ -403,38 +471,47 @@ class Table:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if need > free:
             raise UsageError(
-                f"A table of 2^{log2} steps takes {need:,} bytes. Received: {free:,} that are free."
+                f"A table of 2^{log2} steps takes {need:,} bytes. Received: {free:,} that are "
+                "free. Take a smaller table.",
+                code="out-of-memory",
+                operation="--table-bits",
+                received=free,
+                expected=need,
             )
         self._places = np.zeros(int(_load_library().tfe_curve_places(log2)), np.uint64)
         _load_library().tfe_curve_fill_table(self._places.ctypes.data, log2)
 
     @property
     def nbytes(self) -> int:
-        """Its size in memory."""
+        """Bytes of the table in memory."""
         return int(self._places.nbytes)
 
     def check_bound(self, bound: int) -> None:
-        """Refuses a bound that is none, or that would take a search of hours.
+        """Reject a bound that is negative or would take a search of hours.
 
         Raises:
-            UsageError: naming the largest.
+            UsageError: the bound is not from 0 to the table's largest bound.
         """
         check_range("The bound of a logarithm", bound, 0, MOST_BOUND)
         most = min(MOST_BOUND, MOST_GIANT_STEPS << (self.log2 + 1))
         if bound > most:
             raise UsageError(
                 f"A table of 2^{self.log2} steps finds logarithms up to {most:,}. Received: "
-                f"{bound:,}. Take a larger table."
+                f"{bound:,}. Take a larger table.",
+                code="too-large",
+                operation="bound",
+                received=bound,
+                expected=f"up to {most}",
             )
 
     def find_logarithms(self, points: Words, bound: int, threads: int = 1) -> Numbers:
-        """The logarithms of points, each from -bound to bound: int64 [n].
+        """Find the logarithms of points, each from -bound to bound: int64 [n].
 
-        What is found has been multiplied out and compared with the point: no value is wrong.
+        Each logarithm found is multiplied out and compared with the point: no value is wrong.
 
         Raises:
-            RangeError: of some point there is none within the bound, which the text names.
-            UsageError: the bound is none, or too far for this table.
+            RangeError: a point has no logarithm within the bound.
+            UsageError: the bound is negative or too large for this table.
         """
         self.check_bound(bound)
         points_at = _address_of("points", points, np.uint64, None, _count_words("point"))
@@ -452,6 +529,9 @@ class Table:
             raise RangeError(
                 f"No result from {-bound:,} to {bound:,} fits {missing} of {len(points)} outputs, "
                 f"the first at {at} (counted from 0): an input or weight is larger than declared, "
-                "or key and ciphertext do not belong together. Declare a larger bound."
+                "or key and ciphertext do not belong together. Declare a larger bound.",
+                code="logarithm-not-found",
+                received=f"output {at}",
+                expected=f"{-bound} to {bound}",
             )
         return out

@@ -1,11 +1,11 @@
-"""Public keys, keys and ciphertexts as bytes, and back with every field checked.
+"""Encoding of public keys, keys and ciphertexts as bytes, and decoding that checks every field.
 
     "TFEF", version 1, kind, scheme, 0          8 bytes
-    length, count: elements, and of what        2 x 4, big endian
+    length, count: of values and of items       2 x 4, big endian
     fingerprint of the public key               32 (a public key's own)
-    body: its size follows from the above, and of keys from the number of entries before it
+    body: the fields above determine its size, and for keys the number of entries before it
 
-Nothing is taken from memory before the size is known to be right.
+No memory is allocated before the size has been checked.
 """
 
 from __future__ import annotations
@@ -50,16 +50,39 @@ def _encode_header(kind: str, scheme: str, length: int, count: int, fingerprint:
 
 
 def _split_header(kind: str, data: bytes) -> tuple[str, int, int, bytes, memoryview]:
-    """Scheme, length, count, fingerprint and body."""
+    """Return scheme, length, count, fingerprint and body.
+
+    Raises:
+        DataError: the header is not one of this kind.
+    """
     if len(data) < _HEAD.size:
-        raise DataError(f"A {kind} is {_HEAD.size} bytes or more. Received: {len(data)}.")
+        raise DataError(
+            f"A {kind} is {_HEAD.size} bytes or more. Received: {len(data)}.",
+            code="encoding-truncated",
+            operation=kind,
+            received=len(data),
+        )
     magic, which, scheme, zero, length, count, fingerprint = _HEAD.unpack_from(data)
     if magic != _MAGIC or zero != 0 or which >= len(_KINDS) or scheme >= len(SCHEMES):
-        raise DataError(f"These are no bytes of a {kind}, or of another version. Received: others.")
+        raise DataError(
+            f"Expected the bytes of a {kind} of this version. Received: other bytes.",
+            code="malformed-encoding",
+            operation=kind,
+        )
     if _KINDS[which] != kind:
-        raise DataError(f"These bytes should be a {kind}. Received: those of a {_KINDS[which]}.")
+        raise DataError(
+            f"These bytes should be a {kind}. Received: those of a {_KINDS[which]}.",
+            code="wrong-encoding-kind",
+            operation=kind,
+            received=_KINDS[which],
+        )
     if not 1 <= length <= MOST_LENGTH:
-        raise DataError(f"The length in a {kind} is 1 to {MOST_LENGTH}. Received: {length}.")
+        raise DataError(
+            f"The length in a {kind} is 1 to {MOST_LENGTH}. Received: {length}.",
+            code="number-out-of-range",
+            operation=kind,
+            received=length,
+        )
     return SCHEMES[scheme], length, count, fingerprint, memoryview(data)[_HEAD.size :]
 
 
@@ -67,18 +90,27 @@ def _check_size(kind: str, body: memoryview, size: int) -> Bytes:
     if len(body) != size:
         raise DataError(
             f"The body of this {kind} has {size} bytes by its head. Received: {len(body)}. It is "
-            "damaged or cut short."
+            "damaged or cut short.",
+            code="encoding-truncated",
+            operation=kind,
+            received=len(body),
+            expected=size,
         )
     return np.frombuffer(body, np.uint8).copy()
 
 
 def _check_count(kind: str, count: int, each: int) -> None:
     if not 1 <= count * each <= MOST_ELEMENTS:
-        raise DataError(f"{kind} hold 1 to {MOST_ELEMENTS} elements. Received: {count} x {each}.")
+        raise DataError(
+            f"{kind} hold 1 to {MOST_ELEMENTS} elements. Received: {count} x {each}.",
+            code="number-out-of-range",
+            operation=kind,
+            received=count,
+        )
 
 
 def public_key_to_bytes(key: PublicKey) -> bytes:
-    """A public key of length l takes 48 + 32 l bytes, and 32 more if it is adaptive."""
+    """Encode a public key: 48 + 32 l bytes for length l, and 32 more if it is adaptive."""
     return (
         _encode_header("public key", key.scheme, key.length, 0, key.fingerprint)
         + key.points.tobytes()
@@ -86,37 +118,45 @@ def public_key_to_bytes(key: PublicKey) -> bytes:
 
 
 def public_key_from_bytes(data: bytes) -> PublicKey:
-    """What `public_key_to_bytes` wrote.
+    """Decode the result of `public_key_to_bytes`.
 
     Raises:
-        DataError: other bytes, or an element that is none.
-        SecurityError: its fingerprint is another key's.
+        DataError: the bytes are not a public key, or an element is invalid.
+        SecurityError: the fingerprint belongs to another key.
     """
     scheme, length, count, fingerprint, body = _split_header("public key", data)
     if count:
-        raise DataError(f"The count in a public key is 0. Received: {count}.")
+        raise DataError(
+            f"The count in a public key is 0. Received: {count}.",
+            code="malformed-encoding",
+            operation="count",
+            received=count,
+        )
     points = _check_size("public key", body, (HEADS[scheme] - 1 + length) * ELEMENT)
     key = PublicKey(scheme, points.reshape(-1, ELEMENT))
     decode_elements(key.points, "The public key")
     if key.fingerprint != fingerprint:
         raise SecurityError(
-            "The public key's fingerprint is not that of its elements. Received: "
-            f"{fingerprint.hex()[:16]}; {key.fingerprint.hex()[:16]} is due. Get the key again."
+            "The public key's fingerprint is not that of its elements, "
+            f"{key.fingerprint.hex()[:16]}. Received: {fingerprint.hex()[:16]}. Get the key again.",
+            code="fingerprint-mismatch",
+            received=fingerprint.hex()[:16],
+            expected=key.fingerprint.hex()[:16],
         )
     return key
 
 
 def ciphertexts_to_bytes(given: Ciphertexts) -> bytes:
-    """A ciphertext of length l takes 32 (l + 1) bytes, adaptive 32 (l + 2); 48 more for all."""
+    """Encode ciphertexts of length l: 32 (l + 1) bytes each, adaptive 32 (l + 2); 48 for all."""
     head = _encode_header("ciphertexts", given.scheme, given.length, len(given), given.fingerprint)
     return head + given.elements.tobytes()
 
 
 def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
-    """What `ciphertexts_to_bytes` wrote; decryption checks the elements.
+    """Decode the result of `ciphertexts_to_bytes`; decryption checks the elements.
 
     Raises:
-        DataError: other bytes.
+        DataError: the bytes are not ciphertexts.
     """
     scheme, length, count, fingerprint, body = _split_header("ciphertexts", data)
     each = HEADS[scheme] + length
@@ -126,7 +166,7 @@ def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
 
 
 def keys_to_bytes(keys: FunctionKeys) -> bytes:
-    """A key takes 32 bytes, adaptive 64, and 4 for its entries' number and 8 for each of them."""
+    """Encode keys: 32 bytes each (adaptive 64), 4 for the number of its entries, 8 an entry."""
     rows = keys.rows
     head = _encode_header("keys", keys.scheme, rows.columns, len(rows), keys.fingerprint)
     entries = np.zeros(len(rows.index), _ENTRY)
@@ -137,30 +177,50 @@ def keys_to_bytes(keys: FunctionKeys) -> bytes:
 
 
 def keys_from_bytes(data: bytes) -> FunctionKeys:
-    """What `keys_to_bytes` wrote.
+    """Decode the result of `keys_to_bytes`.
 
     Raises:
-        DataError: other bytes, or numbers that none of a key are.
+        DataError: the bytes are not keys, or a number is not one of a key.
     """
     scheme, length, count, fingerprint, body = _split_header("keys", data)
     heads = HEADS[scheme]
     _check_count("Keys", count, heads)
     if len(body) < _ENTRIES.size:
-        raise DataError("These keys are cut short before their entries' number.")
+        raise DataError(
+            "Expected the number of entries of the keys. Received: keys that are cut short "
+            "before it.",
+            code="encoding-truncated",
+            operation="entries",
+        )
     (entries,) = _ENTRIES.unpack_from(body)
     if entries > MOST_ELEMENTS:
-        raise DataError(f"Keys have up to {MOST_ELEMENTS} entries. Received: {entries}.")
+        raise DataError(
+            f"Keys have up to {MOST_ELEMENTS} entries. Received: {entries}.",
+            code="too-large",
+            operation="entries",
+            received=entries,
+        )
     sizes = 4 * count, _ENTRY.itemsize * entries, heads * count * ELEMENT
     rest = _check_size("keys", body[_ENTRIES.size :], sum(sizes))
     counts, packed, numbers = np.split(rest, np.cumsum(sizes)[:-1])
     start = np.concatenate([[0], np.cumsum(counts.view(">u4").astype(np.int64))])
     found = packed.view(_ENTRY)
     if start[-1] != entries or (entries and int(found["column"].max()) >= length):
-        raise DataError("The entries of these keys do not fit their number or length.")
+        raise DataError(
+            "The entries of these keys do not fit their number or length.",
+            code="invalid-rows",
+        )
     value = found["value"].astype(np.int64)
     if entries and int(np.abs(value).max()) >> MOST_INPUT_BITS:
-        raise DataError(f"Weights of keys are below 2^{MOST_INPUT_BITS} in size.")
+        raise DataError(
+            f"Weights of keys are below 2^{MOST_INPUT_BITS} in size. Received: a larger one.",
+            code="number-out-of-range",
+            operation="weights",
+        )
     if not are_reduced(numbers.reshape(-1, ELEMENT)):
-        raise DataError("Numbers of a key are below the group's order. Received: a larger one.")
+        raise DataError(
+            "Numbers of a key are below the group's order. Received: a larger one.",
+            code="scalar-not-reduced",
+        )
     rows = Rows(start.astype(np.int64), found["column"].astype(np.int32), value, length)
     return FunctionKeys(scheme, fingerprint, rows, numbers.reshape(heads, count, ELEMENT))

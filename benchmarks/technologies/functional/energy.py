@@ -1,8 +1,8 @@
-"""What a year of computing costs in energy: nodes without accelerators, or one node with them.
+"""Energy costs of one year of computing: nodes without accelerators, or one node with them.
 
-The defaults are the published sheet of a benchmark of functional encryption on GPUs: an application
-that a GPU speeds up 2.2 times, 8 GPUs in a node, and so 17.6 nodes less.  All inputs have names,
-and none was measured here.
+The defaults are the published sheet of a benchmark of functional encryption on GPUs: a GPU speeds
+up the application 2.2 times, and a node has 8 GPUs, so it replaces 17.6 nodes.  All inputs have
+names, and none was measured here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tfe_bench.errors import UsageError
 
 HOURS: Final = 24 * 365
 KG_CO2_PER_KWH: Final = 0.706
-"""As the published sheet has it (the US EPA's for what is saved)."""
+"""The figure of the published sheet (the US EPA's, for saved energy)."""
 
 
 def _input_field(default: float, about: str) -> Any:
-    """A field, and what the help says of it."""
+    """Return a dataclass field with its help text."""
     return field(default=default, metadata={"about": about})
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the sheet is made from; all are numbers above 0.
+    """Inputs of the sheet; all are numbers above 0.
 
     Raises:
-        UsageError: one is not finite, or not above 0.
+        UsageError: an input is not finite, not above 0, or above 10^12.
     """
 
     speed_up: float = _input_field(2.2, "of the application by one accelerator")
@@ -46,12 +46,17 @@ class Inputs:
             value = getattr(self, each.name)
             if not (math.isfinite(value) and 0 < value <= 1e12):
                 name = f"--{each.name.replace('_', '-')}"
-                raise UsageError(f"{name} is a number above 0. Received: {value}.")
+                raise UsageError(
+                    f"{name} is a number above 0, at most 10^12. Received: {value}.",
+                    code="number-out-of-range",
+                    operation=name,
+                    received=value,
+                )
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What follows from `Inputs`: watts, kWh and dollars of a year of full load."""
+    """Results of `Inputs`: watts, and kWh and dollars of one year at full load."""
 
     nodes_replaced: float
     nodes_compute_watts: float
@@ -69,7 +74,7 @@ class Sheet:
 
 
 def compute_sheet(given: Inputs) -> Sheet:
-    """The sheet of some inputs."""
+    """Compute the sheet from the inputs."""
     nodes = given.speed_up * given.accelerators
     compute, network = nodes * given.node_watts, nodes * given.node_network_watts
     before, after = compute + network, given.accelerated_watts + given.accelerated_network_watts

@@ -1,4 +1,4 @@
-"""What may be encrypted or weighted: whole numbers within declared limits, refused by position."""
+"""Validation of messages and weights: whole numbers within declared limits."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ from tfe_bench.errors import RangeError, UsageError, describe_position
 
 
 def to_integers(what: str, values: Any, most: int) -> Numbers:
-    """Numbers as int64, of any shape.
+    """Convert numbers of any shape to int64.
 
     Args:
-        what: they are, for errors.
+        what: name of the values, for errors.
         values: an array of integers, or of floats that are whole.
-        most: the largest size that is allowed.
+        most: the largest magnitude allowed.
 
     Raises:
-        UsageError: they are no numbers.
-        RangeError: one is NaN, not whole, or larger than `most`; its value is not told.
+        UsageError: the values are not numbers.
+        RangeError: a value is NaN, not whole, or larger than `most`.  The error contains its
+            position, not its value.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "iuf":
-        raise UsageError(f"{what} are whole numbers. Received: an array of {array.dtype}.")
+        raise UsageError(
+            f"{what} are whole numbers. Received: an array of {array.dtype}.",
+            code="not-a-number",
+            operation=what,
+            received=array.dtype,
+        )
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             _refuse_values(what, ~np.isfinite(array), "NaN or infinite", "Encrypt finite numbers.")
             _refuse_values(what, array != np.rint(array), "not whole", "Scale and round it first.")
-    # Compared as they come: a conversion could wrap.
+    # Compared before the conversion, which could wrap around.
     beyond = (array > most) | (array < -most)
     _refuse_values(what, beyond, f"beyond {most:,} in size", "Declare more bits, or scale it.")
     return np.ascontiguousarray(array, np.int64)
@@ -38,4 +44,10 @@ def to_integers(what: str, values: Any, most: int) -> Numbers:
 def _refuse_values(what: str, wrong: Any, how: str, then: str) -> None:
     if np.any(wrong):
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise RangeError(f"{what}: the value {describe_position(at)} is {how}. {then}", at)
+        raise RangeError(
+            f"{what}: the value {describe_position(at)} is {how}. {then}",
+            at,
+            code="number-out-of-range",
+            operation=what,
+            received=how,
+        )

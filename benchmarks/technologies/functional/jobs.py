@@ -1,4 +1,4 @@
-"""Functional encryption on the jobs that all technologies are compared on."""
+"""Functional encryption on the jobs of the comparison of all technologies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RESULT_BITS: Final = 26
 
 
 def count_processors() -> int:
-    """The processors that this process may use."""
+    """Count the processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -48,15 +48,16 @@ def _measure_dense(job: str, outputs: int, batch: int, table_bits: int, repeat: 
 
 
 def inner_product(quick: bool = False) -> Measurement:
-    """J1: one inner product of 784 values of 8 bits, encrypted under keys that exist."""
+    """Measure J1: one inner product of 784 values of 8 bits, encrypted under existing keys."""
     return _measure_dense("J1", 1, 1, 16 if quick else 20, 2 if quick else 5)
 
 
 def run_dense(batch: int, quick: bool = False) -> Measurement:
-    """J2: 784 -> 128, values and weights of 8 bits.
+    """Measure J2: a dense layer 784 -> 128, values and weights of 8 bits.
 
     Args:
         batch: messages, 1 to 1024.
+        quick: a smaller table and fewer repetitions.
     """
     return _measure_dense("J2", UNITS, batch, 16 if quick else 20, 1 if quick else 3)
 
@@ -64,17 +65,18 @@ def run_dense(batch: int, quick: bool = False) -> Measurement:
 def run_network(
     quick: bool = False, data: str | os.PathLike[str] | None = None, batch: int = lenet.BATCH
 ) -> Measurement:
-    """J3: LeNet-5's forward pass on a batch of MNIST's test pictures.
+    """Measure J3: LeNet-5's forward pass on a batch of MNIST's test pictures.
 
-    The first layer is under encryption, the rest in the clear at the server.  It has been trained
-    in the clear: one epoch, or a fourth of one if quick.
+    The server evaluates the first layer under encryption and the other layers in the clear.  The
+    network is trained in the clear: one epoch, or a quarter of one if quick.
 
     Args:
-        data: the folder of MNIST's files, or None to have keras get it.
+        quick: shorter training and one repetition.
+        data: the folder of MNIST's files, or None for Keras' download.
         batch: pictures, 1 to 1024.
 
     Raises:
-        DataError: there is no MNIST.
+        DataError: MNIST is missing.
     """
     digits = mnist.load(data)
     net = lenet.Network()

@@ -1,9 +1,9 @@
-"""What a server learns that holds keys: the inner products are linear, so enough of them are all.
+"""Leakage from function keys: inner products are linear, so enough of them determine the input.
 
-A key for y shows <x, y>.  Keys of rank r show x but for a space of dimension length - r, whatever
-the scheme; at r = length they show x.  The attack is least squares, nothing else: no key is
-broken.  (The least-norm solution stands for what an observer without other knowledge would guess;
-pictures give away more than it shows.)
+A key for y reveals <x, y>.  In any scheme, keys of rank r determine x up to a space of dimension
+length - r; at r = length they reveal x.  The attack solves a least-squares problem and breaks no
+key.  (The least-norm solution is the guess of an observer without other knowledge; pictures leak
+more than it shows.)
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tfe_bench.errors import PolicyError
 
 @dataclass(frozen=True)
 class Leakage:
-    """Of keys on a ciphertext.
+    """Leakage of a set of keys applied to one ciphertext.
 
     Attributes:
-        rank: of the keys.
-        length: of the message.
-        exact: part of the values that least squares gives exactly, after rounding; None where no
-            message was attacked.
+        rank: the rank of the keys' weights.
+        length: the number of values in a message.
+        exact: the fraction of values that least squares recovers exactly after rounding; None if
+            no message was attacked.
     """
 
     rank: int
@@ -34,7 +34,7 @@ class Leakage:
 
     @property
     def part(self) -> float:
-        """rank / length, 1 where nothing is private."""
+        """The ratio rank / length; 1 means that nothing is private."""
         return self.rank / self.length
 
     def __str__(self) -> str:
@@ -43,32 +43,35 @@ class Leakage:
 
 
 def compute_rank(rows: Rows) -> int:
-    """The dimension of what keys for these rows show, of messages of `rows.columns` numbers."""
+    """Return the dimension that keys for `rows` reveal of messages of `rows.columns` numbers."""
     return int(np.linalg.matrix_rank(rows.to_dense().astype(np.float64)))
 
 
 def reconstruct_messages(rows: Rows, results: Numbers) -> Reals:
-    """The least-norm messages that explain results [batch, rows]: float64 [batch, columns]."""
+    """Return the least-norm messages for results [batch, rows]: float64 [batch, columns]."""
     matrix = rows.to_dense().astype(np.float64)
     found = np.linalg.lstsq(matrix, results.T.astype(np.float64), rcond=None)[0]
     return np.asarray(found.T, np.float64)
 
 
 def count_exact(found: Reals, messages: Numbers) -> float:
-    """The part of the values that are right after rounding."""
+    """Return the fraction of values that are right after rounding."""
     return float((np.rint(found) == messages).mean())
 
 
 def check_leakage(found: Leakage, allowed: bool) -> None:
-    """Refuses keys that show the whole message, unless that is wanted.
+    """Reject keys that reveal the whole message, unless `allowed` is set.
 
     Raises:
-        PolicyError: naming the rank.
+        PolicyError: the keys have full rank.
     """
     if found.rank >= found.length and not allowed:
         raise PolicyError(
-            f"These keys show the inputs themselves: their rank is {found.rank}, and an input has "
-            f"{found.length} numbers. Whoever holds them solves linear equations and needs no "
-            "decryption of anything else. Derive fewer keys, or measure it all the same with "
-            "--allow-leakage."
+            f"These keys reveal the inputs: expected a rank below {found.length}, as an input has "
+            f"{found.length} numbers. Received: keys of rank {found.rank}. Their holder recovers "
+            "the inputs by solving linear equations. Derive fewer keys, or measure them "
+            "nevertheless with --allow-leakage.",
+            code="keys-reveal-inputs",
+            received=found.rank,
+            expected=f"below {found.length}",
         )

@@ -1,9 +1,9 @@
-"""LeNet-5 whose first layer the server computes on encrypted pictures, and the rest in the clear.
+"""LeNet-5 with the first layer on encrypted pictures and the other layers in the clear.
 
-As published systems of functional encryption have it: the data's owner encrypts its pictures once,
-the key authority derives a key for each window of each filter, and the server decrypts the first
-layer's outputs, goes on as usual, and asks for the gradient of the filters by keys again.  Pixels
-are 8 bits, and weights and gradients are rounded to 8 bits and a scale.
+This follows published systems of functional encryption.  The data's owner encrypts its pictures
+once, and the key authority derives a key for each window of each filter.  The server decrypts the
+first layer's outputs, continues in the clear, and requests further keys for the gradient of the
+filters.  Pixels have 8 bits; weights and gradients are rounded to 8 bits and a scale.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Say = Callable[[str], None]
 
 
 def flatten_pictures(images: Any) -> Numbers:
-    """Pictures uint8 [n, 28, 28] as messages, int64 [n, 784]."""
+    """Flatten pictures uint8 [n, 28, 28] to messages, int64 [n, 784]."""
     return np.asarray(images, np.int64).reshape(len(images), -1)
 
 
 class Network:
-    """LeNet-5 (LeCun et al., 1998) with rectifiers: a convolution, and the rest of it.
+    """LeNet-5 (LeCun et al., 1998) with rectifiers: first convolution, and the other layers.
 
     Args:
-        seed: of the first weights and the order of pictures.
+        seed: seed of the initial weights and of the order of pictures.
     """
 
     def __init__(self, seed: int = 1) -> None:
@@ -68,13 +68,13 @@ class Network:
         self._step: Any = None
 
     def draw_batches(self, count: int) -> Iterator[Any]:
-        """Indices of pictures in a random order, BATCH at a time."""
+        """Yield indices of pictures in a random order, BATCH at a time."""
         order = self._order.permutation(count)
         for at in range(0, count - BATCH + 1, BATCH):
             yield order[at : at + BATCH]
 
     def train_epoch(self, images: Any, labels: Any, say: Say = lambda _: None) -> float:
-        """One epoch in the clear; its seconds."""
+        """Train one epoch in the clear; return its seconds."""
         import tensorflow as tf
 
         if self._step is None:
@@ -97,11 +97,11 @@ class Network:
 
     @property
     def quantized_layer(self) -> tuple[Numbers, float]:
-        """The first layer's weights as whole numbers [5, 5, filters], and their scale."""
+        """First layer's weights as whole numbers [5, 5, filters], and their scale."""
         return convolution.quantize_values(np.asarray(self.first.kernel)[:, :, 0, :])
 
     def compute_logits(self, images: Any) -> Reals:
-        """In the clear, in floating point."""
+        """Compute logits in the clear, in floating point."""
         scaled = np.asarray(images, np.float32)[..., None] / 255
         parts = [
             np.asarray(self.rest(self.first(scaled[at : at + 500])))
@@ -110,19 +110,19 @@ class Network:
         return np.concatenate(parts).astype(np.float64)
 
     def rescale_activations(self, results: Numbers, scale: float) -> Any:
-        """What whole numbers [n, 4704] stand for: float32 [n, 28, 28, filters]."""
+        """Convert whole numbers [n, 4704] to activations float32 [n, 28, 28, filters]."""
         shape = (-1, convolution.SIDE, convolution.SIDE, convolution.FILTERS)
         values = results.reshape(shape) * (scale / 255) + np.asarray(self.first.bias)
         return values.astype(np.float32)
 
     def finish_logits(self, results: Numbers, scale: float) -> Reals:
-        """Logits of what the first layer gave."""
+        """Compute logits from the first layer's outputs."""
         return np.asarray(self.rest(self.rescale_activations(results, scale)), np.float64)
 
     def compute_gradients(
         self, results: Numbers, scale: float, labels: Any
     ) -> tuple[Reals, list[Any]]:
-        """The loss's gradient by the first layer's outputs, and by the rest's variables."""
+        """Compute the loss's gradient by the first layer's outputs and by the other variables."""
         import tensorflow as tf
 
         given = tf.constant(self.rescale_activations(results, scale))
@@ -134,14 +134,14 @@ class Network:
         return np.asarray(delta, np.float64), list(rest)
 
     def update_weights(self, rest: list[Any], kernel: Reals, delta: Reals) -> None:
-        """Takes a step of the optimizer with gradients; the bias needs no pixels."""
+        """Apply one optimizer step; the gradient of the bias needs no pixels."""
         gradients = [kernel[:, :, None, :].astype(np.float32), delta.sum((0, 1, 2))]
         variables = [*self.rest.trainable_variables, *self.first.trainable_variables]
         self._optimizer.apply([*rest, *gradients], variables)
 
 
 class Phases:
-    """Seconds by phase, of one batch."""
+    """Seconds by phase of one batch."""
 
     def __init__(self) -> None:
         names = ("encrypt", "derive", "decode", "evaluate", "logarithms", "clear")
@@ -149,47 +149,47 @@ class Phases:
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Starts the clock."""
+        """Start the clock."""
         self._since = time.perf_counter()
 
     def add_phase(self, name: str) -> None:
-        """Adds what has passed since the last call."""
+        """Add the time since the last call to a phase."""
         now = time.perf_counter()
         self.seconds[name] += now - self._since
         self._since = now
 
     @property
     def encrypt(self) -> float:
-        """Of encryption, which happens once."""
+        """Seconds of encryption, which happens once."""
         return self.seconds["encrypt"]
 
     @property
     def training(self) -> float:
-        """All but encryption."""
+        """Seconds of all phases but encryption."""
         return sum(self.seconds.values()) - self.encrypt
 
 
 class Server:
-    """Decrypts the first layer and its gradient.
+    """Server that decrypts the first layer and its gradient.
 
     Args:
-        authority: derives keys for it.
-        table: of logarithms.
-        threads: that pictures are split among.
+        authority: key authority that derives its keys.
+        table: table of logarithms.
+        threads: threads that the pictures are split among.
     """
 
     def __init__(self, authority: MasterKey, table: Table, threads: int) -> None:
         self.authority, self.table, self.threads = authority, table, threads
 
     def evaluate_layer(self, given: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
-        """The first layer's outputs [batch, 4704]."""
+        """Decrypt the first layer's outputs [batch, 4704]."""
         phases.start_clock()
         keys = self.authority.derive_keys(convolution.forward_rows(weights))
         phases.add_phase("derive")
         return self._evaluate_keys(given, [keys] * len(given), phases)
 
     def evaluate_gradient(self, given: Ciphertexts, delta: Numbers, phases: Phases) -> Numbers:
-        """Sums over a picture of pixels times delta [batch, 28, 28, filters]: [batch, 150]."""
+        """Decrypt sums of pixels times delta [batch, 28, 28, filters] by picture: [batch, 150]."""
         phases.start_clock()
         keys = [self.authority.derive_keys(convolution.gradient_rows(each)) for each in delta]
         phases.add_phase("derive")
@@ -223,13 +223,13 @@ class Server:
 
 
 def in_clear(messages: Numbers, weights: Numbers) -> Numbers:
-    """What `Server.forward` should give."""
+    """Compute the expected result of `Server.evaluate_layer`."""
     rows = convolution.forward_rows(weights).to_dense()
     return (messages.astype(np.float64) @ rows.T.astype(np.float64)).astype(np.int64)
 
 
 def gradient_in_clear(messages: Numbers, delta: Numbers) -> Numbers:
-    """What `Server.gradient` should give."""
+    """Compute the expected result of `Server.evaluate_gradient`."""
     return np.stack(
         [convolution.gradient_rows(d).to_dense() @ x for x, d in zip(messages, delta, strict=True)]
     )

@@ -1,4 +1,4 @@
-"""Times inner products by phase: set-up, encryption, keys, products, logarithms."""
+"""Measurement of inner products by phase: set-up, encryption, keys, products, logarithms."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ SECURITY_BITS: Final = 128
 
 
 def peak_memory() -> int:
-    """The most that this process has held, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def median_or_zero(times: list[float]) -> float:
-    """The median, and 0 of none."""
+    """Return the median, or 0 for an empty list."""
     return statistics.median(times) if times else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is measured.
+    """One cell of the sweep: sizes, scheme and threads of a measurement.
 
     Attributes:
-        length: of a message.
+        length: values in a message.
         result_bits: results are from -2^(result_bits - 1) to 2^(result_bits - 1).
-        batch: messages.
-        outputs: keys, that is results of each message.
+        batch: number of messages.
+        outputs: number of keys, that is of results for each message.
         scheme: "selective" or "adaptive".
-        threads: at work.
-        table_bits: of the table of logarithms.
+        threads: threads at work.
+        table_bits: base-2 logarithm of the number of steps of the table of logarithms.
+
+    Raises:
+        UsageError: a size is outside its limits, or the results are too small for the length.
     """
 
     length: int
@@ -59,24 +62,26 @@ class Cell:
         check_range("A batch", self.batch, 1, 1024)
         check_range("Outputs", self.outputs, 1, 4096)
         check_range("A vector's length", self.length, 1, scheme.MOST_LENGTH)
-        # Before any of it is in memory.
+        # Checked before any of it is in memory.
         for name, rows in (("batch", self.batch), ("outputs", self.outputs)):
             most = scheme.MOST_ELEMENTS // (self.length + 2)
             check_range(f"Of length {self.length}, --{name}", rows, 1, most)
         if self.free_bits < 2:
             raise UsageError(
                 f"Results of {self.result_bits} bits hold no vectors of length {self.length}. "
-                "Received: both. Take more bits or a shorter vector."
+                "Received: both. Take more bits or a shorter vector.",
+                code="result-bits-too-few",
+                received=self.result_bits,
             )
 
     @property
     def free_bits(self) -> int:
-        """What is left for a value and a weight together."""
+        """Bits that remain for a value and a weight together."""
         return self.result_bits - 1 - (self.length - 1).bit_length()
 
     @property
     def input_bits(self) -> int:
-        """Of a message's values, which are 0 or more."""
+        """Bits of a message's values, which are 0 or more."""
         return min((self.free_bits + 1) // 2, 16)
 
     @property
@@ -86,12 +91,12 @@ class Cell:
 
     @property
     def bound(self) -> int:
-        """Of results."""
+        """Largest magnitude of results."""
         return 1 << (self.result_bits - 1)
 
 
 def draw_inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
-    """Messages, and weights whose results lie all over the range, not around 0 alone."""
+    """Draw messages, and weights whose results are spread over the whole range."""
     rng = np.random.default_rng(seed)
     messages = rng.integers(0, 1 << cell.input_bits, (cell.batch, cell.length))
     middle = rng.uniform(-1, 1, (cell.outputs, 1)) * cell.weight_most
@@ -101,7 +106,7 @@ def draw_inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
 
 
 def time_call(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came of it."""
+    """Call a function; return seconds and result."""
     start = time.perf_counter()
     made = work()
     return time.perf_counter() - start, made
@@ -112,11 +117,11 @@ PHASES: Final = ("encrypt", "derive", "decode", "evaluate", "logarithms")
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds by phase, of all messages and outputs together, and what came of them.
+    """Seconds by phase, for all messages and outputs together, with results and sizes.
 
     Attributes:
         results: int64 [batch, outputs].
-        sent_bytes, key_bytes: of ciphertexts and keys.
+        sent_bytes, key_bytes: bytes of ciphertexts and keys.
     """
 
     encrypt: float
@@ -130,12 +135,12 @@ class Run:
 
     @property
     def decrypt(self) -> float:
-        """The last three phases."""
+        """Seconds of the last three phases."""
         return self.decode + self.evaluate + self.logarithms
 
     @property
     def total(self) -> float:
-        """All phases."""
+        """Seconds of all phases."""
         return self.encrypt + self.derive + self.decrypt
 
 
@@ -147,7 +152,7 @@ def run_once(
     bound: int,
     threads: int,
 ) -> Run:
-    """Encrypts, derives and decrypts once."""
+    """Encrypt, derive keys and decrypt once."""
     messages, weights = given
     encrypt, sent = time_call(lambda: encryptor.encrypt_messages(messages, threads))
     derive, keys = time_call(lambda: authority.derive_keys(weights))
@@ -171,10 +176,13 @@ def run_once(
 def measure_cell(
     cell: Cell, table: Table | None = None, repeat: int = 3, seed: int = 1
 ) -> Measurement:
-    """One cell of the sweep.
+    """Measure one cell of the sweep.
 
     Args:
-        table: of cell.table_bits steps, or None to make it.
+        cell: the sizes.
+        table: a table of 2^cell.table_bits steps, or None to build it.
+        repeat: number of timed runs.
+        seed: seed of messages and weights.
     """
     given = draw_inputs(cell, seed)
     return inner_products(cell, given, cell.input_bits, "sweep", table, repeat)
@@ -188,7 +196,7 @@ def inner_products(
     table: Table | None = None,
     repeat: int = 3,
 ) -> Measurement:
-    """All phases of encrypting, deriving keys and decrypting, as a measurement."""
+    """Measure all phases: encryption, derivation of keys and decryption."""
     messages, weights = given
     due = messages @ weights.T
     setup, authority = time_call(lambda: scheme.generate_master(cell.scheme, cell.length))
@@ -197,7 +205,7 @@ def inner_products(
     )
     build, made = time_call(lambda: table or Table(cell.table_bits))
     once = functools.partial(run_once, authority, encryptor, made, given, cell.bound, cell.threads)
-    first = once()  # warms up; its times are not kept
+    first = once()  # warm-up; its times are discarded
     runs = [once() for _ in range(repeat)]
     outputs, batch = first.results.size, len(messages)
     totals = [each.total for each in runs]

@@ -1,4 +1,4 @@
-"""Functional encryption on the report's page: times, how logarithms grow, and what keys show."""
+"""Functional encryption in the report: times, growth of logarithms, and leakage of keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _select_newest(measured: Sequence[Measurement], job: str) -> Measurement | N
 
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
-    """What draws each picture."""
+    """Return the function that draws each picture, by name."""
     return {
         NAMES[0]: functools.partial(_draw_logarithms, _select_job(measured, "logarithms")),
         NAMES[1]: functools.partial(_draw_network, _select_newest(measured, "LeNet-5 training")),
@@ -144,7 +144,7 @@ def _format_hours(value: float) -> Number:
 def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
-    """What was measured of functional encryption."""
+    """Build the section on functional encryption, if anything was measured."""
     parts: list[Part] = []
     if sweep := _select_job(measured, "sweep"):
         parts += [
@@ -160,7 +160,8 @@ def build_sections(
         f = m.figures
         parts.append(
             f"In a group {m.job} ({m.parameters['security_bits']} bits of security) encryption "
-            f"takes {_format_time(f['encrypt_seconds'])} and a result {_format_time(f['decrypt_seconds'])}: "
+            f"takes {_format_time(f['encrypt_seconds'])} and a result "
+            f"{_format_time(f['decrypt_seconds'])}: "
             f"{f['encrypt_ratio']:.3g} and {f['decrypt_ratio']:.3g} times as long as the same "
             "algorithms on the curve (128 bits)."
         )

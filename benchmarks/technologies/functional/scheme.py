@@ -1,22 +1,22 @@
 """Inner-product functional encryption over ristretto255.
 
-A key authority holds numbers s; who has a key for weights y learns <x, y> of an encrypted x, and
-with keys for other weights those inner products too, and nothing else.
+A key authority holds numbers s.  The holder of a key for weights y learns <x, y> of an encrypted
+x; further keys reveal the inner products with their weights, and nothing else.
 
     selective: h_i = g^s_i; ct = (g^r, h_i^r g^x_i); key <s, y>; prod ct_i^y_i / ct_0^key = g^<x, y>
-        (Abdalla, Bourse, De Caro and Pointcheval, PKC 2015, section 3.1).  Secure where messages
-        are chosen before the public key is seen.
+        (Abdalla, Bourse, De Caro and Pointcheval, PKC 2015, section 3.1).  Secure if messages
+        are chosen before the adversary sees the public key.
     adaptive: two generators g, h and h_i = g^s_i h^t_i; ct = (g^r, h^r, h_i^r g^x_i); keys <s, y>
-        and <t, y> (Agrawal, Libert and Stehle, CRYPTO 2016, section 3).  Also where messages are
-        chosen after it.
+        and <t, y> (Agrawal, Libert and Stehle, CRYPTO 2016, section 3).  Also secure if messages
+        are chosen after the adversary has seen the public key.
 
-Both under the decisional Diffie-Hellman assumption (128 bits in this group), against who asks for
-keys adaptively; neither hides y, or stops who can ask for enough keys: see `leakage`.  Ciphertexts
-are malleable, and not authenticated.  The scheme recovers small results alone: a table of discrete
-logarithms (`curve.Table`) finds those within a bound.
+Both are secure under the decisional Diffie-Hellman assumption (128 bits in this group) against an
+adversary that requests keys adaptively.  Neither hides y, nor limits an adversary that can request
+enough keys: see `leakage`.  Ciphertexts are malleable and not authenticated.  The scheme recovers
+only small results: a table of discrete logarithms (`curve.Table`) finds those within a bound.
 
-Everything comes in batches: many ciphertexts, many keys.  What was made under another public key
-is refused by its fingerprint, not decrypted to garbage.
+All functions work on batches: many ciphertexts, many keys.  A fingerprint identifies the public
+key: values of another one are refused and not decrypted to garbage.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from tfe_bench.errors import DataError, SecurityError, UsageError, check_one_of,
 
 SCHEMES: Final = ("selective", "adaptive")
 HEADS: Final = {"selective": 1, "adaptive": 2}
-"""Elements of a ciphertext before those of its message, and numbers of a key."""
+"""Elements of a ciphertext before those of its message; also numbers of a key."""
 MOST_LENGTH: Final = 1 << 14
 MOST_ELEMENTS: Final = 1 << 25
-"""Elements of a batch of ciphertexts, and entries of a batch of keys: 1 GB of bytes."""
+"""Most elements of a batch of ciphertexts, and most entries of a batch of keys: 1 GB."""
 FINGERPRINT: Final = 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PublicKey:
-    """What one encrypts with.
+    """Public key for encryption.
 
     Attributes:
         scheme: one of SCHEMES.
-        points: uint8 [heads - 1 + length, 32]: h if the scheme has one, and h_i.
+        points: uint8 [heads - 1 + length, 32]: h if the scheme has one, then h_i.
 
     Raises:
-        UsageError: another scheme, or no such length.
+        UsageError: the scheme is unknown, or the length is outside 1 to MOST_LENGTH.
     """
 
     scheme: str
@@ -66,17 +66,17 @@ class PublicKey:
 
     @property
     def heads(self) -> int:
-        """HEADS of the scheme."""
+        """Number of head elements of the scheme, as in HEADS."""
         return HEADS[self.scheme]
 
     @property
     def length(self) -> int:
-        """Of a message."""
+        """Number of values in a message."""
         return len(self.points) - (HEADS[self.scheme] - 1)
 
     @functools.cached_property
     def fingerprint(self) -> bytes:
-        """Of the whole key, bound to its keys and ciphertexts: 32 bytes of SHA-256."""
+        """SHA-256 digest of the whole key, 32 bytes; its keys and ciphertexts carry it."""
         said = hashlib.sha256(f"tfe_bench functional {self.scheme} {self.length}\0".encode())
         said.update(self.points.tobytes())
         return said.digest()
@@ -87,9 +87,9 @@ class FunctionKeys:
     """Keys for the inner products with `rows`, which are public.
 
     Attributes:
-        scheme, fingerprint: of the public key.
+        scheme, fingerprint: those of the public key.
         rows: the weights.
-        numbers: uint8 [heads, rows, 32]; who holds them may decrypt.
+        numbers: uint8 [heads, rows, 32]; their holder can decrypt.
     """
 
     scheme: str
@@ -102,7 +102,7 @@ class FunctionKeys:
 
     @property
     def nbytes(self) -> int:
-        """Of the keys themselves: what the authority sends, without the weights."""
+        """Bytes of the keys that the authority sends, without the weights."""
         return self.numbers.nbytes
 
 
@@ -111,8 +111,11 @@ class Ciphertexts:
     """A batch of encrypted messages.
 
     Attributes:
-        scheme, fingerprint: of the public key.
+        scheme, fingerprint: those of the public key.
         elements: uint8 [batch, heads + length, 32].
+
+    Raises:
+        UsageError: the scheme, shape or length is invalid.
     """
 
     scheme: str
@@ -124,7 +127,10 @@ class Ciphertexts:
         if self.elements.ndim != 3 or self.elements.shape[2] != ELEMENT:
             raise UsageError(
                 f"Ciphertexts are [batch, elements, {ELEMENT}] bytes. Received: "
-                f"{list(self.elements.shape)}."
+                f"{list(self.elements.shape)}.",
+                code="shape-mismatch",
+                operation="ciphertexts",
+                received=list(self.elements.shape),
             )
         check_range("A message's length", self.length, 1, MOST_LENGTH)
 
@@ -136,7 +142,7 @@ class Ciphertexts:
 
     @property
     def length(self) -> int:
-        """Of a message."""
+        """Number of values in a message."""
         return int(self.elements.shape[1]) - HEADS[self.scheme]
 
     @property
@@ -147,10 +153,10 @@ class Ciphertexts:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MasterKey:
-    """What the key authority holds.
+    """Master key of the key authority.
 
     Attributes:
-        public: for everybody.
+        public: the public key.
         secret: uint8 [heads, length, 32]: s, and t if the scheme has one.
     """
 
@@ -161,49 +167,59 @@ class MasterKey:
         return f"MasterKey({self.public.scheme}, length {self.public.length})"
 
     def derive_keys(self, weights: Any) -> FunctionKeys:
-        """Keys for weights: `Rows`, or whole numbers [keys, length] below 2^31 in size.
+        """Derive keys for weights: `Rows`, or whole numbers [keys, length] below 2^31 in size.
 
-        In constant time where the secret is concerned; the weights are public.
+        Constant time in the secret; the weights are public.
 
         Raises:
-            UsageError: another length.
+            UsageError: the weights have another length than the public key.
             RangeError: a weight is NaN, not whole, or too large.
         """
         rows = weights if isinstance(weights, Rows) else as_rows(weights)
         if rows.columns != self.public.length:
             raise UsageError(
-                f"Weights are of the public key's length, {self.public.length}. Received: "
-                f"{rows.columns}."
+                f"Weights have the public key's length, {self.public.length}. Received: "
+                f"{rows.columns}.",
+                code="shape-mismatch",
+                operation="weights",
+                received=rows.columns,
+                expected=self.public.length,
             )
         numbers = np.stack([curve.inner_products(s, rows) for s in self.secret])
         return FunctionKeys(self.public.scheme, self.public.fingerprint, rows, numbers)
 
 
 def as_rows(weights: Any) -> Rows:
-    """Whole numbers [keys, length] as rows.
+    """Convert whole numbers [keys, length] to rows.
 
     Raises:
-        UsageError, RangeError: they are none, or too many or too large.
+        UsageError: the weights are not a matrix of numbers, or have too many entries.
+        RangeError: a weight is NaN, not whole, or too large.
     """
     dense = to_integers("Weights", weights, (1 << curve.MOST_INPUT_BITS) - 1)
     if dense.ndim != 2 or not dense.size:
-        raise UsageError(f"Weights are [keys, length]. Received: {list(dense.shape)}.")
+        raise UsageError(
+            f"Weights are [keys, length]. Received: {list(dense.shape)}.",
+            code="shape-mismatch",
+            operation="weights",
+            received=list(dense.shape),
+        )
     check_range("Entries of all weights", dense.size, 1, MOST_ELEMENTS)
     return Rows.from_dense(dense)
 
 
 def generate_master(scheme: str, length: int) -> MasterKey:
-    """A new master key, of random numbers from the operating system.
+    """Generate a master key from random numbers of the operating system.
 
     Raises:
-        UsageError: an unknown scheme or no such length.
+        UsageError: the scheme is unknown, or the length is outside 1 to MOST_LENGTH.
     """
     check_one_of("A scheme is one of", scheme, SCHEMES)
     check_range("A vector's length", length, 1, MOST_LENGTH)
     secret = np.stack([curve.random_scalars(length) for _ in range(HEADS[scheme])])
     exponents, more = secret[0], np.empty((0, ELEMENT), np.uint8)
     if scheme == "adaptive":
-        # h = g^w: nobody keeps w, and h_i = g^(w t_i + s_i).
+        # h = g^w, and h_i = g^(w t_i + s_i); w is discarded.
         w = curve.random_scalars(1)
         exponents = curve.multiply_add(secret[1], np.repeat(w, length, 0), secret[0])
         more = w
@@ -212,14 +228,15 @@ def generate_master(scheme: str, length: int) -> MasterKey:
 
 
 class Encryptor:
-    """Encrypts with a public key, whose tables it makes once: 8 kB for each element.
+    """Encryptor with a public key, whose tables are built once: 8 kB for each element.
 
     Args:
         public: the key; each of its elements is checked.
-        bits: messages are below 2^bits in size, 1 to 31; everybody may know it.
+        bits: messages are below 2^bits in size; public, 1 to 31.
+        threads: threads that build the tables.
 
     Raises:
-        DataError: the key holds bytes that encode no element, or the neutral one.
+        DataError: the key holds bytes that encode no element, or the neutral element.
     """
 
     def __init__(self, public: PublicKey, bits: int, threads: int = 1) -> None:
@@ -228,7 +245,10 @@ class Encryptor:
             at = int(np.argmin(public.points.any(axis=1)))
             raise DataError(
                 "The public key holds the neutral element, under which a value would be sent in "
-                f"the clear. Received: element {at} (counted from 0). It is damaged or forged."
+                f"the clear. Received: element {at} (counted from 0). The key is damaged or "
+                "forged: get it again.",
+                code="neutral-element",
+                received=f"element {at}",
             )
         self.public, self.bits = public, bits
         one = np.zeros((1, ELEMENT), np.uint8)
@@ -238,36 +258,39 @@ class Encryptor:
 
     @property
     def nbytes(self) -> int:
-        """Of its tables."""
+        """Bytes of its tables."""
         return int(self._table.nbytes)
 
     def encrypt_messages(self, messages: Any, threads: int = 1) -> Ciphertexts:
-        """Encrypts whole numbers [batch, length], in constant time.
+        """Encrypt whole numbers [batch, length] in constant time.
 
         Raises:
-            UsageError: another length, or a batch too large.
+            UsageError: the messages have another length, or the batch is too large.
             RangeError: a number is NaN, not whole, or beyond the declared bits.
         """
         public = self.public
         given = to_integers("Messages", messages, (1 << self.bits) - 1)
         if given.ndim != 2 or given.shape[1] != public.length:
             raise UsageError(
-                f"Messages are [batch, {public.length}]. Received: {list(given.shape)}."
+                f"Messages are [batch, {public.length}]. Received: {list(given.shape)}.",
+                code="shape-mismatch",
+                operation="messages",
+                received=list(given.shape),
             )
         check_range("Elements of a batch", len(given) * (public.length + 2), 1, MOST_ELEMENTS)
         padded = np.zeros((len(given), public.heads + public.length), np.int64)
         padded[:, public.heads :] = given
-        # The randomness is twice this, and as uniform.
+        # The encryption randomness is twice this number, and equally uniform.
         half = curve.random_scalars(len(given))
         elements = curve.encrypt_messages(self._table, half, padded, self.bits, threads)
         return Ciphertexts(public.scheme, public.fingerprint, elements)
 
 
 def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
-    """Refuses keys of another master key, scheme or length than the ciphertexts'.
+    """Reject keys of another master key, scheme or length than that of the ciphertexts.
 
     Raises:
-        SecurityError: they do not belong together.
+        SecurityError: keys and ciphertexts do not belong together.
     """
     for what, mine, due in (
         ("scheme", keys.scheme, ciphertexts.scheme),
@@ -277,12 +300,16 @@ def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
         if mine != due:
             raise SecurityError(
                 f"The keys were derived for another {what} than the ciphertexts': {due} is due. "
-                f"Received: {mine}. Ask the key authority of that public key."
+                f"Received: {mine}. Request keys from the key authority of that public key.",
+                code="encryption-key-mismatch",
+                operation=what,
+                received=mine,
+                expected=due,
             )
 
 
 def evaluate_keys(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
-    """g^<x, y> of one unpacked ciphertext (`curve.decode`) for all keys."""
+    """Compute g^<x, y> of one unpacked ciphertext (`curve.decode_elements`) for all keys."""
     return curve.evaluate_rows(points, keys.numbers, keys.rows, threads)
 
 
@@ -293,16 +320,17 @@ def decrypt_products(
     bound: int,
     threads: int = 1,
 ) -> Numbers:
-    """The inner products of all messages with all weights: int64 [batch, keys].
+    """Decrypt the inner products of all messages with all weights: int64 [batch, keys].
 
     Args:
         bound: results are from -bound to bound.
-        threads: that the ciphertexts are split among; of a single one, the keys are.
+        threads: the ciphertexts are split among these threads; for a single ciphertext, the keys
+            are.
 
     Raises:
-        SecurityError: the keys are of another public key.
+        SecurityError: the keys belong to another public key.
         DataError: a ciphertext or key is damaged.
-        RangeError: a result is not within the bound; no wrong value is ever given.
+        RangeError: a result is not within the bound; a wrong value is never returned.
     """
     check_together(ciphertexts, keys)
     table.check_bound(bound)
@@ -320,7 +348,7 @@ def decrypt_products(
 
 
 def bound_for(input_bits: int, rows: Rows) -> int:
-    """The size that no inner product of messages below 2^input_bits with these rows exceeds."""
+    """Bound the size of inner products of messages below 2^input_bits with these rows."""
     before = np.concatenate([[0], np.cumsum(np.abs(rows.value))])
     sums = before[rows.start[1:]] - before[rows.start[:-1]]
     return int(sums.max(initial=0)) * ((1 << input_bits) - 1)

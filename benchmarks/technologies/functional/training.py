@@ -1,4 +1,4 @@
-"""Measures LeNet-5 with an encrypted first layer: times, accuracy, and what the server learns."""
+"""Measurement of LeNet-5 with an encrypted first layer: times, accuracy and leakage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Setting:
-    """What pictures are encrypted and decrypted by."""
+    """Network, encryptor, server and data of one measurement."""
 
     net: lenet.Network
     server: lenet.Server
@@ -55,23 +55,27 @@ def measure_training(
     table_bits: int = 20,
     say: Say = lambda _: None,
 ) -> Measurement:
-    """Trains in the clear, then on so many encrypted batches, and attacks what the server has seen.
+    """Train in the clear, then on encrypted batches, and attack the server's results.
 
     Args:
-        batches: of 64 pictures, for training and again for testing.
-        allowed: go on where the keys show the pictures.
-        epochs: of training in the clear before, 0 to 1.
-        data: the folder of MNIST's files, or None to have keras get it.
+        batches: batches of 64 pictures for training, and as many for testing.
+        threads: threads at work.
+        allowed: continue if the keys reveal the pictures.
+        scheme_name: one of `scheme.SCHEMES`.
+        data: the folder of MNIST's files, or None for Keras' download.
+        epochs: epochs of the preceding training in the clear, 0 to 1.
+        table_bits: base-2 logarithm of the number of steps of the table of logarithms.
+        say: callback for progress messages.
 
     Raises:
-        PolicyError: the keys show the pictures, and that is not allowed.
-        DataError: there is no MNIST.
+        PolicyError: the keys reveal the pictures, and `allowed` is not set.
+        DataError: MNIST is missing.
     """
     say("reading MNIST")
     digits = mnist.load(data)
     net = lenet.Network()
     weights, _ = net.quantized_layer
-    # Any filters without zeros have this rank: known before anything is encrypted.
+    # Any filters without zeros have this rank, so it is known before encryption.
     found = Leakage(leakage.compute_rank(convolution.forward_rows(weights)), PIXELS)
     leakage.check_leakage(found, allowed)
     some = max(BATCH, int(len(digits.train_images) * epochs))
@@ -137,7 +141,7 @@ def measure_training(
 
 
 def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
-    """Steps on encrypted batches, each checked against the same whole numbers in the clear."""
+    """Train on encrypted batches and check each against the same whole numbers in the clear."""
     net, server, digits = on.net, on.server, on.digits
     runs, right = [], True
     order = net.draw_batches(len(digits.train_images))
@@ -167,7 +171,7 @@ def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
 
 
 def _test_accuracy(on: _Setting) -> dict[str, Any]:
-    """Accuracy on test pictures: encrypted ones, and all of them by the same whole numbers."""
+    """Measure accuracy on encrypted test pictures, and on all of them with whole numbers."""
     net, server, digits = on.net, on.server, on.digits
     weights, scale = net.quantized_layer
     count = min(on.batches * BATCH, len(digits.test_images))
@@ -201,5 +205,5 @@ def _attack_messages(rows: Any, messages: Numbers) -> convolution.Reals:
 
 
 def _as_text(pictures: Any) -> list[str]:
-    """Pixels as hexadecimal digits, clipped to a byte."""
+    """Format pixels, clipped to a byte, as hexadecimal digits."""
     return [bytes(np.clip(np.rint(p), 0, 255).astype(np.uint8)).hex() for p in pictures]

@@ -1,1 +1,1 @@
-"""Homomorphic encryption: one server computes on what it cannot read (BFV, BGV, CKKS in SEAL)."""
+"""Homomorphic encryption: a server computes on ciphertexts (BFV, BGV, CKKS in SEAL)."""

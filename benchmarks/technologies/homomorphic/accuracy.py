@@ -1,4 +1,4 @@
-"""The encrypted network on many pictures, spread over processes."""
+"""Accuracy of the encrypted network on many pictures, spread over processes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_range
 
-_GROUPS: Final = 2  # ciphertexts of pictures that a process is given at a time
+_GROUPS: Final = 2  # ciphertexts of pictures that a process receives at a time
 
 Tell = Callable[[float, str], None]
 
 
 class Worker:
-    """A client and a server in a process: what it gives for some pictures."""
+    """A client and a server in one process, called with pictures."""
 
     def __init__(self, parameters: Parameters, trained: Model, images: int) -> None:
         self._job = jobs.NetworkRun(parameters, trained, images)
         self._told = [0, 0]
 
     def __call__(self, pictures: Values) -> dict[str, Any]:
-        """Outputs [n, 10], seconds of each part, bytes, and the most memory so far."""
+        """Return outputs [n, 10], seconds of each part, bytes, and the peak memory so far."""
         job = self._job
         logits = job.compute_logits(pictures)
         sent = [now - before for now, before in zip(job.run.sent, self._told, strict=True)]
@@ -59,19 +59,21 @@ def measure_accuracy(
     degree: int = 16384,
     seed: int = plaintext.SEED,
 ) -> Measurement:
-    """Accuracy and cost of the network on the first `count` pictures of the test set.
+    """Measure accuracy and cost of the network on the first `count` pictures of the test set.
 
     Args:
-        tell: is told how far it is, from 0 to 1, and in words.
-        folder: of MNIST's files; None for Keras' download.
-        trained: a model; else it is trained first, from `seed`.
+        count: number of pictures.
+        tell: callback for the progress: a fraction from 0 to 1, and a text.
+        folder: folder of MNIST's files; None for Keras' download.
+        trained: a model; None to train one first, from `seed`.
         degree: N.
+        seed: seed of the training.
 
     Raises:
-        UsageError: more pictures than the test set has, or another degree.
+        UsageError: the test set has fewer pictures, or the degree is not supported.
         DataError: MNIST is missing.
         ConfigError: the library is not installed.
-        ClusterError: a process ended by itself.
+        ClusterError: a process ended unexpectedly.
     """
     from tfe_bench.models import mnist
 
@@ -101,7 +103,12 @@ def measure_accuracy(
         tell(done / count, f"{done} of {count} encrypted pictures")
     whole = time.perf_counter() - started
     if len(found) != len(items):
-        raise UsageError("Results are missing.")
+        raise UsageError(
+            f"Expected {len(items)} results. Received: {len(found)}. Run the measurement again.",
+            code="results-missing",
+            received=len(found),
+            expected=len(items),
+        )
     logits = np.concatenate([found[i]["logits"] for i in range(len(items))])
     expected = trained.compute_logits(pictures)
     error = float(np.abs(logits - expected).max())

@@ -1,4 +1,4 @@
-"""Which scheme and degree a job should take, from what its operations were measured to cost."""
+"""Choice of scheme and degree for a job, from measured costs of its operations."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NEEDED: Final = frozenset(
     ("multiply_ct_ct", "relinearize", "multiply_plain", "add_ct_ct", "rotate_rows_1", DEPTH)
 )
 _MOST: Final = 10**9
-_REAL_BITS: Final = 8  # that stand for a real
+_REAL_BITS: Final = 8  # bits that represent a real number
 _WORD: Final = re.compile(r"([a-z]+)=([0-9]{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a job does with ciphertexts.
+    """Number of operations of a job on ciphertexts.
 
     Args:
-        exact: integers without any error; else reals with a small one.
-        add, plain, multiply, rotate: how many sums, products with plaintexts, products of
+        exact: integers without any error; otherwise reals with a small error.
+        add, plain, multiply, rotate: numbers of sums, products with plaintexts, products of
             ciphertexts, and rotations by one.
-        depth: products in a row.
+        depth: consecutive products.
     """
 
     exact: bool = False
@@ -40,10 +40,10 @@ class Work:
 
     @classmethod
     def parse_work(cls, text: str) -> Work:
-        """From words: "exact,plain=128,rotate=16,depth=2", or a name of `USUAL`.
+        """Parse words such as "exact,plain=128,rotate=16,depth=2", or a name of `USUAL`.
 
         Raises:
-            UsageError: a word that is none of these, or a number beyond 10^9.
+            UsageError: a word is unknown, a number is beyond 10^9, or no operation is given.
         """
         if text in USUAL:
             return USUAL[text]
@@ -59,11 +59,16 @@ class Work:
                 raise UsageError(
                     f"A job is {', '.join(USUAL)}, or words like "
                     "exact,add=100,plain=128,multiply=10,rotate=16,depth=2. Received: "
-                    f"{text[:60]!r}."
+                    f"{text[:60]!r}.",
+                    code="invalid-work",
+                    received=text[:60],
                 )
         work = cls(exact, **numbers)
         if not (work.add or work.plain or work.multiply or work.rotate):
-            raise UsageError("A job has one operation or more. Received: none.")
+            raise UsageError(
+                "A job has one operation or more. Received: none.",
+                code="empty-work",
+            )
         check_range("depth", work.depth, 1 if work.plain or work.multiply else 0, _MOST)
         return work
 
@@ -84,10 +89,10 @@ class Choice:
     """A scheme at a degree for a job.
 
     Attributes:
-        seconds: of the job, None where it cannot be done.
-        slots: results side by side in that time.
-        reason: why it cannot be done, or "".
-        bits: of integers that do not overflow, None of CKKS.
+        seconds: time of the job, None if the scheme cannot do it.
+        slots: parallel results in that time.
+        reason: the reason why the scheme cannot do it, or "".
+        bits: bits of integers that do not overflow, None for CKKS.
     """
 
     scheme: str
@@ -99,7 +104,7 @@ class Choice:
 
 
 def list_choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
-    """Every measured scheme and degree, the fastest first, and then what cannot do it."""
+    """List every measured scheme and degree: the fastest first, unsuitable ones last."""
     groups: dict[tuple[str, int], dict[str, Measurement]] = {}
     for each in measured:
         parameters = each.parameters
@@ -119,7 +124,7 @@ def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measu
         return Choice(scheme, degree, None, slots, "its results have an error")
     bits = None
     if scheme != "CKKS":
-        # sums grow by their number, products in a row double the bits each time
+        # sums grow with their number; each consecutive product doubles the bits
         modulus = int(rows[DEPTH].parameters["plaintext_modulus_bits"]) - 1
         bits = int((modulus - math.log2(1 + work.add)) / 2 ** min(work.depth, 10))
         if bits < (1 if work.exact else _REAL_BITS):
@@ -146,7 +151,7 @@ def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measu
 
 
 def write_advice(work: Work, measured: Sequence[Measurement]) -> list[str]:
-    """The advice in sentences."""
+    """Write the advice in sentences."""
     from tfe_bench.benchmarks.table import human_seconds
 
     found = list_choices(work, measured)

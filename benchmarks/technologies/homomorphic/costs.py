@@ -1,4 +1,4 @@
-"""What each CKKS operation costs at each level, measured on this machine."""
+"""Costs of each CKKS operation at each level, measured on this machine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SCALE_BITS: Final = 12  # so small that a product fits one prime
 
 
 def cost_table(degree: int = 16384, levels: int = 8) -> Mapping[str, Sequence[float]]:
-    """Seconds of each operation of `OPERATIONS`: the entry l - 1 at a level of l primes.
+    """Measure seconds of each operation of `OPERATIONS`: entry l - 1 at a level of l primes.
 
-    Medians on one thread.  Rescaling needs a prime to give up: its first entry is NaN.
+    Medians on one thread.  Rescaling removes a prime: its first entry is NaN.
 
     Args:
         degree: N.
@@ -33,7 +33,7 @@ def cost_table(degree: int = 16384, levels: int = 8) -> Mapping[str, Sequence[fl
 
     Raises:
         ConfigError: the library is not installed.
-        UsageError, SecurityError: there are no such parameters of 128 bits of security.
+        UsageError, SecurityError: no such parameters have 128 bits of security.
     """
     check_range("The levels", levels, 1, 32)
     bits = min(40, 438 * degree // 16384 // (levels + 1))
@@ -57,11 +57,11 @@ def cost_table(degree: int = 16384, levels: int = 8) -> Mapping[str, Sequence[fl
 def _list_operations(
     setting: Setting, server: Server, x: Any, plain: Any
 ) -> Mapping[str, Callable[[], Any]]:
-    """The library's own operations on a ciphertext, without the checks of `Server`."""
+    """List the library's operations on a ciphertext, without the checks of `Server`."""
     evaluator = setting.seal.Evaluator(setting.context)
     keys = server.keys
     squared = evaluator.square(x)
-    # a scale that outlives the division
+    # a scale that is large enough for the division
     scaled = evaluator.add(x, x)
     scaled.scale(2.0**50)
     return {

@@ -1,7 +1,7 @@
-"""Jobs that other technologies do too, under homomorphic encryption: what each costs.
+"""Costs of the compared jobs under homomorphic encryption.
 
 One client with the secret key, one server, one round: the client sends ciphertexts, the server
-answers with ciphertexts.  Every job runs in a process of its own, whose peak memory it tells; every
+answers with ciphertexts.  Every job runs in its own process, to measure its peak memory; every
 result is decrypted and compared with plaintext.
 """
 
@@ -45,15 +45,15 @@ MOST_BATCH: Final = 4096
 
 # 152 bits at N = 8192: 192 bits of security; the special prime is the largest by far.
 LINEAR: Final = Parameters("CKKS", 8192, (52, 40, 60), 40)
-# The largest error that is still right: approximate arithmetic has one.
+# The largest accepted error: arithmetic is approximate.
 LINEAR_ERROR: Final = 1e-4
 POLYNOMIAL_ERROR: Final = 1e-4  # on top of the approximation's own
 NETWORK_ERROR: Final = 0.05  # of logits, which differ by several units
 
 LEAKAGE: Final = (
-    "Nothing to the server. The client alone decrypts; of the weights it learns what results tell, "
-    "and spare slots hold partial sums of them. A decrypted result must not go back to the server: "
-    "its error tells of the key."
+    "Nothing to the server. Only the client decrypts; results reveal information about the "
+    "weights, and spare slots hold partial sums of them. A decrypted result must not be sent back "
+    "to the server: its error leaks information about the key."
 )
 
 NOT_SUPPORTED: Final[Mapping[str, str]] = {
@@ -84,25 +84,25 @@ def _run_alone(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Run:
-    """Timed parts of one job: setup once, then each run's."""
+    """Timed parts of one job: the setup once, then the parts of each run."""
 
     def __init__(self) -> None:
         self.parts: dict[str, list[float]] = {}
         self.sent = [0, 0]
 
     def time_part(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls and keeps how long it took."""
+        """Call a function and keep its time."""
         started = time.perf_counter()
         result = function(*arguments)
         self.parts.setdefault(part, []).append(time.perf_counter() - started)
         return result
 
     def count_sent(self, direction: int, ciphertexts: Sequence[Encrypted]) -> None:
-        """Counts the bytes of what is sent: up (0) or down (1)."""
+        """Count the bytes of ciphertexts sent up (0) or down (1)."""
         self.sent[direction] += sum(int(c.handle.save_size()) for c in ciphertexts)
 
     def compute_figures(self, runs: int, values: int) -> dict[str, Any]:
-        """Medians and bytes of one run, of which `values` results came out."""
+        """Compute medians and bytes of one run with `values` results."""
         totals = self.list_totals(runs)
         median = Seconds.from_times(totals).median
         return {
@@ -120,13 +120,13 @@ class Run:
         }
 
     def list_totals(self, runs: int) -> list[float]:
-        """Seconds of each run, the warm-up left out."""
+        """List the seconds of each run but the warm-up."""
         parts = (self.parts[part][-runs:] for part in ("encrypt", "evaluate", "decrypt"))
         return [sum(each) for each in zip(*parts, strict=True)]
 
 
 def inner_product(quick: bool = False) -> Measurement:
-    """J1: the inner product of an encrypted vector of 784 values and the server's.
+    """Measure J1: the inner product of an encrypted vector of 784 values and the server's vector.
 
     Raises:
         ConfigError: the library is not installed.
@@ -135,10 +135,10 @@ def inner_product(quick: bool = False) -> Measurement:
 
 
 def run_dense(batch: int = 1, quick: bool = False) -> Measurement:
-    """J2: a dense layer 784 -> 128 on a batch of encrypted vectors.
+    """Measure J2: a dense layer 784 -> 128 on a batch of encrypted vectors.
 
     Raises:
-        UsageError: a batch that is not from 1 to 4096.
+        UsageError: the batch is not from 1 to 4096.
         ConfigError: the library is not installed.
     """
     return _measure_linear("dense", OUTPUTS, batch, quick)
@@ -160,7 +160,7 @@ def _measure_linear(job: str, outputs: int, batch: int, quick: bool) -> Measurem
 
 
 def linear_inputs(outputs: int, batch: int) -> tuple[Values, Values]:
-    """Weights [outputs, 784] and vectors [batch, 784] of the linear jobs."""
+    """Draw weights [outputs, 784] and vectors [batch, 784] of the linear jobs."""
     rng = np.random.default_rng(_SEED)
     weights = rng.normal(0, 1 / np.sqrt(LENGTH), (outputs, LENGTH))
     return weights, rng.uniform(0, 1, (batch, LENGTH))
@@ -206,10 +206,10 @@ def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any
 
 
 def run_polynomial(function: str, quick: bool = False) -> Measurement:
-    """J4: sigmoid or exp of 4096 encrypted values, by a polynomial of degree 7 on a range.
+    """Measure J4: sigmoid or exp of 4096 encrypted values, by a polynomial of degree 7 on a range.
 
     Raises:
-        UsageError: another function.
+        UsageError: the function is not one of these.
         ConfigError: the library is not installed.
     """
     approximation = Approximation.fit_function(function)
@@ -276,18 +276,18 @@ def run_network(
     trained: Model | None = None,
     degree: int | None = None,
 ) -> Measurement:
-    """J3: the MNIST network on a batch of encrypted pictures, in one process.
+    """Measure J3: the MNIST network on a batch of encrypted pictures, in one process.
 
     Args:
         batch: pictures of the test set, from its start.
         quick: fewer repetitions.
-        folder: of MNIST's files; None for Keras' download.
-        trained: a model, so that several batches share one training; else it is trained first.
-        degree: N, 8192 or 16384; by default that of the least latency for a few pictures, and
-            that of eight in a ciphertext for more.
+        folder: folder of MNIST's files; None for Keras' download.
+        trained: a model, so that several batches share one training; None to train one first.
+        degree: N, 8192 or 16384; by default the degree of least latency for up to four pictures,
+            and for more the degree with eight pictures in a ciphertext.
 
     Raises:
-        UsageError: a batch or degree that cannot be.
+        UsageError: the batch or degree is not supported.
         DataError: MNIST is missing.
         ConfigError: the library is not installed.
     """
@@ -316,7 +316,7 @@ class NetworkRun:
     """A client and a server with the network, in one process.
 
     Args:
-        parameters: as from `network.parameters`.
+        parameters: as from `network.choose_parameters`.
         trained: the model.
         images: pictures in a ciphertext.
     """
@@ -335,7 +335,7 @@ class NetworkRun:
         self._server = Server(setting, self.keys)
 
     def compute_logits(self, pictures: Values) -> Values:
-        """The outputs [n, 10] of pictures [n, 28, 28], group by group."""
+        """Compute the outputs [n, 10] of pictures [n, 28, 28], group by group."""
         run, net, images = self.run, self.network, self.network.images
         groups = [pictures[i : i + images] for i in range(0, len(pictures), images)]
         parts = {"encrypt": 0.0, "evaluate": 0.0, "decrypt": 0.0}
@@ -360,7 +360,7 @@ class NetworkRun:
 
 
 def images_for(parameters: Parameters, batch: int) -> int:
-    """Pictures in a ciphertext: as many as fit and as there are."""
+    """Return the pictures in a ciphertext: as many as fit, at most the batch."""
     return min(parameters.slots // 1024, 1 << (batch - 1).bit_length())
 
 

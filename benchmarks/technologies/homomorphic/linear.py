@@ -2,12 +2,12 @@
 
 Halevi and Shoup (CRYPTO 2014) multiply by diagonals: W x = sum over d of diag_d * rot_d(x), the
 diagonals extended as in Juvekar, Vaikuntanathan and Chandrakasan (USENIX Security 2018, section 4)
-so that a matrix of few rows has as few of them; what is left is folded.  d = g B + b takes B - 1
-baby steps and, by Horner's rule, G - 1 giant steps, all of them rotations by one of two amounts:
-so two keys and one for every fold are all that the server needs.
+so that a matrix has no more diagonals than rows; folds sum the remaining parts.  d = g B + b takes
+B - 1 baby steps and, by Horner's rule, G - 1 giant steps, all of them rotations by one of two
+amounts: so the server needs only two keys and one for every fold.
 
-Slots that one vector leaves free hold other vectors of the batch, or copies of this one that are
-rotated already by parts of the diagonals, which divides the work by their number.
+Slots that one vector leaves free hold other vectors of the batch, or copies of this vector.  The
+copies are rotated in advance by parts of the diagonals, which divides the work by their number.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
 )
 from tfe_bench.errors import UsageError
 
-_MOST_BYTES: Final = 2**31  # of encoded weights
+_MOST_BYTES: Final = 2**31  # limit of the encoded weights
 
 
 def power_of_two(least: int) -> int:
-    """The smallest power of two from `least`."""
+    """Return the smallest power of two that is at least `least`."""
     return 1 << (least - 1).bit_length()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where vectors lie in a ciphertext: slot (position * copies + copy) * images + image.
+    """Layout of vectors in a ciphertext: slot (position * copies + copy) * images + image.
 
-    Positions go on from the start where slots are left, so that rotations are cyclic in `period`.
+    The vectors repeat until all slots are filled, so that rotations are cyclic in `period`.
 
     Args:
-        slots: of a ciphertext.
+        slots: number of slots of a ciphertext.
         period: positions of a vector, a power of two.
         images: vectors side by side, a power of two.
-        copies: of each, a power of two, the c-th rotated by c parts of the diagonals.
+        copies: copies of each vector, a power of two; the c-th is rotated by c parts of the
+            diagonals.
 
     Raises:
-        UsageError: they do not fit the slots, or are no powers of two.
+        UsageError: the vectors do not fit the slots, or a number is not a power of two.
     """
 
     slots: int
@@ -60,19 +61,32 @@ class Layout:
     def __post_init__(self) -> None:
         for n in (self.slots, self.period, self.images, self.copies):
             if n < 1 or n & (n - 1):
-                raise UsageError(f"A layout consists of powers of two. Received: {self}.")
+                raise UsageError(
+                    f"A layout consists of powers of two. Received: {self}.",
+                    code="invalid-layout",
+                    received=self,
+                )
         if self.repeats < 1:
             raise UsageError(
                 f"{self.images * self.copies} vectors of {self.period} values do not fit "
-                f"{self.slots} slots. Take a larger degree."
+                f"{self.slots} slots. Take a larger degree.",
+                code="layout-too-small",
+                operation="slots",
+                received=self.slots,
             )
 
     @classmethod
     def fit_layout(cls, slots: int, length: int, batch: int, most_copies: int) -> Layout:
-        """For vectors of a length: as many of the batch as fit, then copies in what is left.
+        """Fit vectors of a length: as many of the batch as possible, then copies.
+
+        Args:
+            slots: number of slots of a ciphertext.
+            length: values in a vector.
+            batch: number of vectors.
+            most_copies: limit of the copies.
 
         Raises:
-            UsageError: not one vector fits.
+            UsageError: not even one vector fits.
         """
         period = power_of_two(length)
         room = slots // period
@@ -86,14 +100,23 @@ class Layout:
 
     @property
     def repeats(self) -> int:
-        """How often everything is there."""
+        """Number of repetitions of all vectors."""
         return self.slots // (self.period * self.stride)
 
     def pack_vectors(self, vectors: Values, shift: int = 0) -> Values:
-        """The slots of vectors [k, n], k up to `images`; copy c is rotated by c * shift."""
+        """Arrange vectors [k, n] in slots, k up to `images`; copy c is rotated by c * shift.
+
+        Raises:
+            UsageError: the vectors do not fit.
+        """
         k, n = vectors.shape
         if k > self.images or n > self.period:
-            raise UsageError(f"{self} does not hold {k} vectors of {n} values.")
+            raise UsageError(
+                f"{self} does not hold {k} vectors of {n} values. Split the vectors.",
+                code="layout-too-small",
+                operation="vectors",
+                received=(k, n),
+            )
         padded = np.zeros((self.images, self.period))
         padded[:k, :n] = vectors
         copied = np.stack([np.roll(padded, -c * shift, axis=1) for c in range(self.copies)])
@@ -101,18 +124,18 @@ class Layout:
         return np.tile(copied.transpose(2, 0, 1).reshape(-1), self.repeats)
 
     def unpack_slots(self, slots: Values, count: int, rows: int) -> Values:
-        """The first values [count, rows] of the first copies."""
+        """Return the first values [count, rows] of the first copies."""
         first = slots[: self.period * self.stride]
         return first.reshape(self.period, self.copies, self.images)[:rows, 0, :count].T.copy()
 
 
 @dataclass(frozen=True)
 class Product:
-    """How the product with a matrix is computed: public, without the matrix itself.
+    """Public plan of the product with a matrix, without the matrix itself.
 
     Args:
         m, n: the matrix is [m, n].
-        layout: of its input.
+        layout: layout of the input.
 
     Raises:
         UsageError: the matrix does not fit the layout.
@@ -127,32 +150,35 @@ class Product:
         if not (1 <= self.m <= period and 1 <= self.n <= period and copies <= self.rows):
             raise UsageError(
                 f"A matrix [{self.m}, {self.n}] does not fit vectors of {period} values in "
-                f"{copies} copies."
+                f"{copies} copies. Take a larger degree or fewer copies.",
+                code="layout-too-small",
+                operation="matrix",
+                received=(self.m, self.n),
             )
 
     @property
     def rows(self) -> int:
-        """m as a power of two: so many diagonals."""
+        """Number of diagonals: m rounded up to a power of two."""
         return power_of_two(self.m)
 
     @property
     def shift(self) -> int:
-        """Diagonals of each copy, and how far copies are rotated against each other."""
+        """Diagonals of each copy; also the rotation between consecutive copies."""
         return self.rows // self.layout.copies
 
     @property
     def baby(self) -> int:
-        """B, diagonals that share a giant step."""
+        """B: the diagonals that share a giant step."""
         return 1 << ((self.shift.bit_length()) // 2)
 
     @property
     def giant(self) -> int:
-        """G."""
+        """G: the number of giant steps and one."""
         return self.shift // self.baby
 
     @property
     def folds(self) -> tuple[int, ...]:
-        """Rotations that sum what belongs to one row, and then the copies."""
+        """Rotations that sum the parts of one row, and then the copies."""
         steps, layout = [], self.layout
         step = layout.period // 2
         while step >= self.rows:
@@ -166,7 +192,7 @@ class Product:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """All rotations that there must be keys for."""
+        """All rotations that require keys."""
         stride = self.layout.stride
         babies = (stride,) if self.baby > 1 else ()
         giants = (self.baby * stride,) if self.giant > 1 else ()
@@ -174,21 +200,27 @@ class Product:
 
     @property
     def rotations(self) -> int:
-        """Of baby and giant steps; folds are counted apart."""
+        """Number of baby and giant steps; folds are counted separately."""
         return self.baby - 1 + self.giant - 1
 
     def list_diagonals(self, weights: npt.ArrayLike) -> Iterator[Values]:
-        """The slots of the diagonals, in the order in which `multiply` takes them.
+        """Yield the slots of the diagonals in the order of `multiply_diagonals`.
 
         Args:
             weights: [m, n].
 
         Raises:
-            UsageError, RangeError: another shape; NaN or infinite values.
+            UsageError: the matrix has another shape.
+            RangeError: a value is NaN or infinite.
         """
         matrix = check_finite(weights, "A matrix")
         if matrix.shape != (self.m, self.n):
-            raise UsageError(f"The matrix is [{self.m}, {self.n}]. Received: {list(matrix.shape)}.")
+            raise UsageError(
+                f"The matrix is [{self.m}, {self.n}]. Received: {list(matrix.shape)}.",
+                code="shape-mismatch",
+                operation="matrix",
+                received=list(matrix.shape),
+            )
         period, rows, copies = self.layout.period, self.rows, self.layout.copies
         padded = np.zeros((rows, period))
         padded[: self.m, : self.n] = matrix
@@ -203,9 +235,9 @@ class Product:
                 yield np.tile(padded[row + filled, column + filled].reshape(-1), repeats)
 
     def bound_result(self, weights: npt.ArrayLike) -> float:
-        """What a slot of the result is at most, for inputs of magnitude 1.
+        """Bound the magnitude of the result's slots, for inputs of magnitude 1.
 
-        A row's weights sum to it; slots between the copies mix two rows.
+        The bound is the largest sum of a row's absolute weights; slots between copies mix two rows.
         """
         each = np.abs(np.asarray(weights, np.float64)).sum(axis=1)
         return float(each.max(initial=0.0)) * (1 if self.layout.copies == 1 else 2)
@@ -213,11 +245,16 @@ class Product:
     def multiply_diagonals(
         self, server: Server, x: Encrypted, diagonals: Iterator[Any], bound: float
     ) -> Encrypted:
-        """The product before the folds, not rescaled.
+        """Compute the product before the folds, not rescaled.
 
         Args:
-            diagonals: encoded plaintexts, of those of `plaintexts`; None for one of zeros.
-            bound: of the result.
+            server: the server.
+            x: the encrypted vectors.
+            diagonals: encoded plaintexts of `list_diagonals`; None stands for zeros.
+            bound: largest magnitude of the result.
+
+        Raises:
+            UsageError: all diagonals are zero, or the plaintexts end early.
         """
         stride = self.layout.stride
         turned = [x]
@@ -231,14 +268,20 @@ class Product:
                 turned, take_plaintexts(diagonals, self.baby), bound, total
             )
         if total is None:
-            raise UsageError("A product with zeros alone hides nothing: the result is known.")
+            raise UsageError(
+                "Expected a weight that is not 0. Received: zeros alone, whose product is known.",
+                code="product-of-zeros",
+                operation="matrix",
+            )
         return total
 
     def fold_rows(self, server: Server, x: Encrypted, bound: float) -> Encrypted:
-        """The sums of what belongs to one row: the rows of the product, over and over.
+        """Sum the parts of each row; the rows of the product repeat over the slots.
 
         Args:
-            bound: of the result.
+            server: the server.
+            x: the rescaled result of `multiply_diagonals`.
+            bound: largest magnitude of the result.
         """
         for step in self.folds:
             x = server.add(x, server.rotate(x, step), bound)
@@ -246,48 +289,57 @@ class Product:
 
 
 def take_plaintexts(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
-    """The next so many of a layer's plaintexts.
+    """Yield the next `count` plaintexts of a layer.
 
     Raises:
-        UsageError: there are fewer.
+        UsageError: the plaintexts end early.
     """
     for _ in range(count):
         try:
             yield next(plaintexts)
         except StopIteration:
-            raise UsageError("The plaintexts end early: a layer is not whole.") from None
+            raise UsageError(
+                "The plaintexts end early: a layer is not whole. Encode the weights again.",
+                code="too-few-plaintexts",
+            ) from None
 
 
 def encode_plaintexts(
     setting: Setting, plaintexts: Iterable[Values], scale: float, level: int
 ) -> Iterator[Any]:
-    """Plaintexts as the server takes them; None for what is zero at that scale."""
+    """Encode plaintexts for the server; None for values that are zero at that scale."""
     for values in plaintexts:
         yield encode_values(setting, values, scale, level)
 
 
 def encode_values(setting: Setting, values: Values, scale: float, level: int) -> Any:
-    """A plaintext; None where it is zero at that scale, which the library would not multiply by."""
+    """Encode a plaintext; None if it is zero at that scale, as the library rejects zero factors."""
     plain = setting.encode_values(values, scale, level)
     return None if plain.is_zero() else plain
 
 
 class Dense:
-    """A dense layer y = W x on a batch of encrypted vectors, weights known to the server.
+    """A dense layer y = W x on a batch of encrypted vectors; the weights are public to the server.
 
     Args:
-        setting: whose parameters have two levels or more.
+        setting: library with parameters of two levels or more.
         weights: [m, n].
-        batch: vectors that are expected at a time.
+        batch: expected number of vectors at a time.
 
     Raises:
-        UsageError, RangeError: weights that do not fit.
+        UsageError: the weights have a wrong shape or are too large, or the levels are too few.
+        RangeError: a weight is NaN or infinite.
     """
 
     def __init__(self, setting: Setting, weights: npt.ArrayLike, batch: int = 1) -> None:
         matrix = check_finite(weights, "A matrix")
         if matrix.ndim != 2 or 0 in matrix.shape:
-            raise UsageError(f"A matrix is [m, n]. Received: {list(matrix.shape)}.")
+            raise UsageError(
+                f"A matrix is [m, n]. Received: {list(matrix.shape)}.",
+                code="rank-mismatch",
+                operation="matrix",
+                received=list(matrix.shape),
+            )
         m, n = matrix.shape
         slots, level = setting.parameters.slots, setting.parameters.levels
         layout = Layout.fit_layout(slots, max(m, n), batch, power_of_two(m))
@@ -295,12 +347,21 @@ class Dense:
         self.product = Product(m, n, layout)
         self._bound = self.product.bound_result(matrix)
         if level < 2:
-            raise UsageError("A dense layer takes two levels. Received: one.")
+            raise UsageError(
+                "A dense layer takes two levels. Received: one. Take more primes.",
+                code="too-few-levels",
+                operation="dense",
+                received=level,
+            )
         due = setting.parameters.degree * 8 * level * self.product.shift
         if due > _MOST_BYTES:
             raise UsageError(
                 f"The encoded matrix [{m}, {n}] would have {due / 1e9:.1f} GB, and "
-                f"{_MOST_BYTES / 1e9:.1f} GB is the most. Split it, or take fewer primes."
+                f"{_MOST_BYTES / 1e9:.1f} GB is the most. Split it, or take fewer primes.",
+                code="too-large",
+                operation="matrix",
+                received=due,
+                expected=f"up to {_MOST_BYTES}",
             )
         # the result has the scale of the input
         self._plaintexts = list(
@@ -310,7 +371,7 @@ class Dense:
         )
 
     def pack_vectors(self, vectors: Values) -> list[Values]:
-        """The slots of each ciphertext for vectors [k, n]."""
+        """Arrange vectors [k, n] in the slots of each ciphertext."""
         each = self.product.layout.images
         return [
             self.product.layout.pack_vectors(vectors[i : i + each], self.product.shift)
@@ -318,13 +379,13 @@ class Dense:
         ]
 
     def unpack_results(self, results: Sequence[Values], count: int) -> Values:
-        """The results [count, m] from the slots of each ciphertext."""
+        """Extract the results [count, m] from the slots of each ciphertext."""
         each, layout = self.product.layout.images, self.product.layout
         parts = [layout.unpack_slots(slots, each, self.product.m) for slots in results]
         return np.concatenate(parts)[:count]
 
     def run_layer(self, server: Server, x: Encrypted) -> Encrypted:
-        """W x for the vectors of one ciphertext."""
+        """Compute W x for the vectors of one ciphertext."""
         server.accept_ciphertext(x)
         bound = self._bound * x.bound
         product = self.product.multiply_diagonals(server, x, iter(self._plaintexts), bound)
@@ -332,6 +393,6 @@ class Dense:
 
     @property
     def plaintext_bytes(self) -> int:
-        """Of the encoded weights in memory, 8 a coefficient and prime."""
+        """Bytes of the encoded weights in memory: 8 for each coefficient and prime."""
         parameters = self.setting.parameters
         return parameters.degree * 8 * parameters.levels * len(self._plaintexts)

@@ -1,7 +1,7 @@
-"""The small network of MNIST whose activations are squares, in plaintext.
+"""The small MNIST network with squares as activations, in plaintext.
 
 Convolution 5x5 of stride 2, square, dense 100, square, dense 10: the shape of CryptoNets
-(Gilad-Bachrach et al., ICML 2016), all of it polynomials.
+(Gilad-Bachrach et al., ICML 2016); every layer is a polynomial.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WEIGHT_BITS: Final = 8
 
 @dataclass(frozen=True)
 class Model:
-    """Weights, as a server has them.
+    """Weights of the network, held by the server.
 
     Args:
         kernels: [25, 5], taps row by row.
@@ -46,7 +46,8 @@ class Model:
         output_bias: [10].
 
     Raises:
-        UsageError, RangeError: another shape; NaN or infinite weights.
+        UsageError: a weight has another shape.
+        RangeError: a weight is NaN or infinite.
     """
 
     kernels: Values
@@ -64,12 +65,16 @@ class Model:
             value = check_finite(getattr(self, field.name), f"A model's {field.name}")
             if value.shape != shape:
                 raise UsageError(
-                    f"A model's {field.name} is {list(shape)}. Received: {list(value.shape)}."
+                    f"A model's {field.name} is {list(shape)}. Received: {list(value.shape)}.",
+                    code="shape-mismatch",
+                    operation=field.name,
+                    received=list(value.shape),
+                    expected=list(shape),
                 )
             object.__setattr__(self, field.name, value)
 
     def compute_logits(self, images: npt.ArrayLike) -> Values:
-        """Outputs [n, 10] of images [n, 28, 28] with values from 0 to 1."""
+        """Compute outputs [n, 10] of images [n, 28, 28] with values from 0 to 1."""
         taken = extract_taps(images)  # [n, 25, 196]
         maps = np.einsum("ntp,tm->npm", taken, self.kernels) + self.kernel_bias
         inner = np.square(maps.reshape(len(maps), -1)) @ self.hidden.T + self.hidden_bias
@@ -81,10 +86,10 @@ FEATURES: Final = SIDE * SIDE * MAPS
 
 
 def extract_taps(images: npt.ArrayLike) -> Values:
-    """What each tap of the kernel sees: [n, 25, 196] of images [n, 28, 28].
+    """Extract the pixels of each tap of the kernel: [n, 25, 196] of images [n, 28, 28].
 
     Raises:
-        UsageError, RangeError: as `checked`.
+        UsageError, RangeError: as in `check_images`.
     """
     array = check_images(images)
     padded = np.pad(array, ((0, 0), (BEFORE, KERNEL), (BEFORE, KERNEL)))
@@ -98,24 +103,32 @@ def extract_taps(images: npt.ArrayLike) -> Values:
 
 
 def check_images(images: npt.ArrayLike) -> Values:
-    """Images [n, 28, 28] whose pixels are from 0 to 1.
+    """Check and return images [n, 28, 28] with pixels from 0 to 1.
 
     Raises:
-        UsageError, RangeError: another shape, or other values.
+        UsageError: the images have another shape.
+        RangeError: a pixel is not from 0 to 1.
     """
     array = check_finite(images, "A picture")
     if array.ndim != 3 or array.shape[1:] != (PIXELS, PIXELS):
-        raise UsageError(f"Pictures are [n, 28, 28]. Received: {list(array.shape)}.")
+        raise UsageError(
+            f"Pictures are [n, 28, 28]. Received: {list(array.shape)}.",
+            code="shape-mismatch",
+            operation="pictures",
+            received=list(array.shape),
+        )
     if array.size and not 0.0 <= float(array.min()) <= float(array.max()) <= 1.0:
         raise RangeError(
             "Pixels are from 0 to 1. Received: "
-            f"{float(array.min()):.4g} to {float(array.max()):.4g}. Divide them by 255."
+            f"{float(array.min()):.4g} to {float(array.max()):.4g}. Divide them by 255.",
+            code="number-out-of-range",
+            operation="pixels",
         )
     return array
 
 
 def made_up(seed: int) -> Model:
-    """Weights drawn from a seed, of the size that trained ones have: for tests of correctness."""
+    """Draw weights from a seed, of the size of trained ones, for tests of correctness."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Values:
@@ -129,11 +142,11 @@ def made_up(seed: int) -> Model:
 
 
 def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> Model:
-    """Trains on MNIST with Keras, then rounds the weights of each layer to 8 bits.
+    """Train on MNIST with Keras, then round the weights of each layer to 8 bits.
 
     Args:
-        folder: of the four IDX files; None for Keras' own download.
-        seed: of the first weights and of the order of the pictures.
+        folder: folder of the four IDX files; None for Keras' download.
+        seed: seed of the initial weights and of the order of the pictures.
         epochs: passes over the 60,000 pictures.
 
     Raises:
@@ -182,7 +195,7 @@ def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> 
 
 
 def round_weights(weights: Values) -> Values:
-    """The nearest of 8-bit values, as multiples of one step for the whole layer."""
+    """Round to the nearest 8-bit values, multiples of one step for the whole layer."""
     most = 2 ** (_WEIGHT_BITS - 1) - 1
     step = float(np.abs(weights).max(initial=0.0)) / most
     return np.round(weights / step) * step if step else weights

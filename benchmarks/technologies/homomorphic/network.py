@@ -1,13 +1,13 @@
-"""The network of MNIST on encrypted pictures, its layers as data.
+"""The MNIST network on encrypted pictures, with a description of its layers as data.
 
-A stride of two sees a picture as four of a quarter of its pixels, by parities of row and column:
-each tap of the kernel is one of them, moved by at most a row and a column.  A client sends the
-four, all in one ciphertext where one picture leaves room, and the server moves them by three
-rotation keys; what a tap would see beyond the border has a weight of zero.
+A stride of two splits a picture into four pictures of a quarter of its pixels, by the parities of
+row and column: each tap of the kernel is one of them, shifted by at most a row and a column.  A
+client sends the four, in one ciphertext if they fit, and the server shifts them with three
+rotation keys; taps beyond the border have a weight of zero.
 
-Every product is by a plaintext whose scale is chosen so that the sum has the next layer's: nothing
-is lost to prime sizes.  What no slot can exceed is computed from the weights by intervals, and
-refused where the last modulus does not hold it.
+The scale of every plaintext factor is chosen so that the sum has the scale of the next layer:
+prime sizes cause no loss.  Interval arithmetic on the weights bounds every slot, and a network is
+refused if the last modulus does not hold the bound.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _TAPS: Final = plaintext.KERNEL**2
 _PHASES: Final = ((0, 0), (0, 1), (1, 0), (1, 1))  # parities of row and column
 _COLUMN: Final = plaintext.MAPS  # positions from one cell to the next
 _ROW: Final = plaintext.MAPS * plaintext.SIDE
-_OUTPUT_BITS: Final = 21  # above the point, sign and guard among them
+_OUTPUT_BITS: Final = 21  # integer bits, including sign and guard
 RELINEARIZE: Final = "relinearize"
 
-# Five products deep, the special prime larger than the first one: key switching adds little then.
+# Five products deep; the special prime is larger than the first: key switching adds little noise.
 _PARAMETERS: Final[Mapping[int, tuple[tuple[int, ...], int]]] = {
     8192: ((43, 25, 25, 25, 25, 25, 50), 25),
     16384: ((55, 38, 38, 38, 38, 38, 60), 38),
@@ -54,14 +54,17 @@ _PARAMETERS: Final[Mapping[int, tuple[tuple[int, ...], int]]] = {
 
 
 def choose_parameters(degree: int = 8192) -> Parameters:
-    """CKKS parameters of the network.
+    """Choose CKKS parameters of the network.
 
     Raises:
-        UsageError: its five levels do not fit the degree.
+        UsageError: the five levels do not fit the degree.
     """
     if degree not in _PARAMETERS:
         raise UsageError(
-            f"The network's {DEPTH} products in a row take N = 8192 or 16384. Received: {degree}."
+            f"The network's {DEPTH} consecutive products take N = 8192 or 16384. Received: "
+            f"{degree}.",
+            code="degree-not-supported",
+            received=degree,
         )
     bits, scale = _PARAMETERS[degree]
     return Parameters("CKKS", degree, bits, scale)
@@ -72,11 +75,11 @@ class Operation:
     """Operations of one kind in a layer.
 
     Attributes:
-        op: as in `costs.OPERATIONS`.
-        level: primes of their input.
-        count: of them.
-        plaintext_bytes: of all plaintexts that they take.
-        key_ids: names of the keys that they take, as in `Network.key_bytes`.
+        op: name of the operation, as in `costs.OPERATIONS`.
+        level: primes of the input.
+        count: number of operations.
+        plaintext_bytes: bytes of all plaintexts that they read.
+        key_ids: names of the keys that they read, as in `EncryptedNetwork.key_bytes`.
     """
 
     op: str
@@ -88,7 +91,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of the network: what the server does, in order, and how many plaintexts it reads."""
+    """A layer of the network: the server's operations in order, and the number of plaintexts."""
 
     name: str
     operations: tuple[Operation, ...]
@@ -105,18 +108,18 @@ class _Step:
 
 
 def _place_tap(tap: int) -> tuple[int, int]:
-    """A tap's row or column: the parity that it sees, and by how many cells it is moved."""
+    """Return the parity of a tap's row or column, and its shift in cells."""
     offset = tap - plaintext.BEFORE
     return offset % plaintext.STRIDE, offset // plaintext.STRIDE
 
 
 @dataclass(frozen=True)
 class _Spread:
-    """Parities that share a ciphertext, and the moves that their taps take.
+    """Parities that share a ciphertext, and the shifts of their taps.
 
     Attributes:
         phases: (row, column) parities, one in each repeat of the layout.
-        rows, columns: by how many cells they are moved, from the least, in order.
+        rows, columns: shifts in cells, in ascending order.
     """
 
     phases: tuple[tuple[int, int], ...]
@@ -142,18 +145,18 @@ def _count_moves(parities: set[int]) -> range:
 
 
 class EncryptedNetwork:
-    """How a model of that shape runs on `images` pictures at a time.
+    """Public plan to run a model on `images` pictures at a time.
 
     Args:
-        setting: as of `parameters()`.
-        images: that share a ciphertext, 1 to slots / 1024.
+        setting: the library with parameters of `choose_parameters()`.
+        images: pictures that share a ciphertext, 1 to slots / 1024.
 
     Attributes:
-        layers: what the server does.
-        steps: rotations that it takes keys for.
+        layers: description of the server's operations, layer by layer.
+        steps: rotations that require keys.
 
     Raises:
-        UsageError: the parameters are not deep enough, or too many images.
+        UsageError: the parameters are not deep enough, or the images are too many.
     """
 
     def __init__(self, setting: Setting, images: int = 1) -> None:
@@ -161,7 +164,10 @@ class EncryptedNetwork:
         if setting.parameters.scheme != "CKKS" or top <= DEPTH:
             raise UsageError(
                 f"The network takes CKKS with {DEPTH + 1} levels. Received: "
-                f"{setting.parameters.scheme} with {top}."
+                f"{setting.parameters.scheme} with {top}.",
+                code="too-few-levels",
+                operation="network",
+                received=f"{setting.parameters.scheme} with {top}",
             )
         self.setting = setting
         slots = setting.parameters.slots
@@ -188,12 +194,12 @@ class EncryptedNetwork:
 
     @property
     def ciphertexts(self) -> int:
-        """That a client sends."""
+        """Number of ciphertexts that a client sends."""
         return len(self._spreads)
 
     def _plan_layers(self, top: int) -> None:
         prime, now = self.setting.prime_at, self.setting.scale
-        # of the outputs a smaller one, so that the first prime holds large ones
+        # a smaller scale for the outputs, so that the first prime holds large outputs
         last = 2.0 ** (self.setting.parameters.prime_bits[0] - _OUTPUT_BITS)
         self._steps: list[_Step] = []
         for level, scale in ((top, now), (top - 2, now), (top - 4, min(now, last))):
@@ -205,14 +211,19 @@ class EncryptedNetwork:
     # ---- the client's side
 
     def pack_pictures(self, pictures: npt.ArrayLike) -> list[Values]:
-        """The slots of each ciphertext, for up to `images` pictures [n, 28, 28] from 0 to 1."""
+        """Arrange up to `images` pictures [n, 28, 28] from 0 to 1 in slots of ciphertexts."""
         pixels = plaintext.check_images(pictures)
         if not 1 <= len(pixels) <= self.images:
-            raise UsageError(f"It takes 1 to {self.images} pictures. Received: {len(pixels)}.")
+            raise UsageError(
+                f"The network takes 1 to {self.images} pictures. Received: {len(pixels)}.",
+                code="number-out-of-range",
+                operation="pictures",
+                received=len(pixels),
+            )
         step = plaintext.STRIDE
         found = []
         for spread in self._spreads:
-            # as the first column's move sees it; a row's more would reach into the next repeat
+            # shifted by the first column's move; a row's shift would reach into the next repeat
             first = spread.columns[0] * _COLUMN
             parts = []
             for row, column in spread.phases:
@@ -224,7 +235,7 @@ class EncryptedNetwork:
         return found
 
     def _join_parts(self, parts: Sequence[Values]) -> Values:
-        """Vectors [images, n], one in each repeat of the layout; zeros in the rest."""
+        """Join vectors [images, n], one in each repeat of the layout; the other slots are zero."""
         repeats = self.layout.repeats
         once = Layout(self.layout.slots // repeats, self.layout.period, self.layout.images)
         slots = np.zeros(self.layout.slots)
@@ -233,16 +244,16 @@ class EncryptedNetwork:
         return slots
 
     def unpack_outputs(self, slots: Values, count: int) -> Values:
-        """The outputs [count, 10] from the slots of the result."""
+        """Extract the outputs [count, 10] from the slots of the result."""
         return self._output.layout.unpack_slots(slots, count, CLASSES)
 
     # ---- the server's side
 
     def encode_weights(self, model: Model) -> Iterator[Any]:
-        """The encoded weights in the order in which `run` takes them; None for zeros.
+        """Yield the encoded weights in the order of `run_network`; None for zeros.
 
         Raises:
-            RangeError: the weights allow outputs that the last modulus does not hold.
+            RangeError: the last modulus does not hold all possible outputs.
         """
         self.bound_products(model)
         kernels = self._arrange_kernels(model)
@@ -259,7 +270,7 @@ class EncryptedNetwork:
             yield encode_values(self.setting, packed, step.bias_scale, step.level - 1)
 
     def _arrange_kernels(self, model: Model) -> Iterator[Values]:
-        """The weights of every move of every ciphertext, zero where a tap is beyond the border."""
+        """Yield the weights of every shift of every ciphertext; taps beyond the border are zero."""
         side, kernel = plaintext.SIDE, plaintext.KERNEL
         taps = {
             (row, column): model.kernels[y * kernel + x]
@@ -287,15 +298,15 @@ class EncryptedNetwork:
         return Layout(self.layout.slots, self._output.rows, self.layout.images)
 
     def serialize_weights(self, model: Model) -> Iterator[bytes]:
-        """The same as bytes, to be stored; empty for zeros."""
+        """Yield the encoded weights as bytes for storage; empty for zeros."""
         for plain in self.encode_weights(model):
             yield b"" if plain is None else plain.to_bytes()
 
     def bound_products(self, model: Model) -> tuple[float, float, float]:
-        """What no slot exceeds after each product with weights, for pixels from 0 to 1.
+        """Bound the slots after each product with weights, for pixels from 0 to 1.
 
         Raises:
-            RangeError: the modulus does not hold it.
+            RangeError: the modulus does not hold a bound.
         """
         top, now = np.ones(_TAPS), []
         for weights, bias, step, copies in (
@@ -303,7 +314,7 @@ class EncryptedNetwork:
             (model.hidden, model.hidden_bias, self._steps[1], 1),
             (model.output, model.output_bias, self._steps[2], 1),
         ):
-            # inputs are from 0 to top: pixels are, and so are squares
+            # inputs are from 0 to top, as pixels and squares are not negative
             high = np.maximum(weights, 0) @ top + np.maximum(bias, 0)
             low = np.maximum(-weights, 0) @ top + np.maximum(-bias, 0)
             most = np.maximum(high, low)
@@ -319,28 +330,36 @@ class EncryptedNetwork:
         plaintexts: Iterable[Any],
         bounds: tuple[float, float, float],
     ) -> Encrypted:
-        """The outputs of up to `images` pictures.
+        """Compute the encrypted outputs of up to `images` pictures.
 
         Args:
-            inputs: as from `pack`, encrypted.
-            plaintexts: as from `plaintexts`, or the bytes of `chunks`; read one by one, as they
-                are needed.
-            bounds: as from `bounds`.
+            server: the server.
+            inputs: the encrypted results of `pack_pictures`.
+            plaintexts: result of `encode_weights`, or the bytes of `serialize_weights`; they are
+                read one by one on demand.
+            bounds: result of `bound_products`.
 
         Raises:
-            UsageError: too few or too many of either.
-            DataError: bytes that are no plaintexts of these parameters.
-            SecurityError: under another key than the server's.
+            UsageError: ciphertexts or plaintexts are too few or too many.
+            DataError: bytes are not plaintexts of these parameters.
+            SecurityError: a ciphertext is under another key than the server's.
         """
         if len(inputs) != self.ciphertexts:
             raise UsageError(
-                f"The network takes {self.ciphertexts} ciphertexts. Received: {len(inputs)}."
+                f"The network takes {self.ciphertexts} ciphertexts. Received: {len(inputs)}.",
+                code="ciphertext-count",
+                received=len(inputs),
+                expected=self.ciphertexts,
             )
         reader = (self._read_plaintext(plain) for plain in plaintexts)
         moved = self._rotate_inputs(server, inputs)
         x = server.inner_product(moved, take_plaintexts(reader, self._products), bounds[0])
         if x is None:
-            raise UsageError("Kernels of zeros alone hide nothing: the result is known.")
+            raise UsageError(
+                "Expected a kernel that is not 0. Received: zeros alone, whose result is known.",
+                code="product-of-zeros",
+                operation="kernels",
+            )
         x = server.rescale(x)
         for step in self._folds:
             x = server.add(x, server.rotate(x, step), bounds[0])
@@ -351,11 +370,15 @@ class EncryptedNetwork:
             x = product.fold_rows(server, server.rescale(x), bound)
             x = self._add_bias(server, x, reader)
         if next(reader, self) is not self:
-            raise UsageError("There are more plaintexts than the network has weights.")
+            raise UsageError(
+                "Expected a plaintext for each weight. Received: more plaintexts than the network "
+                "has weights.",
+                code="too-many-plaintexts",
+            )
         return x
 
     def _rotate_inputs(self, server: Server, inputs: Sequence[Encrypted]) -> Iterator[Encrypted]:
-        """Every ciphertext at every one of its moves, a column's from the one before."""
+        """Yield every ciphertext at each of its shifts; a column's shift follows the previous."""
         stride = self.layout.stride
         for spread, first in zip(self._spreads, inputs, strict=True):
             for down in spread.rows:
@@ -376,10 +399,10 @@ class EncryptedNetwork:
 
     def _add_bias(self, server: Server, x: Encrypted, reader: Iterator[Any]) -> Encrypted:
         (plain,) = take_plaintexts(reader, 1)
-        # the bound of x has the bias in it already
+        # the bound of x includes the bias
         return x if plain is None else server.add_plain(x, plain, 0.0)
 
-    # ---- what it costs
+    # ---- costs
 
     def _describe_layers(self, top: int) -> tuple[Layer, ...]:
         taps = self._products
@@ -434,12 +457,12 @@ class EncryptedNetwork:
                 yield Operation("add", level, len(steps))
 
     def plaintext_bytes(self, level: int) -> int:
-        """Of an encoded plaintext at a level, without its header."""
+        """Return the bytes of an encoded plaintext at a level, without its header."""
         return self.setting.parameters.degree * 8 * level
 
     @property
     def key_bytes(self) -> Mapping[str, int]:
-        """Of each key that the server takes, without headers."""
+        """Bytes of each key that the server reads, without headers."""
         primes = self.setting.parameters.levels
         each = primes * 2 * (primes + 1) * self.setting.parameters.degree * 8
         return dict.fromkeys((RELINEARIZE, *(f"rotate {step}" for step in self.steps)), each)

@@ -1,4 +1,4 @@
-"""The library's operations one by one: time, size, noise, and whether each result is right."""
+"""Measurement of the library's operations: time, size, noise and correctness of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError
 
-# As the published table has them.
+# The names of the published table.
 OPERATIONS: Final = (
     *("keygen_relin", "keygen_galois", "encode", "decode", "encrypt", "decrypt"),
     *("add_ct_ct", "multiply_plain", "multiply_ct_ct", "square", "relinearize"),
@@ -30,22 +30,23 @@ STEPS: Final = 11
 
 _BUDGET: Final = 0.25  # seconds an operation
 _LARGEST: Final = 500  # of the integers: products stay below half of the plaintext modulus
-# What CKKS' errors stay below, as a part of the scale: fresh noise, and that of a key switch.
+# Bound of CKKS' errors, relative to the scale: fresh noise, and the noise of a key switch.
 _NOISE_BITS: Final = 22
 _MOST_DEPTH: Final = 64
 _PART: Final = 0.75  # of the memory
 
 
 def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]:
-    """All operations of a scheme at a degree, in a process of its own.
+    """Measure all operations of a scheme at a degree, in a separate process.
 
     Args:
-        repeat: runs of each operation at the most; slow ones have three.
-        seed: of the values and of the rotations; keys are the operating system's.
+        parameters: the scheme's parameters.
+        repeat: most runs of each operation; slow operations run three times.
+        seed: seed of the values and of the rotations; keys use randomness of the operating system.
 
     Raises:
         ConfigError: the library is not installed.
-        UsageError: it refuses the parameters.
+        UsageError: the library rejects the parameters, or the keys do not fit the memory.
     """
     import_library("seal", "Homomorphic encryption")
     _check_memory(parameters)
@@ -73,14 +74,18 @@ def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[M
 def _check_memory(parameters: Parameters) -> None:
     primes, degree = len(parameters.prime_bits), parameters.degree
     each = (primes - 1) * 2 * primes * degree * 8
-    # of every power of two, both ways, and as much again while they are made
+    # of every power of two in both directions, and twice that while they are generated
     due = 2 * 2 * (degree.bit_length() - 2) * each
     there = machine().memory_bytes
     if due > _PART * there:
         raise UsageError(
             f"All rotation keys of N = {degree} with {primes} primes take about "
             f"{due / 1e9:.1f} GB while they are made, and this machine has {there / 1e9:.1f} GB. "
-            "Take a smaller degree or fewer primes."
+            "Take a smaller degree or fewer primes.",
+            code="out-of-memory",
+            operation="rotation keys",
+            received=due,
+            expected=f"up to {int(_PART * there)}",
         )
 
 
@@ -97,7 +102,7 @@ def _add_published(parameters: Parameters, operation: str, seconds: Seconds) -> 
 
 @dataclass(frozen=True)
 class Row:
-    """An operation: its times, what else is told of it, and whether its result was right."""
+    """Times, further figures and correctness of one operation."""
 
     operation: str
     seconds: Seconds | None
@@ -114,7 +119,7 @@ def _measure_scheme(
 
 
 class _Bench:
-    """Keys, values and ciphertexts that the operations work on."""
+    """Keys, values and ciphertexts for the measured operations."""
 
     def __init__(self, parameters: Parameters, repeat: int, seed: int) -> None:
         self.seal: Any = import_library("seal", "Homomorphic encryption")
@@ -135,7 +140,7 @@ class _Bench:
         self.galois: Any = None
 
     def draw_values(self) -> Any:
-        """As many as there are slots; of integers two rows, one after the other."""
+        """Draw a value for each slot; integers are two rows, one after the other."""
         count = self.parameters.slots
         if self.ckks:
             return self.random.uniform(-1, 1, count)
@@ -157,7 +162,7 @@ class _Bench:
         return turn(ciphertext, steps, keys or self.galois)
 
     def is_correct(self, found: Any, expected: Any) -> tuple[bool, dict[str, Any]]:
-        """Whether decoded values are right."""
+        """Return True if decoded values are right, and figures of their error."""
         error = float(np.abs(np.asarray(found) - expected).max())
         if not self.ckks:
             return error == 0, {}
@@ -165,7 +170,7 @@ class _Bench:
         return error <= most, {"max_abs_error": error}
 
     def measure_noise(self, ciphertext: Any) -> dict[str, Any]:
-        """What is left for operations to come."""
+        """Return the noise budget that remains for further operations."""
         if self.ckks:
             return {}
         return {"noise_budget_bits": int(self.decryptor.invariant_noise_budget(ciphertext))}
@@ -177,15 +182,18 @@ class _Bench:
         expected: Any,
         open_result: Callable[[Any], Any] | None = None,
     ) -> Row:
-        """Times an operation and compares what its last run gave.
+        """Time an operation and compare the result of its last run.
 
         Args:
-            open_result: gives decoded values of the result; None for a ciphertext's.
+            operation: name of the operation.
+            run: runs the operation once.
+            expected: values of a correct result.
+            open_result: returns the decoded values of the result; None to decrypt a ciphertext.
         """
         last: list[Any] = [None]
 
         def keep() -> None:
-            last[0] = None  # of keys no two at a time
+            last[0] = None  # never two sets of keys in memory
             last[0] = run()
 
         seconds = timing.time_operation(keep, self.repeat, _BUDGET)
@@ -196,7 +204,7 @@ class _Bench:
         return Row(operation, seconds, figures, correct)
 
     def measure_rows(self) -> Iterator[Row]:
-        """All operations that the scheme has."""
+        """Measure all operations of the scheme."""
         yield from self._measure_keys()
         yield from self._measure_client()
         yield from self._measure_arithmetic()
@@ -270,7 +278,7 @@ class _Bench:
         yield self._by_n()
 
     def _by_n(self) -> Row:
-        """A rotation by n from keys for powers of two, beside n rotations and a key of its own."""
+        """Measure a rotation by n: keys for powers of two, n rotations by 1, a key of its own."""
         own = self.seal.GaloisKeys()
         self.generator.create_galois_keys([STEPS], own)
 
@@ -293,7 +301,7 @@ class _Bench:
         return Row(BY_N, row.seconds, figures, row.correct and each.correct and direct.correct)
 
     def _measure_depth(self) -> Row:
-        """How many squares in a row come out right."""
+        """Count the consecutive squarings with a correct result."""
         values = np.where(self.draw_values() > 0, 1, -1).astype(self.x.dtype)
         now, depth = self.encryptor.encrypt(self.encode_values(values)), 0
         while depth < _MOST_DEPTH:
@@ -304,7 +312,7 @@ class _Bench:
                     self.evaluator.rescale_to_next_inplace(now)
                 elif self.parameters.scheme == "BGV" and self._lower_levels(now):
                     self.evaluator.mod_switch_to_next_inplace(now)
-            except (RuntimeError, ValueError):  # no prime is left, or no room for the scale
+            except (RuntimeError, ValueError):  # no prime remains, or no room for the scale
                 break
             right, _ = self.is_correct(self.decrypt_values(now), np.ones(len(values)))
             if not right or (not self.ckks and not self.measure_noise(now)["noise_budget_bits"]):
@@ -316,12 +324,12 @@ class _Bench:
         return int(self.context.get_context_data(ciphertext.parms_id()).chain_index())
 
     def measure_sizes(self) -> dict[str, Any]:
-        """Bytes of what is kept and sent."""
+        """Measure the bytes of keys and of a fresh ciphertext."""
         relinearization = len(self.relin.to_string())
         return {
             "fresh_ciphertext_bytes": int(self.cx.save_size()),
             "public_key_bytes": len(self.public.to_string()),
             "relinearization_key_bytes": relinearization,
-            # each rotation's key is as large; all of them as a string would be held twice
+            # each rotation key has this size; serializing all of them would double the memory
             "rotation_keys_bytes": relinearization * int(self.galois.size()),
         }

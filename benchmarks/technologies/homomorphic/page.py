@@ -1,4 +1,4 @@
-"""What the report says of homomorphic encryption: operations beside the published table, jobs."""
+"""Homomorphic encryption in the report: operations compared with the published table, jobs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _NUMBERS: Final = (
 
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
-    """The picture of the operations, at the largest degree that all three schemes have."""
+    """Return the function that draws the operations, at the largest degree of all schemes."""
     return {"homomorphic": functools.partial(_draw_operations, _select_newest(measured))}
 
 
 def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
-    """One, if anything was measured."""
+    """Build one section, if anything was measured."""
     newest = _select_newest(measured)
     table = [m for m in newest if m.job in _TABLED]
     jobs = [m for m in newest if m.job not in _TABLED]
@@ -64,7 +64,7 @@ def build_sections(
 
 
 def _select_newest(measured: Sequence[Measurement]) -> list[Measurement]:
-    """Of each job with its parameters the newest that is not wrong, seeds not counted."""
+    """Select the newest correct measurement of each job, parameters (but the seed) and machine."""
     found: dict[str, Measurement] = {}
     for each in sorted(measured, key=lambda m: m.time):
         if _is_whole(each) and each.correct is not False:
@@ -74,7 +74,7 @@ def _select_newest(measured: Sequence[Measurement]) -> list[Measurement]:
 
 
 def _is_whole(m: Measurement) -> bool:
-    """Whether it is one of these, and has what a table tells: a file may hold anything."""
+    """Return True if it is a measurement with all figures of the tables; files are untrusted."""
     of = m.parameters
     if m.technology != "homomorphic" or of.get("scheme") not in SCHEMES:
         return False
@@ -136,7 +136,7 @@ def _build_operations(table: Sequence[Measurement]) -> Table:
 
 
 def _describe_scheme(m: Measurement) -> str:
-    """With its primes, where they are not the usual ones."""
+    """Name the scheme, with its primes if they are not the default ones."""
     of = m.parameters
     name, bits = str(of["scheme"]), tuple(of["prime_bits"])
     if bits == usual_primes(name, int(of["degree"])):
@@ -145,7 +145,7 @@ def _describe_scheme(m: Measurement) -> str:
 
 
 def _compare_published(m: Measurement | None) -> list[Cell]:
-    """Ours, the published figure, and their ratio."""
+    """Return our figure, the published figure and their ratio."""
     if m is None or m.seconds is None:
         return [NOTHING] * 3
     figures = m.figures
@@ -181,8 +181,8 @@ def _build_security(table: Sequence[Measurement]) -> list[Part]:
         *("key for products, MB", "all rotation keys, MB", "peak memory, MB"),
     )
     caption = (
-        "Security as the Homomorphic Encryption Standard's table grants it; depth is how many "
-        "squares in a row came out right."
+        "Security by the Homomorphic Encryption Standard's table; depth is the number of "
+        "consecutive squarings with a correct result."
     )
     return [Table(head, rows, caption)] if rows else []
 
@@ -203,8 +203,8 @@ def _build_advice(table: Sequence[Measurement]) -> Table:
         else:
             rows.append([name, f"none ({refused})", NOTHING, NOTHING])
     caption = (
-        "The fastest of what was measured, by each job's count of operations. Of a job of your "
-        "own: python -m tfe_bench homomorphic --advise exact,plain=128,rotate=16,depth=2."
+        "The fastest measured choice, by each job's count of operations. For another job: "
+        "python -m tfe_bench homomorphic --advise exact,plain=128,rotate=16,depth=2."
     )
     return Table(("job", "take", "ms", "results side by side"), rows, caption)
 
@@ -277,7 +277,7 @@ def _draw_operations(newest: Sequence[Measurement], theme: Theme, narrow: bool) 
     axes.invert_yaxis()
     axes.grid(True, axis="both")
     axes.set_title(f"Operations at N = {degree:,}", loc="left", fontweight="bold", fontsize=10)
-    # below the axis, where ours and theirs stand side by side
+    # below the axis, so that our and published marks stand side by side
     axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.06), ncols=2 if narrow else 3)
     del theme
     return figure

@@ -1,4 +1,4 @@
-"""Parameters of the three schemes, and the security that the standard's table grants them.
+"""Parameters of the three schemes, and their security by the standard's table.
 
 Source: Albrecht et al., Homomorphic Encryption Security Standard (2018), table 1: uniform ternary
 secrets, errors of standard deviation 3.2, classical attacks.
@@ -27,7 +27,7 @@ _MOST_BITS: Final[Mapping[int, tuple[int, int, int]]] = {
     32768: (881, 611, 476),
 }
 _LEVELS: Final = (128, 192, 256)
-_PRIME_BITS: Final = (20, 60)  # what SEAL takes, less the smallest, of which there are too few
+_PRIME_BITS: Final = (20, 60)  # SEAL's limits without the smallest sizes, which have few primes
 _MOST_PRIMES: Final = 40
 
 # The library's own primes for 128 bits.
@@ -40,7 +40,7 @@ _USUAL: Final[Mapping[int, tuple[int, ...]]] = {
     32768: (*(55,) * 15, 56),
 }
 _PLAIN_BITS: Final = 20
-# Of CKKS as many: all but the first and the special one are near the scale.
+# For CKKS the same number: all but the first and the special one are near the scale.
 _USUAL_CKKS: Final[Mapping[int, tuple[int, ...]]] = {
     **_USUAL,
     4096: (40, 30, 39),
@@ -51,15 +51,17 @@ _USUAL_CKKS: Final[Mapping[int, tuple[int, ...]]] = {
 
 
 def estimate_security(degree: int, total_bits: int) -> int:
-    """Bits of security that the standard's table grants: 256, 192, 128, or 0 for less.
+    """Return the bits of security by the standard's table: 256, 192, 128, or 0 for less.
 
     Raises:
-        UsageError: the table has no such degree.
+        UsageError: the table does not list the degree.
     """
     if degree not in _MOST_BITS:
         raise UsageError(
             f"The degree is a power of two from {min(_MOST_BITS)} to {max(_MOST_BITS)}. "
-            f"Received: {degree}."
+            f"Received: {degree}.",
+            code="degree-not-supported",
+            received=degree,
         )
     granted = zip(_LEVELS, _MOST_BITS[degree], strict=True)
     return max((level for level, most in granted if total_bits <= most), default=0)
@@ -67,18 +69,19 @@ def estimate_security(degree: int, total_bits: int) -> int:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Of one scheme.
+    """Parameters of one scheme.
 
     Args:
         scheme: "BFV", "BGV" or "CKKS".
         degree: N of the ring Z[X]/(X^N + 1).
-        prime_bits: of the coefficient modulus, the special prime of key switching last.
-        precision_bits: of CKKS the scale's, of the others the plaintext modulus'.
-        insecure: take what has less than 128 bits of security, for comparison.
+        prime_bits: bits of the coefficient modulus' primes, the special prime of key switching
+            last.
+        precision_bits: bits of CKKS' scale, or of the other schemes' plaintext modulus.
+        insecure: accept less than 128 bits of security, for comparison.
 
     Raises:
-        UsageError: there are no such parameters.
-        SecurityError: the standard grants them less than 128 bits.
+        UsageError: the parameters are invalid.
+        SecurityError: they have less than 128 bits of security by the standard.
     """
 
     scheme: str
@@ -94,7 +97,10 @@ class Parameters:
             raise UsageError(
                 "A coefficient modulus has two primes, the last of them for key switching, to "
                 f"{_MOST_PRIMES}. Received: {len(self.prime_bits)}."
-                + (" Take a degree of 4096 or more." if self.degree < 4096 else "")
+                + (" Take a degree of 4096 or more." if self.degree < 4096 else ""),
+                code="number-out-of-range",
+                operation="primes",
+                received=len(self.prime_bits),
             )
         for bits in self.prime_bits:
             check_range("A prime's bits", bits, *_PRIME_BITS)
@@ -105,38 +111,44 @@ class Parameters:
         if self.precision_bits + 1 >= room:
             raise UsageError(
                 f"{what} leave no room in the modulus. Received: {self.precision_bits} of {room}. "
-                "Take fewer, or larger primes."
+                "Take fewer, or larger primes.",
+                code="no-room-in-modulus",
+                received=self.precision_bits,
+                expected=f"below {room - 1}",
             )
         if granted < LEAST_SECURITY and not self.insecure:
             raise SecurityError(
                 f"N = {self.degree} has {LEAST_SECURITY} bits of security with a modulus of at "
                 f"most {_MOST_BITS[self.degree][0]} bits. Received: {self.total_bits}. Take a "
                 "larger degree or smaller primes; --insecure-for-comparison measures them "
-                "nevertheless."
+                "nevertheless.",
+                code="insecure-parameters",
+                received=self.total_bits,
+                expected=f"at most {_MOST_BITS[self.degree][0]}",
             )
 
     @property
     def total_bits(self) -> int:
-        """Of the whole modulus."""
+        """Bits of the whole modulus."""
         return sum(self.prime_bits)
 
     @property
     def security_bits(self) -> int:
-        """As the standard has it: 256, 192, 128, or 0 for less."""
+        """Bits of security by the standard: 256, 192, 128, or 0 for less."""
         return estimate_security(self.degree, self.total_bits)
 
     @property
     def slots(self) -> int:
-        """Values in a ciphertext."""
+        """Number of values in a ciphertext."""
         return self.degree // 2 if self.scheme == "CKKS" else self.degree
 
     @property
     def levels(self) -> int:
-        """Primes of a fresh ciphertext."""
+        """Number of primes of a fresh ciphertext."""
         return len(self.prime_bits) - 1
 
     def as_json(self) -> dict[str, Any]:
-        """For a record."""
+        """Return the parameters for a record."""
         named = "scale_bits" if self.scheme == "CKKS" else "plaintext_modulus_bits"
         return {
             "scheme": self.scheme,
@@ -148,17 +160,17 @@ class Parameters:
 
 
 def usual_primes(scheme: str, degree: int) -> tuple[int, ...]:
-    """Bits of the primes that a scheme has at a degree unless told otherwise; () of no degree."""
+    """Return the bits of a scheme's default primes at a degree; () if it has none."""
     return (_USUAL_CKKS if scheme == "CKKS" else _USUAL).get(degree, ())
 
 
 def choose_parameters(
     scheme: str, degree: int, prime_bits: Sequence[int] | None = None, insecure: bool = False
 ) -> Parameters:
-    """The library's primes of a degree, or other ones, with a scale or modulus that fits them.
+    """Choose the default primes of a degree, or the given ones, and a fitting scale or modulus.
 
     Raises:
-        UsageError, SecurityError: as `Parameters`.
+        UsageError, SecurityError: as in `Parameters`.
     """
     estimate_security(degree, 0)
     bits = tuple(prime_bits or usual_primes(scheme, degree))

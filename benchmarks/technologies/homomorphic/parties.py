@@ -1,8 +1,8 @@
-"""Who holds what: a client has the secret key, a server computes with public ones.
+"""Client and server: the client holds the secret key, the server computes with evaluation keys.
 
-A key made elsewhere decrypts to noise that looks like a result: nothing in a ciphertext tells whose
-it is.  So everything encrypted carries the fingerprint of its key here, and is refused under
-another one.  CKKS overflows silently as well: it carries a bound of its values, too.
+Decryption with a wrong key returns noise that looks like a result, as a ciphertext does not
+identify its key.  So every ciphertext carries the fingerprint of its key here and is refused under
+another key.  CKKS also overflows silently: every ciphertext carries a bound of its values, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tfe_bench.errors import DataError, RangeError, SecurityError, UsageError
 
 Values = npt.NDArray[np.float64]
 
-_GUARD_BITS: Final = 1.0  # of the modulus, for noise
+_GUARD_BITS: Final = 1.0  # bits of the modulus that are reserved for noise
 
 
 @dataclass(frozen=True)
 class Encrypted:
-    """Values under a key.
+    """Values encrypted under a key.
 
     Attributes:
         handle: the library's ciphertext.
-        bound: no slot's magnitude is above it.
-        key: fingerprint.
+        bound: largest magnitude of a slot.
+        key: fingerprint of the key.
     """
 
     handle: Any
@@ -45,14 +45,14 @@ class Encrypted:
 
 @dataclass(frozen=True)
 class EvaluationKeys:
-    """What a client gives the server.
+    """Evaluation keys that a client sends to the server.
 
     Attributes:
-        relinearization: of squares and products, or None.
-        rotation: for `steps` alone, or None.
-        steps: rotations that there are keys for.
-        key: fingerprint.
-        size: bytes of all.
+        relinearization: key for squares and products, or None.
+        rotation: keys for `steps` only, or None.
+        steps: rotations that have keys.
+        key: fingerprint of the client's key.
+        size: bytes of all keys.
     """
 
     relinearization: Any
@@ -63,11 +63,11 @@ class EvaluationKeys:
 
 
 class Setting:
-    """The library with CKKS parameters: what both sides know.
+    """The library with CKKS parameters, public to both sides.
 
     Raises:
         ConfigError: the library is not installed.
-        UsageError: it refuses the parameters.
+        UsageError: the library rejects the parameters.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -77,7 +77,7 @@ class Setting:
         self._by_level: dict[int, Any] = {}
         data = self.context.first_context_data()
         while data is not None:
-            # the library counts from 0, here a level is how many primes are left
+            # the library counts from 0; here a level is the number of remaining primes
             self._by_level[data.chain_index() + 1] = data
             data = data.next_context_data() if data.chain_index() else None
         self._levels: dict[tuple[int, ...], int] = {
@@ -88,26 +88,26 @@ class Setting:
 
     @property
     def scale(self) -> float:
-        """Of fresh ciphertexts."""
+        """Scale of fresh ciphertexts."""
         return float(2**self.parameters.precision_bits)
 
     def count_levels(self, handle: Any) -> int:
-        """Primes that a ciphertext or plaintext has left."""
+        """Count the remaining primes of a ciphertext or plaintext."""
         return self._levels[tuple(handle.parms_id())]
 
     def parms_id(self, level: int) -> Any:
-        """The library's name of a level."""
+        """Return the library's identifier of a level."""
         return self._by_level[level].parms_id()
 
     def prime_at(self, level: int) -> int:
-        """The prime that rescaling at a level divides by."""
+        """Return the divisor of rescaling at a level, a prime."""
         return int(self._by_level[level].parms().coeff_modulus()[-1].value())
 
     def check_room(self, bound: float, scale: float, level: int, what: str) -> None:
-        """Refuses values that could overflow a level's modulus, which no one would see.
+        """Reject values that could overflow a level's modulus, which would stay unnoticed.
 
         Raises:
-            RangeError: naming the largest magnitude that fits.
+            RangeError: the bound exceeds the largest magnitude that fits.
         """
         modulus = self._by_level[level].total_coeff_modulus_bit_count() - 1
         bits = modulus - 1 - _GUARD_BITS - math.log2(scale)
@@ -115,22 +115,33 @@ class Setting:
             raise RangeError(
                 f"{what} may have a magnitude of {bound:.4g}, and at a scale of "
                 f"2^{math.log2(scale):.1f} the modulus of level {level} holds {2.0**bits:.4g}. "
-                "Take smaller values, a smaller scale or larger primes."
+                "Take smaller values, a smaller scale or larger primes.",
+                code="modulus-overflow",
+                operation=what,
+                received=f"{bound:.4g}",
+                expected=f"at most {2.0**bits:.4g}",
             )
 
     def encode_values(self, values: Values | float, scale: float, level: int) -> Any:
-        """A CKKS plaintext at a level.
+        """Encode values as a CKKS plaintext at a level.
 
         Args:
-            values: of every slot, or one value for all.
+            values: one value for each slot, or one for all.
+            scale: scale of the plaintext.
+            level: number of its primes.
 
         Raises:
+            UsageError: the number of values is not the number of slots.
             RangeError: a value is NaN, infinite or too large for the scale.
         """
         array = check_finite(values, "A plaintext")
         if array.ndim and array.shape != (self.parameters.slots,):
             raise UsageError(
-                f"A plaintext has {self.parameters.slots} values. Received: {list(array.shape)}."
+                f"A plaintext has {self.parameters.slots} values. Received: {list(array.shape)}.",
+                code="shape-mismatch",
+                operation="plaintext",
+                received=list(array.shape),
+                expected=self.parameters.slots,
             )
         self.check_room(float(np.abs(array).max(initial=0.0)), scale, level, "A plaintext")
         plain = self.encoder.encode(array if array.ndim else float(array), scale)
@@ -139,10 +150,10 @@ class Setting:
         return plain
 
     def load_plaintext(self, chunk: bytes) -> Any:
-        """A plaintext from its bytes.
+        """Load a plaintext from its bytes.
 
         Raises:
-            DataError: they are none of these parameters.
+            DataError: the bytes are not a plaintext of these parameters.
         """
         plain = self.seal.Plaintext()
         try:
@@ -150,16 +161,18 @@ class Setting:
             self.count_levels(plain)
         except (RuntimeError, ValueError, KeyError) as error:
             raise DataError(
-                "A plaintext's bytes do not fit the parameters; encode it again."
+                "A plaintext's bytes do not fit the parameters; encode it again.",
+                code="malformed-encoding",
+                operation="plaintext",
             ) from error
         return plain
 
 
 def make_context(seal: Any, parameters: Parameters) -> Any:
-    """The library's context.
+    """Create the library's context.
 
     Raises:
-        UsageError: it refuses the parameters.
+        UsageError: the library rejects the parameters.
     """
     made = seal.EncryptionParameters(getattr(seal.scheme_type, parameters.scheme.lower()))
     made.set_poly_modulus_degree(parameters.degree)
@@ -174,35 +187,47 @@ def make_context(seal: Any, parameters: Parameters) -> Any:
     except (RuntimeError, ValueError) as error:  # too few primes of that size
         raise UsageError(
             f"The library has no such primes for N = {parameters.degree}. Received: "
-            f"{', '.join(map(str, parameters.prime_bits))}. Take larger ones."
+            f"{', '.join(map(str, parameters.prime_bits))}. Take larger ones.",
+            code="primes-not-available",
+            received=parameters.prime_bits,
         ) from error
     levels = seal.sec_level_type
     context = seal.SEALContext(made, True, levels.none if parameters.insecure else levels.tc128)
     if not context.parameters_set():
         raise UsageError(
-            f"The library refuses the parameters: {context.parameter_error_message()}."
+            f"The library rejects the parameters: {context.parameter_error_message()}. Choose "
+            "other ones.",
+            code="parameters-rejected",
         )
     return context
 
 
 def check_finite(values: Any, what: str) -> Values:
-    """Numbers as an array.
+    """Convert numbers to an array and check that they are finite.
 
     Raises:
-        RangeError: one is NaN or infinite.
-        UsageError: they are no numbers.
+        RangeError: a number is NaN or infinite.
+        UsageError: the values are not numbers.
     """
     try:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{what} consists of numbers.") from error
+        raise UsageError(
+            f"{what} consists of numbers. Received: other values.",
+            code="not-a-number",
+            operation=what,
+        ) from error
     if not np.isfinite(array).all():
-        raise RangeError(f"{what} is finite. Received: NaN or infinite values. Replace them.")
+        raise RangeError(
+            f"{what} is finite. Received: NaN or infinite values. Replace them.",
+            code="not-finite",
+            operation=what,
+        )
     return array
 
 
 class Client:
-    """Has the secret key, whose randomness is the operating system's."""
+    """Client with the secret key, generated from randomness of the operating system."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -211,7 +236,7 @@ class Client:
         public = self._generator.create_public_key().to_string()
         self.key = hashlib.sha256(public).hexdigest()[:16]
         secret = self._generator.secret_key()
-        # the client encrypts for itself: with the secret key there is less noise, in half the time
+        # encryption with the secret key has less noise and takes half the time
         self._encryptor = seal.Encryptor(context, secret)
         self._decryptor = seal.Decryptor(context, secret)
 
@@ -221,17 +246,25 @@ class Client:
     def evaluation_keys(
         self, steps: Iterable[int] = (), relinearization: bool = False
     ) -> EvaluationKeys:
-        """Keys for the server: of these rotations, and no others.
+        """Generate keys for the server: for these rotations, and no others.
+
+        Args:
+            steps: the rotations.
+            relinearization: also a key for products.
 
         Raises:
-            UsageError: a rotation by 0, or by as many as there are slots.
+            UsageError: a rotation is by 0, or by the number of slots or more.
         """
         seal, slots = self.setting.seal, self.setting.parameters.slots
         wanted = tuple(dict.fromkeys(steps))
         for step in wanted:
             if step == 0 or abs(step) >= slots:
                 raise UsageError(
-                    f"A rotation is by 1 to {slots - 1}, or by as many backwards. Received: {step}."
+                    f"A rotation is by 1 to {slots - 1}, or by as many backwards. Received: "
+                    f"{step}.",
+                    code="number-out-of-range",
+                    operation="rotation",
+                    received=step,
                 )
         relinearize = self._generator.create_relin_keys() if relinearization else None
         rotate = None
@@ -243,20 +276,24 @@ class Client:
         return EvaluationKeys(relinearize, rotate, wanted, self.key, size)
 
     def encrypt_values(self, values: Values, bound: float = 1.0) -> Encrypted:
-        """Values at the first level.
+        """Encrypt values at the first level.
 
         Args:
-            values: one a slot, magnitudes up to `bound`.
+            values: one for each slot, magnitudes up to `bound`.
+            bound: largest magnitude.
 
         Raises:
             RangeError: a value is NaN, infinite, beyond the bound, or too large for the scale.
-            UsageError: their number is not that of the slots.
+            UsageError: the number of values is not the number of slots.
         """
         array = check_finite(values, "An input")
         if (largest := float(np.abs(array).max(initial=0.0))) > bound:
             raise RangeError(
                 f"An input's magnitude is at most {bound:g} here. Received: {largest:.4g}. Scale "
-                "the inputs, or declare a larger bound."
+                "the inputs, or declare a larger bound.",
+                code="outside-bound",
+                operation="input",
+                expected=f"at most {bound:g}",
             )
         setting = self.setting
         level = setting.parameters.levels
@@ -265,27 +302,34 @@ class Client:
         return Encrypted(self._encryptor.encrypt_symmetric(plain), bound, self.key)
 
     def decrypt_values(self, encrypted: Encrypted) -> Values:
-        """The values of all slots.
+        """Decrypt the values of all slots.
 
         Raises:
-            SecurityError: they are under another key.
+            SecurityError: the ciphertext is under another key.
         """
         if encrypted.key != self.key:
             raise SecurityError(
                 f"This ciphertext is under the key {encrypted.key}, and this client has "
-                f"{self.key}: it would decrypt to noise. Take the client that encrypted its inputs."
+                f"{self.key}: it would decrypt to noise. Take the client that encrypted the "
+                "inputs.",
+                code="encryption-key-mismatch",
+                operation="decrypt",
+                received=encrypted.key,
+                expected=self.key,
             )
         plain = self._decryptor.decrypt(encrypted.handle)
         return np.asarray(self.setting.encoder.decode(plain), np.float64)
 
 
 class Server:
-    """Computes with a client's evaluation keys.
+    """Server that computes with a client's evaluation keys.
+
+    All its operations raise these errors.
 
     Raises:
-        SecurityError: (of all its operations) two keys meet.
-        UsageError: (of all) the parameters are not deep enough, or a key is missing.
-        RangeError: (of all) a result could overflow.
+        SecurityError: a ciphertext is under another key.
+        UsageError: the parameters are not deep enough, or a key is missing.
+        RangeError: a result could overflow.
     """
 
     def __init__(self, setting: Setting, keys: EvaluationKeys) -> None:
@@ -294,11 +338,15 @@ class Server:
         self._evaluator = setting.seal.Evaluator(setting.context)
 
     def accept_ciphertext(self, encrypted: Encrypted) -> Encrypted:
-        """What came from a client, if it is under the key that this server was given keys of."""
+        """Check that a client's ciphertext has the key of the evaluation keys, and return it."""
         if encrypted.key != self.keys.key:
             raise SecurityError(
                 f"A ciphertext under the key {encrypted.key} came with evaluation keys of "
-                f"{self.keys.key}. Send those of the key that it was encrypted with."
+                f"{self.keys.key}. Send the evaluation keys of the key that encrypted it.",
+                code="encryption-key-mismatch",
+                operation="evaluation keys",
+                received=encrypted.key,
+                expected=self.keys.key,
             )
         return encrypted
 
@@ -308,7 +356,7 @@ class Server:
         return Encrypted(handle, bound, like.key)
 
     def add(self, x: Encrypted, y: Encrypted, bound: float | None = None) -> Encrypted:
-        """x + y, of one scale; `bound` if the sum's is known to be less than theirs."""
+        """Compute x + y of equal scales; `bound` if it is known to be less than the bounds' sum."""
         self.accept_ciphertext(x)
         self.accept_ciphertext(y)
         x, y = self._match_levels(x, y)
@@ -316,18 +364,27 @@ class Server:
         if not math.isclose(ours, theirs, rel_tol=1e-12):
             raise UsageError(
                 f"A sum is of one scale. Received: 2^{math.log2(ours):.6f} and "
-                f"2^{math.log2(theirs):.6f}. Encode factors so that they agree."
+                f"2^{math.log2(theirs):.6f}. Encode factors so that they agree.",
+                code="scale-mismatch",
+                operation="add",
+                received=theirs,
+                expected=ours,
             )
-        y.handle.scale(ours)  # the library wants them equal to the last bit
+        y.handle.scale(ours)  # the library requires equality to the last bit
         total = x.bound + y.bound if bound is None else bound
         return self._wrap_result(self._evaluator.add(x.handle, y.handle), total, x, "A sum")
 
     def add_plain(self, x: Encrypted, plain: Any, bound: float) -> Encrypted:
-        """x plus a plaintext of its scale and level, whose values are up to `bound`."""
+        """Add a plaintext of the same scale and level, with magnitudes up to `bound`."""
         self.accept_ciphertext(x)
         self._check_level(x, plain)
         if not math.isclose(float(plain.scale()), float(x.handle.scale()), rel_tol=1e-12):
-            raise DataError("A plaintext is of another scale than what it is added to.")
+            raise DataError(
+                "Expected a plaintext of the ciphertext's scale. Received: another scale. Encode "
+                "it again.",
+                code="scale-mismatch",
+                operation="add_plain",
+            )
         return self._wrap_result(
             self._evaluator.add_plain(x.handle, plain), x.bound + bound, x, "A sum"
         )
@@ -336,16 +393,19 @@ class Server:
         ours, theirs = self.setting.count_levels(x.handle), self.setting.count_levels(plain)
         if ours != theirs:
             raise DataError(
-                f"A plaintext of level {theirs} came where one of level {ours} is due: the weights "
-                "are out of order, or of another network. Encode them again."
+                f"Expected a plaintext of level {ours}. Received: level {theirs}. The weights are "
+                "out of order, or of another network. Encode them again.",
+                code="level-mismatch",
+                received=theirs,
+                expected=ours,
             )
 
     def multiply(self, x: Encrypted, y: Encrypted) -> Encrypted:
-        """x * y, relinearized and rescaled."""
+        """Compute x * y, relinearized and rescaled."""
         return self.rescale(self.multiply_unscaled(x, y))
 
     def multiply_unscaled(self, x: Encrypted, y: Encrypted) -> Encrypted:
-        """x * y of one level, relinearized."""
+        """Compute x * y at the lower of their levels, relinearized and not rescaled."""
         self.accept_ciphertext(x)
         self.accept_ciphertext(y)
         x, y = self._match_levels(x, y)
@@ -353,7 +413,11 @@ class Server:
         level = setting.count_levels(x.handle)
         setting.check_room(bound, x.handle.scale() * y.handle.scale(), level, "A product")
         if self.keys.relinearization is None:
-            raise UsageError("Products take a relinearization key. Received: none.")
+            raise UsageError(
+                "Products take a relinearization key. Received: none.",
+                code="evaluation-key-missing",
+                operation="multiply",
+            )
         if x is y:
             handle = self._evaluator.square(x.handle)
         else:
@@ -374,12 +438,13 @@ class Server:
         bound: float,
         total: Encrypted | None = None,
     ) -> Encrypted | None:
-        """The sum of products with plaintexts, not rescaled; None of zeros alone.
+        """Compute the sum of products with plaintexts, not rescaled; None if all are zeros.
 
         Args:
+            xs: ciphertexts.
             plains: one for each of xs; None stands for zeros.
-            bound: of the sum, and of every part of it.
-            total: what the sum is added to, and which is used up.
+            bound: largest magnitude of the sum and of every partial sum.
+            total: ciphertext that the sum is added to in place, or None.
         """
         evaluator = self._evaluator
         handle = None if total is None else total.handle
@@ -398,35 +463,42 @@ class Server:
         return None if handle is None else Encrypted(handle, bound, self.keys.key)
 
     def rotate(self, x: Encrypted, step: int) -> Encrypted:
-        """Slot i has what slot i + step had, cyclically; step may be negative."""
+        """Move the value of slot i + step to slot i, cyclically; step may be negative."""
         self.accept_ciphertext(x)
         if step == 0:
             return x
         if step not in self.keys.steps:
             raise UsageError(
                 f"A rotation by {step} takes a key of its own. Received: keys for "
-                f"{', '.join(map(str, self.keys.steps)) or 'none'}."
+                f"{', '.join(map(str, self.keys.steps)) or 'none'}.",
+                code="evaluation-key-missing",
+                operation="rotate",
+                received=step,
             )
         rotated = self._evaluator.rotate_vector(x.handle, step, self.keys.rotation)
         return Encrypted(rotated, x.bound, x.key)
 
     def rescale(self, x: Encrypted) -> Encrypted:
-        """Divides scale and modulus by the level's last prime."""
+        """Divide scale and modulus by the level's last prime."""
         level = self.setting.count_levels(x.handle)
         if level == 1:
             raise UsageError(
-                "The circuit is deeper than the parameters: no prime is left to rescale by. Take "
-                "more primes (and with them a larger degree)."
+                "The circuit is deeper than the parameters: no prime remains to rescale by. Take "
+                "more primes (and with them a larger degree).",
+                code="levels-exhausted",
+                operation="rescale",
             )
         if x.handle.scale() / self.setting.prime_at(level) < 2.0:
             raise UsageError(
                 "The scale is exhausted: rescaling would leave less than one bit. Take a larger "
-                "scale or smaller primes."
+                "scale or smaller primes.",
+                code="scale-exhausted",
+                operation="rescale",
             )
         return self._wrap_result(self._evaluator.rescale_to_next(x.handle), x.bound, x, "A value")
 
     def lower_level(self, x: Encrypted, level: int) -> Encrypted:
-        """x at a lower level, unchanged."""
+        """Return x at a lower level, with unchanged values."""
         if self.setting.count_levels(x.handle) == level:
             return x
         lowered = self._evaluator.mod_switch_to(x.handle, self.setting.parms_id(level))

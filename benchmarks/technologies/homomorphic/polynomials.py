@@ -1,8 +1,8 @@
 """Functions as polynomials on a range, evaluated on encrypted values.
 
-Chebyshev interpolation gives the coefficients, and splitting at powers of two (Paterson and
-Stockmeyer, SIAM J. Comput. 1973) an evaluation of least depth.  Outside of its range a polynomial
-is far from its function, and no one sees it: the client refuses such inputs.
+Chebyshev interpolation yields the coefficients, and splitting at powers of two (Paterson and
+Stockmeyer, SIAM J. Comput. 1973) an evaluation of least depth.  Outside its range a polynomial
+differs widely and silently from its function: the client rejects such inputs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _compute_sigmoid(x: Values) -> Values:
     return value
 
 
-# by name: the function, its range, what is known of it
+# by name: the function and the ends of its range
 FUNCTIONS: Final[Mapping[str, tuple[Callable[[Values], Values], float, float]]] = {
     "sigmoid": (_compute_sigmoid, -6.0, 6.0),
     "exp": (np.exp, -2.0, 2.0),
@@ -43,8 +43,10 @@ class Approximation:
     """A polynomial of degree 7 for a function on [low, high].
 
     Attributes:
-        coefficients: of the powers of t = (2 x - low - high) / (high - low), in [-1, 1].
-        error: the largest on the range, found on a grid.
+        low, high: ends of the range.
+        coefficients: coefficients of the powers of t = (2 x - low - high) / (high - low), which is
+            in [-1, 1].
+        error: largest error on a grid over the range.
     """
 
     low: float
@@ -54,10 +56,10 @@ class Approximation:
 
     @classmethod
     def fit_function(cls, name: str) -> Approximation:
-        """Of one of `FUNCTIONS`.
+        """Approximate one of `FUNCTIONS`.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: no function has this name.
         """
         check_known("function", name, FUNCTIONS)
         function, low, high = FUNCTIONS[name]
@@ -68,12 +70,12 @@ class Approximation:
         return cls(low, high, tuple(float(c) for c in power.coef), error)
 
     def normalize_values(self, x: Values) -> Values:
-        """Values of the range as values of [-1, 1], which a client encrypts."""
+        """Map values of the range to [-1, 1]; a client encrypts the result."""
         t: Values = (2 * x - self.low - self.high) / (self.high - self.low)
         return t
 
     def __call__(self, x: Values) -> Values:
-        """In plaintext."""
+        """Evaluate the polynomial in plaintext."""
         value: Values = np.asarray(Polynomial(self.coefficients)(self.normalize_values(x)))
         return value
 
@@ -84,17 +86,23 @@ def _scale_range(t: Values, low: float, high: float) -> Values:
 
 
 def evaluate_polynomial(server: Server, x: Encrypted, coefficients: Sequence[float]) -> Encrypted:
-    """The sum of coefficients[k] x^k, three levels below x.
+    """Compute the sum of coefficients[k] x^k, three levels below x.
 
     Args:
-        x: of magnitude at most 1.
-        coefficients: eight, those of odd powers not zero.
+        server: the server.
+        x: values of magnitude at most 1.
+        coefficients: eight; those of odd powers are not zero.
 
     Raises:
-        UsageError: other coefficients, or parameters that are not as deep.
+        UsageError: the coefficients are unsuitable, or the parameters are not deep enough.
     """
     if len(coefficients) != DEGREE + 1:
-        raise UsageError(f"Eight coefficients are due. Received: {len(coefficients)}.")
+        raise UsageError(
+            f"Expected eight coefficients. Received: {len(coefficients)}.",
+            code="invalid-coefficients",
+            received=len(coefficients),
+            expected=DEGREE + 1,
+        )
     x2 = server.multiply(x, x)
     x4 = server.multiply(x2, x2)
     high = _evaluate_cubic(server, x, x2, coefficients[4:], server.setting.scale)
@@ -106,9 +114,9 @@ def evaluate_polynomial(server: Server, x: Encrypted, coefficients: Sequence[flo
 def _evaluate_cubic(
     server: Server, x: Encrypted, x2: Encrypted, c: Sequence[float], scale: float
 ) -> Encrypted:
-    """(c[0] + c[1] x) + (c[2] + c[3] x) x^2 of a scale, one level below x^2.
+    """Compute (c[0] + c[1] x) + (c[2] + c[3] x) x^2 at a scale, one level below x^2.
 
-    Every plaintext has the scale that makes both sides of a sum agree.
+    The scale of every plaintext is chosen so that both operands of a sum have the same scale.
     """
     prime, level = server.setting.prime_at, server.setting.count_levels
     first, second = level(x.handle), level(x2.handle)
@@ -126,7 +134,11 @@ def _multiply_plain(server: Server, x: Encrypted, factor: float, scale: float) -
     plain = server.setting.encode_values(factor, scale, server.setting.count_levels(x.handle))
     result = server.inner_product([x], [None if plain.is_zero() else plain], abs(factor) * x.bound)
     if result is None:
-        raise UsageError("A polynomial's coefficients of odd powers are not zero.")
+        raise UsageError(
+            "A polynomial's coefficients of odd powers are not zero. Received: a zero.",
+            code="invalid-coefficients",
+            received=0,
+        )
     return result
 
 

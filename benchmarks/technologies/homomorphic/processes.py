@@ -1,7 +1,7 @@
-"""Work in processes of their own.
+"""Work in separate processes.
 
-The library holds Python's global lock, so threads gain nothing; and a process that has just begun
-tells the peak memory of its own work.  They are spawned, not forked: TensorFlow and a progress
+The library holds Python's global lock, so threads gain nothing; and the peak memory of a new
+process is that of its own work.  Processes are spawned, not forked: TensorFlow and a progress
 bar's thread do not survive a fork.
 """
 
@@ -19,7 +19,7 @@ from tfe_bench.errors import ClusterError, TfeBenchError
 
 
 def peak_memory() -> int:
-    """The most bytes that this process has held."""
+    """Return the peak memory of this process in bytes."""
     status = Path("/proc/self/status").read_text("ascii")
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -28,7 +28,7 @@ def peak_memory() -> int:
 def _run_items(
     pipe: Connection, make: Callable[..., Callable[[Any], Any]], arguments: Sequence[Any]
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     try:
         handle = make(*arguments)
         while True:
@@ -48,15 +48,19 @@ def run_spread(
     items: Sequence[Any],
     count: int = 1,
 ) -> Iterator[tuple[int, Any]]:
-    """Handles items in up to `count` processes; yields (index, result) as they are done.
+    """Handle items in up to `count` processes; yield (index, result) in order of completion.
 
     Args:
-        make: a function of a module; called once in each process with `arguments`, it gives what
-            handles an item.
+        make: a function of a module; each process calls it once with `arguments`, and its result
+            handles the items.
+        arguments: arguments of `make`.
+        items: the items.
+        count: most processes.
 
     Raises:
-        TfeBenchError: what handling raised.
-        ClusterError: a process ended by itself, as one does for which memory runs out.
+        TfeBenchError: an error of this class that a handler raised.
+        ClusterError: a handler failed otherwise, or a process ended unexpectedly, for example
+            for lack of memory.
     """
     context = multiprocessing.get_context("spawn")
     waiting = iter(enumerate(items))
@@ -96,24 +100,26 @@ def _receive_result(pipe: Connection, process: Any) -> tuple[int, Any]:
     except (EOFError, ConnectionResetError) as error:
         process.join(5)
         raise ClusterError(
-            f"A measuring process ended by itself (exit code {process.exitcode}); -9 says that "
-            "memory ran out. Take a smaller degree or batch."
+            f"A measuring process ended unexpectedly. Received: exit code {process.exitcode}; -9 "
+            "means lack of memory. Take a smaller degree or batch.",
+            code="process-ended",
+            received=process.exitcode,
         ) from error
     if isinstance(result, TfeBenchError) and index < 0:
         raise result
     if index < 0:
-        raise ClusterError(f"A measuring process failed: {result}.")
+        raise ClusterError(f"A measuring process failed: {result}.", code="process-failed")
     return index, result
 
 
 def run_alone(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a module returns, called in a process of its own."""
+    """Call a function of a module in a separate process; return its result."""
     ((_, result),) = run_spread(_Caller, (function,), [arguments])
     return result
 
 
 class _Caller:
-    """Calls a function with an item's arguments."""
+    """Handler that calls a function with an item's arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

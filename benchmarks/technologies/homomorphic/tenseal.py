@@ -1,4 +1,4 @@
-"""The same dense layer in TenSEAL, where it is installed: its own product, for comparison."""
+"""The same dense layer by TenSEAL's own product, if it is installed, for comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPEAT: Final = 3
 
 
 def run_dense() -> Measurement:
-    """A dense layer 784 -> 128 on one encrypted vector by TenSEAL's `mm`.
+    """Measure a dense layer 784 -> 128 on one encrypted vector by TenSEAL's `mm`.
 
     Raises:
         ConfigError: TenSEAL is not installed.

@@ -1,4 +1,4 @@
-"""Times an operation: a warm-up, then runs until there are enough or their time is up."""
+"""Timing of an operation: a warm-up, then runs up to a number or a time budget."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _SLOW: Final = 1.0  # seconds
 def time_operation(
     operation: Callable[[], object], repeat: int, budget: float = math.inf
 ) -> Seconds:
-    """Wall-clock times of an operation after one warm-up.
+    """Measure wall-clock times of an operation after one warm-up.
 
     Args:
-        repeat: runs.
-        budget: seconds after which no more begin, once there are three (two of a second or more).
+        operation: the operation.
+        repeat: most runs.
+        budget: seconds after which no further run begins, once there are three runs (two if a run
+            takes more than a second).
     """
 
     def once() -> float:
@@ -37,5 +39,5 @@ def time_operation(
 
 
 def percentile_95(times: Sequence[float]) -> float:
-    """The time that 95 % of the runs do not exceed: the nearest rank."""
+    """Return the time that 95 % of the runs do not exceed, by nearest rank."""
     return sorted(times)[math.ceil(0.95 * len(times)) - 1]

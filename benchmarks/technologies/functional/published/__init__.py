@@ -1,7 +1,7 @@
-"""Figures of the published benchmark of functional encryption with a GPU's baby-step-giant-step.
+"""Figures of the published benchmark of functional encryption with baby-step giant-step on a GPU.
 
-bsgs.csv: what it says of the discrete logarithms; energy.csv: its sheet of energy and cost;
-training.csv: hours of LeNet-5 on 128 cores.  Retyped from its tables.
+bsgs.csv: discrete logarithms; energy.csv: sheet of energy and cost; training.csv: hours of LeNet-5
+on 128 cores.  Retyped from the tables of the publication.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ def _read_table(name: str) -> tuple[dict[str, str], ...]:
 
 
 def read_quantities(name: str) -> Mapping[str, str]:
-    """A table of quantities, "bsgs" or "energy"."""
+    """Read a table of quantities, "bsgs" or "energy"."""
     return {row["quantity"]: row["value"] for row in _read_table(f"{name}.csv")}
 
 
 def read_training() -> tuple[dict[str, str], ...]:
-    """Rows with the hours of encryption and training."""
+    """Read the rows with the hours of encryption and training."""
     return _read_table("training.csv")
 
 
 def speed_up() -> float:
-    """Of a table of baby steps on a GPU over the CPU's, at 32 bits and vectors of 100."""
+    """Return the published speed-up of a table on a GPU over one on a CPU, 32 bits, length 100."""
     return float(read_quantities("bsgs")["speedup_vs_cpu"])

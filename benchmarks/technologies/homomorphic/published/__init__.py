@@ -1,7 +1,7 @@
 """The published table of SEAL's operations: microseconds by scheme, operation and degree.
 
 Source: a comparison of BFV, BGV and CKKS in Microsoft SEAL, whose table prints each row's three
-numbers run together.  They were told apart by their growth with the degree, in one way each.
+numbers without separators.  Their growth with the degree determines one way to separate them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import importlib.resources
 from dataclasses import dataclass
 from typing import Final
 
-# What must be said wherever a ratio to these figures stands.
+# A note that is shown with every ratio to these figures.
 DEBUG_BUILD: Final = (
     "The published figures are those of a debug build of the library: on the geometric mean a "
     "release build is 25 to 40 times as fast on one core of today, and additions about 100 times. "
-    "So a ratio tells of the build first."
+    "So a ratio mostly reflects the build."
 )
 DEFECT: Final = (
     "The published BFV rotate_columns at N = 8192 and 16384 repeat the row above them "
@@ -30,7 +30,7 @@ class Published:
 
     Attributes:
         seconds: as printed.
-        suspect: what is wrong with it, in words, or "".
+        suspect: a description of an error in the cell, or "".
     """
 
     seconds: float
@@ -39,7 +39,7 @@ class Published:
 
 @functools.cache
 def read_operations() -> dict[tuple[str, str, int], Published]:
-    """The table by (scheme, operation, degree)."""
+    """Read the table by (scheme, operation, degree)."""
     text = importlib.resources.files(__name__).joinpath("operations.csv").read_text("utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return {
