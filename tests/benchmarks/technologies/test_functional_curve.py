@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.technologies import ristretto
+from tests.refusals import raises
 from tfe_bench.benchmarks.technologies.functional import curve
 from tfe_bench.benchmarks.technologies.functional.curve import ORDER, Bytes, Rows, Table
-from tfe_bench.errors import DataError, OpsMissing, RangeError, UsageError
+from tfe_bench.errors import DataError, OpsMissing, RangeError, TfeBenchError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "benchmarks" / "technologies" / "functional" / "kernels"
@@ -139,7 +140,7 @@ def test_what_encodes_no_element_is_refused_by_its_place(encoded: str) -> None:
     given = curve.multiply_base(scalars([5, 6, 7]))
     given[1] = np.frombuffer(bytes.fromhex(encoded), np.uint8)
     for read in (curve.decode_elements, curve.build_combs):
-        with pytest.raises(DataError, match=r"element 1 \(counted from 0\)"):
+        with raises(DataError, "invalid-group-element", operation="A thing", received="element 1"):
             read(given, "A thing")
 
 
@@ -184,7 +185,7 @@ def test_inner_products_with_secret_numbers(length: int, seed: int) -> None:
     values = numbers(secret)
     due = [sum(int(w) * s for w, s in zip(row, values, strict=True)) % ORDER for row in weights]
     assert found == due
-    with pytest.raises(UsageError, match="below"):
+    with raises(UsageError, "scalar-not-reduced"):
         curve.inner_products(np.full((length, 32), 255, np.uint8), Rows.from_dense(weights))
 
 
@@ -201,7 +202,7 @@ def test_encryption_is_twice_the_number_times_the_point_and_the_message(bits: in
         ]
         assert (found == curve.multiply_base(scalars(due))).all()
     for beyond in (most + 1, -most - 1):
-        with pytest.raises(RangeError, match=rf"below 2\^{bits}"):
+        with raises(RangeError, "number-out-of-range", expected=f"below 2^{bits}"):
             curve.encrypt_messages(
                 curve.build_combs(elements), scalars([1]), np.full((1, 7), beyond), bits
             )
@@ -218,8 +219,14 @@ def test_logarithms_are_found_up_to_both_ends_of_the_bound_and_not_beyond(log2: 
             inside += [x for x in (near - 1, -near, near + 1) if abs(x) <= bound]
         assert table.find_logarithms(points_of(inside), bound).tolist() == inside
         for beyond in (bound + 1, -bound - 1):
-            with pytest.raises(RangeError, match=f"{bound:,} fits 1 of 2 outputs, the first at 1"):
+            with raises(
+                RangeError,
+                "logarithm-not-found",
+                received="output 1",
+                expected=f"{-bound} to {bound}",
+            ) as caught:
                 table.find_logarithms(points_of([0, beyond]), bound)
+            assert "fits 1 of 2 outputs" in str(caught.value)
 
 
 def test_every_step_of_a_table_is_there() -> None:
@@ -242,9 +249,9 @@ def test_an_element_of_another_logarithm_gives_an_error_and_no_value() -> None:
     given = curve.decode_elements(curve.multiply_base(curve.random_scalars(1)))
     rows = Rows.from_dense(np.array([[1]]))
     point = curve.evaluate_rows(given, np.empty((0, 1, 32), np.uint8), rows)
-    with pytest.raises(RangeError, match="No result from -1,000,000 to 1,000,000"):
+    with raises(RangeError, "logarithm-not-found", expected="-1000000 to 1000000"):
         Table(10).find_logarithms(point, 1_000_000)
-    with pytest.raises(RangeError, match="walk"):
+    with raises(RangeError, "logarithm-not-found", operation="walk"):
         curve.walk_logarithm(point[0], 1000)
 
 
@@ -287,38 +294,76 @@ def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "code", "fields"),
     [
-        (lambda: curve.multiply_base(np.zeros((2, 31), np.uint8)), r"\[2, 31\]"),
-        (lambda: curve.multiply_base(np.zeros((2, 32), np.int64)), "int64"),
-        (lambda: curve.multiply_base(np.zeros((4, 64), np.uint8)[:, ::2]), "contiguous"),
-        (lambda: curve.encode_elements(np.zeros((1, 15), np.uint64)), r"\[1, 15\]"),
-        (lambda: Table(3), "4 to 28"),
-        (lambda: Table(29), "4 to 28"),
-        (lambda: Table(4).find_logarithms(points_of([1]), -1), "bound"),
-        (lambda: Table(4).find_logarithms(points_of([1]), 1 << 30), "larger table"),
-        (lambda: Rows.from_dense(np.array([[2**31]])), "below"),
-        (lambda: Rows.from_dense(np.array([[-(2**63)]])), "below"),
+        (
+            lambda: curve.multiply_base(np.zeros((2, 31), np.uint8)),
+            "invalid-array",
+            {"received": "uint8 [2, 31]"},
+        ),
+        (
+            lambda: curve.multiply_base(np.zeros((2, 32), np.int64)),
+            "invalid-array",
+            {"received": "int64 [2, 32]"},
+        ),
+        (
+            lambda: curve.multiply_base(np.zeros((4, 64), np.uint8)[:, ::2]),
+            "invalid-array",
+            {"received": "uint8 [4, 32]"},
+        ),
+        (
+            lambda: curve.encode_elements(np.zeros((1, 15), np.uint64)),
+            "invalid-array",
+            {"received": "uint64 [1, 15]"},
+        ),
+        (lambda: Table(3), "number-out-of-range", {"operation": "--table-bits"}),
+        (lambda: Table(29), "number-out-of-range", {"operation": "--table-bits"}),
+        (
+            lambda: Table(4).find_logarithms(points_of([1]), -1),
+            "number-out-of-range",
+            {"operation": "The bound of a logarithm"},
+        ),
+        (
+            lambda: Table(4).find_logarithms(points_of([1]), 1 << 30),
+            "too-large",
+            {"operation": "bound"},
+        ),
+        (
+            lambda: Rows.from_dense(np.array([[2**31]])),
+            "number-out-of-range",
+            {"operation": "values of rows"},
+        ),
+        (
+            lambda: Rows.from_dense(np.array([[-(2**63)]])),
+            "number-out-of-range",
+            {"operation": "values of rows"},
+        ),
         (
             lambda: Rows(np.array([0, 1]), np.array([4], np.int32), np.array([1]), 4),
-            "0 to 3",
+            "index-out-of-range",
+            {"operation": "columns"},
         ),
         (
             lambda: Rows(np.array([0, 2, 1]), np.array([0], np.int32), np.array([1]), 4),
-            "in order",
+            "invalid-rows",
+            {},
         ),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(call: Any, told: str) -> None:
-    with pytest.raises((UsageError, RangeError), match=told):
+def test_arguments_that_do_not_fit_are_refused(
+    call: Any, code: str, fields: dict[str, str]
+) -> None:
+    with raises(TfeBenchError, code, **fields) as caught:
         call()
+    assert isinstance(caught.value, (UsageError, RangeError))
 
 
 def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
     (tmp_path / "wrong.so").write_bytes(b"no library")
     for name in ("wrong.so", "absent.so"):
-        with pytest.raises(OpsMissing, match="pip install"):
+        with raises(OpsMissing, "curve-not-loadable") as caught:
             curve.open_library(tmp_path / name)
+        assert "pip install" in str(caught.value)
 
 
 def compiled(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:

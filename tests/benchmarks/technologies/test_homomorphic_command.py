@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.report import reading
@@ -116,7 +117,7 @@ def test_pictures_are_spread_over_processes_in_order() -> None:
     assert found.correct and figures["agreement"] == 1.0
     assert figures["accuracy"] == figures["accuracy_plaintext"]
     assert figures["bytes_down"] == 3 * 131185 and told == sorted(told) and told[-1] == 1.0
-    with pytest.raises(UsageError, match="The number of pictures"):
+    with raises(UsageError, "number-out-of-range", operation="The number of pictures"):
         accuracy.measure_accuracy(10_001, lambda *_: None, folder=_MNIST, trained=trained)
 
 
