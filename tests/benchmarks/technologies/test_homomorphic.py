@@ -285,7 +285,7 @@ def test_bytes_that_are_no_plaintext_are_refused(
 ) -> None:
     good = setting.encode_values(values(), setting.scale, 2).to_bytes()
     assert setting.count_levels(setting.load_plaintext(good)) == 2
-    with raises(DataError, "invalid-encoding"):
+    with raises(DataError, "malformed-encoding"):
         setting.load_plaintext(broken if isinstance(broken, bytes) else broken(good))
 
 

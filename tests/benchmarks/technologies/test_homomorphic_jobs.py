@@ -209,7 +209,7 @@ def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small
         net.run_network(server, inputs, iter([*chunks, chunks[0]]), bounds)
     with raises(DataError, "level-mismatch"):
         net.run_network(server, inputs, iter(chunks[::-1]), bounds)
-    with raises(DataError, "invalid-encoding", operation="plaintext"):
+    with raises(DataError, "malformed-encoding", operation="plaintext"):
         net.run_network(server, inputs, iter([b"x" * 99, *chunks[1:]]), bounds)
     with raises(UsageError, "ciphertext-count", expected=2):
         net.run_network(server, inputs[:-1], iter(chunks), bounds)
