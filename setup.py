@@ -1,4 +1,4 @@
-"""Builds the compiled libraries and installs tfe_bench.
+"""Build the compiled libraries and install tfe_bench.
 
 protocols/, models/, cluster/ and benchmarks/ lie at the top of the repository and
 are installed as tfe_bench.protocols, tfe_bench.models, tfe_bench.cluster and
@@ -37,10 +37,10 @@ ISA_FLAGS = {
 
 
 def compiler():
-    """The command of a C++ compiler that knows all instruction sets.
+    """Return the command of a C++ compiler that supports all instruction sets.
 
     Raises:
-        PlatformError: there is none, or this is no machine that the ops run on; setuptools prints
+        PlatformError: no such compiler, or the ops cannot run on this machine; setuptools prints
             its text as one line.
     """
     here = f"{platform.system()} on {platform.machine()}"
@@ -64,10 +64,10 @@ def compiler():
 
 
 def make(target, command):
-    """Runs a compiler, which prints its own messages.
+    """Run a compiler, which prints its own messages.
 
     Raises:
-        CompileError: it failed.
+        CompileError: the compiler failed.
     """
     if code := subprocess.call([*command, "-o", str(target)]):
         name = Path(target).name
@@ -78,7 +78,7 @@ class Library(Extension):
     """A plain shared library of all C++ in a folder.
 
     Args:
-        tensorflow: it registers ops; its files in `core` are free of TensorFlow all the same.
+        tensorflow: True if it registers ops; its files in `core` include no TensorFlow even so.
     """
 
     def __init__(self, name, folder, tensorflow=False):
@@ -89,7 +89,7 @@ class Library(Extension):
         super().__init__(name, sources=[str(p) for p in files if p.suffix == ".cc"])
 
     def flags(self):
-        """Flags that say which TensorFlow it is built for, to compile and to link.
+        """Return the flags to compile and to link, which name the version of TensorFlow.
 
         Raises:
             PlatformError: TensorFlow is missing.
@@ -107,7 +107,7 @@ class Library(Extension):
 
 
 class BuildOps(build_ext):
-    """Compiles plain shared libraries, beside the sources too."""
+    """Command that compiles plain shared libraries, and copies them next to the sources."""
 
     def get_ext_filename(self, fullname):
         return fullname.replace(".", "/") + ".so"
@@ -121,7 +121,7 @@ class BuildOps(build_ext):
         output.parent.mkdir(parents=True, exist_ok=True)
         objects = Path(self.build_temp).resolve() / ext.name
         common = ["-O3", "-fPIC", "-Wall", "-Wno-psabi", "-DNDEBUG", f"-I{HERE}"]
-        # TensorFlow says which C++ it was compiled as; the core needs no more than 17.
+        # TensorFlow's flags name its C++ standard; the core requires C++17.
         core_flags = [f for f in all_flags if not f.startswith("-isystem")]
 
         def compile_one(source):
@@ -130,7 +130,7 @@ class BuildOps(build_ext):
             isa = next((f for s, f in ISA_FLAGS.items() if path.stem.endswith(s)), [])
             flags = core_flags if path.parent.name == "core" else all_flags
             # An object of the same sources is kept: a second install, or one change, takes seconds.
-            # (Where TensorFlow's headers lie changes with every isolated build; its version tells.)
+            # (Each isolated build has TensorFlow's headers elsewhere: its version identifies them.)
             own = [f for f in flags if not f.startswith("-isystem")]
             made_of = repr([*cxx, *common, *own, *isa]).encode() + (HERE / path).read_bytes()
             key = hashlib.sha256(made_of + headers).hexdigest()

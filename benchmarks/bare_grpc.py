@@ -3,7 +3,7 @@
 One bidirectional stream, bytes as messages, nothing else.  An exchange is both sides
 sending 8 bytes and waiting for the other's; a hop is one direction of a ping-pong.
 "Lock-step": the server writes from the thread that read.  "Duplex": it reads in one thread
-and writes in another, as a channel must that sends whenever there is something to say.
+and writes in another, as a channel must that sends at any time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def measure_bare_grpc(
 
     Args:
         mode: "lockstep" or "duplex".
-        tls_on: with TLS, as the channel has it.
+        tls_on: use TLS, as the channel does.
     """
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as name:
         folder = Path(name)

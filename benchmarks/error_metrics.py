@@ -1,7 +1,7 @@
 """Error metrics of results: in units of the last place, relative, or relative to a range.
 
 This module alone decides which error is printed.  A record keeps it as `error`, next to the
-largest absolute one, which says nothing about an e^31 that is right to nine digits.
+largest absolute error, which is no measure of an e^31 with nine correct digits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def largest_error(unit: str, errors: Any, exact: Any, fractional_bits: int) -> f
     """Return the largest error in a unit.
 
     Args:
-        unit: ULP: of a result with that many fractional bits; RELATIVE: parts of the exact result,
-            and of 1 where that is smaller.
-        errors: absolute ones, of the exact results.
+        unit: ULP: units in the last place of a result with that many fractional bits; RELATIVE:
+            parts of the exact result, or of 1 if that is smaller.
+        errors: absolute errors.
+        exact: exact results.
     """
     parts = errors / np.maximum(np.abs(exact), 1) if unit == RELATIVE else errors
     worst = float(np.max(parts, initial=0.0))
@@ -37,7 +38,7 @@ def error_to_json(unit: str, value: float) -> dict[str, Any] | None:
 
 
 def format_error(record: Record, digits: int = 3) -> str | None:
-    """Format the largest error, None if nothing was compared."""
+    """Format the largest error; None if no result was compared."""
     found = record.error or {}
     words, value = _FORMATS.get(str(found.get("unit"))), found.get("value")
     if words and isinstance(value, int | float) and record.max_error:

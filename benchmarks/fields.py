@@ -19,7 +19,12 @@ def to_python_number(value: Any) -> Any:
 def check_text(name: str, value: object) -> str:
     """Return a text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise UsageError(f"{name} is text. Received: {value!r}.")
+        raise UsageError(
+            f"Expected a text that is not empty as {name}. Received: {value!r}.",
+            code="wrong-type",
+            operation=name,
+            received=value,
+        )
     return value
 
 
@@ -27,7 +32,12 @@ def check_bool(name: str, value: object) -> bool:
     """Return True or False."""
     value = to_python_number(value)
     if not isinstance(value, bool):
-        raise UsageError(f"{name} is true or false. Received: {value!r}.")
+        raise UsageError(
+            f"Expected true or false as {name}. Received: {value!r}.",
+            code="wrong-type",
+            operation=name,
+            received=value,
+        )
     return value
 
 
@@ -35,7 +45,12 @@ def check_count(name: str, value: object) -> int:
     """Return an integer from 0."""
     value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} is an integer, 0 or more. Received: {value!r}.")
+        raise UsageError(
+            f"Expected an integer of at least 0 as {name}. Received: {value!r}.",
+            code="not-a-count",
+            operation=name,
+            received=value,
+        )
     return value
 
 
@@ -43,13 +58,23 @@ def check_number(name: str, value: object, *, finite: bool = True) -> float:
     """Return a real from 0; any real unless it must be finite."""
     value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{name} is a number. Received: {value!r}.")
+        raise UsageError(
+            f"Expected a number as {name}. Received: {value!r}.",
+            code="not-a-number",
+            operation=name,
+            received=value,
+        )
     try:
         value = float(value)
     except OverflowError:
         value = math.inf
     if finite and not (math.isfinite(value) and value >= 0):
-        raise UsageError(f"{name} is finite and 0 or more. Received: {value!r}.")
+        raise UsageError(
+            f"Expected a finite number of at least 0 as {name}. Received: {value!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=value,
+        )
     return value
 
 
@@ -60,7 +85,12 @@ def check_per_party(
 
     def check_entries(name: str, value: object) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or len(value) != 3:
-            raise UsageError(f"{name} has one entry per party. Received: {value!r}.")
+            raise UsageError(
+                f"Expected one entry per party as {name}. Received: {value!r}.",
+                code="wrong-number-of-values",
+                operation=name,
+                received=value,
+            )
         return tuple(check(name, v) for v in value)
 
     return check_entries
@@ -69,7 +99,12 @@ def check_per_party(
 def copy_json_object(name: str, value: object) -> dict[str, Any]:
     """Return a deep copy with lists for tuples, so that a record equals its stored form."""
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise UsageError(f"{name} are values by name. Received: {value!r}.")
+        raise UsageError(
+            f"Expected an object of values by name as {name}. Received: {value!r}.",
+            code="not-an-object",
+            operation=name,
+            received=value,
+        )
     return {k: _copy_json_value(f"{name}.{k}", v) for k, v in value.items()}
 
 
@@ -83,7 +118,12 @@ def _copy_json_value(name: str, value: Any) -> Any:
         return [_copy_json_value(name, v) for v in value]
     if isinstance(value, Mapping):
         return copy_json_object(name, value)
-    raise UsageError(f"{name} is a JSON value. Received: {type(value).__name__}.")
+    raise UsageError(
+        f"Expected a JSON value as {name}. Received: {type(value).__name__}.",
+        code="wrong-type",
+        operation=name,
+        received=type(value).__name__,
+    )
 
 
 def check_names(
@@ -93,7 +133,17 @@ def check_names(
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise DataError(f"A {what} has no field {name!r}.{hint} Was it written by a newer one?")
+            raise DataError(
+                f"Unknown field {name!r} of the {what}.{hint} A newer version may have written it.",
+                code="unknown-field",
+                operation=what,
+                received=name,
+            )
     missing = [name for name in known if name not in given and name not in optional]
     if missing:
-        raise DataError(f"A {what} lacks {', '.join(missing)}.")
+        raise DataError(
+            f"The {what} lacks {', '.join(missing)}.",
+            code="missing-field",
+            operation=what,
+            expected=", ".join(missing),
+        )

@@ -18,10 +18,10 @@ def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
     """Return `n` generated keys, shape (n,); the same seed gives the same keys.
 
     Args:
-        n: how many, 0 or more.
+        n: number of keys, 0 or more.
         seed: 0 or more.
-        kind: "int64" (uniform over the whole int64 range), "few" (integers 0 to 9, so many
-            are equal), "float" (uniform reals in [-1000, 1000), float64), "sorted" and
+        kind: "int64" (uniform over the whole int64 range), "few" (integers 0 to 9, of which
+            many are equal), "float" (uniform reals in [-1000, 1000), float64), "sorted" and
             "reversed" (the keys of "int64" in rising and falling order).
 
     Raises:
@@ -29,7 +29,12 @@ def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
     """
     check_known("kind of keys", kind, KINDS)
     if n < 0 or seed < 0:
-        raise UsageError(f"n and seed are 0 or more. Received: n={n}, seed={seed}.")
+        raise UsageError(
+            f"Expected n and seed of at least 0. Received: n={n}, seed={seed}.",
+            code="number-out-of-range",
+            operation="n, seed",
+            received=f"{n}, {seed}",
+        )
     draw = np.random.default_rng(seed)
     if kind == "few":
         return draw.integers(0, 10, n, np.int64)

@@ -144,9 +144,11 @@ def verify_links(
             break
     else:
         raise ProfileError(
-            f"The links do not hold the figures of {profile.name} ({profile.text}). Received: "
-            f"{'; '.join(off)}. A result is not labeled {profile.name} when they are off by more "
-            f"than {tolerance:.0%}: end what else runs on this machine, or see "
-            f"`python -m tfe_bench links --profile {profile.name}`."
+            f"The measured links do not meet the profile {profile.name} ({profile.text}). "
+            f"Received: {'; '.join(off)}. A result is labeled {profile.name} only if they "
+            f"deviate by at most {tolerance:.0%}: end other work on this machine, or see "
+            f"`python -m tfe_bench links --profile {profile.name}`.",
+            code="profile-not-met",
+            operation=profile.name,
         )
     return realized, f"{cluster.emulation}, {HOST_LIMITED}" if off else cluster.emulation

@@ -85,7 +85,7 @@ def _overview_notes(lines: Sequence[OperationLine], left_out: Sequence[str]) -> 
         notes.append(f"No room for: {', '.join(left_out)}. A wider terminal or --json shows them.")
     notes.append(
         "time: median. sent: by all parties; B/elem: per element of the result (of the input for "
-        "sums, means and sorts). rounds: with dealing/online. ulp: largest error in 2^-f, f the "
+        "sums, means and sorts). rounds: total/online. ulp: largest error in 2^-f, f the "
         "result's fractional bits; of results above 1 in 2^-f parts."
     )
     wrong = [strip_control(line.record.workload) for line in lines if not line.record.correct]
@@ -95,7 +95,8 @@ def _overview_notes(lines: Sequence[OperationLine], left_out: Sequence[str]) -> 
     tls = "on" if first.tls else "OFF"
     notes.append(
         f"{len(lines)} operations, {first.repeats} runs each, {verdict}. Cluster "
-        f"{strip_control(first.cluster)}, TLS {tls}; {strip_control(first.machine.cpu)}, {first.machine.cores} "
-        f"cores; tfe_bench {first.versions['tfe_bench']}{commit}; {strip_control(first.time)}."
+        f"{strip_control(first.cluster)}, TLS {tls}; {strip_control(first.machine.cpu)}, "
+        f"{first.machine.cores} cores; tfe_bench {first.versions['tfe_bench']}{commit}; "
+        f"{strip_control(first.time)}."
     )
     return notes

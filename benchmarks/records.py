@@ -64,7 +64,11 @@ class Seconds:
     def __post_init__(self) -> None:
         times = tuple(fields.check_number("seconds.all", t) for t in self.all)
         if not times:
-            raise UsageError("seconds.all holds one time or more. Received: none.")
+            raise UsageError(
+                "Expected at least one time in seconds.all. Received: none.",
+                code="empty-input",
+                operation="seconds.all",
+            )
         object.__setattr__(self, "all", times)
         for name, expected in (
             ("median", statistics.median(times)),
@@ -73,7 +77,13 @@ class Seconds:
         ):
             given = fields.check_number(f"seconds.{name}", getattr(self, name))
             if not math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12):
-                raise UsageError(f"seconds.{name} is {expected!r} by `all`. Received: {given!r}.")
+                raise UsageError(
+                    f"Expected seconds.{name} to be {expected!r}, as computed from seconds.all. "
+                    f"Received: {given!r}.",
+                    code="inconsistent-times",
+                    operation=name,
+                    received=given,
+                )
             object.__setattr__(self, name, given)
 
     @classmethod
@@ -81,7 +91,11 @@ class Seconds:
         """Return the times with their median, minimum and maximum."""
         every = tuple(times)
         if not every:
-            raise UsageError("A measurement has one time or more. Received: none.")
+            raise UsageError(
+                "Expected at least one time of a measurement. Received: none.",
+                code="empty-input",
+                operation="times",
+            )
         return cls(float(statistics.median(every)), min(every), max(every), every)
 
 
@@ -99,28 +113,28 @@ class Record:
 
     Args:
         workload: its name, as on the command line.
-        parameters: what it was run with: JSON values by name.
-        repeats: how many timed runs, warm-up not among them.
+        parameters: parameters of the run: JSON values by name.
+        repeats: number of timed runs, without warm-up.
         seconds: their wall-clock times in seconds, without graph building and start.
         build_seconds: tracing and first call, in seconds.
         start_seconds: starting the workers and joining them, in seconds.
         share_seconds: sharing the inputs and sending them to the workers, in seconds.
         bytes_sent: payload bytes that each party sent in one run.
         frame_bytes: the same with message headers.
-        rounds: messages on the critical path, everything counted with dealing.
-        rounds_ahead: the same with the dealer's material already there.
+        rounds: total (offline + online) rounds: messages on the critical path.
+        rounds_ahead: online rounds, with the dealer's correlated randomness dealt in advance.
         peak_memory: growth above an idle worker, in bytes.
         idle_memory: an idle worker, in bytes.
-        correct: whether the result agrees with the plaintext, None where not checked.
+        correct: True if the result agrees with the plaintext, None if not checked.
         max_error: greatest absolute difference from the plaintext; may be infinite or NaN.
         ring: bits of the ring.
         fractional_bits: bits after the point.
         protocol: the variant, e.g. "exact" truncation.
         profile: the network profile, e.g. "lan".
-        profile_emulation: how it was made, e.g. "netns+tun", with ", host-limited" where the
-            links do not hold the profile's figures; None where nothing was shaped.
-        links: what the links were measured to hold just before; None where nothing was shaped.
-        tls: whether the workers' connections were encrypted.
+        profile_emulation: the method of emulation, e.g. "netns+tun", with ", host-limited" if the
+            links do not meet the profile's figures; None if nothing was shaped.
+        links: figures of the links measured just before; None if nothing was shaped.
+        tls: True if the workers' connections were encrypted.
         cluster: "local", or the file name of the cluster.
         versions: as from `versions()`.
         machine: as from `machine()`.
@@ -129,17 +143,17 @@ class Record:
         cpu_seconds: processor time of each worker in one run, user and system, in seconds.
         messages: that each party sent in one run.
         bytes_by_link: payload bytes by sender and receiver.
-        breakdown: where each worker's last run went, in seconds (docs/performance.md).
+        breakdown: parts of each worker's last run, in seconds (docs/performance.md).
         prediction: as from `prediction.forecast`.
         agreement: of a model's private outputs with plaintext ones: "samples", "top1" and "top5"
             as parts of 1, "largest_error", and "relative_error" of the plaintext's range.
         error: the largest error in the "unit" that it is judged in, and its "value", as from
-            `judged.as_json`; None where that is the absolute one.
+            `error_metrics.error_to_json`; None if that is the absolute one.
 
-    Records of before these last fields are read as if nobody had measured them.
+    Records of versions without the last fields are read as not measured.
 
     Raises:
-        UsageError: a field has another type, or figures that cannot be.
+        UsageError: a field has another type, or impossible figures.
     """
 
     workload: str
@@ -183,13 +197,26 @@ class Record:
             if check is not None and not (value is None and _is_optional(each)):
                 object.__setattr__(self, each.name, check(each.name, value))
         if "/" in self.cluster or "\\" in self.cluster:
-            raise UsageError(f"cluster is a file name without folders. Received: {self.cluster!r}.")
+            raise UsageError(
+                f"Expected a file name without folders as cluster. Received: {self.cluster!r}.",
+                code="invalid-name",
+                operation="cluster",
+                received=self.cluster,
+            )
         if not isinstance(self.seconds, Seconds) or not isinstance(self.machine, Machine):
-            raise UsageError("`seconds` is a Seconds and `machine` a Machine.")
+            raise UsageError(
+                "Expected a Seconds as `seconds` and a Machine as `machine`. Received: "
+                "another type.",
+                code="wrong-type",
+                operation="seconds, machine",
+            )
         if self.repeats != len(self.seconds.all):
             raise UsageError(
-                f"repeats is the number of times. Received: {self.repeats} repeats and "
-                f"{len(self.seconds.all)} times."
+                f"Expected as many repeats as times. Received: {self.repeats} repeats and "
+                f"{len(self.seconds.all)} times.",
+                code="length-mismatch",
+                operation="repeats",
+                received=self.repeats,
             )
 
     def to_json(self) -> str:
@@ -209,37 +236,71 @@ class Record:
         """Return the record that `to_json` wrote.
 
         Raises:
-            DataError: no JSON, another schema, unknown or missing fields, wrong types.
+            DataError: not JSON, another schema, unknown or missing fields, or wrong types.
         """
         try:
             flat = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"A record is one JSON object. Received: {error}.") from error
+            raise DataError(
+                f"Expected one JSON object as a record. Received: {error}.",
+                code="invalid-json",
+                operation="record",
+            ) from error
         if not isinstance(flat, dict):
-            raise DataError(f"A record is one JSON object. Received: {type(flat).__name__}.")
+            raise DataError(
+                f"Expected one JSON object as a record. Received: {type(flat).__name__}.",
+                code="not-an-object",
+                operation="record",
+                received=type(flat).__name__,
+            )
         schema = flat.pop("schema", None)
         if type(schema) is not int or schema != SCHEMA:
-            raise DataError(f"Records of schema {SCHEMA} are read. Received: schema {schema!r}.")
+            raise DataError(
+                f"Expected a record of schema {SCHEMA}. Received: schema {schema!r}.",
+                code="unsupported-format",
+                operation="schema",
+                received=schema,
+            )
         fields.check_names("record", flat, [f.name for f in dataclasses.fields(cls)], _LATER)
         for name, part in (("seconds", Seconds), ("machine", Machine)):
             if not isinstance(flat[name], dict):
-                raise DataError(f"A record's {name} is an object. Received: {flat[name]!r}.")
+                raise DataError(
+                    f"Expected an object as {name} of the record. Received: {flat[name]!r}.",
+                    code="not-an-object",
+                    operation=name,
+                    received=flat[name],
+                )
             fields.check_names(name, flat[name], [f.name for f in dataclasses.fields(part)])
         if isinstance(flat["max_error"], str):
             flat["max_error"] = _UNBOUNDED.get(flat["max_error"], flat["max_error"])
         if not isinstance(flat["seconds"]["all"], list):
-            raise DataError("A record's seconds.all is a list.")
+            raise DataError(
+                "Expected a list as seconds.all. Received: another type.",
+                code="not-a-list",
+                operation="seconds.all",
+            )
         try:
             flat["seconds"] = Seconds(**flat["seconds"])
             flat["machine"] = Machine(**flat["machine"])
             return cls(**flat)
         except UsageError as error:
-            raise DataError(f"A record's figures do not fit. {error}") from error
+            raise DataError(
+                f"The record is invalid. {error}",
+                code=error.code,
+                operation=error.operation,
+                received=error.received,
+                expected=error.expected,
+            ) from error
 
 
 def _check_versions(_: str, value: object) -> dict[str, str | None]:
     if not isinstance(value, Mapping) or set(value) != set(VERSIONED):
-        raise UsageError(f"versions has the names {', '.join(VERSIONED)}. Received: {value!r}.")
+        raise UsageError(
+            f"Expected exactly the names {', '.join(VERSIONED)} in versions. Received: {value!r}.",
+            code="unknown-name",
+            operation="versions",
+            received=value,
+        )
     for name, version in value.items():
         if version is not None:
             fields.check_text(f"versions.{name}", version)
@@ -253,7 +314,12 @@ def check_time(_: str, value: object) -> str:
     except (TypeError, ValueError):
         offset = None
     if offset != timedelta(0):
-        raise UsageError(f"time is ISO 8601 in UTC, e.g. {current_time()!r}. Received: {value!r}.")
+        raise UsageError(
+            f"Expected a time in UTC by ISO 8601, such as {current_time()!r}. Received: {value!r}.",
+            code="invalid-time",
+            operation="time",
+            received=value,
+        )
     return cast(str, value)
 
 
@@ -307,9 +373,17 @@ def append_record(path: str | os.PathLike[str], record: JsonLine) -> None:
         written = _append_line(path, line)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"Cannot write the record to {os.fspath(path)!r}: {reason}.") from error
+        raise DataError(
+            f"Cannot write the record to {os.fspath(path)!r}: {reason}.",
+            code="file-not-writable",
+            received=path,
+        ) from error
     if not written:
-        raise DataError(f"No room for the record in {os.fspath(path)!r}: the disk may be full.")
+        raise DataError(
+            f"Cannot append the whole record to {os.fspath(path)!r}. The disk may be full.",
+            code="disk-full",
+            received=path,
+        )
 
 
 def _append_line(path: str | os.PathLike[str], line: bytes) -> bool:
@@ -329,7 +403,7 @@ def _append_line(path: str | os.PathLike[str], line: bytes) -> bool:
             if done and regular:
                 done = False
                 os.fsync(handle)
-                done = os.fstat(handle).st_nlink > 0  # not one that another command took back
+                done = os.fstat(handle).st_nlink > 0  # another command may have removed the file
         finally:
             if not done and regular:
                 os.ftruncate(handle, size)
@@ -359,7 +433,11 @@ def read_text(path: str | os.PathLike[str]) -> str:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise DataError(f"Cannot read records from {os.fspath(path)!r}: {reason}.") from error
+        raise DataError(
+            f"Cannot read records from {os.fspath(path)!r}: {reason}.",
+            code="file-not-readable" if isinstance(error, OSError) else "not-utf8",
+            received=path,
+        ) from error
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
@@ -373,5 +451,11 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
         try:
             records.append(Record.from_json(line))
         except DataError as error:
-            raise DataError(f"Line {number} of {os.fspath(path)!r}: {error}") from error
+            raise DataError(
+                f"Line {number} of {os.fspath(path)!r}: {error}",
+                code=error.code,
+                operation=error.operation,
+                received=error.received,
+                expected=error.expected,
+            ) from error
     return records

@@ -33,8 +33,8 @@ class Row:
         workload: workload of its record.
         parameters: parameters that its record must have; it may have others.
         only: its word in the --only of a command that runs many rows on one cluster.
-        repeats: whether its command takes --repeat; a training's batches are its repeats.
-        pictures: whether its command takes --data-dir, the folder of MNIST.
+        repeats: True if its command takes --repeat; a training's batches are its repeats.
+        pictures: True if its command takes --data-dir, the folder of MNIST.
         profiles: profiles to run at, None for all.
     """
 
@@ -200,7 +200,11 @@ def suite_rows(suite: str, quick: bool = False, only: str | None = None) -> list
         if name not in known:
             raise UsageError(
                 f"The suite {suite} has no rows {name!r}.{did_you_mean(name, known)} Known: "
-                f"{', '.join(known)}."
+                f"{', '.join(known)}.",
+                code="unknown-name",
+                operation="--only",
+                received=name,
+                expected=", ".join(known),
             )
     return [row for row in every if row.name in names]
 

@@ -30,7 +30,7 @@ class SuiteLine:
     """One row at one profile.
 
     Attributes:
-        record: None if there is none, or only wrong results.
+        record: None without a record, or with wrong results only.
         state: "measured", "kept" (from before), "not run", "failed" or "WRONG".
     """
 
@@ -49,7 +49,7 @@ def print_suite(
     for failure in failures:
         print_within(console, Text(f"failed: {strip_control(failure)}", style="red"), console.width)
     notes = [
-        "time: median. published: TF Encrypted's figure at about that size (a LAN's beside "
+        "time: median. published: TF Encrypted's figure at about that size (a LAN's next to "
         f"local). {published.CAVEAT}",
         f"Records: {file}. A page of them: python -m tfe_bench report {file.parent}",
     ]

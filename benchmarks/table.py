@@ -102,7 +102,7 @@ def print_record(record: Record, console: Console) -> None:
     for label, value in _figure_rows(record):
         figures.add_row(label, value)
     figures.add_row("correct", _correctness_text(record))
-    if record.agreement and "private" not in record.agreement:  # a training's: render_learning
+    if record.agreement and "private" not in record.agreement:  # print_learning prints a training's
         figures.add_row("agreement", _describe_agreement(record.agreement))
     for label, words in _circumstance_rows(record):
         figures.add_row(label, words)
@@ -191,7 +191,7 @@ def _figure_rows(record: Record) -> list[tuple[str, str]]:
     run = human_seconds(seconds.median)
     trains = record.workload == "train"
     count, noun = record.repeats, "runs"
-    if trains:  # of thousands a record has quantiles
+    if trains:  # a record of thousands of times holds quantiles
         batches = (record.agreement or {}).get("batches")
         count, noun = batches if isinstance(batches, int) else count, "batches"
     if count > 1:
@@ -203,7 +203,7 @@ def _figure_rows(record: Record) -> list[tuple[str, str]]:
         ("share inputs", _format_seconds(record.share_seconds)),
         (
             "rounds",
-            f"{_format_count(record.rounds)} with dealing / {_format_count(record.rounds_ahead)} online",
+            f"{_format_count(record.rounds)} total / {_format_count(record.rounds_ahead)} online",
         ),
         *_prediction_rows(record),
     ]
@@ -260,7 +260,8 @@ def _describe_links(links: Mapping[str, Any]) -> str:
         rates = [float(v) for v in links["egress_mbit"]]
         return (
             f"{format_three_digits(min(delays))} .. {format_three_digits(max(delays))} ms one way, "
-            f"{format_three_digits(min(rates))} .. {format_three_digits(max(rates))} Mbit/s per host"
+            f"{format_three_digits(min(rates))} .. {format_three_digits(max(rates))} Mbit/s "
+            "per host"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return _ABSENT
@@ -277,7 +278,7 @@ def _correctness_text(record: Record) -> Text:
 def _describe_agreement(found: Mapping[str, Any]) -> str:
     """Describe the agreement with plaintext; a record from elsewhere may hold malformed figures."""
     try:
-        if "top5" not in found:  # a text's
+        if "top5" not in found:  # agreement of a generated text
             same = f"{100 * found['top1']:.1f} % of {found['samples']:d} tokens"
             return f"{same} are those of plaintext behind the same text"
         text = (
@@ -327,7 +328,7 @@ def _wait_rows(record: Record) -> list[tuple[str, list[str]]]:
             ]
             for peer in range(len(parts))
         ]
-    except (KeyError, TypeError, ValueError, IndexError):  # somebody else's record
+    except (KeyError, TypeError, ValueError, IndexError):  # a malformed record from elsewhere
         return []
     named = [(f"waits for {peer}", row) for peer, row in enumerate(rows)]
     return [("busy", busy), *named] if parts else []
@@ -389,6 +390,6 @@ def format_three_digits(value: float) -> str:
     """Format with three significant digits, no exponent, and all digits of large integers."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    rounded = float(f"{value:.2e}")  # 9.999 has become 10.0 before digits are counted
+    rounded = float(f"{value:.2e}")  # 9.999 becomes 10.0 before the digits are counted
     digits = max(0, 2 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{digits}f}"

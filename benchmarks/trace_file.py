@@ -174,5 +174,9 @@ def write_trace(path: str | os.PathLike[str], jobs: Jobs) -> None:
         }
         text = json.dumps(whole, allow_nan=False, separators=(",", ":"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise DataError(f"A worker's trace is malformed ({type(error).__name__}).") from error
+        raise DataError(
+            f"The recording of a worker is malformed. Received: {type(error).__name__}.",
+            code="malformed-message",
+            operation="trace",
+        ) from error
     atomic.write_atomically(Path(path), lambda out: out.write(text.encode("ascii")))

@@ -1,6 +1,6 @@
 """The list of error codes of docs/exit_codes.md: python -m docs.error_codes [--write].
 
-Without --write it fails where the page differs from tfe_bench/error_codes.py.
+Without --write it fails if the page differs from tfe_bench/error_codes.py.
 """
 
 from __future__ import annotations

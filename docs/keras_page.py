@@ -181,7 +181,7 @@ class TriedClass:
 
     Attributes:
         name: of the class or function.
-        predicts, trains: "yes", or why not.
+        predicts, trains: "yes", or the reason of the refusal.
     """
 
     name: str
@@ -259,8 +259,8 @@ def _check_plaintext(model: Any) -> None:
     """Check that the plaintext result of a converted model agrees with Keras.
 
     Raises:
-        TfeBenchError: it is not converted.
-        ArithmeticError: it says something else.
+        TfeBenchError: the model is not converted.
+        ArithmeticError: the results differ.
     """
     rng = np.random.default_rng(SEED)
     shape = (2, *model.inputs[0].shape[1:])

@@ -1,6 +1,6 @@
 """Rounds and bytes of docs/operations.md, counted: python -m docs.operations [--write].
 
-Without --write it fails where the page says something else.  A test compares the same operations
+Without --write it fails if the page differs.  A test compares the same operations
 with the wire.
 """
 

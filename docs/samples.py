@@ -86,7 +86,7 @@ _UNLIKE = (
     (re.compile(r"^machine .*$", re.MULTILINE), "machine"),
     (re.compile(r"\b\d\.\de-\d\d\b"), "ERROR"),  # estimated; processors round differently
     (re.compile(r"[-\u2500-\u257f]{2,}"), "--"),  # lines of a table
-    (re.compile(r"[\d,]+ (with dealing|total) / [\d,]+ online"), "COUNT"),
+    (re.compile(r"[\d,]+ total / [\d,]+ online"), "COUNT"),
     (re.compile(r"^messages .*$", re.MULTILINE), "COUNT"),
 )
 _NUMBER = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?")

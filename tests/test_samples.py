@@ -222,24 +222,24 @@ def _fence(mark: str, text: str) -> str:
     ("printed", "same"),
     [
         (
-            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.05 3",
+            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 total / 7 online\nx 1.05 3",
             True,
         ),
         (
-            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.25 3",
+            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 total / 7 online\nx 1.25 3",
             False,
         ),
         (
-            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.05 4",
+            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 total / 7 online\nx 1.05 4",
             False,
         ),
         ("in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nx 1.05 3", False),
-        ("in 7.25 s\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.05 3", False),
+        ("in 7.25 s\nsent  2.1 kB\nrounds  9 total / 7 online\nx 1.05 3", False),
         ("", False),
     ],
 )
 def test_outputs_agree_but_for_what_two_runs_cannot_share(printed: str, same: bool) -> None:
-    shown = "in 1.5 ms  (1 ms .. 2 ms)\nsent  12 MB\nrounds  19 with dealing / 15 online\nx 1.00 3"
+    shown = "in 1.5 ms  (1 ms .. 2 ms)\nsent  12 MB\nrounds  19 total / 15 online\nx 1.00 3"
     assert samples.is_alike(shown, printed) is same
 
 

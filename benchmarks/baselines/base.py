@@ -45,11 +45,21 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
-            raise UsageError(f"Baselines run {', '.join(WORKLOADS)}. Received: {self.workload!r}.")
+            raise UsageError(
+                f"Expected a workload of {', '.join(WORKLOADS)}. Received: {self.workload!r}.",
+                code="unknown-name",
+                operation="workload",
+                received=self.workload,
+            )
         check_range("--n", self.n, *SIZES[self.workload])
         check_range("--repeat", self.repeat, 1, 100)
         if not 0 < self.timeout <= 86400:
-            raise UsageError(f"--timeout is above 0 and at most 86400 s. Received: {self.timeout}.")
+            raise UsageError(
+                f"--timeout is above 0 and at most 86400 s. Received: {self.timeout}.",
+                code="number-out-of-range",
+                operation="--timeout",
+                received=self.timeout,
+            )
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON object that a script reads."""
@@ -103,8 +113,8 @@ class VenvBaseline:
         folder: the environment.
 
     Attributes:
-        on_networks: whether its processes can be put into the hosts' network namespaces.
-        scripts: by workload, those that are not its usual one's.
+        on_networks: True if its processes can be put into the hosts' network namespaces.
+        scripts: scripts by workload, if they differ from the usual one.
     """
 
     name: str
@@ -204,7 +214,7 @@ def parse_answer(answer: Mapping[str, Any], request: Request) -> BaselineResult:
     """Parse a script's answer.
 
     Raises:
-        ValueError, TypeError, KeyError: it does not fit.
+        ValueError, TypeError, KeyError: the answer is malformed.
     """
     seconds = tuple(float(t) for t in answer["seconds"])
     if len(seconds) != request.repeat or not all(math.isfinite(t) and t >= 0 for t in seconds):
@@ -226,7 +236,7 @@ def run_process(
     pass_fds: Sequence[int] = (),
 ) -> str | UnavailableBaseline:
     """Return a command's output; end its whole process group at the time limit or on Ctrl-C."""
-    # A baseline's Python must not find our packages.
+    # A baseline's Python must not import packages of this project.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     try:
         process = subprocess.Popen(

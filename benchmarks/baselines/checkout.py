@@ -86,12 +86,15 @@ def check_source(source: Path) -> Path:
     """Return the folder of a checkout.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the folder is not a checkout.
     """
     if not (source / _TESTS[0]).is_file():
         raise UsageError(
-            f"--source is a checkout of tf-encrypted (git clone it). Received: {source}, which "
-            f"has no {_TESTS[0]}."
+            f"Expected a checkout of tf-encrypted as --source. Received: {source}, which "
+            f"has no {_TESTS[0]}. Create one with git clone.",
+            code="file-not-found",
+            operation="--source",
+            received=source,
         )
     return source.resolve()
 
@@ -140,11 +143,16 @@ def select_programs(parts: Sequence[str]) -> list[str]:
     """Return the example programs whose names contain one of these parts; all without parts.
 
     Raises:
-        UsageError: a part that is in no name.
+        UsageError: no name contains one of the parts.
     """
     for part in parts:
         if not any(part in name for name in PROGRAMS):
-            raise UsageError(f"Its programs are {', '.join(PROGRAMS)}. Received: {part!r}.")
+            raise UsageError(
+                f"Expected a part of a program's name: {', '.join(PROGRAMS)}. Received: {part!r}.",
+                code="unknown-name",
+                operation="program",
+                received=part,
+            )
     return [name for name in PROGRAMS if not parts or any(part in name for part in parts)]
 
 

@@ -61,7 +61,11 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
         UsageError: the range or n is invalid.
     """
     if not (low <= high and abs(low) < 1e6 and abs(high) < 1e6):
-        raise UsageError(f"A range is LOW <= HIGH, both finite. Received: {low:g} {high:g}.")
+        raise UsageError(
+            f"Expected a range LOW <= HIGH with magnitudes below 10^6. Received: {low:g} {high:g}.",
+            code="invalid-range",
+            received=f"{low:g} {high:g}",
+        )
     check_range("n", n, 1)
     found = []
     for form in list_candidates():

@@ -229,7 +229,7 @@ def _compare_with_method(study: Study, form: Form, theirs: Published) -> list[Ro
         ("bytes per element, busiest party", max(per_party), each, _WITH_DEALER),
         ("bytes per element, all parties", sum(per_party), 2 * each, _TWO_PARTIES),
         ("bytes per element, evaluator", max(per_party[1:]), each, _NO_DEALER),
-        ("rounds", largest.rounds, rounds, "ours with dealing"),
+        ("rounds", largest.rounds, rounds, "ours in total (offline + online)"),
         ("rounds, dealer ahead", largest.rounds_ahead, rounds, _DEALER_AHEAD),
         ("range score (mean of six)", accuracy.mean6, theirs.mean6, ""),
         *((n, a, b, "") for n, a, b in zip(NAMES, accuracy.shares, theirs.shares, strict=True)),

@@ -35,7 +35,12 @@ def fit_line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
     """
     xs, ys = np.asarray(n, np.float64), np.asarray(y, np.float64)
     if xs.shape != ys.shape or np.unique(xs).size < 2:
-        raise UsageError(f"A line wants two sizes or more. Received: {xs.size} n, {ys.size} y.")
+        raise UsageError(
+            "A line requires two different sizes, and one value for each size. Received: "
+            f"{xs.size} n, {ys.size} y.",
+            code="too-few-points",
+            received=f"{xs.size} n, {ys.size} y",
+        )
     centered = xs - xs.mean()
     a = float(centered @ (ys - ys.mean()) / (centered @ centered))
     b = float(ys.mean() - a * xs.mean())

@@ -35,10 +35,10 @@ class Form:
     Attributes:
         method: one of METHODS.
         ring_bits: 64 or 128.
-        clamp: which ends of the range are clamped: "none", "low" or "both".
+        clamp: the clamped ends of the range: "none", "low" or "both".
         iterations: squarings, of "taylor".
-        softmax: whether the range lies below 0, as after subtracting the maximum.
-        fractional_bits: of x and the result; 0 stands for the ring's own.
+        softmax: True if the range lies below 0, as after subtracting the maximum.
+        fractional_bits: of x and the result; 0 stands for the ring's default.
     """
 
     method: str = "one-round"

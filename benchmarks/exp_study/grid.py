@@ -30,8 +30,8 @@ class Accuracy:
         mse, mae, mape: mean squared, absolute and relative error on ERROR_RANGE.
         max_ape: largest relative error within the declared range (and RANGE); NaN if that is empty.
         max_ae_below_zero: largest absolute error at x <= 0 within the declared range (and RANGE).
-        first, last: the least and greatest x of RANGE with APE < 1 %; NaN where there is none.
-        x, y: the points of RANGE, and what came back.
+        first, last: the least and greatest x of RANGE with APE < 1 %; NaN if no point qualifies.
+        x, y: the points of RANGE, and the results.
     """
 
     shares: tuple[float, ...]

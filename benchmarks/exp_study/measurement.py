@@ -121,5 +121,5 @@ def measure_accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accurac
     x = grid.grid_points(float32)
     parameters = {**form.parameters, "repeat": 1, "warm_up": 0}
     y = decode_result(form, cluster.run("exp", parameters, encode_inputs(form, x)))
-    # Against the points that were meant, as in the published benchmark: an input's rounding counts.
+    # Compared at the points before rounding, as in the published benchmark: input rounding counts.
     return grid.score_accuracy(grid.grid_points(), y, form.valid_range())

@@ -63,8 +63,8 @@ def _time_notes(study: Study) -> list[str]:
     else:
         where = f"Times of {where}"
     found.append(
-        f"{where} are MODELED: local measured time + rounds x latency + bytes of the busiest "
-        "party x 8 / rate, rounds with dealing. It leaves out the evaluators' own bytes where "
+        f"{where} are MODELED: local measured time + total rounds x latency + bytes of the busiest "
+        "party x 8 / rate. It leaves out the evaluators' own bytes where "
         "they wait for the dealer's first (one-round, prime), and that sending overlaps with "
         "computing. Published times were measured on shaped links: they took "
         + ", ".join(

@@ -78,13 +78,13 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
         Section("cost", "Cost and accuracy", cost),
         Section("time", "Time and memory", time),
         Section("levels", "Network levels", _level_parts(study)),
-        Section("published", "Beside the published figures", beside),
+        Section("published", "Comparison with the published figures", beside),
         Section("advice", "Which form to take", advice),
         Section("notes", "Notes", [Items(collect_notes(study))]),
     ]
     foot = (
         "Files: exp.csv (every measurement), exp_accuracy.csv, exp_fits.csv (y = a n + b), "
-        "exp_levels.csv (the network levels), exp_compare.csv (all metrics beside the published "
+        "exp_levels.csv (the network levels), exp_compare.csv (all metrics next to the published "
         "ones)."
     )
     title = "The private exponential: four forms, two rings, six dimensions"

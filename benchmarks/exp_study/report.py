@@ -30,14 +30,20 @@ def check_folder(folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
-            f"The report goes into a new folder. Received: {str(folder)!r}, which exists. Remove "
-            "it, or choose another --report."
+            f"Expected a new or empty folder for the report. Received: {str(folder)!r}, "
+            "which exists. Remove it, or choose another --report.",
+            code="file-exists",
+            operation="--report",
+            received=folder,
         )
     parent = folder.absolute().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise DataError(
-            f"The report cannot be written to {str(folder)!r}. Received: a missing or read-only "
-            "parent folder. Choose another --report."
+            f"Cannot write the report to {str(folder)!r}. Received: a missing or read-only "
+            "parent folder. Choose another --report.",
+            code="parent-not-writable",
+            operation="--report",
+            received=folder,
         )
 
 
@@ -64,7 +70,12 @@ def write_report(study: Study, folder: Path) -> list[str]:
         unfinished.rename(folder)
         unfinished = None
     except OSError as error:
-        raise DataError(f"Cannot write the report to {str(folder)!r}: {error.strerror}.") from error
+        raise DataError(
+            f"Cannot write the report to {str(folder)!r}: {error.strerror}.",
+            code="file-not-writable",
+            operation="--report",
+            received=folder,
+        ) from error
     finally:
         if unfinished is not None:
             shutil.rmtree(unfinished, ignore_errors=True)

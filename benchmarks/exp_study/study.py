@@ -56,7 +56,7 @@ class LevelResults:
         emulation: emulation of the links.
         realized: measured figures of the links, before the first job.
         measurements: by form, ascending n.
-        refused: why nothing was measured, or ''.
+        refused: the reason why the level was not measured, or ''.
     """
 
     level: Profile
@@ -81,9 +81,9 @@ class Plan:
         variant_size: n of the other forms.
         repeat: timed runs; the median counts.
         closed_form: n for which bytes and rounds are computed.
-        fresh: whether each main form gets new workers, so that no form's memory counts as
+        fresh: True if each main form gets new workers, so that no form's memory counts as
             another form's idle memory.
-        float32: whether x is rounded to float32 first.
+        float32: True if x is rounded to float32 first.
         levels: plans of the network levels; levels without a plan are modeled only.
     """
 
@@ -305,7 +305,7 @@ def run_study(
         for form in others:
             measure_one(shared, form, (plan.variant_size,))
     refused: list[Profile] = []
-    for again in (False, True):  # once more after the others: a busy moment may be over
+    for again in (False, True):  # a second attempt after the others: a busy moment may be over
         for level in refused if again else at_levels:
             before = done
             found = study.levels[level.name] = measure_level(level)

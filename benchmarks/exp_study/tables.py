@@ -15,7 +15,7 @@ from tfe_bench.cluster.profiles import Profile
 def summary_table(study: Study) -> Table:
     """Return one line per form, then the published ones: bytes, rounds, accuracy."""
     head = (
-        *("form / ring", "B/element P0/P1/P2", "rounds with dealing/online", "declared range"),
+        *("form / ring", "B/element P0/P1/P2", "rounds total/online", "declared range"),
         *("score", "MAPE", "failure"),
     )
     rows: list[tuple[str, ...]] = []
@@ -127,7 +127,7 @@ _COMPARED = {
     "bytes per element, busiest party": "busiest party",
     "bytes per element, all parties": "all parties",
     "rounds, dealer ahead": "rounds, dealer ahead",
-    "rounds": "rounds, with dealing",
+    "rounds": "rounds, total",
     "range score (mean of six)": "score",
     "mape on [-20, 20]": "MAPE",
     "memory slope, kB per element": "memory slope",

@@ -149,12 +149,21 @@ class Operation:
         axes = len(self.size)
         if len(size) != axes and (axes > 1 or not size):
             raise UsageError(
-                f"{self.name} wants a shape of {axes} axes, as {self.default_size_text()}. Received: {given}."
+                f"{self.name} expects a shape of {axes} axes, such as "
+                f"{self.default_size_text()}. Received: {given}.",
+                code="rank-mismatch",
+                operation=self.name,
+                received=given,
             )
         least = [*self.least, *[1] * len(size)]
         if any(n < low for n, low in zip(size, least, strict=False)):
             smallest = "x".join(map(str, least[: len(size)]))
-            raise UsageError(f"{self.name} wants a shape of {smallest} or more. Received: {given}.")
+            raise UsageError(
+                f"{self.name} expects a shape of {smallest} or more. Received: {given}.",
+                code="shape-too-small",
+                operation=self.name,
+                received=given,
+            )
 
     def default_size_text(self) -> str:
         """Default size in the notation of the command line."""
@@ -186,7 +195,7 @@ def find_operation(name: str) -> Operation:
     """Return the operation of a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no operation has this name.
     """
     check_known("operation", name, sorted(OPERATIONS))
     return OPERATIONS[name]

@@ -60,13 +60,19 @@ def settle_options(
     for name in overrides:
         if name not in operation.options:
             raise UsageError(
-                f"{operation.name} has no option {name!r}.{did_you_mean(name, operation.options)}"
+                f"{operation.name} has no option {name!r}.{did_you_mean(name, operation.options)}",
+                code="unknown-option",
+                operation=operation.name,
+                received=name,
             )
         kind = type(operation.options[name])
         if type(overrides[name]) is not kind:
             raise UsageError(
                 f"{operation.name}: {name} is of type {kind.__name__}. Received: "
-                f"{str(overrides[name])[:80]!r}."
+                f"{str(overrides[name])[:80]!r}.",
+                code="wrong-type",
+                operation=operation.name,
+                received=overrides[name],
             )
     shape = tuple(int(n) for n in size)
     options = {**operation.options, **overrides}
@@ -87,7 +93,7 @@ def generate_inputs(
         draw: generates them, instead of the operation's own generator.
 
     Raises:
-        UsageError: they do not fit this machine's memory, or the seed is negative.
+        UsageError: the memory of this machine is too small, or the seed is negative.
     """
     check_range("--seed", seed, 0)
     try:
@@ -95,8 +101,11 @@ def generate_inputs(
         return encode_inputs(operation, values)
     except (MemoryError, OverflowError, ValueError):  # sizes that NumPy cannot count
         raise UsageError(
-            "The shape is more than this machine's memory holds. "
-            f"Received: {'x'.join(map(str, size))}."
+            "The memory of this machine does not hold arrays of this shape. Received: "
+            f"{'x'.join(map(str, size))}.",
+            code="out-of-memory",
+            operation=operation.name,
+            received="x".join(map(str, size)),
         ) from None
 
 

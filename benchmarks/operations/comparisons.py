@@ -29,17 +29,20 @@ def check_magnitudes(name: str, rings: Arrays, bits: int, what: str) -> None:
     """Reject ring elements of 2^bits and more; the text gives the position, never the value.
 
     Raises:
-        RangeError: there is one.
+        RangeError: an element is outside.
     """
     for ring in rings.values():
-        # -2^63 has no positive counterpart, so both ends are asked for.
+        # -2^63 has no positive counterpart, so both ends are compared.
         outside = (ring >= 1 << bits) | (ring <= -(1 << bits))
         if np.any(outside):
             index = np.unravel_index(int(np.argmax(outside)), outside.shape)
             position = tuple(int(i) for i in index)
             raise RangeError(
-                f"{name} is right for values of {what}. Received: a larger one {describe_position(position)}.",
+                f"{name} is correct for values of {what}. Received: a larger one "
+                f"{describe_position(position)}.",
                 position,
+                code="own-values-out-of-range",
+                operation=name,
             )
 
 
@@ -153,7 +156,12 @@ _pairwise(
 def _check_relu(size: Shape, options: Options) -> None:
     bits = options["bits"]
     if not 2 <= bits <= MOST_BITS:
-        raise UsageError(f"relu compares 2 to {MOST_BITS} bits. Received: {bits!r}.")
+        raise UsageError(
+            f"relu compares 2 to {MOST_BITS} bits. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation="relu",
+            received=bits,
+        )
 
 
 def _check_relu_domain(rings: Arrays, options: Options) -> None:
@@ -243,7 +251,12 @@ def _check_top_k(size: Shape, options: Options) -> None:
     _check_order(size, options)
     k = options["k"]
     if not 1 <= k <= size[-1]:
-        raise UsageError(f"top_k wants k from 1 to the row's {size[-1]} values. Received: {k!r}.")
+        raise UsageError(
+            f"top_k expects k from 1 to the row's {size[-1]} values. Received: {k!r}.",
+            code="number-out-of-range",
+            operation="top_k",
+            received=k,
+        )
 
 
 def _sort_words(size: Shape, options: Options) -> int:

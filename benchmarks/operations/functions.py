@@ -81,7 +81,12 @@ _register_activation(
 
 def _check_softmax(size: Shape, options: Options) -> None:
     if size[-1] > _MOST_CLASSES:
-        raise UsageError(f"softmax takes up to {_MOST_CLASSES} classes. Received: {size[-1]}.")
+        raise UsageError(
+            f"softmax takes at most {_MOST_CLASSES} classes. Received: {size[-1]}.",
+            code="too-large",
+            operation="softmax",
+            received=size[-1],
+        )
     extremes.choose_method("auto", size[0], size[-1], options["profile"])
 
 

@@ -236,7 +236,12 @@ def _lookup_shapes(size: Shape) -> dict[str, Shape]:
 
 def _lookup_size(shapes: Sequence[Shape]) -> Shape:
     if [len(s) for s in shapes] != [2, 1]:
-        raise UsageError(f"gather wants a table [n, width] and indices. Received: {list(shapes)}.")
+        raise UsageError(
+            f"gather expects a table [n, width] and indices [m]. Received: {list(shapes)}.",
+            code="shape-mismatch",
+            operation="gather",
+            received=list(shapes),
+        )
     return (*shapes[0], *shapes[1])
 
 

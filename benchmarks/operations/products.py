@@ -120,7 +120,12 @@ def _factor_shapes(size: Shape) -> dict[str, Shape]:
 
 def _product_size(shapes: Sequence[Shape]) -> Shape:
     if [len(s) for s in shapes] != [2, 2] or shapes[0][1] != shapes[1][0]:
-        raise UsageError(f"matmul wants matrices [m, k] and [k, n]. Received: {list(shapes)}.")
+        raise UsageError(
+            f"matmul expects matrices [m, k] and [k, n]. Received: {list(shapes)}.",
+            code="shape-mismatch",
+            operation="matmul",
+            received=list(shapes),
+        )
     return (*shapes[0], shapes[1][1])
 
 

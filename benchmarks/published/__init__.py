@@ -15,12 +15,12 @@ from typing import Any, Final
 
 CAVEAT: Final = (
     "Published figures come from other hardware and other networks, and mostly from three hosts. "
-    "A ratio beside them says how two set-ups compare, not two protocols."
+    "A ratio to them compares two set-ups, not two protocols."
 )
 TF_ENCRYPTED: Final = (
     "TF Encrypted's benchmark tables: three hosts of 4 cores (Xeon 8369B, 2.7 GHz), 40 Gbit/s and "
     "0.02 ms round trip (LAN), 352 Mbit/s and 40 ms round trip (WAN). MP-SPDZ "
-    "beside it as they measured it."
+    "next to it as they measured it."
 )
 
 

@@ -17,7 +17,7 @@ def query_plaintext(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any
     """Return DuckDB's rows, and its seconds.
 
     Args:
-        tables: of pyarrow, by name.
+        tables: tables of pyarrow, by name.
 
     Raises:
         UsageError: DuckDB is not installed.

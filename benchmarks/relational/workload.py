@@ -44,11 +44,11 @@ class Workload:
 
     Attributes:
         name: as on the command line.
-        about: what is asked, and where the question is from.
+        about: the question, and its source.
         sql: in DuckDB's dialect.
-        make: tables by name, of a size and a random generator.
-        sizes: what `make` takes: the usual one, and a small one.
-        scaled: whether the size is a scale factor rather than rows.
+        make: function from a size and a random generator to tables by name.
+        sizes: sizes for `make`: the usual one, and a small one.
+        scaled: True if the size is a scale factor, not a number of rows.
     """
 
     name: str
@@ -63,11 +63,17 @@ class Workload:
         """Make the tables of the query.
 
         Raises:
-            UsageError: a size of no rows.
+            UsageError: the size is out of range.
         """
         if not 0 < size <= (100 if self.scaled else 2**31):
             what = "a scale factor above 0, 100 at most" if self.scaled else "1 to 2^31 rows"
-            raise UsageError(f"{self.name} takes {what}. Received: {size:g}.")
+            raise UsageError(
+                f"{self.name} takes {what}. Received: {size:g}.",
+                code="number-out-of-range",
+                operation=self.name,
+                received=size,
+                expected=what,
+            )
         return self.make(size, np.random.default_rng(seed))
 
 

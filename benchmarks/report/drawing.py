@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 NARROW: Final = 3.9  # inches: 374 CSS pixels
-# Okabe and Ito's colors: told apart by everybody.
+# Okabe and Ito's colors, which color-blind readers can distinguish.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PINK, SKY, GREY = "#CC79A7", "#56B4E9", "#999999"
 _DPI: Final = 132
@@ -72,8 +72,10 @@ def require_matplotlib() -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            "The report's pictures need matplotlib, which cannot be imported. Install it: "
-            "pip install 'matplotlib>=3.8'."
+            "The pictures of the report require matplotlib. Received: it is not "
+            "installed. Install it with: pip install 'matplotlib>=3.8'.",
+            code="library-not-installed",
+            operation="matplotlib",
         ) from error
 
 
@@ -127,7 +129,7 @@ def theme_settings(theme: Theme) -> Any:
         "legend.fontsize": 8.5,
         "xtick.color": theme.ink,
         "ytick.color": theme.ink,
-        "text.parse_math": False,  # a record's words are no formulas
+        "text.parse_math": False,  # words of a record are not formulas
         "lines.linewidth": 1.8,
         "lines.markersize": 5,
         "errorbar.capsize": 2.5,

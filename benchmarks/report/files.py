@@ -15,11 +15,16 @@ def check_output(path: Path) -> None:
     """Check that the page can be written.
 
     Raises:
-        UsageError: it is not named .html.
+        UsageError: the name does not end in .html.
         DataError: its folder is missing or read-only, or it is a folder.
     """
     if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"--output is an .html file. Received: {str(path)!r}.")
+        raise UsageError(
+            f"Expected an .html file as --output. Received: {str(path)!r}.",
+            code="unsupported-file-type",
+            operation="--output",
+            received=path,
+        )
     atomic.check_writable(path, "--output", "The page")
 
 

@@ -91,7 +91,7 @@ def _parse_curve(record: Record) -> Curve | None:
     except (KeyError, TypeError, ValueError):
         return None
     if not epochs or epochs[-1] < 1 or len(private) != len(epochs):
-        return None  # a few steps, to see what they cost
+        return None  # a few steps that measure the cost only
     return Curve(record, epochs, private, plain if plain and len(plain) == len(epochs) else None)
 
 

@@ -123,7 +123,9 @@ def _headline_parts(newest: Sequence[Record]) -> list[Part]:
             record_extents(largest[key]) or ()
         ):
             largest[key] = record
-    ranked = sorted(largest.values(), key=lambda r: best_pair(r) is None)  # else as they come
+    ranked = sorted(
+        largest.values(), key=lambda r: best_pair(r) is None
+    )  # otherwise in their order
     tiles = "\n".join(_headline_tile(record) for record in ranked[:_TILES])
     said = (
         "Median run time of the largest size of each workload and network; building the graph and "
@@ -147,8 +149,14 @@ def _headline_tile(record: Record) -> str:
         theirs = f"{human_seconds(pair.figure.seconds)}, {pair.figure.profile.upper()}"
         if not pair.exact:
             theirs += f", n = {(pair.figure.elements or (0,))[0]:,}"
-        below = f"<b>{escape_text(words)}</b> {escape_text(pair.figure.system)} published ({escape_text(theirs)})"
-    what = f"{escape_text(record.workload)} {escape_text(cells.readable_size(record))}, {cells.network_cell(record).html}"
+        below = (
+            f"<b>{escape_text(words)}</b> {escape_text(pair.figure.system)} published "
+            f"({escape_text(theirs)})"
+        )
+    what = (
+        f"{escape_text(record.workload)} {escape_text(cells.readable_size(record))}, "
+        f"{cells.network_cell(record).html}"
+    )
     return (
         f'<div class="tile"><h3>{what}</h3><div class="big">{escape_text(number)}'
         f"<small>{escape_text(unit)}</small></div><p>{below}</p></div>"
@@ -183,9 +191,9 @@ def _published_parts(newest: Sequence[Record]) -> list[Part]:
         "graph, theirs": lambda _, p: cells.seconds(p.figure.build_seconds),
     }
     caption = (
-        "Our newest record of each kind beside every published figure of the same work within 5 % "
+        "Our newest record of each kind next to every published figure of the same work within 5 % "
         "of its size. “theirs / ours” above 1 means that we take less time. Our loopback "
-        "stands beside published LANs. “graph” is building the graph, in seconds apart "
+        "is compared with published LANs. “graph” is building the graph, in seconds apart "
         "from the run. Sources:"
     )
     return [_build_table(columns, every, caption), Items([*legend], [*legend.values()])]
@@ -282,7 +290,7 @@ def _traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "all, MB": lambda _, sent: cells.megabytes(sum(sent)),
         "bytes per element": per_element,
         "headers": headers,
-        "rounds, with dealing": lambda r, _: cells.whole(r.rounds),
+        "rounds, total": lambda r, _: cells.whole(r.rounds),
         "rounds, online": lambda r, _: cells.whole(r.rounds_ahead),
     }
     caption = (
@@ -427,7 +435,7 @@ def _report_notes(reading: ReportInput) -> list[str]:
     if "local" in profiles:
         said.append(
             "Profile local: all three parties share one machine and its cores, over its loopback. "
-            "It stands beside published LANs of three hosts, which is neither fair to us (a third "
+            "The comparison with published LANs of three hosts is neither fair to us (a third "
             "of the cores each) nor to them (no wire at all)."
         )
     emulations = sorted({r.profile_emulation for r in records if r.profile_emulation})

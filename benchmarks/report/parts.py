@@ -13,8 +13,8 @@ class Number:
     """A number in a table.
 
     Attributes:
-        value: to sort by, None where there is none.
-        shown: as it is written, with "." before its decimals.
+        value: sort key, None without a value.
+        shown: its text, with "." before its decimals.
         after: a unit or sign after it.
     """
 

@@ -205,7 +205,7 @@ def _plot_panel(
         )
         axes.plot(
             *zip(*points, strict=True),
-            # others' points are of different variants: no line leads through them
+            # points of other systems are different variants: no line connects them
             ls=":" if system.startswith("tf-encrypted") else "",
             lw=1.0,
             marker=_MARKERS[i % len(_MARKERS)],

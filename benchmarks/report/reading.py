@@ -63,8 +63,11 @@ def read_report_input(paths: Sequence[Path]) -> ReportInput:
             entries += found
     if not entries:
         raise DataError(
-            f"There are no records. Received: {', '.join(repr(str(p)) for p in paths)}. Make some "
-            "with --record FILE, or with the command suite."
+            "The files and folders hold no records. Received: "
+            f"{', '.join(repr(str(p)) for p in paths)}. Create records with --record FILE "
+            "or the command suite.",
+            code="no-records",
+            received=", ".join(map(str, paths)),
         )
     once = list({entry.to_json(): entry for entry in entries}.values())
     if len(once) < len(entries):
@@ -81,7 +84,7 @@ def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
     """Return a JSON-lines file's records of all technologies, and notes on what was dropped.
 
     Raises:
-        DataError: the file cannot be read, or a line is no record (its number is given).
+        DataError: the file cannot be read, or a line is not a record (the text gives its number).
     """
     found: list[Entry] = []
     unknown: Counter[str] = Counter()
@@ -92,15 +95,27 @@ def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
 
 def _list_files(path: Path) -> list[Path]:
     if not path.exists():
-        raise DataError(f"No such file or folder. Received: {str(path)!r}.")
+        raise DataError(
+            f"Expected an existing file or folder. Received: {str(path)!r}.",
+            code="file-not-found",
+            received=path,
+        )
     if not path.is_dir():
         if path.suffix.lower() not in _SUFFIXES:
-            raise DataError(f"Records are .jsonl or .json files. Received: {str(path)!r}.")
+            raise DataError(
+                f"Expected a .jsonl or .json file of records. Received: {str(path)!r}.",
+                code="unsupported-file-type",
+                received=path,
+            )
         return [path]
     try:
         return sorted(p for p in path.iterdir() if p.suffix.lower() in _SUFFIXES and p.is_file())
     except OSError as error:
-        raise DataError(f"Cannot read the folder {str(path)!r}: {error.strerror}.") from error
+        raise DataError(
+            f"Cannot read the folder {str(path)!r}: {error.strerror}.",
+            code="file-not-readable",
+            received=path,
+        ) from error
 
 
 def _read_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
@@ -124,21 +139,33 @@ def _parse_json(text: str, path: Path, line: int | None) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{_describe_place(path, line)} is not JSON. Received: {error}.") from error
+        raise DataError(
+            f"{_describe_place(path, line)}: expected JSON. Received: {error}.",
+            code="invalid-json",
+            received=path,
+        ) from error
 
 
 def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]) -> Entry:
     if not isinstance(flat, dict):
         kind = type(flat).__name__
         raise DataError(
-            f"{_describe_place(path, line)} is no record. Received: {kind}, not an object."
+            f"{_describe_place(path, line)}: expected a record as a JSON object. Received: {kind}.",
+            code="not-an-object",
+            operation="record",
+            received=kind,
         )
     if flat.get("schema") == measurement.SCHEMA:
         try:
             _check_bounds(flat)
             return Measurement.from_json(json.dumps(flat))
         except (DataError, ValueError, RecursionError) as error:
-            raise DataError(f"{_describe_place(path, line)}: {error}") from error
+            raise DataError(
+                f"{_describe_place(path, line)}: {error}",
+                code=getattr(error, "code", "invalid-record"),
+                operation=getattr(error, "operation", None),
+                received=getattr(error, "received", None),
+            ) from error
     known = {f.name: str(f.type) for f in fields(Record)}
     flat = _keep_known_fields(flat, {"schema", *known}, "", unknown)
     for name, part in (("seconds", Seconds), ("machine", Machine)):
@@ -157,7 +184,12 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
         _check_bounds(flat)
         return Record.from_json(json.dumps(flat))
     except (DataError, ValueError, RecursionError) as error:
-        raise DataError(f"{_describe_place(path, line)}: {error}") from error
+        raise DataError(
+            f"{_describe_place(path, line)}: {error}",
+            code=getattr(error, "code", "invalid-record"),
+            operation=getattr(error, "operation", None),
+            received=getattr(error, "received", None),
+        ) from error
 
 
 def _keep_known_fields(
@@ -174,7 +206,11 @@ def _check_bounds(value: Any) -> None:
         for part in value.values() if isinstance(value, dict) else value:
             _check_bounds(part)
     elif isinstance(value, int) and abs(value) > _LARGEST:
-        raise DataError(f"Figures are below 2^60. Received: {str(value)[:20]}...")
+        raise DataError(
+            f"Expected figures with magnitudes of at most 2^60. Received: {str(value)[:20]}...",
+            code="too-large",
+            received=str(value)[:20],
+        )
 
 
 def _unknown_field_notes(path: Path, unknown: Counter[str]) -> list[str]:

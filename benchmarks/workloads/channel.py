@@ -21,16 +21,24 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     """Reject unknown or invalid parameters.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid (the text names it).
     """
     for name, value in parameters.items():
         if name not in _KNOWN or type(value) is not int or not 1 <= value <= 4096:
             raise UsageError(
-                f"channel takes {', '.join(_KNOWN)}, 1 to 4096. Received: "
-                f"{str(name)[:80]}={str(value)[:80]}."
+                f"channel takes {', '.join(_KNOWN)} from 1 to 4096. Received: "
+                f"{str(name)[:80]}={str(value)[:80]}.",
+                code="parameter-out-of-range",
+                operation="channel",
+                received=name,
             )
     if inputs:
-        raise UsageError(f"channel takes no inputs. Received: {len(inputs)}.")
+        raise UsageError(
+            f"channel takes no inputs. Received: {len(inputs)}.",
+            code="wrong-number-of-values",
+            operation="channel",
+            received=len(inputs),
+        )
 
 
 def transfer_words(

@@ -21,12 +21,17 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     """Reject unknown parameters and inputs that do not fit.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid (the text names it).
     """
     check_parameters("exp", parameters, _OWN)
     if [i.name for i in inputs] != ["x"]:
-        raise UsageError(f'exp wants one input, "x". Received: {[i.name for i in inputs]}.')
-    _declared_cost(parameters, inputs[0])  # that of a form that does not exist is refused in words
+        raise UsageError(
+            f'exp expects one input, "x". Received: {[i.name for i in inputs]}.',
+            code="wrong-number-of-values",
+            operation="exp",
+            received=[i.name for i in inputs],
+        )
+    _declared_cost(parameters, inputs[0])  # rejects a form that does not exist
 
 
 def max_array_words(
@@ -50,7 +55,12 @@ def _exp_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         wanted = type(defaults[name])
         if type(value) is not wanted:
-            raise UsageError(f"{name} is of type {wanted.__name__}. Received: {value!r}.")
+            raise UsageError(
+                f"{name} is of type {wanted.__name__}. Received: {value!r}.",
+                code="wrong-type",
+                operation=name,
+                received=value,
+            )
     return options
 
 

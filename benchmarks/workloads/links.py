@@ -29,15 +29,24 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     """Reject unknown or invalid parameters.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid (the text names it).
     """
     if inputs:
-        raise UsageError(f"links takes no inputs. Received: {len(inputs)}.")
+        raise UsageError(
+            f"links takes no inputs. Received: {len(inputs)}.",
+            code="wrong-number-of-values",
+            operation="links",
+            received=len(inputs),
+        )
     for name, value in parameters.items():
         _, least, most = _KNOWN.get(name, (0, 0, -1))
         if type(value) is not int or not least <= value <= most:
             raise UsageError(
-                f"links takes whole numbers: {', '.join(_KNOWN)}. Received: {name}={value!r}."
+                f"links takes integers within limits: {', '.join(_KNOWN)}. Received: "
+                f"{name}={value!r}.",
+                code="parameter-out-of-range",
+                operation="links",
+                received=name,
             )
 
 
@@ -124,7 +133,7 @@ def measure_links(context: Context) -> dict[str, Shared]:
             wait_at_barrier(party)
             started = time.perf_counter()
             graph(one)
-            # A chain in one graph, so that the call itself counts little.
+            # A chain in one graph, so that the call itself takes a small share of the time.
             trips[i].append((time.perf_counter() - started) / count)
     for turn in range(turns):
         for i, graph in enumerate(bulks):

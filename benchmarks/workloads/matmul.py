@@ -18,12 +18,17 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     """Reject unknown parameters and shapes that do not fit.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid (the text names it).
     """
     check_parameters("matmul", parameters)
     shapes = [i.shape for i in inputs]
     if len(shapes) != 2 or any(len(s) != 2 for s in shapes) or shapes[0][1] != shapes[1][0]:
-        raise UsageError(f"matmul wants two matrices [m, k] and [k, n]. Received: {shapes}.")
+        raise UsageError(
+            f"matmul expects two matrices [m, k] and [k, n]. Received: {shapes}.",
+            code="shape-mismatch",
+            operation="matmul",
+            received=shapes,
+        )
 
 
 def product_words(

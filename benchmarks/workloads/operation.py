@@ -19,7 +19,7 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     """Reject unknown operations and parameters, and inputs that the operation does not have.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: a parameter or an input is invalid (the text names it).
     """
     operation = operations.find_operation(str(parameters.get("operation", "")))
     check_parameters(operation.name, parameters, ("operation", *operation.options))
@@ -52,15 +52,22 @@ def _check_inputs(
     given = {i.name: i.shape for i in inputs}
     if list(given.items()) != list(wanted.items()):
         raise UsageError(
-            f"{operation.name} wants the inputs {_format_shapes(wanted)}. Received: {_format_shapes(given)}."
+            f"{operation.name} expects the inputs {_format_shapes(wanted)}. Received: "
+            f"{_format_shapes(given)}.",
+            code="shape-mismatch",
+            operation=operation.name,
+            received=_format_shapes(given),
         )
     scales = {i.fractional_bits for i in inputs}
     known = {operation.input_bits, 0} if operation.integers else {operation.input_bits}
     if len(scales) > 1 or not scales <= known:
         wanted_scales = " or all with ".join(map(str, sorted(known)))
         raise UsageError(
-            f"{operation.name} wants all inputs with {wanted_scales} fractional bits. Received: "
-            f"{', '.join(str(i.fractional_bits) for i in inputs)}."
+            f"{operation.name} expects all inputs with {wanted_scales} fractional bits. "
+            f"Received: {', '.join(str(i.fractional_bits) for i in inputs)}.",
+            code="scale-mismatch",
+            operation=operation.name,
+            received=sorted(scales),
         )
 
 

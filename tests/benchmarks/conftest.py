@@ -49,7 +49,7 @@ def one_theme(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_record() -> Maker:
-    """Makes a record of a workload; keyword arguments replace its fields."""
+    """Return a record of a workload; keyword arguments replace its fields."""
 
     def make(workload: str = "sort", seconds: float = 0.05, **fields: Any) -> Record:
         parameters = {"n": 1024} if workload == "sort" else {"shape": "1024x4"}

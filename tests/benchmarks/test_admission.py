@@ -1,4 +1,4 @@
-"""What strangers order is refused in words, before it costs anything, or is known in its size."""
+"""Requests of clients are refused before they cost anything, or their size is known."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _model() -> tuple[Any, PrivateModel]:
 
 @pytest.fixture(scope="module")
 def ordinary() -> list[Job]:
-    """A job of every installed program, and of every operation of the catalogue."""
+    """Return a job of every installed program, and of every operation of the catalogue."""
     model, private = _model()
     plan = private.plan
     about = {"plan": plan.header(), "bounds": private.bounds, "preprocessing": None}
@@ -183,7 +183,7 @@ def _x(name: str, *shape: int) -> InputSpec:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of a JSON value, the long lists' first ones only."""
+    """Return the paths within a JSON value; of long lists the first entries only."""
     yield path
     if isinstance(value, dict):
         for key in list(value)[:40]:
@@ -233,7 +233,7 @@ def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
             )
 
 
-# A value of each type of JSON, of which a parameter takes one: 1.5 beside 3.
+# A value of each JSON type, of which a parameter accepts one: 1.5 in addition to 3.
 OF_TYPES: list[Any] = [True, 3, "no", [1], {"a": 1}]
 
 

@@ -1,4 +1,4 @@
-"""Other systems beside ours: what is asked of them, what they may answer, and what is missing.
+"""Baselines: their requests, their answers, and missing installations.
 
 The baselines here are scripts in made-up environments; no baseline is installed.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.baselines import base
 from tfe_bench.benchmarks.baselines.base import (
@@ -38,7 +39,7 @@ ANSWER = {
 
 
 def environment(folder: Path, code: str = "") -> Path:
-    """A virtual environment whose python says what `code` prints, whatever it is given."""
+    """Return a virtual environment whose python prints the output of `code` for any argument."""
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
     program = folder / "program.py"
@@ -53,19 +54,21 @@ def printing(*lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "code", "operation"),
     [
-        ({"workload": "softmax"}, "Baselines run sort, max, relu"),
-        ({"n": 0}, "--n is 1"),
-        ({"n": 1 << 23}, "--n is 1"),
-        ({"repeat": 0}, "--repeat"),
-        ({"timeout": 0.0}, "--timeout"),
-        ({"timeout": float("nan")}, "--timeout"),
+        ({"workload": "softmax"}, "unknown-name", "workload"),
+        ({"n": 0}, "number-out-of-range", "--n"),
+        ({"n": 1 << 23}, "number-out-of-range", "--n"),
+        ({"repeat": 0}, "number-out-of-range", "--repeat"),
+        ({"timeout": 0.0}, "number-out-of-range", "--timeout"),
+        ({"timeout": float("nan")}, "number-out-of-range", "--timeout"),
     ],
     ids=str,
 )
-def test_work_that_baselines_cannot_do_is_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_work_that_baselines_cannot_do_is_refused(
+    given: dict[str, Any], code: str, operation: str
+) -> None:
+    with raises(UsageError, code, operation=operation):
         made: dict[str, Any] = {"workload": "sort", "n": 8, "repeat": 2}
         Request(**(made | given))
 

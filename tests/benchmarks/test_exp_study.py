@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.benchmarks import prediction
 from tfe_bench.benchmarks.exp_study import (
     advisor,
@@ -67,7 +68,7 @@ class Plain:
         self.level: Profile | None = None
 
     def at(self, profile: str) -> None:
-        """Takes another network."""
+        """Choose another network."""
         self.level = next((v for v in levels.LEVELS if v.name == profile), None)
         self.emulation = self.realized = None
         if self.level is not None:
@@ -133,7 +134,7 @@ def _run(
 
 @pytest.fixture(scope="module")
 def found() -> study.Study:
-    """A quick study."""
+    """Return a quick study."""
     return _run(study.QUICK)
 
 
@@ -290,9 +291,9 @@ def test_a_report_that_fails_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "report").mkdir()  # an empty one is filled
     assert report.write_report(found, tmp_path / "report")
-    with pytest.raises(DataError, match="exists"):
+    with raises(DataError, "file-exists"):
         report.write_report(found, tmp_path / "report")
-    with pytest.raises(DataError, match="parent"):
+    with raises(DataError, "parent-not-writable"):
         report.write_report(found, tmp_path / "none" / "report")
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
 
@@ -302,7 +303,7 @@ def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
 ) -> None:
     drawing.require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match="pip install"):
+    with raises(ConfigError, "library-not-installed", operation="matplotlib"):
         drawing.require_matplotlib()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.benchmarks import operations
 from tfe_bench.benchmarks.operations import EncodedInputs, Operation
 from tfe_bench.benchmarks.workloads import operation as program
@@ -59,7 +60,7 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
     verdict = operations.judge_result(operation, inputs, options, result, bits)
     assert verdict.correct, verdict
     assert (verdict.max_error == 0) or operation.tolerance is not None
-    if operation.tolerance is not None:  # told as it is judged: below what tolerances allow
+    if operation.tolerance is not None:  # reported in its unit: below the limits of the tolerances
         assert verdict.error is not None and verdict.error["unit"] == operation.tolerance.unit
         assert verdict.error["value"] <= (4 if operation.tolerance.unit == "ulp" else 2.0**-14)
 
@@ -100,34 +101,39 @@ def test_integers_stay_integers(name: str, values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "options", "told"),
+    ("name", "size", "options", "code", "received", "part"),
     [
-        ("relu", (0,), {}, "1 or more"),
-        ("relu", (), {}, "Received: none"),
-        ("relu", (-4,), {}, "-4"),
-        ("relu", (4,), {"bits": 65}, "65"),
-        ("relu", (4,), {"bits": True}, "True"),
-        ("relu", (4,), {"bit": 31}, 'Did you mean "bits"'),
-        ("max", (4,), {}, "2 axes"),
-        ("max", (4, 0), {}, "1x1 or more"),
-        ("max", (4, 4), {"method": "all-pair"}, 'Did you mean "all-pairs"'),
-        ("max", (4, 11), {"method": "all-pairs"}, "up to 10"),
-        ("argmax", (4, 4), {"profile": "moon"}, "moon"),
-        ("matmul", (4, 4), {}, "3 axes"),
-        ("max_pool", (1, 1, 4, 4), {}, "1x2x2x1"),
-        ("top_k", (1, 8), {"k": 9}, "Received: 9"),
-        ("top_k", (1, 8), {"k": 0}, "Received: 0"),
-        ("top_k", (1, 8), {"algorithm": "bubble"}, "all-pairs"),
-        ("median", (1, 8), {"profile": "mars"}, "mars"),
-        ("softmax", (1, 65537), {}, "65536"),
+        ("relu", (0,), {}, "shape-too-small", "0", "1 or more"),
+        ("relu", (), {}, "rank-mismatch", "none", "1 axes"),
+        ("relu", (-4,), {}, "shape-too-small", "-4", "1 or more"),
+        ("relu", (4,), {"bits": 65}, "number-out-of-range", 65, "2 to 64"),
+        ("relu", (4,), {"bits": True}, "wrong-type", True, "int"),
+        ("relu", (4,), {"bit": 31}, "unknown-option", "bit", 'Did you mean "bits"'),
+        ("max", (4,), {}, "rank-mismatch", "4", "2 axes"),
+        ("max", (4, 0), {}, "shape-too-small", "4x0", "1x1 or more"),
+        ("max", (4, 4), {"method": "all-pair"}, "unknown-name", "all-pair", '"all-pairs"'),
+        ("max", (4, 11), {"method": "all-pairs"}, "too-large", 11, "up to 10"),
+        ("argmax", (4, 4), {"profile": "moon"}, "unknown-name", "moon", "wan"),
+        ("matmul", (4, 4), {}, "rank-mismatch", "4x4", "3 axes"),
+        ("max_pool", (1, 1, 4, 4), {}, "shape-too-small", "1x1x4x4", "1x2x2x1"),
+        ("top_k", (1, 8), {"k": 9}, "number-out-of-range", 9, "1 to"),
+        ("top_k", (1, 8), {"k": 0}, "number-out-of-range", 0, "1 to"),
+        ("top_k", (1, 8), {"algorithm": "bubble"}, "unknown-name", "bubble", "all-pairs"),
+        ("median", (1, 8), {"profile": "mars"}, "unknown-name", "mars", "wan"),
+        ("softmax", (1, 65537), {}, "too-large", 65537, "65536"),
     ],
 )
 def test_a_size_or_option_that_does_not_fit_is_refused(
-    name: str, size: tuple[int, ...], options: dict[str, Any], told: str
+    name: str,
+    size: tuple[int, ...],
+    options: dict[str, Any],
+    code: str,
+    received: object,
+    part: str,
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, code, received=received) as caught:
         operations.settle_options(operations.find_operation(name), size, options)
-    assert told in str(caught.value)
+    assert part in str(caught.value)
 
 
 def specs(*inputs: tuple[str, tuple[int, ...], int]) -> list[InputSpec]:
@@ -135,28 +141,76 @@ def specs(*inputs: tuple[str, tuple[int, ...], int]) -> list[InputSpec]:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "inputs", "told"),
+    ("parameters", "inputs", "code", "operation", "part"),
     [
-        ({}, specs(), "Unknown operation"),
-        ({"operation": "reluu"}, specs(("x", (3,), 16)), 'Did you mean "relu"'),
-        ({"operation": "relu"}, specs(), "Received: none"),
-        ({"operation": "relu"}, specs(("y", (3,), 16)), "x [3]"),
-        ({"operation": "relu"}, specs(("x", (3,), 15)), "0 or all with 16"),
-        ({"operation": "relu", "repeat": 0}, specs(("x", (3,), 16)), "repeat"),
-        ({"operation": "relu", "k": 0}, specs(("x", (3,), 16)), "no parameter 'k'"),
-        ({"operation": "mul"}, specs(("x", (3,), 16), ("y", (4,), 16)), "y [3]"),
-        ({"operation": "less"}, specs(("x", (3,), 0), ("y", (3,), 16)), "Received: 0, 16"),
-        ({"operation": "log"}, specs(("x", (3,), 0)), "16"),
-        ({"operation": "matmul"}, specs(("x", (3, 4), 16), ("y", (5, 6), 16)), "[k, n]"),
-        ({"operation": "conv2d"}, specs(("x", (3, 4), 16), ("w", (5, 6), 16)), "4 axes"),
+        ({}, specs(), "unknown-name", "operation", "''"),
+        (
+            {"operation": "reluu"},
+            specs(("x", (3,), 16)),
+            "unknown-name",
+            "operation",
+            'Did you mean "relu"',
+        ),
+        ({"operation": "relu"}, specs(), "rank-mismatch", "relu", "Received: none"),
+        ({"operation": "relu"}, specs(("y", (3,), 16)), "shape-mismatch", "relu", "x [3]"),
+        (
+            {"operation": "relu"},
+            specs(("x", (3,), 15)),
+            "scale-mismatch",
+            "relu",
+            "0 or all with 16",
+        ),
+        (
+            {"operation": "relu", "repeat": 0},
+            specs(("x", (3,), 16)),
+            "number-out-of-range",
+            "repeat",
+            "Received: 0",
+        ),
+        (
+            {"operation": "relu", "k": 0},
+            specs(("x", (3,), 16)),
+            "unknown-option",
+            "relu",
+            "'k'",
+        ),
+        (
+            {"operation": "mul"},
+            specs(("x", (3,), 16), ("y", (4,), 16)),
+            "shape-mismatch",
+            "mul",
+            "y [3]",
+        ),
+        (
+            {"operation": "less"},
+            specs(("x", (3,), 0), ("y", (3,), 16)),
+            "scale-mismatch",
+            "less",
+            "Received: 0, 16",
+        ),
+        ({"operation": "log"}, specs(("x", (3,), 0)), "scale-mismatch", "log", "16"),
+        (
+            {"operation": "matmul"},
+            specs(("x", (3, 4), 16), ("y", (5, 6), 16)),
+            "shape-mismatch",
+            "matmul",
+            "[k, n]",
+        ),
+        (
+            {"operation": "conv2d"},
+            specs(("x", (3, 4), 16), ("w", (5, 6), 16)),
+            "rank-mismatch",
+            "conv2d",
+            "4 axes",
+        ),
     ],
 )
 def test_a_worker_refuses_what_does_not_fit_before_it_runs(
-    parameters: dict[str, Any], inputs: list[InputSpec], told: str
+    parameters: dict[str, Any], inputs: list[InputSpec], code: str, operation: str, part: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with raises(UsageError, code, operation=operation) as caught:
         program.check_request(parameters, inputs)
-    assert told in str(caught.value)
+    assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -179,7 +233,7 @@ def test_a_value_that_an_operation_is_not_right_for_is_named_by_its_place(
 ) -> None:
     operation = operations.find_operation(name)
     rings = {"x": np.array([[1, 2], [ring, 3]], np.int64)}
-    with pytest.raises(RangeError) as caught:
+    with raises(RangeError, "own-values-out-of-range", operation=name) as caught:
         operation.domain(rings, operation.options)
     assert "row 1, column 0" in str(caught.value) and str(abs(ring)) not in str(caught.value)
 
@@ -190,5 +244,5 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
         operations.generate_inputs(operation, (50,), s).rings["x"] for s in (1, 1, 2)
     )
     assert np.array_equal(one, same) and not np.array_equal(one, other)
-    with pytest.raises(UsageError, match="-1"):
+    with raises(UsageError, "number-out-of-range", operation="--seed", received=-1):
         operations.generate_inputs(operation, (50,), -1)

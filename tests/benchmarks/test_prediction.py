@@ -25,7 +25,7 @@ def test_an_unknown_network_is_refused() -> None:
 
 
 def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:
-    # steps of three parties each: (with dealing, online)
+    # steps of three parties each: (total, online)
     steps = [[(1, 0), (3, 2), (3, 2)], [(0, 0), (5, 4), (5, 3)]]
     assert prediction.critical_rounds(steps) == 3 + 4
     assert prediction.critical_rounds([]) == 0

@@ -19,6 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.benchmarks.conftest import USUAL
+from tests.refusals import raises
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.provenance import Machine
 from tfe_bench.benchmarks.records import Record, Seconds, append_record, read_records
@@ -184,35 +185,55 @@ def test_times_that_disagree_are_refused(arguments: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "match"),
+    ("text", "code", "fields", "part"),
     [
-        ("", "one JSON object"),
-        ("[]", "Received: list"),
-        ("{", "one JSON object"),
-        ('{"schema": 1, "max_error": NaN}', "NaN is not JSON"),
-        ("[" * 100_000, "one JSON object"),
-        ("{}", "schema None"),
-        (without(a_record(), schema=2), "schema 2"),
-        (without(a_record(), schema=True), "schema True"),
-        (without(a_record(), round=3), "no field 'round'. Did you mean \"rounds\""),
-        (without(a_record(), rounds="DROP", tls="DROP"), "lacks rounds, tls"),
-        (without(a_record(), seconds=[1]), "seconds is an object"),
-        (without(a_record(), seconds={"median": 1}), "A seconds lacks"),
+        ("", "invalid-json", {"operation": "record"}, ""),
+        ("[]", "not-an-object", {"operation": "record", "received": "list"}, ""),
+        ("{", "invalid-json", {"operation": "record"}, ""),
+        ('{"schema": 1, "max_error": NaN}', "invalid-json", {"operation": "record"}, "NaN"),
+        ("[" * 100_000, "invalid-json", {"operation": "record"}, ""),
+        ("{}", "unsupported-format", {"operation": "schema", "received": None}, ""),
+        (without(a_record(), schema=2), "unsupported-format", {"received": 2}, ""),
+        (without(a_record(), schema=True), "unsupported-format", {"received": True}, ""),
+        (
+            without(a_record(), round=3),
+            "unknown-field",
+            {"operation": "record", "received": "round"},
+            'Did you mean "rounds"',
+        ),
+        (
+            without(a_record(), rounds="DROP", tls="DROP"),
+            "missing-field",
+            {"operation": "record", "expected": "rounds, tls"},
+            "",
+        ),
+        (without(a_record(), seconds=[1]), "not-an-object", {"operation": "seconds"}, ""),
+        (without(a_record(), seconds={"median": 1}), "missing-field", {"operation": "seconds"}, ""),
         (
             without(a_record(), seconds={"median": 1, "min": 1, "max": 1, "all": 1}),
-            "seconds.all is a list",
+            "not-a-list",
+            {"operation": "seconds.all"},
+            "",
         ),
-        (without(a_record(), machine={"host": "x"}), "no field 'host'"),
-        (without(a_record(), max_error="big"), "max_error is a number"),
+        (
+            without(a_record(), machine={"host": "x"}),
+            "unknown-field",
+            {"operation": "machine", "received": "host"},
+            "",
+        ),
+        (without(a_record(), max_error="big"), "not-a-number", {"operation": "max_error"}, ""),
     ],
 )
-def test_lines_that_are_no_record_are_data_errors(text: str, match: str) -> None:
-    with pytest.raises(DataError, match=match):
+def test_lines_that_are_no_record_are_data_errors(
+    text: str, code: str, fields: dict[str, Any], part: str
+) -> None:
+    with raises(DataError, code, **fields) as caught:
         Record.from_json(text)
+    assert part in str(caught.value)
 
 
 def test_parameters_have_names() -> None:
-    with pytest.raises(UsageError, match="by name"):
+    with raises(UsageError, "not-an-object", operation="parameters"):
         a_record(parameters={1: 2})
 
 
@@ -249,8 +270,9 @@ def test_a_line_that_was_cut_short_does_not_spoil_the_next(tmp_path: Path) -> No
     lines = path.read_text().splitlines()
     assert lines[0] == '{"schema"'
     assert Record.from_json(lines[1]).workload == "sort"
-    with pytest.raises(DataError, match="Line 1 of"):
+    with raises(DataError, "invalid-json") as caught:
         read_records(path)
+    assert "Line 1 of" in str(caught.value)
 
 
 def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
@@ -271,18 +293,18 @@ def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
 
 def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None:
     for bad in (tmp_path, tmp_path / "no" / "r.jsonl"):
-        with pytest.raises(DataError, match="Cannot write"):
+        with raises(DataError, "file-not-writable"):
             append_record(bad, a_record())
-        with pytest.raises(DataError, match="Cannot read"):
+        with raises(DataError, "file-not-readable"):
             read_records(bad)
     (tmp_path / "b").write_bytes(b"\xff")
-    with pytest.raises(DataError, match="UTF-8"):
+    with raises(DataError, "not-utf8"):
         read_records(tmp_path / "b")
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> tuple[Path, bytes]:
-    """A file of one record, and what it holds."""
+    """Return a file of one record, and its content."""
     path = tmp_path / "r.jsonl"
     append_record(path, a_record())
     return path, path.read_bytes()
@@ -295,9 +317,9 @@ def test_a_disk_that_is_full_halfway_keeps_what_was_there(
     whole = os.write
     monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[:20]))
     for file in (path, path.with_name("new.jsonl")):
-        with pytest.raises(DataError, match="disk may be full") as told:
+        with raises(DataError, "disk-full") as caught:
             append_record(file, a_record())
-        assert told.value.exit_code == 10
+        assert caught.value.exit_code == 10
     monkeypatch.undo()
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["r.jsonl"]
@@ -312,8 +334,9 @@ def test_a_line_that_never_reached_the_disk_is_taken_back(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match="No space left"):
+    with raises(DataError, "file-not-writable") as caught:
         append_record(path, a_record())
+    assert os.strerror(errno.ENOSPC) in str(caught.value)
     assert path.read_bytes() == before
 
 
@@ -340,8 +363,9 @@ def test_the_breakdown_survives_its_file() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_a_data_error() -> None:
-    with pytest.raises(DataError, match="No space left"):
+    with raises(DataError, "file-not-writable") as caught:
         append_record("/dev/full", a_record())
+    assert os.strerror(errno.ENOSPC) in str(caught.value)
 
 
 # --- this machine -----------------------------------------------------------------------------

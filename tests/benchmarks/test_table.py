@@ -62,7 +62,7 @@ run time       1.04 s  (1.00 s .. 1.30 s, 5 runs)
 build graph    3.21 s
 start workers  2.34 s
 share inputs   12.3 ms
-rounds         1,143 with dealing / 96 online
+rounds         1,143 total / 96 online
 correct        yes, max error 0.000123
 protocol       exact, ring 2^64, 16 fractional bits
 network        lan (host-limited), TLS on
@@ -191,7 +191,7 @@ def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
         ({"tls": False}, "TLS OFF\n"),
         ({"profile_emulation": None, "profile": "local"}, "local, TLS on\n"),
         ({"repeats": 1, "seconds": Seconds.from_times([0.05])}, "run time       50.0 ms\n"),
-        ({"rounds": None, "rounds_ahead": None}, "- with dealing / - online\n"),
+        ({"rounds": None, "rounds_ahead": None}, "- total / - online\n"),
         ({"bytes_sent": None}, "sent                  -         -         -\n"),
         ({"build_seconds": None}, "build graph    -\n"),
         ({"commit": None}, "commit         -\n"),

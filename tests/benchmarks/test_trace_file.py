@@ -51,7 +51,7 @@ def three() -> list[dict[str, Any]]:
 
 
 def check(whole: dict[str, Any]) -> list[dict[str, Any]]:
-    """What Perfetto and chrome://tracing ask of the format; returns the events."""
+    """Check the rules of Perfetto and chrome://tracing for the format; return the events."""
     assert whole["displayTimeUnit"] in ("ms", "ns")
     last = 0.0
     for event in whole["traceEvents"]:
@@ -140,9 +140,9 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with raises(DataError, "file-not-writable") as told:
+    with raises(DataError, "file-not-writable") as caught:
         trace_file.write_trace(path, [("sort", three())])
-    assert told.value.exit_code == 10
+    assert caught.value.exit_code == 10
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["t.json"]
     with raises(DataError, "file-not-writable"):
         trace_file.write_trace(tmp_path / "none" / "t.json", [("sort", three())])
@@ -152,6 +152,6 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(
 def test_a_malformed_trace_of_a_worker_is_a_data_error(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="malformed"):
+    with raises(DataError, "malformed-message", operation="trace"):
         trace_file.write_trace(tmp_path / "t.json", [("sort", [part | change for part in three()])])
     assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.files import write_private, write_public
@@ -132,9 +133,9 @@ def test_the_program_links_refuses_unfit_parameters() -> None:
         {"turns": True},
         {"x": 1},
     ):
-        with pytest.raises(UsageError, match="links takes"):
+        with raises(UsageError, "parameter-out-of-range", operation="links"):
             PROGRAM.check(unfit, [])
-    with pytest.raises(UsageError, match="no inputs"):
+    with raises(UsageError, "wrong-number-of-values", operation="links"):
         PROGRAM.check({}, [InputSpec("a", (1,), 0)])
 
 

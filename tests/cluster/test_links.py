@@ -309,7 +309,7 @@ def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused()
             ((10_000, 44_000_000), "ms instead"),
         ):
             cluster.client.shaping = wrong
-            with pytest.raises(ProfileError, match="not labeled wan") as refused:
+            with raises(ProfileError, "profile-not-met", operation="wan") as refused:
                 measured_links.verify_links(cluster)
             assert told in str(refused.value)
         assert ProfileError.exit_code == 60

@@ -1,7 +1,7 @@
 """Run one workload with SPU in three processes; the package's docstring defines the JSON.
 
 This process compiles the work, shares the input and puts the result together; three children
-compute over TCP, each in the network namespace of its host where there are such.
+compute over TCP, each in the network namespace of its host if hosts are given.
 """
 
 from __future__ import annotations
