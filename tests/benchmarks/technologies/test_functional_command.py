@@ -69,7 +69,7 @@ def test_the_group_modulo_a_prime_beside_the_curve(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "told"),
+    ("given", "code", "text"),
     [
         (["--length", "0"], 2, "--length"),
         (["--length", "16385"], 2, "1 to 16384"),
@@ -97,10 +97,10 @@ def test_the_group_modulo_a_prime_beside_the_curve(capsys: pytest.CaptureFixture
     ],
 )
 def test_what_cannot_be_is_refused_in_words(
-    given: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+    given: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["functional", *given]) == code
-    assert told in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_inputs_of_a_cell_fill_its_range() -> None:
@@ -192,8 +192,8 @@ def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) 
         append_record(file, made)
     assert main(["report", str(tmp_path)]) == 0
     html = (tmp_path / "report.html").read_text()
-    for told in ("Functional encryption", "11h33m", "100.0% of the pixels"):
-        assert told in html, told
+    for text in ("Functional encryption", "11h33m", "100.0% of the pixels"):
+        assert text in html, text
     for name in ("logarithms", "leakage"):
         assert (tmp_path / f"report-functional_{name}.png").stat().st_size > 1000
 

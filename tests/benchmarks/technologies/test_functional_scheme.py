@@ -1,4 +1,4 @@
-"""Both schemes: right results, an independent library, mix-ups, bytes, and inputs that are none."""
+"""Both schemes: right results, an independent library, mix-ups, bytes, and invalid inputs."""
 
 from __future__ import annotations
 

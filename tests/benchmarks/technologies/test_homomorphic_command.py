@@ -109,14 +109,18 @@ def test_insecure_parameters_are_marked(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
 def test_pictures_are_spread_over_processes_in_order() -> None:
-    trained, told = model.made_up(4), []
+    trained, fractions = model.made_up(4), []
     found = accuracy.measure_accuracy(
-        9, lambda part, _: told.append(part), folder=_MNIST, trained=trained, degree=8192
+        9, lambda part, _: fractions.append(part), folder=_MNIST, trained=trained, degree=8192
     )
     figures = found.figures
     assert found.correct and figures["agreement"] == 1.0
     assert figures["accuracy"] == figures["accuracy_plaintext"]
-    assert figures["bytes_down"] == 3 * 131185 and told == sorted(told) and told[-1] == 1.0
+    assert (
+        figures["bytes_down"] == 3 * 131185
+        and fractions == sorted(fractions)
+        and fractions[-1] == 1.0
+    )
     with raises(UsageError, "number-out-of-range", operation="The number of pictures"):
         accuracy.measure_accuracy(10_001, lambda *_: None, folder=_MNIST, trained=trained)
 

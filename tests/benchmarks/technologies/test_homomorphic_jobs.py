@@ -201,8 +201,8 @@ def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small
     )
     assert np.abs(found - expected).max() < jobs.NETWORK_ERROR
     assert [sum(layer.plaintexts for layer in net.layers)] == [len(chunks)]
-    told = sum(o.plaintext_bytes for layer in net.layers for o in layer.operations)
-    assert sum(map(len, chunks)) == pytest.approx(told, rel=0.01)
+    plaintext_bytes = sum(o.plaintext_bytes for layer in net.layers for o in layer.operations)
+    assert sum(map(len, chunks)) == pytest.approx(plaintext_bytes, rel=0.01)
     with raises(UsageError, "too-few-plaintexts"):
         net.run_network(server, inputs, iter(chunks[:-1]), bounds)
     with raises(UsageError, "too-many-plaintexts"):
@@ -257,15 +257,15 @@ def test_the_network_tells_every_operation_and_key(
         monkeypatch.setattr(server, name, count)
     inputs = [client.encrypt_values(v) for v in net.pack_pictures(np.zeros((1, 28, 28)))]
     net.run_network(server, inputs, net.encode_weights(trained), net.bound_products(trained))
-    told: dict[str, int] = {}
+    declared: dict[str, int] = {}
     for layer in net.layers:
         for operation in layer.operations:
             assert operation.op in costs.OPERATIONS and 1 <= operation.level <= 6
             assert set(operation.key_ids) <= set(net.key_bytes)
-            told[operation.op] = told.get(operation.op, 0) + operation.count
-    assert counted["rotate"] == told["rotate"]
-    assert counted["rescale"] == told["rescale"]
-    assert counted["multiply_unscaled"] == told["square"] == told["relinearize"] == 2
+            declared[operation.op] = declared.get(operation.op, 0) + operation.count
+    assert counted["rotate"] == declared["rotate"]
+    assert counted["rescale"] == declared["rescale"]
+    assert counted["multiply_unscaled"] == declared["square"] == declared["relinearize"] == 2
     assert server.keys.size == pytest.approx(sum(net.key_bytes.values()), rel=0.01)
 
 
