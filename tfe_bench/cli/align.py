@@ -10,23 +10,25 @@ from tfe_bench.cli import common, stored_objects
 
 
 def _add_align_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("tables", nargs="+", metavar="TABLE", help="2 to 8 that workers keep")
+    p.add_argument(
+        "tables", nargs="+", metavar="TABLE", help="2 to 8 private tables that the workers store"
+    )
     common.add_option(
         p,
         "--on KEY",
-        "the columns to match, or KEY=KEY with a name for each table",
+        "key columns to match; KEY=KEY if their names differ, one for each table",
         nargs="+",
         required=True,
     )
-    common.add_option(p, "--as NAME", "of the data set that is kept", dest="name", required=True)
     common.add_option(
-        p, "--label COLUMN", "what is to be learned, also TABLE.COLUMN", required=True
+        p, "--as NAME", "name of the data set that the workers store", dest="name", required=True
     )
+    common.add_option(p, "--label COLUMN", "column to predict; also TABLE.COLUMN", required=True)
     common.add_option(
-        p, "--columns COLUMN", "features (default: all that may be trained on)", nargs="+"
+        p, "--columns COLUMN", "feature columns (default: all that the owners permit)", nargs="+"
     )
-    stored_objects.add_client_option(p, "train on them too")
-    common.add_option(p, "--replace", "replace what has this name")
+    stored_objects.add_client_option(p, "also train on them")
+    common.add_option(p, "--replace", "replace a data set of this name")
     stored_objects.add_confirm_options(p)
     stored_objects.add_service_options(p, "them")
 

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench baselines`: the same workload on other systems, on this machine."""
+"""`python -m tfe_bench baselines`: run a workload on other systems on this machine."""
 
 from __future__ import annotations
 
@@ -26,27 +26,41 @@ _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
 def _add_baseline_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
+    p.add_argument("workload", metavar="WORKLOAD", help=f"workload: {', '.join(_WORKLOADS)}")
     common.add_option(
-        p, "--n N", "elements, rows of 4, or of two tables (default 1024)", type=int, default=1024
+        p,
+        "--n N",
+        "number of elements, of rows of 4, or of rows of each table (default: 1024)",
+        type=int,
+        default=1024,
     )
-    common.add_option(p, "--baseline NAME,NAME", f"{', '.join(_BASELINES)} (default: all)")
-    p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
-    common.add_option(p, "--spu-env DIR", "virtual environment with SPU")
-    common.add_option(p, "--install", "make --spu-env if missing and pip install spu there")
-    common.add_option(p, "--tf-encrypted-env DIR", "one with tf-encrypted")
-    common.add_option(p, "--mp-spdz DIR", "a build of MP-SPDZ")
-    common.add_option(p, "--profile NAME", "network (default local)", default="local")
-    common.add_option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
-    common.add_option(p, "--timeout S", "seconds a baseline may take", type=float, default=600.0)
-    common.add_option(p, "--json", "print one JSON object, nothing else")
+    common.add_option(p, "--baseline NAME,NAME", f"systems: {', '.join(_BASELINES)} (default: all)")
+    p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # its former name
+    common.add_option(p, "--spu-env DIR", "virtual environment with SPU (default: none)")
+    common.add_option(
+        p, "--install", "create --spu-env if it is missing, and pip install spu there"
+    )
+    common.add_option(
+        p, "--tf-encrypted-env DIR", "virtual environment with tf-encrypted (default: none)"
+    )
+    common.add_option(p, "--mp-spdz DIR", "build folder of MP-SPDZ (default: none)")
+    common.add_option(p, "--profile NAME", "network profile (default: local)", default="local")
+    common.add_option(p, "--repeat R", "number of timed runs (default: 3)", type=int, default=3)
+    common.add_option(
+        p,
+        "--timeout S",
+        "time limit of one system in seconds (default: 600)",
+        type=float,
+        default=600.0,
+    )
+    common.add_option(p, "--json", "print only one JSON object")
 
 
 def run_baselines(arguments: argparse.Namespace) -> int:
-    """Run the same work on other systems and print the ratio.
+    """Run the same workload on other systems and print the ratio of times.
 
-    Runs a workload here and on other systems, each in its own environment on this machine, and
-    prints their times next to ours. A missing system is reported as missing, never estimated.
+    Runs a workload with tfe_bench and with other systems, each in its own environment on this
+    machine, and prints the times side by side. A missing system is reported, never estimated.
     """
     from tfe_bench.benchmarks.baselines.base import BaselineResult, Request
 
@@ -84,7 +98,12 @@ def _choose_baselines(arguments: argparse.Namespace) -> list[Baseline]:
         "mp-spdz": MpSpdz(arguments.mp_spdz),
     }
     if arguments.install and arguments.spu_env is None:
-        raise UsageError("--install goes with --spu-env. Received: no --spu-env.")
+        raise UsageError(
+            "--install requires --spu-env. Received: no --spu-env. Add --spu-env DIR.",
+            code="option-requires-option",
+            operation="--install",
+            expected="--spu-env",
+        )
     if arguments.baseline is None:
         return list(baselines.values())
     names = list(dict.fromkeys(name.strip() for name in arguments.baseline.split(",")))

@@ -17,7 +17,7 @@ from tfe_bench.errors import ConfigError, UsageError
 
 _WORKER_TOML = """\
 # Only this party's operator reads this file; the other workers never see it.
-# A trial allows everything to its own clients: list programs and reveals before using real data.
+# A trial permits its clients everything: list programs and reveals before using real data.
 party = {party}
 key = "party{party}.key"
 allow_programs = ["*"]
@@ -37,60 +37,71 @@ def add_cert_options(parser: argparse.ArgumentParser) -> None:
     """Add the modes ``party``, ``client``, ``show``, ``renew`` and ``all``."""
     modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|show|renew|all")
 
-    party = modes.add_parser("party", help="key and certificate of the worker you operate")
-    party.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
+    party = modes.add_parser("party", help="make the key and certificate of a worker")
+    party.add_argument(
+        "--party", type=int, choices=(0, 1, 2), required=True, help="index of the worker: 0, 1 or 2"
+    )
 
-    client = modes.add_parser("client", help="key and certificate of somebody who orders jobs")
-    client.add_argument("--name", required=True, help="as in cluster.toml, such as analyst")
+    client = modes.add_parser(
+        "client", help="make the key and certificate of a client, who submits jobs"
+    )
+    client.add_argument(
+        "--name", required=True, help="name of the client in cluster.toml, such as analyst"
+    )
 
     show = modes.add_parser(
         "show",
-        help="whose a certificate is, its fingerprint and its end",
-        description="Prints what `certs party`, `certs client` and `certs renew` print of a "
-        "certificate: compare the fingerprint with its owner over another channel.",
+        help="print the name, fingerprint and end date of a certificate",
+        description="Prints the name, fingerprint and end date of a certificate that you received. "
+        "Compare the fingerprint with its owner over another channel.",
     )
-    show.add_argument("certificate", type=Path, metavar="FILE", help="a .crt that you received")
+    show.add_argument("certificate", type=Path, metavar="FILE", help="certificate file (.crt)")
 
     renew = modes.add_parser(
         "renew",
-        help="a new certificate for one that you have",
-        description="Makes a new key and certificate for the holder of a certificate, beside it "
-        "or in another folder. Nothing is replaced: cluster.toml may list both during the "
-        "change.",
-    )
-    renew.add_argument("certificate", type=Path, metavar="FILE", help="the present .crt")
-    common.add_option(
-        renew, "--keep-key", "certify the present key again, instead of making a new one"
-    )
-    common.add_option(
-        renew, "--output DIR", "where to write (default: beside FILE)", "--out", dest="out"
+        help="make a new certificate to replace an existing one",
+        description="Makes a new key and certificate for the holder of a certificate, in the same "
+        "folder or another one. No file is replaced: cluster.toml may list both certificates "
+        "during the change.",
     )
     renew.add_argument(
-        "--days", type=int, default=365, help="validity of the new one (default: 365)"
+        "certificate", type=Path, metavar="FILE", help="current certificate file (.crt)"
     )
+    common.add_option(
+        renew, "--keep-key", "certify the current key again instead of making a new key"
+    )
+    common.add_option(
+        renew, "--output DIR", "output folder (default: the folder of FILE)", "--out", dest="out"
+    )
+    renew.add_argument("--days", type=int, default=365, help="validity in days (default: 365)")
 
-    everything = modes.add_parser("all", help="a whole cluster, for a trial by one person")
+    everything = modes.add_parser(
+        "all", help="make all files of a trial cluster, for evaluation by one person"
+    )
     common.add_option(
         everything,
         "--hosts HOST:PORT,HOST:PORT,HOST:PORT",
-        "where party 0, 1 and 2 listen",
+        "addresses of workers 0, 1 and 2",
         required=True,
     )
     common.add_option(
         everything,
         "--client NAME",
-        "a client's name, may be repeated (default: analyst)",
+        "name of a client; may be repeated (default: analyst)",
         action="append",
     )
     for name, mode in modes.choices.items():
         mode.epilog = listing.format_examples(f"certs {name}")
     for mode in (party, client, everything):
         common.add_option(
-            mode, "--output DIR", "made if missing", "--out", dest="out", required=True
+            mode,
+            "--output DIR",
+            "output folder, created if missing",
+            "--out",
+            dest="out",
+            required=True,
         )
-        mode.add_argument(
-            "--days", type=int, default=365, help="validity of a certificate (default: 365)"
-        )
+        mode.add_argument("--days", type=int, default=365, help="validity in days (default: 365)")
 
 
 def run_certs(args: argparse.Namespace) -> int:
@@ -100,7 +111,7 @@ def run_certs(args: argparse.Namespace) -> int:
     files are never overwritten.
 
     Raises:
-        UsageError: ``--days``, ``--hosts`` or a name does not fit.
+        UsageError: ``--days``, ``--hosts`` or a name is invalid.
         ConfigError: a file exists already or cannot be written.
     """
     if args.mode == "party":
@@ -109,7 +120,7 @@ def run_certs(args: argparse.Namespace) -> int:
         )
         _print_notes(
             f"Send party{args.party}.crt to the other two parties and to every client; compare "
-            "the fingerprint with them by another way, such as the telephone.",
+            "the fingerprint with them over another channel, such as the telephone.",
             f"party{args.party}.key never leaves this machine. Name it in your worker.toml:",
             f'  party = {args.party}\n  key = "party{args.party}.key"',
         )
@@ -121,7 +132,7 @@ def run_certs(args: argparse.Namespace) -> int:
         )
         _print_notes(
             f"Send client-{args.name}.crt to the three parties; compare the fingerprint with "
-            "them by another way, such as the telephone.",
+            "them over another channel, such as the telephone.",
             f"client-{args.name}.key never leaves this machine. They add to cluster.toml:",
             f'  [[client]]\n  name = "{args.name}"\n  certificate = "client-{args.name}.crt"',
         )
@@ -156,12 +167,12 @@ def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> N
     old = tls.load_certificate(path)
     old_key = tls.load_private_key(path.with_suffix(".key")) if keep_key else None
     if old_key is not None:
-        tls.select_certificate(old_key, [old])  # refuses another one's key
+        tls.select_certificate(old_key, [old])  # rejects a key that does not fit
     key, new = tls.make_certificate(tls.server_name(old), days, old_key)
     stem = path.stem
-    while stem.endswith("-new"):  # of an earlier renewal
+    while stem.endswith("-new"):  # from an earlier renewal
         stem = stem.removesuffix("-new")
-    # An earlier renewal's names give way to the plain ones, so that each turn has names of its own.
+    # Names alternate between NAME and NAME-new, so that each renewal has new names.
     name = f"{stem}-new" if path.stem == stem else stem
     key_path, new_path = folder / f"{name}.key", folder / f"{name}.crt"
     _write_all_files(folder, {} if keep_key else {key_path: key}, {new_path: new})
@@ -173,32 +184,32 @@ def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> N
     both = f'certificate = ["{path.name}", "{new_path.name}"]'
     mine = path.with_suffix(".key").name if keep_key else key_path.name
     _print_notes(
-        f"1. Send {new_path.name} to everybody; compare the new fingerprint by another way.",
-        f"2. Everybody puts it beside cluster.toml, writes {both}",
+        f"1. Send {new_path.name} to all members; compare its fingerprint over another channel.",
+        f"2. Each member puts it into the folder of cluster.toml, writes {both}",
         "   there, and restarts the worker. Jobs are refused until all files are equal again.",
     )
     if stem.startswith("client-"):
         _print_notes(
-            f"3. Use {mine} and {new_path.name} from then on: give them the names {stem}.key and"
+            f"3. Use {mine} and {new_path.name} from then on: rename them to {stem}.key and"
         )
-        _print_notes(f"   {stem}.crt beside your cluster.toml (keep the old pair elsewhere).")
-    else:
         _print_notes(
-            f'3. Any time later you alone write key = "{mine}" in worker.toml and restart.'
+            f"   {stem}.crt in the folder of your cluster.toml (keep the old pair elsewhere)."
         )
-    _print_notes("4. Everybody deletes the old certificate from the list, and restarts.")
+    else:
+        _print_notes(f'3. At any later time, write key = "{mine}" in your worker.toml and restart.')
+    _print_notes("4. Each member deletes the old certificate from the list and restarts.")
 
 
 def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) -> None:
     """Write keys, certificates and settings of a whole trial cluster.
 
     Args:
-        hosts: three of host:port, separated by commas.
-        clients: names.
-        days: for which certificates are valid.
+        hosts: three addresses HOST:PORT, separated by commas.
+        clients: names of the clients.
+        days: validity of the certificates in days.
 
     Raises:
-        UsageError: hosts or a name do not fit.
+        UsageError: the addresses or a name are invalid.
         ConfigError: a file exists already or cannot be written.
     """
     with _as_usage_errors():
@@ -217,8 +228,8 @@ def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) 
     for path in [*secret, *public]:
         print(path)
     _print_notes(
-        "WARNING: FOR TRIALS ONLY. Whoever ran this command has seen all three private keys, and "
-        "so could open every secret of this cluster.",
+        "WARNING: FOR TRIALS ONLY. This machine has all three private keys, so its user can "
+        "reconstruct every secret of this cluster.",
         'For real data each organization runs "python -m tfe_bench certs party" on its own '
         "machine and sends only the certificate.",
     )
@@ -227,12 +238,16 @@ def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) 
 def _build_trial_cluster(
     hosts: str, clients: list[str], days: int
 ) -> tuple[ClusterConfig, dict[str, bytes]]:
-    """Return the cluster, and its members' private keys by the stem of their files."""
+    """Return the cluster and the private keys of its members by the stem of their files."""
     addresses = hosts.split(",")
     if len(addresses) != 3:
         raise UsageError(
-            f"--hosts names three workers, separated by commas. Received: {len(addresses)}. "
-            "Write it like 127.0.0.1:7700,127.0.0.2:7700,127.0.0.3:7700."
+            f"Expected three addresses in --hosts, separated by commas. Received: "
+            f"{len(addresses)}. Write them like 127.0.0.1:7700,127.0.0.2:7700,127.0.0.3:7700.",
+            code="wrong-party-count",
+            operation="--hosts",
+            received=len(addresses),
+            expected=3,
         )
     keys: dict[str, bytes] = {}
     parties = []
@@ -256,17 +271,20 @@ def _as_usage_errors() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), code=error.code, operation=error.operation) from None
 
 
 def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
-    """Write all files, or none and no new folder; never replace a file."""
+    """Write all files; on failure, remove them and a new folder. Never replace a file."""
     try:
         made = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"Cannot make the folder {folder}. Received: {error.strerror}. Choose another --out."
+            f"Cannot create the folder {folder}. Received: {error.strerror}. Choose another --out.",
+            code="file-not-writable",
+            operation="--out",
+            received=folder,
         ) from None
     written: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench channel`: rounds and bandwidth between workers, against bare grpcio."""
+"""`python -m tfe_bench channel`: rounds and bandwidth between workers, also with grpcio alone."""
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ from tfe_bench.errors import check_range
 
 
 def _add_channel_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
-    p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
-    p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
-    common.add_option(p, "--no-tls", "all of it in the clear, on loopback")
-    common.add_option(p, "--profile NAME", "network profile (default local)", default="local")
-    common.add_option(p, "--emulate HOW", "auto, netns or channel", default="auto")
-    common.add_option(p, "--json", "print JSON, nothing else")
+    p.add_argument(
+        "--rounds", type=int, default=200, help="number of rounds in one graph (default: 200)"
+    )
+    p.add_argument(
+        "--megabytes", type=int, default=64, help="size of the transfer in MB (default: 64)"
+    )
+    p.add_argument("--repeat", type=int, default=7, help="number of timed repetitions (default: 7)")
+    common.add_option(p, "--no-tls", "send everything without TLS, on loopback")
+    common.add_option(p, "--profile NAME", "network profile (default: local)", default="local")
+    common.add_option(
+        p,
+        "--emulate HOW",
+        "emulation of the profile: auto, netns or channel (default: auto)",
+        default="auto",
+    )
+    common.add_option(p, "--json", "print only JSON")
 
 
 def run_channel(arguments: argparse.Namespace) -> int:
-    """Measure the workers' channel against bare grpcio.
+    """Measure the workers' channel and compare it with grpcio alone.
 
-    Times exchanges, hops and a transfer between workers 1 and 2 with TLS, and the same over
-    bare grpcio with TLS in the same run.
+    Times exchanges, one-way messages and a transfer between workers 1 and 2 with TLS, and the same
+    over grpcio alone with TLS in the same run.
     """
     from rich.console import Console
     from rich.table import Table
@@ -42,7 +51,7 @@ def run_channel(arguments: argparse.Namespace) -> int:
     check_network_options(arguments)
     on = not arguments.no_tls
     with LocalCluster(tls_on=on, profile=arguments.profile, emulate=arguments.emulate) as cluster:
-        # In turns, so that a noisy minute hits all.
+        # Alternating, so that noise affects all systems alike.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]
             keys = ("exchange_seconds", "hop_seconds", "bytes_per_second")

@@ -35,7 +35,7 @@ def whole_number(text: str) -> int:
     """Parse a whole number in common notation: 1000000, 1_000_000, 1e6, 2.5e3, 2^20.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a whole number.
     """
     if power := _POWER.fullmatch(text):
         base, exponent = int(power[1]), int(power[2])
@@ -46,7 +46,7 @@ def whole_number(text: str) -> int:
         if len(digits) <= 100 and len(decimals) <= exponent:
             return int(digits + decimals.ljust(exponent, "0"))
     raise argparse.ArgumentTypeError(
-        f"a whole number is due, as 1000000, 1e6 or 2^20. Received: {text[:40]!r}."
+        f"expected a whole number, such as 1000000, 1e6 or 2^20. Received: {text[:40]!r}."
     )
 
 
@@ -56,9 +56,10 @@ def add_option(
     """Add an option from its usage: "--flag", "--name VALUE", or "--name FILE", which is a path.
 
     Args:
-        about: its help.
-        also: other names of it.
-        more: as `add_argument` takes them.
+        typed: the option as in its usage.
+        about: the help text.
+        also: further names of the option.
+        more: further arguments of `add_argument`.
     """
     name, _, value = typed.partition(" ")
     usual: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
@@ -68,12 +69,12 @@ def add_option(
 
 
 def add_check_range(p: argparse._ActionsContainer) -> None:
-    """Add --check-range and --no-check-range; the default, None, means on where possible."""
+    """Add --check-range and --no-check-range; the default, None, means on if possible."""
     p.add_argument(
         "--check-range",
         action=argparse.BooleanOptionalAction,
-        help="withhold outputs where a value left the range that the model was planned for, which "
-        "the client alone learns (default where the model admits it)",
+        help="withhold outputs of samples with a value outside the calibrated ranges; only the "
+        "client learns which (default: on if the model supports it)",
     )
 
 
@@ -83,7 +84,8 @@ def describe_range_check(
     """Return the cost of the range check for a record; empty without a check.
 
     Args:
-        predictions: with the check or without.
+        checked: whether ranges are checked.
+        predictions: returns the predictions with (True) or without (False) the check.
     """
     from tfe_bench.models import execute
 
@@ -99,29 +101,29 @@ def add_run_options(
     """Add the options of every command that runs a program.
 
     Args:
-        repeat: runs by default.
-        takes_files: the command has --input; a file's result is wanted once.
+        repeat: the default number of timed runs.
+        takes_files: whether the command has --input; a file is computed once by default.
     """
     add_option(
         p,
         "--repeat R",
-        "timed runs (default 5 after a warm-up, of a file 1 without)"
+        "number of timed runs (default: 5 after a warm-up; 1 without warm-up for a file)"
         if takes_files
-        else f"timed runs (default {repeat})",
+        else f"number of timed runs (default: {repeat})",
         type=int,
         default=None if takes_files else repeat,
     )
     add_network_options(p)
     add_record_options(
         p,
-        "write where the time went, for Perfetto or chrome://tracing (.json); takes one more "
-        "run, which is not timed",
+        "write a trace for Perfetto or chrome://tracing (.json); takes one more run, which "
+        "is not timed",
     )
 
 
 def add_record_options(p: argparse.ArgumentParser, trace: str) -> None:
     """Add the options for the record and the trace; `trace` is the help of --trace."""
-    add_option(p, "--json", "print the record as JSON, nothing else")
+    add_option(p, "--json", "print only the record, as JSON")
     add_option(p, "--record FILE", "append the record to a .jsonl file")
     add_option(p, "--trace FILE", trace)
 
@@ -129,8 +131,8 @@ def add_record_options(p: argparse.ArgumentParser, trace: str) -> None:
 def quiet_tensorflow() -> None:
     """Configure the environment before a command imports TensorFlow.
 
-    Models are converted on the CPU, whatever accelerators the machine has, and with TensorFlow as
-    Keras' backend, whatever backend other programs use.
+    Models are converted on the CPU, even if the machine has accelerators. Keras uses TensorFlow as
+    its backend, even if other programs use another one.
     """
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -147,18 +149,18 @@ def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_network_options(p: argparse.ArgumentParser) -> None:
     """Add the options that choose the hosts and the network between them."""
-    add_cluster_options(p, "run on these three hosts")
+    add_cluster_options(p, "cluster.toml of three hosts to run on")
     add_option(
         p,
         "--profile NAME",
-        "network between the workers: local, lan, wan, net0, net1, net2 or net3 (default local)",
+        "network profile: local, lan, wan, net0, net1, net2 or net3 (default: local)",
         default="local",
     )
     add_option(
         p,
         "--emulate HOW",
-        "the profile: netns (network namespaces, takes root), channel (in the workers), "
-        "or auto (the first that can be; default)",
+        "emulation of the profile: netns (network namespaces, requires root), channel (in the "
+        "workers), or auto, the first that is available (default: auto)",
         default="auto",
     )
 
@@ -168,23 +170,32 @@ def add_cluster_options(
 ) -> None:
     """Add the options that choose the cluster file and the client."""
     needed = required and defaults.default_cluster_file() is None
-    add_option(p, "--cluster FILE", f"{about} (default: {CLUSTER_VARIABLE})", required=needed)
-    about = f"which client of the cluster file this is (default: {CLIENT_VARIABLE})"
+    add_option(
+        p,
+        "--cluster FILE",
+        f"{about} (default: environment variable {CLUSTER_VARIABLE})",
+        required=needed,
+    )
+    about = f"name of this client in the cluster file (default: {CLIENT_VARIABLE})"
     add_option(p, "--client NAME", about)
     p.set_defaults(takes_cluster=True)
 
 
 def add_output_option(p: argparse.ArgumentParser) -> None:
     """Add --output, the file of the result."""
-    add_option(p, "--output FILE", "write the result (.csv or .npy)")
+    add_option(p, "--output FILE", "write the result to a file (.csv or .npy)")
 
 
 def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
-    """Add --plan-for, the network for which a protocol chooses its variant."""
+    """Add --plan-for, the network for which a protocol chooses its variant.
+
+    Args:
+        who: the subject and verb of the help text.
+    """
     p.add_argument(
         "--plan-for",
         choices=("local", "lan", "wan"),
-        help=f"the network that {who} for (default: that of --profile)",
+        help=f"network that {who} for (default: the network of --profile)",
     )
 
 
@@ -193,14 +204,14 @@ def add_image_option(p: argparse.ArgumentParser, more: str = "") -> None:
     add_option(
         p,
         "--image FILE",
-        f"a picture (JPEG, PNG, GIF, BMP); may be repeated{more}",
+        f"picture file (JPEG, PNG, GIF, BMP); may be repeated{more}",
         action="append",
         default=[],
     )
 
 
 def planned_network(arguments: argparse.Namespace) -> str:
-    """Return the network of --plan-for, or else that of --profile.
+    """Return the network of --plan-for, or of --profile if it is not given.
 
     Raises:
         UsageError: there is no such profile.
@@ -211,10 +222,10 @@ def planned_network(arguments: argparse.Namespace) -> str:
 
 
 def check_network_options(arguments: argparse.Namespace) -> None:
-    """Reject an unknown profile, or one that these hosts cannot emulate.
+    """Reject an unknown profile, or a profile that these hosts cannot emulate.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: the profile, emulation or client is invalid.
     """
     from tfe_bench.cluster.links import check_emulation
     from tfe_bench.cluster.profiles import get_profile
@@ -223,8 +234,11 @@ def check_network_options(arguments: argparse.Namespace) -> None:
     check_emulation(arguments.emulate)
     if arguments.cluster is not None and arguments.emulate == "netns":
         raise UsageError(
-            "Hosts of a cluster are no network namespaces. Received: --emulate netns with "
-            "--cluster. Their own network has --profile local; --emulate channel imposes another."
+            "Network namespaces are for three local workers. Received: --emulate netns with "
+            "--cluster. Use --profile local for the hosts' own network, or --emulate channel.",
+            code="conflicting-options",
+            operation="--emulate",
+            received="netns",
         )
     check_dependent_options(arguments, "cluster", "client")
 
@@ -233,19 +247,24 @@ def check_dependent_options(arguments: argparse.Namespace, other: str, *options:
     """Reject options that have no effect without another one.
 
     Raises:
-        UsageError: naming both.
+        UsageError: an option is given without the other one.
     """
     for option in options:
         given = getattr(arguments, option, None) not in (None, False)
         if given and getattr(arguments, other) in (None, False):
-            raise UsageError(f"--{option} goes with --{other}. Received: no --{other}.")
+            raise UsageError(
+                f"--{option} requires --{other}. Received: no --{other}.",
+                code="option-requires-option",
+                operation=f"--{option}",
+                expected=f"--{other}",
+            )
 
 
 @contextlib.contextmanager
 def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
     """Yield a progress bar, silent unless stderr is a terminal and JSON output is off.
 
-    A command that runs within another one uses the bar of the outer command, which closes it.
+    A command that runs within another command uses the bar of the outer command, which closes it.
     """
     if (given := getattr(arguments, "bar", None)) is not None:
         yield given
@@ -272,7 +291,8 @@ def check_run_options(arguments: argparse.Namespace) -> None:
     """Reject options that a run cannot use, before it is prepared; `open_cluster` repeats this.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError: an option is invalid.
+        DataError: a file cannot be written.
     """
     check_network_options(arguments)
     if arguments.repeat is not None:
@@ -282,23 +302,33 @@ def check_run_options(arguments: argparse.Namespace) -> None:
     if arguments.trace is not None:
         atomic.check_writable(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
-            raise UsageError("--trace and --record are two files. Received: the same one.")
+            raise UsageError(
+                "Expected two different files in --trace and --record. Received: the same file.",
+                code="conflicting-options",
+                operation="--trace",
+            )
 
 
 def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
     """Check that the output path is writable, before a job starts.
 
     Raises:
-        UsageError: its name ends otherwise.
-        DataError: it cannot be written.
+        UsageError: the file has another suffix.
+        DataError: the file cannot be written.
     """
     if file.suffix.lower() not in suffixes:
-        raise UsageError(f"--output is a {' or '.join(suffixes)} file. Received: {str(file)!r}.")
+        raise UsageError(
+            f"Expected a {' or '.join(suffixes)} file in --output. Received: {str(file)!r}.",
+            code="unsupported-file-type",
+            operation="--output",
+            received=file.name,
+            expected=" or ".join(suffixes),
+        )
     atomic.check_writable(file, "--output", what)
 
 
 def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
-    """Open the cluster of --cluster, or three local workers, and measure shaped links."""
+    """Open the cluster of --cluster, or three local workers, and measure emulated links."""
     from tfe_bench.benchmarks import measured_links
 
     check_run_options(arguments)
@@ -326,7 +356,7 @@ def start_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
         )
         if cluster.fallback is not None:
             print(
-                f"tfe_bench: {cluster.fallback} Delay and rate are imposed in the workers' "
+                f"tfe_bench: {cluster.fallback} Delay and rate are emulated in the workers' "
                 "channel instead (--emulate channel).",
                 file=sys.stderr,
             )
@@ -341,14 +371,14 @@ class JobOutcome:
 
     Attributes:
         parameters: sizes and public options, no data.
-        correct: whether the result agrees with the plaintext, None where not checked.
-        max_error: largest absolute error.
-        fractional_bits: of the values.
-        ring: bits of a ring element, None for the cluster's.
-        agreement: of a model's outputs with those in plaintext.
-        error: the largest one in the unit that it is judged by.
-        written: the file that the result is in.
-        figures: whether these are asked for, and not the result alone.
+        correct: whether the result agrees with the plaintext; None if it is not checked.
+        max_error: the largest absolute error.
+        fractional_bits: the fractional bits of the values.
+        ring: bits of a ring element; None for the cluster's ring.
+        agreement: agreement of a model's outputs with the plaintext outputs.
+        error: the largest error, in the unit of its tolerance.
+        written: the file with the result.
+        figures: whether to print all figures, not one line.
     """
 
     parameters: Mapping[str, Any]
@@ -371,8 +401,9 @@ def run_and_report(
     """Run a job on the workers, judge its result, and report its cost.
 
     Args:
-        workload: the record's.
+        workload: the name of the workload in the record.
         job: program, parameters and inputs.
+        judge: compares the result with the plaintext.
 
     Returns:
         The exit code.
@@ -389,7 +420,7 @@ def report_result(
     result: JobResult,
     outcome: JobOutcome,
 ) -> int:
-    """Make the record of a run, write its trace, print and append it; return the exit code."""
+    """Create, print and append the record of a run and write its trace; return the exit code."""
     from rich.console import Console
 
     from tfe_bench.benchmarks import table
@@ -447,7 +478,7 @@ def make_record(
     times = prediction.run_seconds(measured)
     with_dealing, online = prediction.total_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
-    if outcome.parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
+    if outcome.parameters.get("warm_up") == 0:  # the only run also built the graphs: subtract it
         times = [max(0.0, *(m["seconds"][0] - m["build_seconds"] for m in measured))]
     seconds = records.Seconds.from_times(times)
     return records.Record(

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench compare`: compare two private vectors, or run another system's programs."""
+"""`python -m tfe_bench compare`: compare two private vectors, or run tf-encrypted's programs."""
 
 from __future__ import annotations
 
@@ -27,46 +27,66 @@ def _add_compare_options(p: argparse.ArgumentParser) -> None:
         "system",
         nargs="?",
         choices=(_SYSTEM,),
-        help="run this system's own tests and example programs here instead; wants --source",
+        help="run the tests and example programs of this system instead; requires --source",
     )
-    common.add_option(p, "--source DIR", "a checkout of tf-encrypted")
-    p.add_argument("--only", nargs="*", default=[], help="parts of the names of its tests to run")
+    common.add_option(p, "--source DIR", "source checkout of tf-encrypted")
+    p.add_argument(
+        "--only",
+        nargs="*",
+        default=[],
+        help="parts of the names of the tests to run (default: all tests)",
+    )
     common.add_option(
-        p, "--test-seconds S", "each of its tests at most (default 120)", type=int, default=120
+        p,
+        "--test-seconds S",
+        "time limit of each test in seconds (default: 120)",
+        type=int,
+        default=120,
     )
     p.add_argument(
         "--programs",
         nargs="*",
         metavar="PART",
-        help="run its example programs as well, all or those with these parts in their names",
+        help="also run the example programs: all, or those with these parts in their names",
     )
     common.add_option(
-        p, "--tf-encrypted-env DIR", "run them in this environment of tf-encrypted too"
+        p,
+        "--tf-encrypted-env DIR",
+        "virtual environment of tf-encrypted, to run the programs there too",
     )
-    common.add_option(p, "--op NAME", ", ".join(known), default="less")
+    common.add_option(
+        p, "--op NAME", f"comparison: {', '.join(known)} (default: less)", default="less"
+    )
     p.add_argument(
         "--kind",
         default="int64",
         choices=("int64", "float"),
-        help="which values to generate (default: int64, full range)",
+        help="type of the generated values (default: int64, full range)",
     )
-    operation.add_operation_options(p, operations.find_operation("less"), "N generated pairs")
+    operation.add_operation_options(
+        p, operations.find_operation("less"), "number of generated pairs"
+    )
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
     """Compare two private vectors.
 
-    Shares two vectors among three workers, compares them element by element without any worker
-    seeing them or the outcome, checks the result and prints what it cost. Exact for all 64-bit
-    integers and all reals in fixed point.
+    Shares two vectors among three workers and compares them element by element. No worker sees the
+    vectors or the result. Checks the result and prints the cost. Exact for all 64-bit integers and
+    all fixed-point numbers.
 
     `compare tf-encrypted --source CHECKOUT` runs tf-encrypted's tests of ABY3 and of Keras from a
-    checkout of yours, with tfe_bench.tf_encrypted in place of tf_encrypted.
+    source checkout, with tfe_bench.tf_encrypted in place of tf_encrypted.
     """
     if arguments.system == _SYSTEM:
         return _run_programs(arguments)
     if arguments.source is not None:
-        raise UsageError("--source goes with: compare tf-encrypted --source CHECKOUT.")
+        raise UsageError(
+            "--source requires the system tf-encrypted. Received: no system. "
+            "Use compare tf-encrypted --source CHECKOUT.",
+            code="option-not-applicable",
+            operation="--source",
+        )
     from tfe_bench.benchmarks import operations
     from tfe_bench.benchmarks.operations.comparisons import (
         COMPARISONS,
@@ -82,15 +102,25 @@ def run_compare(arguments: argparse.Namespace) -> int:
 
 
 def _run_programs(arguments: argparse.Namespace) -> int:
-    """Run another system's tests and example programs here."""
+    """Run the tests and example programs of tf-encrypted on tfe_bench."""
     from tfe_bench.benchmarks.baselines import checkout
 
     if arguments.source is None:
-        raise UsageError("compare tf-encrypted wants --source CHECKOUT, a clone of tf-encrypted.")
+        raise UsageError(
+            "compare tf-encrypted requires --source CHECKOUT, a clone of tf-encrypted. "
+            "Received: no --source.",
+            code="missing-argument",
+            operation="--source",
+        )
     source = checkout.check_source(arguments.source)
     of_keras = any("keras" in str(file) for file in checkout.list_test_files(source))
     if of_keras and importlib.util.find_spec("tf_keras") is None:
-        raise UsageError("Its tests are of Keras 2: pip install '.[tf-encrypted]' in the checkout.")
+        raise UsageError(
+            "The tests require Keras 2. Received: tf_keras is not installed. "
+            "Run pip install '.[tf-encrypted]' in the source tree of tfe_bench.",
+            code="library-not-installed",
+            operation="tf_keras",
+        )
     programs = [] if arguments.programs is None else checkout.select_programs(arguments.programs)
     found = []
     with common.progress_bar(arguments) as bar:

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench doctor`: check that everything is ready for three hosts."""
+"""`python -m tfe_bench doctor`: check this machine and a cluster of three hosts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,38 @@ if TYPE_CHECKING:
 
 
 def _add_doctor_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--cluster FILE", "cluster.toml")
-    common.add_option(p, "--worker FILE", "this operator's worker.toml")
-    common.add_option(p, "--client NAME", "which client of the cluster file this is")
-    common.add_option(p, "--offline", "ask no worker (before any of them runs)")
-    common.add_option(p, "--megabytes M", "sent over each link (default 8)", type=int, default=8)
-    common.add_option(p, "--json", "print JSON, nothing else")
+    common.add_option(
+        p, "--cluster FILE", "cluster.toml of three hosts (default: check this machine only)"
+    )
+    common.add_option(p, "--worker FILE", "worker.toml of this operator, to check as its party")
+    common.add_option(p, "--client NAME", "name of this client in the cluster file")
+    common.add_option(p, "--offline", "check files only, before the workers run")
+    common.add_option(
+        p,
+        "--megabytes M",
+        "size of the transfer over each link in MB (default: 8)",
+        type=int,
+        default=8,
+    )
+    common.add_option(p, "--json", "print only JSON")
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
     """Check this machine, the files, every worker and every link.
 
-    Without options it looks at this machine alone. With --cluster it also asks every worker, as
-    the client of --client or as the party of --worker; a client measures the links between the
-    workers too. Ends with 0 only if nothing FAILs.
+    Without options it checks this machine only. With --cluster it also queries every worker, as
+    the client of --client or as the party of --worker; a client also measures the links between
+    the workers. The exit code is 0 only if no check fails.
     """
     from tfe_bench.cluster import checks
 
     if arguments.cluster is None and (arguments.worker or arguments.client):
-        raise UsageError("--worker and --client go with --cluster. Received: no --cluster.")
+        raise UsageError(
+            "--worker and --client require --cluster. Received: no --cluster.",
+            code="option-requires-option",
+            operation="--worker",
+            expected="--cluster",
+        )
     check_range("--megabytes", arguments.megabytes, 1, 256)
     if arguments.json:
         found = list(_iterate_checks(arguments))
@@ -72,7 +85,7 @@ def _iterate_checks(arguments: argparse.Namespace) -> Iterator[Check]:
         for check in checks.check_workers(config, who):
             well = well and check.status != checks.FAIL
             yield check
-        # The party's operator cannot order a job: only a client can.
+        # Only a client can submit the job that measures links, not the operator of a party.
         if who is not None and who.client is not None and well:
             yield from checks.check_links(who, arguments.megabytes)
     finally:

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench exp`: the private exponential; `--study` compares its forms."""
+"""`python -m tfe_bench exp`: the private exponential; `--study` compares its protocols."""
 
 from __future__ import annotations
 
@@ -28,49 +28,50 @@ _REPORT = Path("exp-report")
 
 
 def _add_exp_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--n N", "how many numbers (default 1024)", type=int)
-    p.add_argument("--seed", type=int, default=1, help="of the generated numbers (default 1)")
-    common.add_option(p, "--method NAME", f"{', '.join(METHODS)} (default one-round)")
-    p.add_argument(
-        "--clamp", choices=CLAMPS, help="which ends of the range are clamped (default none)"
-    )
-    p.add_argument("--ring", type=int, choices=(64, 128), help="bits of the ring (default 64)")
-    common.add_option(p, "--iterations K", "squarings of taylor (default 8)", type=int)
-    common.add_option(p, "--softmax", "a range that ends at 0")
+    common.add_option(p, "--n N", "number of values (default: 1024)", type=int)
+    p.add_argument("--seed", type=int, default=1, help="seed of the generated numbers (default: 1)")
+    common.add_option(p, "--method NAME", f"protocol: {', '.join(METHODS)} (default: one-round)")
+    p.add_argument("--clamp", choices=CLAMPS, help="ends of the range to clamp (default: none)")
+    p.add_argument("--ring", type=int, choices=(64, 128), help="ring size in bits (default: 64)")
+    common.add_option(p, "--iterations K", "number of squarings of taylor (default: 8)", type=int)
+    common.add_option(p, "--softmax", "use a range of x that ends at 0")
     common.add_option(
-        p, "--fractional-bits F", "of x (default 16, or 40 with --ring 128)", type=int
+        p,
+        "--fractional-bits F",
+        "fractional bits of x (default: 16, or 40 with --ring 128)",
+        type=int,
     )
     p.add_argument(
         "--advise",
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
-        help="say which forms suit x in this range, and run nothing",
+        help="recommend protocols for x in this range, without a run",
     )
-    common.add_option(p, "--study", "compare all forms (3 runs each), and write a report")
-    common.add_option(p, "--report DIR", f"new folder of the report (default {_REPORT})")
+    common.add_option(p, "--study", "compare all protocols (3 runs each) and write a report")
+    common.add_option(p, "--report DIR", f"new folder of the report (default: {_REPORT})")
     common.add_option(
-        p, "--quick", "a study of small sizes; of the network levels it measures net1 and net2"
+        p, "--quick", "use small sizes and only the network levels net1 and net2 in a study"
     )
     common.add_option(
         p,
         "--levels NAMES",
-        "in a study, the network levels to measure: all (default), none, or some of net0, "
-        "net1, net2 and net3, as in net1,net2; the others are modeled",
+        "network levels to measure in a study: all, none, or a list such as net1,net2; the "
+        "other levels are modeled (default: all)",
     )
     common.add_option(
-        p, "--float32", "in a study, round x to float32 first, as the published one did"
+        p, "--float32", "round x to float32 first in a study, as the published study did"
     )
     common.add_run_options(p)
     p.set_defaults(repeat=None)
 
 
 def run_exp(arguments: argparse.Namespace) -> int:
-    """Exponential of private numbers; --study compares its forms.
+    """Compute the exponential of private numbers; --study compares its protocols.
 
-    Shares fixed-point numbers among three workers, computes their exponentials, checks them
-    against numpy and prints what it cost. With --study: every form in both rings, in six
-    dimensions, beside published figures.
+    Shares fixed-point numbers among three workers, computes their exponentials, compares them with
+    NumPy and prints the cost. --study measures every protocol in both rings, in six dimensions,
+    and compares with published figures.
     """
     if arguments.repeat is None:
         arguments.repeat = 3 if arguments.study else 5
@@ -93,7 +94,13 @@ def _parse_form(arguments: argparse.Namespace) -> Form:
     method = METHODS[0] if arguments.method is None else arguments.method
     check_known("--method", method, METHODS)
     if arguments.iterations is not None and method != "taylor":
-        raise UsageError(f"--iterations goes with --method taylor. Received: {method}.")
+        raise UsageError(
+            f"--iterations requires --method taylor. Received: {method}.",
+            code="option-not-applicable",
+            operation="--iterations",
+            received=method,
+            expected="taylor",
+        )
     form = Form(
         method,
         arguments.ring or 64,
@@ -103,8 +110,13 @@ def _parse_form(arguments: argparse.Namespace) -> Form:
         arguments.fractional_bits or 0,
     )
     if arguments.fractional_bits == 0:
-        raise UsageError("--fractional-bits is 1 or more. Received: 0.")
-    form.cost(1)  # refuses in words what does not exist
+        raise UsageError(
+            "Expected 1 or more in --fractional-bits. Received: 0.",
+            code="number-out-of-range",
+            operation="--fractional-bits",
+            received=0,
+        )
+    form.cost(1)  # rejects unsupported combinations
     return form
 
 
@@ -125,7 +137,7 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
     low, high = drawing_range(form)
     x = np.random.default_rng(arguments.seed).uniform(low, high, n)
     point = FixedPoint(form.fxp, form.ring_bits)
-    # What was shared, so that the error is the protocol's alone.
+    # Compare with the rounded inputs, so that the error is only the protocol's.
     meant = np.clip(point.decode(point.encode(x)), low, high)
     exact = np.exp(meant)
 
@@ -225,11 +237,19 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
     ):
         if getattr(arguments, option) not in (None, False):
             name = option.replace("_", "-")
-            raise UsageError(f"--{name} goes with a single measurement. Received: --study.")
+            raise UsageError(
+                f"--{name} is for a single measurement. Received: --study. Remove one of them.",
+                code="conflicting-options",
+                operation=f"--{name}",
+                received="--study",
+            )
     if arguments.profile != "local":
         raise UsageError(
-            "A study measures at network levels of its own, which --levels chooses. Received: "
-            f"--profile {arguments.profile}, which goes with a single measurement."
+            "A study measures at the network levels of --levels. Received: "
+            f"--profile {arguments.profile}, which is for a single measurement.",
+            code="conflicting-options",
+            operation="--profile",
+            received=arguments.profile,
         )
     where = arguments.report or _REPORT
     folder.check_folder(where)
@@ -238,7 +258,7 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
     plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
     plan = replace(plan, levels=_choose_levels(arguments, plan.levels))
     if arguments.cluster is not None:
-        plan = replace(plan, fresh=False)  # these workers are there to stay
+        plan = replace(plan, fresh=False)  # these workers keep running
     with common.progress_bar(arguments) as bar:
 
         def open_level_cluster(profile: str) -> Any:
@@ -248,7 +268,7 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
                 argparse.Namespace(**{**vars(arguments), "profile": profile}), bar
             )
             if cluster.emulation is not None and cluster.emulation.startswith(CHANNEL):
-                arguments.emulate = CHANNEL  # what cannot be is said once
+                arguments.emulate = CHANNEL  # print the fallback message only once
             return cluster
 
         found = study.run_study(open_level_cluster, plan, bar.update)
@@ -296,9 +316,13 @@ def _choose_levels(
         if name not in known:
             raise UsageError(
                 f"Unknown network level in --levels.{did_you_mean(name, known)} Received: "
-                f"{name!r}. Known: {', '.join(known)}; all; none."
+                f"{name!r}. Known: {', '.join(known)}; all; none.",
+                code="unknown-name",
+                operation="--levels",
+                received=name,
+                expected=", ".join(known),
             )
-    few = next(iter(planned.values()))  # of a quick study: the same at each level
+    few = next(iter(planned.values()))  # a quick study has the same plan at each level
     plans = {name: few for name in known} if arguments.quick else LEVEL_PLANS
     return {name: plans[name] for name in known if name in names}
 

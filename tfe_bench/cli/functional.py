@@ -1,4 +1,4 @@
-"""`python -m tfe_bench functional`: inner products of encrypted numbers, and LeNet-5 on them."""
+"""`python -m tfe_bench functional`: functional encryption for inner products and LeNet-5."""
 
 from __future__ import annotations
 
@@ -27,34 +27,56 @@ def _add_functional_options(p: argparse.ArgumentParser) -> None:
         "--scheme",
         choices=("selective", "adaptive"),
         default="selective",
-        help="selective security (default), or adaptive at twice the numbers",
-    )
-    common.add_option(p, "--length L", "of the vectors, not 10, 100, 784 and 1024", type=int)
-    common.add_option(p, "--result-bits B", "of the results, not 16, 20 to 32", type=int)
-    common.add_option(p, "--batch N", "messages, not 1 and 16", type=int)
-    common.add_option(
-        p, "--outputs N", "results of each message (default 16)", type=int, default=16
+        help="security: selective, or adaptive with twice as many numbers (default: selective)",
     )
     common.add_option(
-        p, "--threads N", "at work, not 1 and as many as there are processors", type=int
+        p, "--length L", "length of the vectors (default: 10, 100, 784 and 1024)", type=int
     )
     common.add_option(
-        *(p, "--table-bits B", "baby steps as a power of two (default 20)"), type=int, default=20
+        p,
+        "--result-bits B",
+        "size of the results in bits (default: 16, 20, 24, 28 and 32)",
+        type=int,
     )
-    common.add_option(p, "--quick", "less of everything")
+    common.add_option(p, "--batch N", "number of messages in a batch (default: 1 and 16)", type=int)
     common.add_option(
-        *(p, "--modulus BITS", "compare with a group modulo a prime: 3072, 2048 or 1024"), type=int
+        p, "--outputs N", "number of results of each message (default: 16)", type=int, default=16
     )
-    common.add_option(p, "--insecure-for-comparison", "with --modulus: below 128 bits of security")
+    common.add_option(
+        p, "--threads N", "number of threads (default: 1, and one for each processor)", type=int
+    )
+    common.add_option(
+        *(p, "--table-bits B", "binary logarithm of the number of baby steps (default: 20)"),
+        type=int,
+        default=20,
+    )
+    common.add_option(p, "--quick", "use fewer and smaller cases")
+    common.add_option(
+        *(
+            p,
+            "--modulus BITS",
+            "prime group to compare with: 3072, 2048 or 1024 bits (default: no comparison)",
+        ),
+        type=int,
+    )
+    common.add_option(
+        p, "--insecure-for-comparison", "permit a --modulus of less than 128 bits of security"
+    )
     lenet = p.add_argument_group("LeNet-5 on encrypted pictures")
-    common.add_option(lenet, "--lenet5", "train and test it instead")
+    common.add_option(lenet, "--lenet5", "train and test LeNet-5 instead")
     common.add_option(
-        lenet, "--allow-leakage", "with keys that show the pictures themselves, as its do"
+        lenet,
+        "--allow-leakage",
+        "permit keys that disclose the pictures, as the keys of LeNet-5 do",
     )
-    common.add_option(lenet, "--batches K", "of 64 pictures to measure (default 4)", type=int)
-    common.add_option(lenet, "--data-dir FOLDER", "of MNIST's four files (default: Keras' file)")
-    year = p.add_argument_group("energy and cost of a year")
-    common.add_option(year, "--energy", "a calculator instead; nothing is measured")
+    common.add_option(
+        lenet, "--batches K", "number of measured batches of 64 pictures (default: 4)", type=int
+    )
+    common.add_option(
+        lenet, "--data-dir FOLDER", "folder of the four MNIST files (default: the file of Keras)"
+    )
+    year = p.add_argument_group("energy and cost per year")
+    common.add_option(year, "--energy", "estimate energy and cost instead, without measuring")
     for each in _ENERGY:
         flag = f"--{each.name.replace('_', '-')} X"
         common.add_option(year, flag, each.metadata["about"], type=float)
@@ -62,11 +84,11 @@ def _add_functional_options(p: argparse.ArgumentParser) -> None:
 
 
 def run_functional(arguments: argparse.Namespace) -> int:
-    """Functional encryption: what inner products of encrypted numbers cost.
+    """Measure functional encryption of inner products.
 
     Encrypts vectors, derives keys for weights and decrypts the inner products, on an elliptic
-    curve, for several lengths and sizes of results. With --lenet5: a network whose first layer
-    sees encrypted pictures, and the leakage to the holder of its keys.
+    curve, for several lengths and sizes of results. --lenet5 trains a network whose first layer
+    takes encrypted pictures, and measures the leakage to the holder of its keys.
     """
     technology.check_technology_options(arguments)
     common.check_dependent_options(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
@@ -101,7 +123,9 @@ def _check_modes(arguments: argparse.Namespace) -> None:
         ]
         if given:
             raise UsageError(
-                f"--{mode} does not go with --{given[0].replace('_', '-')}. Received: both."
+                f"--{mode} does not go with --{given[0].replace('_', '-')}. Received: both.",
+                code="conflicting-options",
+                operation=f"--{mode}",
             )
 
 
@@ -160,7 +184,7 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
         ]
     notes = (
         f"Table: 2^{table.log2} baby steps, {table.nbytes / 1e6:.1f} MB, made in {build:.2f} s.",
-        "On: so many processors. Times are of one message (encrypt, unpack), one key, one result "
+        "On: number of threads. Times are of one message (encrypt, unpack), one key, one result "
         "(product, log); decrypt is a result's part of all three.",
     )
     code = technology.report_measurements(

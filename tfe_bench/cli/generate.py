@@ -12,13 +12,13 @@ from tfe_bench.errors import UsageError, check_range
 if TYPE_CHECKING:
     from tfe_bench.models.private import PrivateModel
 
-# How many deviations the surprise at drawn tokens may be from what the probabilities let expect.
+# Largest distance of the surprise of drawn tokens from its expectation, in standard deviations.
 _SURPRISE = 8.0
-# How far below the largest logit a chosen token's may be, in deviations of all logits.
+# Largest gap between the largest logit and a chosen one, in standard deviations of all logits.
 _TOLERANCE = 0.05
-# Of all values: more change no token, and cost rounds.
+# Fractional bits of all values: more bits change no token and cost rounds.
 _BITS = 12
-# Prompts that are measured are not the texts from which ranges are taken.
+# Offset of the seed, so that measured prompts differ from the texts of the calibration.
 _SEED = 1000
 
 
@@ -26,32 +26,38 @@ def _add_generate_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model",
         metavar="MODEL",
-        help="gpt2 or gpt2-tiny, which are measured; or a .keras file, or a deployed model's name",
+        help="model: gpt2 or gpt2-tiny to measure, a .keras file, or the name of a deployed model",
     )
-    common.add_option(p, "--tokens N", "of the prompt, which is made up (default 64)", type=int)
+    common.add_option(
+        p, "--tokens N", "length of a random prompt in tokens (default: 64)", type=int
+    )
     common.add_option(
         p,
         "--prompt NUMBERS",
-        "the prompt as numbers of tokens, as 464,3290,318; or a text, where a tokenizer is there",
+        "prompt as token numbers, such as 464,3290,318, or as a text if there is a tokenizer",
     )
     common.add_option(
         p,
         "--tokenizer FILE",
-        "a .keras file whose preprocessor makes numbers of texts, for a deployed model",
+        "a .keras file whose preprocessor tokenizes texts, for a deployed model",
     )
-    common.add_option(p, "--positions NAME", "the input that takes the positions' numbers, if any")
+    common.add_option(
+        p, "--positions NAME", "name of the model's input of positions, if it has one"
+    )
     common.add_option(
         p,
         "--models FOLDER",
-        "where three local workers keep models (default ~/.local/share/tfe_bench/models)",
+        "folder of the models of three local workers (default: ~/.local/share/tfe_bench/models)",
     )
-    common.add_option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
+    common.add_option(p, "--new N", "number of new tokens (default: 8)", type=int, default=8)
     common.add_option(
-        p, "--texts N", "that are written side by side (default 1)", type=int, default=1
+        p, "--texts N", "number of texts in a batch (default: 1)", type=int, default=1
     )
-    about = "draw tokens by softmax(logits / T), T up to 8; 0 (default): the likeliest ones"
+    about = "temperature, 0 to 8: draw by softmax(logits / T); 0 takes the likeliest (default: 0)"
     common.add_option(p, "--temperature T", about, type=float, default=0.0)
-    p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
+    p.add_argument(
+        "--seed", type=int, default=1, help="seed of weights and random prompts (default: 1)"
+    )
     common.add_check_range(p)
     common.add_run_options(p, 1)
 
@@ -59,10 +65,10 @@ def _add_generate_options(p: argparse.ArgumentParser) -> None:
 def run_generate(arguments: argparse.Namespace) -> int:
     """Generate text privately with a language model.
 
-    Shares a language model's weights and a prompt among three workers, which find the likeliest
-    next token again and again, or draw it, without any of them seeing a weight or a token. gpt2 and
-    gpt2-tiny are compared with plaintext Keras, and what that cost is printed; a deployed model or
-    one of a .keras file goes on with the prompt.
+    Shares the weights of a language model and a prompt among three workers. They compute or draw
+    one token after the other, and no worker sees a weight or a token. gpt2 and gpt2-tiny are
+    compared with plaintext Keras, and the cost is printed. A deployed model or a model of a .keras
+    file continues the prompt.
     """
     import numpy as np
 
@@ -80,8 +86,11 @@ def run_generate(arguments: argparse.Namespace) -> int:
     for option in ("tokenizer", "positions", "models"):
         if getattr(arguments, option) is not None:
             raise UsageError(
-                f"--{option} goes with a deployed model or a .keras file. Received: "
-                f"{arguments.model!r}."
+                f"--{option} requires a deployed model or a .keras file. Received: "
+                f"{arguments.model!r}. Remove the option or choose another model.",
+                code="option-not-applicable",
+                operation=f"--{option}",
+                received=arguments.model,
             )
     entry = texts.find_language_model(arguments.model)
     prompt = _random_prompt(arguments, entry.vocabulary)
@@ -93,7 +102,11 @@ def run_generate(arguments: argparse.Namespace) -> int:
     if length > entry.context:
         raise UsageError(
             f"{arguments.model} has {entry.context} positions. Received: a prompt of {count} "
-            f"tokens and --new {arguments.new}."
+            f"tokens and --new {arguments.new}.",
+            code="too-large",
+            operation="--new",
+            received=length,
+            expected=entry.context,
         )
     with common.progress_bar(arguments) as bar:
         bar.show_text("building the model")
@@ -106,7 +119,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
             fractional_bits=_BITS,
             activations="series",
         )
-        del model  # a large model need not be there twice
+        del model  # keep a large model in memory only once
         asked, inputs = generation.build_request(
             *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range),
             temperature=warm,
@@ -162,11 +175,16 @@ def _is_own_model(arguments: argparse.Namespace) -> bool:
 
 
 def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
-    """Draw random prompts, [texts, tokens]."""
+    """Return the prompt of the command line, or draw random ones: [texts, tokens]."""
     import numpy as np
 
     if arguments.prompt is not None and arguments.tokens is not None:
-        raise UsageError("--prompt has the tokens that it has. Received: --tokens beside it.")
+        raise UsageError(
+            "--tokens is for random prompts. Received: --prompt and --tokens. Remove one of them.",
+            code="conflicting-options",
+            operation="--tokens",
+            received="--prompt",
+        )
     check_range("--texts", arguments.texts, 1, 64)
     if arguments.prompt is None:
         tokens = 64 if arguments.tokens is None else arguments.tokens
@@ -175,18 +193,21 @@ def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
         return rng.integers(0, vocabulary, (arguments.texts, tokens))
     words = arguments.prompt.replace(",", " ").split()
     if not words or not all(word.isdecimal() and int(word) < vocabulary for word in words):
-        raise UsageError(  # (which ones are wrong is nobody's business)
-            f"--prompt is numbers of tokens from 0 to {vocabulary - 1}, as 464,3290,318. Received: "
-            f"{len(words)} words of which some are none."
+        raise UsageError(  # (the text never shows which words are wrong: the prompt is private)
+            f"Expected token numbers from 0 to {vocabulary - 1} in --prompt, such as 464,3290,318. "
+            f"Received: {len(words)} words, and not all are such numbers.",
+            code="malformed-option",
+            operation="--prompt",
         )
     return np.tile(np.array([int(word) for word in words]), (arguments.texts, 1))
 
 
 def _compare_with_plaintext(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
-    """Return the share of tokens that equal plaintext's after the same text, and the largest gap.
+    """Compare generated tokens with the plaintext model after the same text.
 
     Returns:
-        (the share, the largest difference to the largest logit in deviations of all logits)
+        (fraction of equal tokens, largest distance of a chosen logit from the largest logit in
+        standard deviations of all logits)
     """
     import numpy as np
 
@@ -204,7 +225,7 @@ def _surprise_deviations(
 ) -> float:
     """Return the surprise of drawn tokens minus its expectation, in standard deviations.
 
-    A token of probability p has the surprise -log p; its mean is the entropy.
+    A token of probability p has the surprise -log p; the mean surprise is the entropy.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench homomorphic`: costs of homomorphic encryption, by operation and by job."""
+"""`python -m tfe_bench homomorphic`: costs of homomorphic encryption by operation and job."""
 
 from __future__ import annotations
 
@@ -26,33 +26,51 @@ _MOST_SEED = 2**32 - 1
 def _add_homomorphic_options(p: argparse.ArgumentParser) -> None:
     jobs = p.add_mutually_exclusive_group()
     common.add_option(
-        jobs, "--dense", "a dense layer 784 -> 128 on encrypted vectors, and TenSEAL's"
+        jobs, "--dense", "measure a dense layer 784 -> 128 on encrypted vectors, also with TenSEAL"
     )
-    common.add_option(jobs, "--network", "a network of MNIST on encrypted pictures")
+    common.add_option(jobs, "--network", "measure an MNIST network on encrypted pictures")
     common.add_option(
         jobs,
         "--advise JOB",
-        "which scheme for a job: its name, or words like exact,plain=128,rotate=16,depth=2",
+        "recommend a scheme for a job: its name, or words like exact,plain=128,rotate=16,depth=2",
     )
-    common.add_option(p, "--scheme NAME,NAME", "BFV, BGV, CKKS (default: all)")
-    common.add_option(p, "--degree N,N", "of 1024 to 32768 (default 4096,8192,16384)")
-    common.add_option(p, "--primes BITS,BITS", "of the modulus, the last for key switching")
+    common.add_option(p, "--scheme NAME,NAME", "schemes: BFV, BGV, CKKS (default: all)")
     common.add_option(
-        p, "--insecure-for-comparison", "measure parameters of less than 128 bits of security too"
+        p, "--degree N,N", "degrees N of the ring, 1024 to 32768 (default: 4096,8192,16384)"
     )
-    common.add_option(p, "--quick", "N = 4096 and 8192 and fewer runs; of the network 32 pictures")
-    common.add_option(p, "--images N", f"pictures of --network (default {_IMAGES})", type=int)
-    common.add_option(p, "--data-dir FOLDER", "of MNIST's four IDX files (default: Keras' file)")
-    common.add_option(p, "--seed S", "of values and training, not of keys", type=int, default=_SEED)
+    common.add_option(
+        p,
+        "--primes BITS,BITS",
+        "sizes of the modulus' primes in bits, the last for key switching (default: by degree)",
+    )
+    common.add_option(
+        p, "--insecure-for-comparison", "permit parameters of less than 128 bits of security"
+    )
+    common.add_option(
+        p, "--quick", "use N = 4096 and 8192, fewer runs, and 32 pictures for the network"
+    )
+    common.add_option(
+        p, "--images N", f"number of pictures of --network (default: {_IMAGES})", type=int
+    )
+    common.add_option(
+        p, "--data-dir FOLDER", "folder of the four IDX files of MNIST (default: the file of Keras)"
+    )
+    common.add_option(
+        p,
+        "--seed S",
+        f"seed of values and training, not of keys (default: {_SEED})",
+        type=int,
+        default=_SEED,
+    )
     technology.add_technology_options(p, _REPEAT)
 
 
 def run_homomorphic(arguments: argparse.Namespace) -> int:
     """Measure homomorphic encryption: its operations, a dense layer, a network.
 
-    Times every operation of BFV, BGV and CKKS beside a published table, with sizes, noise and
-    security; or a dense layer, or a network of MNIST, on encrypted inputs. Every result is
-    decrypted and compared with plaintext.
+    Times every operation of BFV, BGV and CKKS and compares with a published table, with sizes,
+    noise and security; or times a dense layer or an MNIST network on encrypted inputs. Every
+    result is decrypted and compared with plaintext.
     """
     technology.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0, _MOST_SEED)
@@ -60,10 +78,20 @@ def run_homomorphic(arguments: argparse.Namespace) -> int:
     table_only = {"scheme": "--scheme", "primes": "--primes"}
     for name, option in table_only.items():
         if jobs and getattr(arguments, name) is not None:
-            raise UsageError(f"{option} goes with the table of operations, without --{jobs[0]}.")
+            raise UsageError(
+                f"{option} goes with the table of operations, without --{jobs[0]}.",
+                code="conflicting-options",
+                operation=option,
+                received=f"--{jobs[0]}",
+            )
     for name in ("images", "data_dir"):
         if getattr(arguments, name) is not None and not arguments.network:
-            raise UsageError(f"--{name.replace('_', '-')} goes with --network.")
+            raise UsageError(
+                f"--{name.replace('_', '-')} goes with --network.",
+                code="option-requires-option",
+                operation=f"--{name.replace('_', '-')}",
+                expected="--network",
+            )
     if arguments.dense:
         return _measure_dense(arguments)
     return _measure_network(arguments) if arguments.network else _measure_operations(arguments)
@@ -90,8 +118,8 @@ def _measure_operations(arguments: argparse.Namespace) -> int:
     for parameters, last in zip(chosen, ends, strict=True):
         notes += [_describe_parameters(parameters), _describe_sizes(last.figures)]
     notes.append(
-        "ratio: the published figure to ours. noise: bits of it that are left to be used, or of "
-        "CKKS the largest error."
+        "ratio: the published figure divided by ours. noise: the remaining bits of the noise "
+        "budget, or for CKKS the largest error."
     )
     ratios = [r for m in measured if (r := m.figures.get("published_ratio")) is not None]
     if ratios:
@@ -135,7 +163,9 @@ def _parse_number(option: str, text: str) -> int:
     try:
         return common.whole_number(text)
     except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{option}: {error}") from error
+        raise UsageError(
+            f"{option}: {error}", code="not-whole", operation=option, received=text
+        ) from error
 
 
 def _describe_parameters(parameters: Parameters) -> str:
@@ -216,7 +246,12 @@ def _measure_dense(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import jobs, tenseal
 
     if arguments.degree is not None:
-        raise UsageError("--dense runs at N = 8192; --degree goes with the table and --network.")
+        raise UsageError(
+            "--dense runs at N = 8192; --degree goes with the table and --network.",
+            code="option-not-applicable",
+            operation="--degree",
+            received="--dense",
+        )
     notes = [_describe_parameters(jobs.LINEAR)]
     measured = []
     with common.progress_bar(arguments) as bar:

@@ -21,42 +21,46 @@ _SHOWN = 5
 
 
 def _add_submit_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("program", metavar="PROGRAM", help="a program that the workers have")
+    p.add_argument("program", metavar="PROGRAM", help="name of a program that the workers have")
     _add_job_cluster_options(p)
     common.add_option(
         p,
         "--param K=V",
-        "a parameter; V is JSON (12, true, [1,2]) or else a text; may be repeated",
+        "parameter of the program; V is JSON (12, true, [1,2]) or else a text; may be repeated",
         action="append",
         default=[],
     )
     common.add_option(
         p,
         "--input NAME=FILE",
-        "a private input from a .npy or .csv file (FILE#COLUMN picks a column of a .csv); "
+        "private input from a .npy or .csv file (FILE#COLUMN selects a column of a .csv); "
         "may be repeated, in the program's order",
         action="append",
         default=[],
     )
-    common.add_option(p, "--output FILE", "write the results (.npz)")
+    common.add_option(p, "--output FILE", "write the results to a file (.npz)")
 
 
 def _add_cancel_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("job", metavar="JOB", help="its name or the first digits, as in status")
+    p.add_argument(
+        "job",
+        metavar="JOB",
+        help="name of the job or its first digits, at least 4, as `status` prints it",
+    )
     _add_job_cluster_options(p)
 
 
 def _add_job_cluster_options(p: argparse.ArgumentParser) -> None:
     common.add_cluster_options(p, required=True)
-    common.add_option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--json", "print only JSON")
 
 
 def run_submit(arguments: argparse.Namespace) -> int:
     """Run any installed program on three hosts.
 
-    Shares inputs among three workers and waits in their queue for the results. The results
-    come over this command's own connections: if it ends, by Ctrl-C or otherwise, the job is
-    cancelled on all workers.
+    Shares inputs among three workers and waits in their queue for the results. The workers send
+    the results over this command's connections. If the command ends early, for example by Ctrl-C,
+    all workers cancel the job.
     """
     from tfe_bench.cluster.client import new_job
     from tfe_bench.cluster.config import ClusterConfig
@@ -69,7 +73,12 @@ def run_submit(arguments: argparse.Namespace) -> int:
     for text in arguments.input:
         name, value = _parse_input(text, fractional_bits)
         if name in inputs:
-            raise UsageError(f"--input {name} is given twice.")
+            raise UsageError(
+                f"Expected one --input for each name. Received: {name} twice.",
+                code="duplicate-name",
+                operation="--input",
+                received=name,
+            )
         inputs[name] = value
     job = new_job()
     told, quiet = "", arguments.json or sys.stderr.isatty()
@@ -96,7 +105,12 @@ def run_submit(arguments: argparse.Namespace) -> int:
 def _parse_parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--param is K=V. Received: {text!r}.")
+        raise UsageError(
+            f"Expected K=V in --param. Received: {text!r}.",
+            code="malformed-option",
+            operation="--param",
+            expected="K=V",
+        )
     try:
         return name, json.loads(value)
     except ValueError:
@@ -110,12 +124,17 @@ def _parse_input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
 
     name, equals, path = text.partition("=")
     if not equals or not name or not path:
-        raise UsageError(f"--input is NAME=FILE or NAME=FILE#COLUMN. Received: {text!r}.")
+        raise UsageError(
+            f"Expected NAME=FILE or NAME=FILE#COLUMN in --input. Received: {text!r}.",
+            code="malformed-option",
+            operation="--input",
+            expected="NAME=FILE",
+        )
     file, mark, column = path.rpartition("#")
     if not mark or Path(path).is_file():
         file, column = path, ""
     found = columns.load_column(file, column or None)
-    # Integers exactly, reals in the cluster's fixed point.
+    # Integers are exact; reals are in the cluster's fixed point.
     bits = fractional_bits if found.values.dtype.kind == "f" else 0
     with columns.name_file_positions(file, [found.name]):
         ring = FixedPoint(bits).encode(found.values)
@@ -164,7 +183,7 @@ def _give_result(arguments: argparse.Namespace, job: str, result: JobResult) -> 
 def run_status(arguments: argparse.Namespace) -> int:
     """List this client's jobs on three hosts.
 
-    Lists running and queued jobs. Of other clients' jobs only the number is shown.
+    Lists running and queued jobs of this client, and the number of other clients' jobs.
     """
     with _open_client(arguments) as client:
         answers = client.status()
@@ -183,7 +202,7 @@ def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    # Party 0's order is everybody's; without it another one still knows what it was given.
+    # Party 0 decides the order of jobs for all; if it does not answer, use another party's list.
     answer = next((a for a in answers if isinstance(a, dict)), None)
     if answer is None:
         return
@@ -219,7 +238,11 @@ def _format_duration(seconds: float) -> str:
 def run_cancel(arguments: argparse.Namespace) -> int:
     """Cancel one of this client's jobs."""
     if len(arguments.job) < 4:
-        raise UsageError(f"JOB is at least 4 digits of a job's name. Received: {arguments.job!r}.")
+        raise UsageError(
+            f"Expected at least 4 digits of a job's name in JOB. Received: {arguments.job!r}.",
+            code="malformed-option",
+            operation="JOB",
+        )
     with _open_client(arguments) as client:
         client.cancel(arguments.job)
     if arguments.json:

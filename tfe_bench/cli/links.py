@@ -8,7 +8,7 @@ import json
 from tfe_bench.cli import common
 from tfe_bench.errors import check_range
 
-# The megabytes go in so many turns, and the best one counts.
+# Number of transfers into which the megabytes are divided; the fastest one counts.
 _TURNS = 4
 
 
@@ -16,20 +16,22 @@ def _add_link_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         p,
         "--megabytes MB",
-        "that each worker sends, half to each other one (default 100)",
+        "size in MB that each worker sends, half of it to each peer (default: 100)",
         type=float,
         default=100.0,
     )
-    p.add_argument("--pings", type=int, default=4, help="of each pair in a row (default 4)")
+    p.add_argument(
+        "--pings", type=int, default=4, help="number of consecutive pings of each pair (default: 4)"
+    )
     common.add_network_options(p)
-    common.add_option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--json", "print only JSON")
 
 
 def run_links(arguments: argparse.Namespace) -> int:
     """Measure the links of a network profile.
 
-    Starts three workers on the links of a --profile and measures these links: one-way delay of
-    every pair, upload bandwidth of every worker, and lost bytes.
+    Starts three workers on the links of a --profile and measures the one-way delay of every pair,
+    the upload bandwidth of every worker, and lost bytes.
     """
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Groups of commands in the help, and the examples in each command's help."""
+"""Groups of commands in the help, and examples in the help of each command."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tfe_bench.cli import parsing
 from tfe_bench.cli.parsing import typed_command
 
 GROUPS: Mapping[str, Sequence[str]] = {
-    "your data": ("sort", "compare", "max", "relu", "softmax", "exp", "matmul", "submit"),
+    "benchmark": (
+        *("sort", "compare", "max", "relu", "softmax", "exp", "matmul", "ops", "suite"),
+        *("report", "baselines", "infer", "resnet50", "relational", "links", "channel"),
+    ),
     "models": ("deploy", "predict", "models", "generate", "train", "provide"),
     "tables": ("table", "query", "align"),
-    "operate": ("certs", "worker", "cluster", "doctor", "status", "cancel"),
-    "measure": (
-        *("ops", "suite", "report", "baselines", "infer", "resnet50", "relational"),
-        *("links", "channel", "technologies", "functional", "homomorphic", "storage"),
-    ),
+    "cluster": ("certs", "cluster", "worker", "doctor", "submit", "status", "cancel"),
+    "other technologies": ("technologies", "functional", "homomorphic", "storage"),
 }
 
-# By the words of the command, without the program's name.
+# Examples by command, without the program's name.
 EXAMPLES: Mapping[str, Sequence[str]] = {
     "sort": (
         "sort --n 1e6",
@@ -84,10 +84,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 
 
 def format_examples(command: str, lines: Sequence[str] | None = None) -> str:
-    """Return the end of a command's help.
+    """Return the examples at the end of a command's help.
 
     Args:
-        lines: examples of a command that is not listed above.
+        command: the words of the command.
+        lines: examples of a command that `EXAMPLES` does not list.
     """
     lines = EXAMPLES[command] if lines is None else lines
     return parsing.EXAMPLES + "".join(f"  {typed_command()} {line}\n" for line in lines)

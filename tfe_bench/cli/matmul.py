@@ -1,4 +1,4 @@
-"""`python -m tfe_bench matmul`: private x private matrix product, and its cost."""
+"""`python -m tfe_bench matmul`: the product of two private matrices, and its cost."""
 
 from __future__ import annotations
 
@@ -15,16 +15,25 @@ _FRACTIONAL_BITS = 16
 
 
 def _add_matmul_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--n N", "size (default 1024)", type=int, default=1024)
-    p.add_argument("--seed", type=int, default=1, help="of the generated matrices (default 1)")
+    common.add_option(
+        p,
+        "--n N",
+        "number of rows and columns of each matrix (default: 1024)",
+        type=int,
+        default=1024,
+    )
+    p.add_argument(
+        "--seed", type=int, default=1, help="seed of the generated matrices (default: 1)"
+    )
     common.add_run_options(p)
 
 
 def run_matmul(arguments: argparse.Namespace) -> int:
     """Multiply two private matrices.
 
-    Shares two n x n matrices of fixed-point numbers among three workers, multiplies them over
-    Z_2^64 (the product keeps both scales), checks and prints the cost.
+    Shares two n x n matrices of fixed-point numbers among three workers and multiplies them over
+    Z_2^64 (the scale of the product is the product of both scales). Checks the result and prints
+    the cost.
     """
     import numpy as np
 
@@ -43,7 +52,7 @@ def run_matmul(arguments: argparse.Namespace) -> int:
     def judge_result(result: JobResult) -> common.JobOutcome:
         product = FixedPoint(2 * _FRACTIONAL_BITS).decode(result.outputs["product"])
         error = float(np.abs(product - x @ y).max())
-        # each of n terms is off by at most half an ulp of each factor
+        # each of the n terms has an error of at most half an ulp of each factor
         correct = error <= n * 20 * 2.0 ** -(_FRACTIONAL_BITS + 1) + 1e-6
         shown = {"n": n, "shape": f"{n} x {n} x {n}"}
         return common.JobOutcome(shown, correct, error, _FRACTIONAL_BITS)

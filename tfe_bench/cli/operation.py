@@ -1,4 +1,4 @@
-"""The commands of single operations, generated from the entries of the catalogue."""
+"""Commands of single operations, generated from the entries of the catalogue."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COUNTS = {2: "two", 3: "three"}
 
 
 def add_parsers(commands: Any) -> list[str]:
-    """Add a command for every operation that has no command of its own.
+    """Add a command for every operation without a separate command.
 
     Returns:
-        The names of those that the list of commands leaves out.
+        The names of the operations that the list of commands omits.
     """
     from tfe_bench.benchmarks import operations
 
@@ -42,12 +42,16 @@ def _add_parser(commands: Any, entry: Operation) -> None:
     p: argparse.ArgumentParser = commands.add_parser(
         entry.name,
         description=f"Computes {entry.name} ({entry.about}) of values that are shared among three "
-        "workers, without any of them seeing one, checks the result and prints what it cost.",
+        "workers, checks the result and prints the cost. No worker sees a value.",
         epilog=listing.format_examples(entry.name, _operation_examples(entry)),
         **({"help": entry.help} if entry.help else {}),
     )
     if entry.is_row_wise:
-        p.add_argument("--axis", choices=("row", "column"), help="of the file (default: row)")
+        p.add_argument(
+            "--axis",
+            choices=("row", "column"),
+            help="axis of the file along which to compute (default: row)",
+        )
     for name, default in entry.options.items():
         if name == "profile":
             common.add_plan_option(p, entry.helps[name])
@@ -61,9 +65,9 @@ def _add_parser(commands: Any, entry: Operation) -> None:
                 help=entry.helps[name],
             )
     if entry.is_row_wise:
-        what = f"N rows of {entry.size[1]} generated values"
+        what = f"number of generated rows of {entry.size[1]} values"
     else:
-        what = "N generated values" if len(entry.size) == 1 else "N along the first axis"
+        what = "number of generated values" if len(entry.size) == 1 else "size of the first axis"
     add_operation_options(p, entry, what)
     p.set_defaults(run=functools.partial(run_operation, entry))
 
@@ -77,18 +81,18 @@ def add_operation_options(p: argparse.ArgumentParser, entry: Operation, n: str) 
     """Add the options of every command of one operation.
 
     Args:
-        n: what --n stands for.
+        n: the help text of --n, without its default.
     """
     common.add_option(p, "--n N", n, type=int)
     common.add_option(
-        p, "--shape AxB", f"of generated values (default {entry.default_size_text()})"
+        p, "--shape AxB", f"shape of the generated values (default: {entry.default_size_text()})"
     )
-    p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
+    p.add_argument("--seed", type=int, default=1, help="seed of the generated values (default: 1)")
     p.set_defaults(input=None, column=None, output=None)
     if entry.takes_files:
-        common.add_option(p, "--input FILE", "take a .csv or .npy file instead")
+        common.add_option(p, "--input FILE", "read the values from a .csv or .npy file instead")
         common.add_option(
-            p, "--column C[,C]", "columns of it: names or 0-based indices (default: all)"
+            p, "--column C[,C]", "columns of the file: names or 0-based indices (default: all)"
         )
         common.add_output_option(p)
     common.add_run_options(p, takes_files=entry.takes_files)
@@ -112,10 +116,10 @@ class OperationWork:
 
     Attributes:
         options: public parameters of the operation.
-        inputs: ring elements.
-        source: where they come from, for the record.
-        shown: more parameters for the record.
-        place: the result as it is written, from what the workers computed.
+        inputs: the inputs as ring elements.
+        source: the origin of the inputs, for the record.
+        shown: further parameters for the record.
+        place: converts the computed result into the layout of the output file.
     """
 
     operation: Operation
@@ -130,10 +134,15 @@ def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int
     """Return the size of --n or --shape, or the default.
 
     Raises:
-        UsageError: both are given, or it is none.
+        UsageError: both options are given, or the text is not a shape.
     """
     if arguments.n is not None and arguments.shape is not None:
-        raise UsageError("--n and --shape exclude each other. Received: both.")
+        raise UsageError(
+            "--n and --shape exclude each other. Received: both. Remove one of them.",
+            code="conflicting-options",
+            operation="--shape",
+            received="--n",
+        )
     if arguments.n is not None:
         check_range("--n", arguments.n, 1)
         return operation.size_for_length(arguments.n)
@@ -143,8 +152,11 @@ def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int
         return tuple(common.whole_number(n) for n in arguments.shape.split("x"))
     except argparse.ArgumentTypeError:
         raise UsageError(
-            f"--shape is numbers with x between them, as {operation.default_size_text()}. "
-            f"Received: {arguments.shape!r}."
+            f"Expected numbers with x between them in --shape, such as "
+            f"{operation.default_size_text()}. Received: {arguments.shape!r}.",
+            code="malformed-option",
+            operation="--shape",
+            received=arguments.shape,
         ) from None
 
 
@@ -159,8 +171,11 @@ def check_element_count(operation: Operation, size: tuple[int, ...], local: bool
     largest = max(math.prod(shape) for shape in operation.shapes(size).values())
     if local and largest > DEFAULT_MAX_ELEMENTS:
         raise UsageError(
-            f"An input has at most {DEFAULT_MAX_ELEMENTS} values on three local workers. "
-            f"Received: {largest}."
+            f"Expected at most {DEFAULT_MAX_ELEMENTS} values of an input on three local workers. "
+            f"Received: {largest}.",
+            code="too-large",
+            received=largest,
+            expected=DEFAULT_MAX_ELEMENTS,
         )
 
 
@@ -171,14 +186,16 @@ def prepare_work(
     draw: Draw | None = None,
     shown: Mapping[str, Any] | None = None,
 ) -> OperationWork:
-    """Read or generate the inputs and reject invalid ones, before anything runs.
+    """Read or generate the inputs and reject invalid ones, before a job starts.
 
     Args:
-        draw: generates the inputs, instead of the operation's own way.
-        shown: more parameters for the record.
+        draw: generates the inputs; None for the generator of the operation.
+        shown: further parameters for the record.
 
     Raises:
-        UsageError, DataError, RangeError: what does not fit.
+        UsageError: an option is invalid.
+        DataError: a file is invalid.
+        RangeError: an input is outside the range of the operation.
     """
     from tfe_bench.benchmarks import operations
     from tfe_bench.cli.data import results
@@ -191,7 +208,13 @@ def prepare_work(
     common.check_dependent_options(arguments, "input", "column", "axis")
     size, _ = operations.settle_options(operation, parse_size(arguments, operation), options)
     if arguments.output and len(size) > 2:
-        raise UsageError(f"--output holds one or two axes. Received: {len(size)}.")
+        raise UsageError(
+            f"Expected one or two axes of the result for --output. Received: {len(size)} axes.",
+            code="rank-mismatch",
+            operation="--output",
+            received=len(size),
+            expected="1 or 2",
+        )
     check_element_count(operation, size, arguments.cluster is None)
     inputs = operations.generate_inputs(operation, size, arguments.seed, draw)
     operation.domain(inputs.rings, options)
@@ -204,15 +227,24 @@ def _work_of_file(
     options: Mapping[str, Any],
     shown: Mapping[str, Any],
 ) -> OperationWork:
-    """Return the work on the numbers of --input."""
+    """Return the work on the numbers of --input.
+
+    Raises:
+        UsageError: options exclude each other.
+    """
     from tfe_bench.benchmarks import operations
     from tfe_bench.cli.data import columns
 
     for option in ("n", "shape"):
         if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option} and --input exclude each other. Received: both.")
+            raise UsageError(
+                f"--{option} and --input exclude each other. Received: both. Remove one of them.",
+                code="conflicting-options",
+                operation=f"--{option}",
+                received="--input",
+            )
     numbers, names = _read_input(arguments)
-    # As the file has them, so that an error names the place in the file.
+    # In the layout of the file, so that an error names the position in the file.
     with columns.name_file_positions(arguments.input, names):
         operation.domain(operations.encode_inputs(operation, {"x": numbers}).rings, options)
     axis = getattr(arguments, "axis", None)
@@ -223,7 +255,7 @@ def _work_of_file(
     inputs = operations.encode_inputs(operation, values)
 
     def place_rows(result: Array) -> Array:
-        """Lay out the rows in the file's direction."""
+        """Arrange the rows along the axis of the file."""
         if not operation.is_row_wise or result.ndim != 2:
             return result
         return result.reshape(-1) if numbers.ndim == 1 else result.T if axis == "column" else result
@@ -232,10 +264,11 @@ def _work_of_file(
 
 
 def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
-    """Read one column of --input, or several side by side, and return their names too.
+    """Read one or several columns of --input: the numbers and the names of the columns.
 
     Raises:
-        DataError, UsageError: the file or its columns do not fit.
+        DataError: the file or a column is invalid.
+        UsageError: a column is selected twice.
     """
     import numpy as np
 
@@ -256,7 +289,7 @@ def _arrange_inputs(
     """Return the inputs by name, from a file's numbers [n] or [rows, columns]; a vector is one row.
 
     Raises:
-        UsageError: an operation of several inputs has another number of columns.
+        UsageError: the number of columns differs from the number of inputs.
     """
     import numpy as np
 
@@ -265,8 +298,12 @@ def _arrange_inputs(
         columns = 1 if values.ndim == 1 else values.shape[1]
         if columns != len(names):
             raise UsageError(
-                f"{command} wants {_COUNTS[len(names)]} columns. Received: {columns}. Choose them "
-                f"with --column {','.join('ABC'[: len(names)])}."
+                f"{command} requires {_COUNTS[len(names)]} columns. Received: {columns}. Select "
+                f"them with --column {','.join('ABC'[: len(names)])}.",
+                code="column-count-mismatch",
+                operation=command,
+                received=columns,
+                expected=len(names),
             )
         return {name: np.ascontiguousarray(values[:, i]) for i, name in enumerate(names)}
     if operation.is_row_wise and values.ndim == 1:
@@ -278,7 +315,7 @@ def perform_work(command: str, arguments: argparse.Namespace, work: OperationWor
     """Run the work on the workers, check and write the result, and report its cost.
 
     Args:
-        command: the record's workload.
+        command: the name of the workload in the record.
 
     Returns:
         The exit code.
@@ -328,7 +365,7 @@ def run_work(
 def work_outcome(
     work: OperationWork, verdict: Verdict, more: Mapping[str, Any] | None = None
 ) -> common.JobOutcome:
-    """Return the facts of the record: sizes and public options without data, and the verdict."""
+    """Return the facts of the record: sizes, public options and the verdict, without data."""
     rings = work.inputs.rings
     size = work.operation.size_of([ring.shape for ring in rings.values()])
     bits = work.inputs.fractional_bits

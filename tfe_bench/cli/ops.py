@@ -1,4 +1,4 @@
-"""`python -m tfe_bench ops`: every operation of the catalogue in one table."""
+"""`python -m tfe_bench ops`: all operations of the catalogue in one table."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ _LARGEST_SCALE = 16
 
 
 def _add_ops_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--only NAME,NAME", "these operations (default: all)")
+    common.add_option(p, "--only NAME,NAME", "names of the operations to run (default: all)")
     size = p.add_mutually_exclusive_group()
     common.add_option(
-        size, "--scale S", "S times the elements (default 1)", type=float, default=1.0
+        size,
+        "--scale S",
+        "factor of the number of elements, up to 16 (default: 1)",
+        type=float,
+        default=1.0,
     )
-    common.add_option(size, "--quick", f"as --scale {_QUICK}")
-    p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
+    common.add_option(size, "--quick", f"use small sizes, as with --scale {_QUICK}")
+    p.add_argument("--seed", type=int, default=1, help="seed of the generated values (default: 1)")
     common.add_run_options(p, repeat=3)
 
 
 def run_ops(arguments: argparse.Namespace) -> int:
     """Run every operation once and print one table.
 
-    Runs the operations of the catalogue one after the other on the same three workers, checks
-    each result against float64 and prints time, bytes, rounds and error.
+    Runs the operations of the catalogue one after the other on the same three workers, compares
+    each result with float64 and prints time, bytes, rounds and error.
     """
     from rich.console import Console
 
@@ -39,8 +43,13 @@ def run_ops(arguments: argparse.Namespace) -> int:
 
     chosen = _choose_operations(arguments.only)
     scale = _QUICK if arguments.quick else arguments.scale
-    if not 0 < scale <= _LARGEST_SCALE:  # also refuses NaN
-        raise UsageError(f"--scale is above 0 and at most {_LARGEST_SCALE}. Received: {scale}.")
+    if not 0 < scale <= _LARGEST_SCALE:  # also rejects NaN
+        raise UsageError(
+            f"Expected more than 0 and at most {_LARGEST_SCALE} in --scale. Received: {scale}.",
+            code="number-out-of-range",
+            operation="--scale",
+            received=scale,
+        )
     check_range("--seed", arguments.seed, 0)
     lines: list[OperationLine] = []
     traces: list[tuple[str, list[dict[str, Any]]]] = []
@@ -60,14 +69,14 @@ def run_ops(arguments: argparse.Namespace) -> int:
                 common.keep_record(arguments, lines[-1].record)
         if arguments.trace is not None:
             trace_file.write_trace(arguments.trace, traces)
-    finally:  # what was measured before a failure counts
+    finally:  # print what was measured before a failure
         if not arguments.json:
             overview.print_overview(lines, Console())
     return 0 if all(line.record.correct for line in lines) else 1
 
 
 def _choose_operations(only: str | None) -> list[Operation]:
-    """Return the operations of --only in the given order, each once; or those of the table."""
+    """Return the operations of --only in this order, without repeats; or all operations."""
     from tfe_bench.benchmarks import operations
 
     if only is None:

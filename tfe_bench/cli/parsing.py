@@ -1,4 +1,4 @@
-"""The parser of the command line: help in groups, and errors in one sentence before the usage."""
+"""The parser of the command line: grouped help, and errors in one sentence before the usage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = "examples:\n"
 
 
 def typed_command() -> str:
-    """Return the command name as typed: the installed script, or Python's module."""
+    """Return the command name as typed: the installed script or the Python module."""
     name = Path(sys.argv[0]).name
     return name if name == "tfe-bench" else "python -m tfe_bench"
 
@@ -51,7 +51,7 @@ class Parser(argparse_flags.ArgumentParser):
     absl reads ``--flagfile FILE``: options in a file, one on each line.
 
     Args:
-        groups: names of commands by heading, as the help lists them; none for one list.
+        groups: names of commands by heading in the help; None for a single list.
     """
 
     def __init__(self, groups: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:
@@ -66,18 +66,18 @@ class Parser(argparse_flags.ArgumentParser):
         )
         self._groups = groups or {}
         self.register("type", int, common.whole_number)
-        full = "show the help of every command" if groups else argparse.SUPPRESS
+        full = "print the help of every command" if groups else argparse.SUPPRESS
         self.add_argument("--helpfull", action=_FullHelp, nargs=0, help=full)
 
     def format_usage(self) -> str:
-        """Return the usage with required arguments alone."""
+        """Return the usage with required arguments only."""
         formatter = self._get_formatter()
         needed = [a for a in self._actions if a.required or not a.option_strings]
         formatter.add_usage(None, needed, [])
         return f"{formatter.format_help().rstrip()} [options]\n"
 
     def format_help(self) -> str:
-        """Return the help; commands of a parser with `groups` stand under headings."""
+        """Return the help, with commands under the headings of `groups`."""
         formatter = self._get_formatter()
         formatter.add_text(self.description)
         if not self._groups:
@@ -100,7 +100,7 @@ class Parser(argparse_flags.ArgumentParser):
         return f"{self.format_usage()}\n{formatter.format_help()}"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all arguments; each command rejects the arguments that it does not know."""
+        """Parse all arguments; each command rejects unknown arguments."""
         found, left = super().parse_known_args(args, namespace)  # type: ignore[no-untyped-call]
         if left:
             known = [name for action in self._actions for name in action.option_strings]
@@ -122,7 +122,7 @@ class Parser(argparse_flags.ArgumentParser):
             super()._check_value(action, value)
             return
         names = list(map(str, action.choices))
-        # (a command that the help lists rather than one of the many operations)
+        # (suggest a listed command rather than one of the many operations)
         listed = [name for group in self._groups.values() for name in group]
         hint = did_you_mean(str(value), listed) or did_you_mean(str(value), names)
         shown = "" if self._groups else f" Known: {', '.join(names)}."

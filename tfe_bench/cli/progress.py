@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """A progress bar on stderr, which may be silent."""
+    """A progress bar on stderr, which may be disabled."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench provide`: store shares of an owner's rows at three workers, for training."""
+"""`python -m tfe_bench provide`: store shares of an owner's rows at three workers for training."""
 
 from __future__ import annotations
 
@@ -17,34 +17,50 @@ if TYPE_CHECKING:
 
 
 def _add_provide_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
-    common.add_option(p, "--input FILE", "a table (.csv) with a line of names", "--csv", dest="csv")
-    common.add_option(p, "--label COLUMN", "what is to be learned; without it features")
-    common.add_option(
-        p, "--target T", "what the label is: binary (default), classes (integers from 0) or number"
+    p.add_argument(
+        "name", nargs="?", metavar="NAME", help="name of the data set: letters, digits, - and _"
     )
-    common.add_option(p, "--classes K", "how many, with --target classes", type=int)
-    common.add_option(p, "--labels-only", "the label without the features")
-    common.add_option(p, "--features COLUMN", "these and no others", nargs="+")
-    common.add_option(p, "--drop COLUMN", "all but these", nargs="+", default=[])
-    common.add_option(p, "--scale FILE", "columns, scales and classes of another owner")
-    common.add_option(p, "--save-scale FILE", "write them for other owners (.json)")
-    common.add_option(p, "--raw", "columns as they are, not scaled to about 1")
-    common.add_option(p, "--dataset D", "mnist or fashion-mnist instead of a table, for trying out")
-    common.add_option(p, "--data-dir FOLDER", "its four IDX files")
-    common.add_option(p, "--part I/K", "of the pictures the I-th of K parts, from 1")
+    common.add_option(
+        p, "--input FILE", "table file (.csv) with a header line", "--csv", dest="csv"
+    )
+    common.add_option(p, "--label COLUMN", "column to predict (default: features only)")
+    common.add_option(
+        p,
+        "--target T",
+        "type of the label: binary, classes (integers from 0) or number (default: binary)",
+    )
+    common.add_option(p, "--classes K", "number of classes, with --target classes", type=int)
+    common.add_option(p, "--labels-only", "store the label without the features")
+    common.add_option(
+        p, "--features COLUMN", "feature columns (default: all except the label)", nargs="+"
+    )
+    common.add_option(p, "--drop COLUMN", "columns to leave out", nargs="+", default=[])
+    common.add_option(
+        p, "--scale FILE", "file of --save-scale with columns, scales and classes of another owner"
+    )
+    common.add_option(
+        p, "--save-scale FILE", "write columns, scales and classes for other owners (.json)"
+    )
+    common.add_option(p, "--raw", "store unscaled columns (default: scaled to about 1)")
+    common.add_option(
+        p, "--dataset D", "data set mnist or fashion-mnist instead of a table, for evaluation"
+    )
+    common.add_option(p, "--data-dir FOLDER", "folder of the four IDX files of --dataset")
+    common.add_option(
+        p, "--part I/K", "I-th of K parts of the pictures, counted from 1 (default: all)"
+    )
     stored_objects.add_client_option(p, "train on them")
-    common.add_option(p, "--replace", "replace what has this name")
-    common.add_option(p, "--list", "list what this client may use")
-    common.add_option(p, "--remove NAME", "have the workers remove rows of this client")
-    stored_objects.add_service_options(p, "them")
+    common.add_option(p, "--replace", "replace a data set of this name")
+    common.add_option(p, "--list", "list the data sets that this client may use")
+    common.add_option(p, "--remove NAME", "remove a data set of this client")
+    stored_objects.add_service_options(p, "data sets")
 
 
 def run_provide(arguments: argparse.Namespace) -> int:
-    """Have three workers keep shares of rows, for others to train on.
+    """Store shares of rows at three workers, for training by permitted clients.
 
     Shares rows among three workers, which store them under a name for the clients that their
-    owner lets train on them (`train --rows` and `--columns`). No worker and no client sees a
+    owner permits to train on them (`train --rows` and `--columns`). No worker and no client sees a
     row; a trained model may leak information about its training rows.
     """
     from tfe_bench.cluster.stored import check_clients, check_name
@@ -53,7 +69,12 @@ def run_provide(arguments: argparse.Namespace) -> int:
     common.quiet_tensorflow()
     asked = [arguments.name is not None, arguments.list, arguments.remove is not None]
     if sum(asked) != 1:
-        raise UsageError("provide takes a NAME, or --list, or --remove NAME.")
+        raise UsageError(
+            "provide takes exactly one of NAME, or --list, or --remove NAME. Received: "
+            f"{sum(asked)} of them.",
+            code="exactly-one-required",
+            operation="provide",
+        )
     rows = None
     if arguments.name is not None:
         check_name(arguments.name, "A data set's name")
@@ -112,30 +133,56 @@ def _read_rows(arguments: argparse.Namespace) -> Rows:
 
     if (arguments.csv is None) == (arguments.dataset is None):
         raise UsageError(
-            "Rows are those of --input FILE or of --dataset NAME. Received: both or none."
+            "Expected either --input FILE or --dataset NAME. Received: both or none.",
+            code="exactly-one-required",
+            operation="--input",
         )
     if arguments.dataset is not None:
         of_tables = (arguments.label, arguments.features, arguments.scale, arguments.save_scale)
         if any(of_tables) or arguments.drop or arguments.labels_only or arguments.raw:
             raise UsageError(
-                "--label, --labels-only, --features, --drop, --raw, --scale and --save-scale go "
-                "with --input."
+                "--label, --labels-only, --features, --drop, --raw, --scale and --save-scale "
+                "go with --input. Received: --dataset.",
+                code="option-requires-option",
+                operation="--label",
+                expected="--input",
             )
         rows, _ = datasets.load_digits(
             arguments.dataset, arguments.data_dir, arguments.target or "classes"
         )
         return rows.take(_shard_slice(arguments.part, len(rows)))
     if arguments.part is not None or arguments.data_dir is not None:
-        raise UsageError("--part and --data-dir go with --dataset.")
+        raise UsageError(
+            "--part and --data-dir require --dataset. Received: --input.",
+            code="option-requires-option",
+            operation="--part",
+            expected="--dataset",
+        )
     if arguments.label is None and (arguments.labels_only or arguments.target is not None):
-        raise UsageError("--labels-only and --target go with --label COLUMN.")
+        raise UsageError(
+            "--labels-only and --target require --label COLUMN. Received: no --label.",
+            code="option-requires-option",
+            operation="--labels-only",
+            expected="--label",
+        )
     like = None
     if arguments.scale is not None:
         if arguments.raw or arguments.features or arguments.drop or arguments.classes is not None:
-            raise UsageError("--scale says which columns, scales and classes there are.")
+            raise UsageError(
+                "--scale says which columns, scales and classes are used. Received: --raw, "
+                "--features, --drop or --classes too. Remove them.",
+                code="conflicting-options",
+                operation="--scale",
+            )
         like = _read_scale(arguments.scale)
         if arguments.target not in (None, like.target):
-            raise UsageError(f"{arguments.scale.name!r} is of a label that is {like.target}.")
+            raise UsageError(
+                f"The label of {arguments.scale.name!r} has the target {like.target!r}. Received: "
+                f"--target {arguments.target}.",
+                code="conflicting-options",
+                operation="--target",
+                expected=like.target,
+            )
     return datasets.table(
         arguments.csv,
         arguments.label,
@@ -154,7 +201,12 @@ def _save_scale(path: Path, rows: Rows) -> None:
     try:
         path.write_text(json.dumps(rows.table.header()) + "\n")
     except OSError as error:
-        raise DataError(f"Cannot write {str(path)!r}: {error.strerror}.") from error
+        raise DataError(
+            f"Cannot write {str(path)!r}: {error.strerror}.",
+            code="file-not-writable",
+            operation="--save-scale",
+            received=path,
+        ) from error
 
 
 def _read_scale(path: Path) -> Table:
@@ -164,7 +216,11 @@ def _read_scale(path: Path) -> Table:
         return Table.from_header(json.loads(path.read_text()))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{str(path)!r} is no file of --save-scale. Received: {type(error).__name__}."
+            f"Expected a file of --save-scale. Received: {str(path)!r} is no file of --save-scale "
+            f"({type(error).__name__}).",
+            code="invalid-header",
+            operation="--scale",
+            received=type(error).__name__,
         ) from None
 
 
@@ -174,7 +230,13 @@ def _shard_slice(text: str | None, count: int) -> slice:
         return slice(0, count)
     number, slash, parts = text.partition("/")
     if not (slash and number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
-        raise UsageError(f"--part is I/K with I from 1 to K. Received: {text!r}.")
+        raise UsageError(
+            f"--part is I/K with I from 1 to K. Received: {text!r}.",
+            code="malformed-option",
+            operation="--part",
+            received=text,
+            expected="I/K",
+        )
     i, k = int(number), int(parts)
     return slice(count * (i - 1) // k, count * i // k)
 

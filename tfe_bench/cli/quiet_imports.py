@@ -1,8 +1,8 @@
 """Suppression of the messages that native libraries print while TensorFlow loads.
 
-They write to file descriptor 2, below Python and before any of their settings is read.  So
-descriptor 2 is redirected during the import alone: to a process that discards the messages
-if the import succeeds, and shows them if it fails or if this process dies.  Before and after
+The libraries write to file descriptor 2, below Python and before they read any setting.  So
+descriptor 2 is redirected only during the import: to a process that discards the messages
+if the import succeeds, and prints them if it fails or if this process dies.  Before and after
 the import, a library's last messages (a failed check, a sanitizer's report) reach the terminal.
 """
 
@@ -37,9 +37,9 @@ _PATIENCE = 10.0
 
 
 def install_quiet_import() -> None:
-    """Keep the import of TensorFlow quiet in this process, whenever it happens.
+    """Suppress messages during a later import of TensorFlow in this process.
 
-    Call it in a command's own process alone: `sys.stderr` gets a separate descriptor, so that a
+    Call this only in a command's own process: `sys.stderr` gets a separate descriptor, so that a
     progress bar and a log continue during the import.
     """
     sys.stderr.flush()
@@ -63,7 +63,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Import loader that wraps another one and withholds stderr during the import."""
+    """Import loader that wraps another loader and withholds stderr during the import."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:
         self._loader = loader
@@ -81,7 +81,7 @@ class _Loader(importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _withhold_stderr() -> Iterator[None]:
-    """Withhold what is written to descriptor 2; show it if the block fails."""
+    """Withhold all output to descriptor 2; print it if the block fails."""
     real = os.dup(2)
     try:
         watcher = subprocess.Popen(
@@ -89,9 +89,9 @@ def _withhold_stderr() -> Iterator[None]:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=real,
-            start_new_session=True,  # Ctrl-C is not for it
+            start_new_session=True,  # Ctrl-C does not end it
         )
-    except OSError:  # no more processes: rather noise than no words
+    except OSError:  # no more processes: better noise than no output
         os.close(real)
         yield
         return

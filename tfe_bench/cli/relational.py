@@ -18,20 +18,27 @@ _REPEAT = 3
 
 
 def _add_relational_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("name", metavar="NAME", help="of the question, or list")
-    common.add_option(p, "--rows N", "of each table, for operators", type=common.whole_number)
-    common.add_option(p, "--scale F", "the scale factor, for TPC-H and ORQ", type=float)
-    p.add_argument("--seed", type=int, default=1, help="of the made-up tables (default 1)")
-    common.add_option(p, "--unchecked", "do not ask DuckDB what is right")
+    p.add_argument("name", metavar="NAME", help="name of the query, or `list`")
+    common.add_option(
+        p,
+        "--rows N",
+        "number of rows of each table, for operators (default: by query)",
+        type=common.whole_number,
+    )
+    common.add_option(
+        p, "--scale F", "scale factor, for TPC-H and ORQ (default: by query)", type=float
+    )
+    p.add_argument("--seed", type=int, default=1, help="seed of the generated tables (default: 1)")
+    common.add_option(p, "--unchecked", "skip the comparison with DuckDB")
     common.add_run_options(p, repeat=_REPEAT)
 
 
 def run_relational(arguments: argparse.Namespace) -> int:
-    """Ask a question of a suite on made-up private tables.
+    """Run a query of a suite on generated private tables.
 
-    Generates tables, shares them among three workers, runs a query in SQL, compares the answer with
-    DuckDB's and prints its cost, next to the prediction and DuckDB's time.
-    `relational list` lists the queries.
+    Generates tables, shares them among three workers, runs an SQL query, compares the answer with
+    DuckDB's and prints the cost, the predicted cost and DuckDB's time. `relational list` lists the
+    queries.
     """
     from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
     from tfe_bench.cluster.requests import JobResult
@@ -90,7 +97,12 @@ def run_relational(arguments: argparse.Namespace) -> int:
 def _choose_size(arguments: argparse.Namespace, asked: Workload) -> float:
     own, other = ("scale", "rows") if asked.scaled else ("rows", "scale")
     if getattr(arguments, other) is not None:
-        raise UsageError(f"{asked.name} takes --{own}. Received: --{other}.")
+        raise UsageError(
+            f"{asked.name} takes --{own}. Received: --{other}.",
+            code="option-not-applicable",
+            operation=f"--{other}",
+            expected=f"--{own}",
+        )
     given = getattr(arguments, own)
     return asked.sizes[0] if given is None else given
 

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench report`: one HTML page of many records, with pictures."""
+"""`python -m tfe_bench report`: an HTML page of records, with pictures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def _add_report_options(p: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="DIR",
-        help="a folder with records (.jsonl, .json), or such files",
+        help="folder with records (.jsonl, .json), or such files",
     )
-    common.add_option(p, "--output FILE", "the page (default DIR/report.html)")
+    common.add_option(p, "--output FILE", "HTML file to write (default: DIR/report.html)")
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    """Make one HTML page of records.
+    """Write an HTML page of records.
 
-    Reads records and writes one self-contained HTML page with our figures next to published
-    ones, and the page's pictures as PNG files in the same folder.
+    Reads records and writes one self-contained HTML page that compares our figures with published
+    figures, and the pictures of the page as PNG files in the same folder.
     """
     from tfe_bench.benchmarks.report import files, reading
 

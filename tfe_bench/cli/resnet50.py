@@ -1,4 +1,4 @@
-"""`python -m tfe_bench resnet50|infer`: private predictions of a known model, and their cost."""
+"""`python -m tfe_bench resnet50|infer`: private predictions of public models, and their cost."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from tfe_bench.models.mnist import Mnist
     from tfe_bench.models.zoo import Entry
 
-# Of the plaintext outputs' range.
+# Relative to the range of the plaintext outputs.
 _TOLERANCE = 1e-2
 # Fractional bits.
 _BITS, _TRANSFORMER_BITS = 16, 12
 _SAME = 0.998
 _MOST_BATCH = 10_000
-# Larger batches go through the model in parts.
+# Larger batches are predicted in parts.
 _AT_ONCE = 1024
-# What is measured is not that from which ranges and seeded weights are taken.
+# Offset of the seed, so that measured inputs differ from those of calibration and weights.
 _SEED = 1000
 
 
@@ -31,48 +31,50 @@ def _add_resnet50_options(p: argparse.ArgumentParser) -> None:
 
 
 def _add_infer_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("model", metavar="MODEL", help="a name of the zoo")
+    p.add_argument("model", metavar="MODEL", help="name of a model of the zoo, such as vgg19")
     common.add_option(
         p,
         "--data-dir FOLDER",
-        "test images of MNIST (IDX files) for an MNIST network, instead of made-up ones",
+        "folder of MNIST (IDX files), to predict its test images (default: generated images)",
     )
     common.add_option(
         p,
         "--train EPOCHS",
-        "train the network on the images of --data-dir first, in plaintext",
+        "number of epochs to train first in plaintext, on --data-dir (default: 0)",
         type=int,
         default=0,
     )
     common.add_option(
-        p, "--tokens N", "length of a text, of models that take texts (128)", type=int
+        p, "--tokens N", "length of a text in tokens, for models of texts (default: 128)", type=int
     )
     _add_model_options(p)
 
 
 def _add_model_options(p: argparse.ArgumentParser) -> None:
-    common.add_image_option(p, "; without one they are made up")
+    common.add_image_option(p, " (default: generated pictures)")
     common.add_option(
         p,
         "--weights W",
-        "imagenet (downloaded once), the path of a weights file (.h5), or seeded: made up, "
-        "calibrated, of the same cost (default)",
+        "weights: imagenet (downloaded once), a weights file (.h5), or seeded: random, "
+        "calibrated, with the same cost (default: seeded)",
         default="seeded",
     )
-    common.add_option(p, "--batch N", "samples in one prediction (default 1)", type=int)
+    common.add_option(p, "--batch N", "number of samples in one prediction (default: 1)", type=int)
     common.add_option(
         p,
         "--activations HOW",
-        "exact, or series: off by up to 2^-10, for a quarter of the bytes (default: series of "
-        "transformers, else exact)",
+        "activations: exact, or series with errors up to 2^-10 and a quarter of the bytes "
+        "(default: series for transformers, else exact)",
     )
     common.add_option(
         p,
         "--fractional-bits F",
-        "of values, 8 to 20 (default: 12 of transformers, else 16)",
+        "fractional bits of values, 8 to 20 (default: 12 for transformers, else 16)",
         type=int,
     )
-    p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
+    p.add_argument(
+        "--seed", type=int, default=1, help="seed of generated weights and inputs (default: 1)"
+    )
     common.add_check_range(p)
     common.add_run_options(p, 3)
 
@@ -80,8 +82,8 @@ def _add_model_options(p: argparse.ArgumentParser) -> None:
 def run_resnet50(arguments: argparse.Namespace) -> int:
     """Predict privately with ResNet50.
 
-    Shares ResNet50's weights and a picture among three workers, predicts without any worker
-    seeing either, compares with plaintext Keras and prints what it cost.
+    Shares the weights of ResNet50 and a picture among three workers, which predict without seeing
+    either. Compares the outputs with plaintext Keras and prints the cost.
     """
     import numpy as np
 
@@ -98,14 +100,20 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     batch = max(1, len(arguments.image)) if arguments.batch is None else arguments.batch
     if not max(1, len(arguments.image)) <= batch <= _MOST_BATCH:
         raise UsageError(
-            f"--batch is 1 to {_MOST_BATCH} and no less than the pictures. Received: {batch} and "
-            f"{len(arguments.image)} pictures."
+            f"Expected a --batch from 1 to {_MOST_BATCH}, not below the number of pictures. "
+            f"Received: {batch} and {len(arguments.image)} pictures.",
+            code="number-out-of-range",
+            operation="--batch",
+            received=batch,
         )
     epochs, folder = getattr(arguments, "train", 0), getattr(arguments, "data_dir", None)
     if not 0 <= epochs <= 1000 or (epochs and folder is None):
         raise UsageError(
-            f"--train is 0 to 1000 and goes with --data-dir. Received: {epochs}"
-            f"{'' if folder is not None else ' and no --data-dir'}."
+            f"Expected 0 to 1000 epochs in --train, with --data-dir. Received: {epochs}"
+            f"{'' if folder is not None else ' and no --data-dir'}.",
+            code="number-out-of-range",
+            operation="--train",
+            received=epochs,
         )
     check_range("--seed", arguments.seed, 0)
     tokens = _choose_text_length(arguments, entry)
@@ -136,7 +144,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
         plain = np.asarray(built.keras(given, training=False), np.float64)
         private = convert(built.keras, samples, activations=how, fractional_bits=bits)
         weights = built.weights
-        del built  # a large model need not be there twice
+        del built  # keep a large model in memory only once
         at_once = batch if batch <= _AT_ONCE else None
         asked = private.parameters(arguments.profile, at_once, arguments.check_range)
         parameters = {**asked, **common.harness_parameters(arguments), "warm_up": 1}
@@ -147,7 +155,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     outputs = private.decode(result)
     part = min(batch, at_once or default_batch(private.plan))
     found = compare_outputs(plain, outputs)
-    # Where thousands are compared, two logits of some may be equal but for rounding.
+    # Among thousands of samples, two logits of some may differ by rounding only.
     least = 1.0 if batch < _AT_ONCE else _SAME
     correct = found.top1 >= least and found.relative_error <= _TOLERANCE
     labeled = {}
@@ -189,33 +197,63 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
 def run_infer(arguments: argparse.Namespace) -> int:
     """Predict privately with another model of the zoo.
 
-    As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, one of the MNIST networks
-    network-a, network-b, network-c, network-d, or a transformer: bert-tiny, bert-base, vit-b16.
+    Works like resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, the MNIST networks
+    network-a, network-b, network-c and network-d, and the transformers bert-tiny, bert-base and
+    vit-b16.
     """
     return run_resnet50(arguments)
 
 
 def _load_digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:
-    """Return MNIST, if the network takes it."""
+    """Return MNIST if the network takes its pictures.
+
+    Raises:
+        UsageError: the network takes other inputs, or the batch is too large.
+    """
     from tfe_bench.models import mnist
 
     if entry.classes != 10 or arguments.image or entry.is_text:
-        raise UsageError("--data-dir goes with an MNIST network, without --image.")
+        raise UsageError(
+            "--data-dir requires an MNIST network and no --image. Received: another model, or "
+            "--image.",
+            code="option-not-applicable",
+            operation="--data-dir",
+        )
     found = mnist.load(folder)
     if len(found.test_labels) < batch:
-        raise UsageError(f"--batch is at most {len(found.test_labels)} here. Received: {batch}.")
+        raise UsageError(
+            f"Expected at most {len(found.test_labels)} in --batch, the number of test images. "
+            f"Received: {batch}.",
+            code="number-out-of-range",
+            operation="--batch",
+            received=batch,
+        )
     return found
 
 
 def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
-    """Return the length of a text in tokens."""
+    """Return the length of a text in tokens.
+
+    Raises:
+        UsageError: an option does not fit the model.
+    """
     from tfe_bench.models.zoo import catalogue
 
     said = getattr(arguments, "tokens", None)
     if said is not None and not entry.is_text:
-        raise UsageError(f"--tokens goes with a model of texts. Received: {entry.title}.")
+        raise UsageError(
+            f"--tokens requires a model of texts. Received: {entry.title}.",
+            code="option-not-applicable",
+            operation="--tokens",
+            received=entry.title,
+        )
     if arguments.image and entry.is_text:
-        raise UsageError(f"--image goes with a model of pictures. Received: {entry.title}.")
+        raise UsageError(
+            f"--image requires a model of pictures. Received: {entry.title}.",
+            code="option-not-applicable",
+            operation="--image",
+            received=entry.title,
+        )
     tokens = catalogue.TOKENS if said is None else int(said)
     catalogue.check_tokens(entry, tokens)
     return tokens

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench deploy|predict|models`: the prediction service, used from a client."""
+"""`python -m tfe_bench deploy|predict|models`: the prediction service for clients."""
 
 from __future__ import annotations
 
@@ -27,41 +27,49 @@ _NUMBERS = 10
 
 def _add_deploy_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "model", metavar="MODEL", help="a .keras file, or a name of the zoo, as resnet50"
+        "model",
+        metavar="MODEL",
+        help="a .keras file, or the name of a model of the zoo, such as resnet50",
     )
-    common.add_option(p, "--name NAME", "letters, digits, - and _", required=True)
+    common.add_option(
+        p, "--name NAME", "name of the deployed model: letters, digits, - and _", required=True
+    )
     common.add_option(
         p,
         "--allow CLIENT",
-        "a client that may use it besides its owner, * for all; may be repeated",
+        "client that may use the model in addition to its owner, * for all; may be repeated",
         action="append",
         default=[],
     )
-    common.add_option(p, "--replace", "replace what has this name")
+    common.add_option(p, "--replace", "replace a model of this name")
     common.add_option(
         p,
         "--samples FILE",
-        "a few public inputs (.npy, [n, ...], or .npz of them by name) from which ranges are taken",
+        "public sample inputs for calibration (.npy, [n, ...], or .npz with arrays by name)",
     )
     common.add_option(
-        p, "--tokens N", "length of texts, of a model that leaves it open (zoo: 128)", type=int
+        p,
+        "--tokens N",
+        "length of texts in tokens, if the model does not fix it (default for the zoo: 128)",
+        type=int,
     )
     common.add_option(
         p,
         "--preprocessing WAY",
-        "how pictures are prepared for it: caffe (ResNet50, VGG19), tf (ResNet50V2, "
-        "MobileNetV2), torch (DenseNet121), unit (0 to 1) or none",
+        "preprocessing of pictures: caffe (ResNet50, VGG19), tf (ResNet50V2, MobileNetV2), "
+        "torch (DenseNet121), unit (0 to 1) or none",
     )
     common.add_option(
         p,
         "--weights W",
-        "of a model of the zoo: imagenet, a path, or seeded (default)",
+        "weights of a model of the zoo: imagenet, a path, or seeded (default: seeded)",
         default="seeded",
     )
     common.add_option(
         p,
         "--activations HOW",
-        "exact (default), or series: off by up to 2^-10, for a quarter of the bytes",
+        "activations: exact, or series with errors up to 2^-10 and a quarter of the bytes "
+        "(default: exact)",
         default="exact",
     )
     stored_objects.add_service_options(p, "models")
@@ -75,18 +83,20 @@ def _add_predict_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         p,
         "--input FILE",
-        "numbers instead: a table by its columns' names (.csv), an array (.npy, [n, ...]), or "
-        "arrays by the inputs' names (.npz)",
+        "numbers instead of pictures: a table with column names (.csv), an array (.npy, [n, ...]), "
+        "or arrays by names of inputs (.npz)",
     )
-    common.add_option(p, "--preprocessing WAY", "of pictures, if the model's owner did not say")
-    common.add_option(p, "--batch N", "samples at a time (default 32)", type=int)
-    common.add_option(p, "--output FILE", "write the outputs (.csv or .npy)")
+    common.add_option(
+        p, "--preprocessing WAY", "preprocessing of pictures (default: stated by the owner)"
+    )
+    common.add_option(p, "--batch N", "number of samples at a time (default: 32)", type=int)
+    common.add_option(p, "--output FILE", "write the outputs to a file (.csv or .npy)")
     common.add_check_range(p)
     stored_objects.add_service_options(p, "models")
 
 
 def _add_models_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--remove NAME", "remove one of this client's instead")
+    common.add_option(p, "--remove NAME", "remove a model of this client instead of listing")
     stored_objects.add_service_options(p, "models")
 
 
@@ -94,10 +104,10 @@ def _add_models_options(p: argparse.ArgumentParser) -> None:
 
 
 def run_deploy(arguments: argparse.Namespace) -> int:
-    """Have three workers keep a Keras model's shares.
+    """Store shares of a Keras model at three workers.
 
-    Converts a Keras model, shares its weights among three workers and stores these shares under
-    a name. No worker sees a weight. Without --cluster three local workers store them in one
+    Converts a Keras model, shares its weights among three workers and stores the shares under a
+    name. No worker sees a weight. Without --cluster, three local workers store the shares in one
     folder, for evaluation only.
     """
     from tfe_bench.cluster.stored import check_clients, check_name
@@ -110,7 +120,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
     files.check_files_exist(model, arguments.samples)
     with common.progress_bar(arguments) as bar:
         if arguments.cluster is not None and not arguments.replace:
-            with stored_objects.open_service(arguments, bar) as cluster:  # before what takes long
+            with stored_objects.open_service(arguments, bar) as cluster:  # before slow steps
                 _check_new_name(cluster, arguments.name)
         bar.show_text("converting the model")
         private, way, source, table = _convert_model(arguments)
@@ -148,8 +158,11 @@ def _check_new_name(cluster: Any, name: str) -> None:
     for row in cluster.stored():
         if row["name"] == name and row["owner"] == cluster.identity:
             raise UsageError(
-                f"There is a model {name!r} of yours already. Choose another --name, or --replace "
-                "it."
+                f"Expected a new name in --name. Received: {name!r}, the name of a model of yours. "
+                "Choose another --name, or add --replace.",
+                code="name-in-use",
+                operation="--name",
+                received=name,
             )
 
 
@@ -167,10 +180,18 @@ def _convert_model(
     if arguments.model in zoo.list_models():
         entry = zoo.find_model(arguments.model)
         if not entry.is_text and arguments.tokens is not None:
-            raise UsageError(f"--tokens goes with a model of texts. Received: {entry.title}.")
+            raise UsageError(
+                f"--tokens requires a model of texts. Received: {entry.title}.",
+                code="option-not-applicable",
+                operation="--tokens",
+                received=entry.title,
+            )
         if entry.is_text and way is not None:
             raise UsageError(
-                f"--preprocessing goes with a model of pictures. Received: {entry.title}."
+                f"--preprocessing requires a model of pictures. Received: {entry.title}.",
+                code="option-not-applicable",
+                operation="--preprocessing",
+                received=entry.title,
             )
         tokens = zoo.TOKENS if arguments.tokens is None else arguments.tokens
         built = zoo.build(arguments.model, arguments.weights, tokens=tokens)
@@ -178,7 +199,7 @@ def _convert_model(
         shown = zoo.samples(entry, tokens=tokens) if samples is None else samples
         private, source = convert(built.keras, shown, **how), built.weights
     elif Path(arguments.model).suffix != ".keras" and not Path(arguments.model).exists():
-        zoo.find_model(arguments.model)  # says which there are
+        zoo.find_model(arguments.model)  # raises an error with the known names
         raise AssertionError("unreachable")
     else:
         private = convert(arguments.model, samples, length=arguments.tokens, **how)
@@ -191,7 +212,7 @@ def _convert_model(
 
 
 def _read_arrays(path: Path) -> Any:
-    """Read an array of reals with a batch axis; a .npz file gives arrays by name.
+    """Read an array of reals with a batch axis, or arrays by name from a .npz file.
 
     Raises:
         DataError: the file is missing, damaged, or holds something else.
@@ -205,12 +226,18 @@ def _read_arrays(path: Path) -> Any:
                 values = {name: file[name] for name in file.files}
     except Exception as error:  # NumPy's header parser raises many kinds on random bytes
         raise DataError(
-            f"{str(path)!r} is not a .npy file that can be read, or a damaged one. "
-            f"Received: {type(error).__name__}."
+            f"{str(path)!r} is not a readable .npy file, or it is damaged. "
+            f"Received: {type(error).__name__}.",
+            code="file-damaged",
+            received=type(error).__name__,
         ) from error
     for each in values.values() if isinstance(values, dict) else [values]:
         if not isinstance(each, np.ndarray) or each.dtype.kind not in "biuf" or not each.size:
-            raise DataError(f"{str(path)!r} holds no array of numbers. Give a .npy file of reals.")
+            raise DataError(
+                f"Expected an array of numbers. Received: {str(path)!r} with another type or no "
+                "elements. Use a .npy file of reals.",
+                code="unsupported-type",
+            )
     return values
 
 
@@ -218,10 +245,10 @@ def _read_arrays(path: Path) -> Any:
 
 
 def run_predict(arguments: argparse.Namespace) -> int:
-    """Ask three workers for a private prediction.
+    """Predict privately with a model that three workers store.
 
     Shares a picture or numbers among three workers that store a model, and reconstructs the
-    result here. No worker sees either.
+    result on this machine. No worker sees the input or the result.
     """
     from tfe_bench.benchmarks.prediction import total_rounds
     from tfe_bench.models import service
@@ -230,7 +257,9 @@ def run_predict(arguments: argparse.Namespace) -> int:
     if bool(arguments.image) == (arguments.input is not None):
         raise UsageError(
             "predict takes pictures (--image FILE) or numbers (--input FILE). Received: "
-            f"{'both' if arguments.image else 'neither'}."
+            f"{'both' if arguments.image else 'neither'}.",
+            code="exactly-one-required",
+            operation="predict",
         )
     if arguments.output is not None:
         common.check_output(arguments.output, (".csv", ".npy"), "The outputs")
@@ -243,7 +272,11 @@ def run_predict(arguments: argparse.Namespace) -> int:
     ):
         model = own or service.find(cluster, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
-            raise UsageError("--output takes a model of one output; this has more. Use --json.")
+            raise UsageError(
+                "--output requires a model with one output. Received: several outputs. Use --json.",
+                code="option-not-applicable",
+                operation="--output",
+            )
         bar.show_text("preparing the inputs")
         inputs, notes = _read_inputs(arguments, model)
         started = time.perf_counter()
@@ -301,7 +334,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _LocalModel:
-    """A model from a file, with the attributes of a `Deployed` model of the workers."""
+    """A model from a file, with the attributes of a `DeployedModel` of the workers."""
 
     name: str
     private: PrivateModel
@@ -332,11 +365,19 @@ def _read_inputs(
     way = arguments.preprocessing or model.preprocessing
     shapes = list(model.private.graph.inputs.values())
     if len(shapes) != 1:
-        raise UsageError(f"{model.name!r} has {len(shapes)} inputs. Use the Python client.")
+        raise UsageError(
+            f"Expected a model with one input. Received: {model.name!r} has {len(shapes)} inputs. "
+            "Use the Python client.",
+            code="unsupported-operation",
+            operation="predict",
+            received=len(shapes),
+        )
     if way is None:
         raise UsageError(
-            f"The owner of {model.name!r} does not say how pictures are prepared for it. Add "
-            f"--preprocessing ({', '.join(images.PREPROCESSINGS)})."
+            f"The owner of {model.name!r} did not state the preprocessing of pictures. Add "
+            f"--preprocessing ({', '.join(images.PREPROCESSINGS)}).",
+            code="missing-argument",
+            operation="--preprocessing",
         )
     return np.concatenate(
         [images.load_picture(path, shapes[0], way) for path in arguments.image]
@@ -360,9 +401,11 @@ def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[
         return _split_by_input(path, names, lines, graph)
     if shapes != [(len(names),)]:
         raise UsageError(
-            f"{model.name!r} has no names of columns, and takes {' and '.join(map(str, shapes))} "
-            f"of each row. Received: {path.name!r} with {len(names)} columns. Give those it "
-            "takes, in its order, or arrays by the inputs' names in a .npz file."
+            f"{model.name!r} has no column names and takes {' and '.join(map(str, shapes))} of "
+            f"each row. Received: {path.name!r} with {len(names)} columns. Provide its columns in the "
+            "order of the model, or arrays by the names of its inputs in a .npz file.",
+            code="column-count-mismatch",
+            received=len(names),
         )
     csv_file.check_column_names(path.name, names)
     x = csv_file.parse_columns(path.name, names, lines, range(len(names)))
@@ -372,20 +415,24 @@ def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[
 def _split_by_input(
     path: Path, names: list[str], lines: Any, graph: Graph
 ) -> tuple[Any, list[str]]:
-    """Return columns by the names of a model's inputs, each of one number per row."""
+    """Return columns by the names of a model's inputs of one number per row."""
     from tfe_bench.models import csv_file
 
     missing = [name for name in graph.inputs if name not in names]
     if missing:
         raise UsageError(
             f"The model's inputs are {', '.join(graph.inputs)}. Received: {path.name!r} without "
-            f"the columns {', '.join(missing)}."
+            f"the columns {', '.join(missing)}.",
+            code="column-not-found",
+            received=", ".join(missing),
         )
     x = csv_file.parse_columns(
         path.name, names, lines, [names.index(name) for name in graph.inputs]
     )
     found = {name: x[:, [i]] for i, name in enumerate(graph.inputs)}
-    for name in graph.tokens:  # (others than whole numbers are refused as what they are)
+    for (
+        name
+    ) in graph.tokens:  # (other values than whole numbers stay floats, and are rejected later)
         if (found[name] == found[name].round()).all():
             found[name] = found[name].astype(int)
     ignored = [name for name in names if name not in graph.inputs]
@@ -395,7 +442,7 @@ def _split_by_input(
 def _output_table(
     model: DeployedModel | _LocalModel, outputs: Any
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return outputs as a table: names, and a line for each row."""
+    """Return outputs as a table: the column names and one line for each row."""
     table = model.table
     if table is None:
         flat = outputs.reshape(len(outputs), -1)
@@ -413,7 +460,7 @@ def _output_table(
 def _join_unused_columns(
     path: Path, model: DeployedModel | _LocalModel, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Append predictions to the columns that the model does not take, such as a row id."""
+    """Append predictions to the columns that the model does not use, such as a row ID."""
     from tfe_bench.models import csv_file
 
     inputs = list(model.private.graph.inputs)
@@ -435,7 +482,7 @@ def _format_largest(row: Any) -> str:
 
 
 def _format_outputs(row: Any) -> str:
-    """Format the outputs in order; of many, the first ones and the largest."""
+    """Format the outputs in order; if there are many, the first and the largest ones."""
     flat = row.reshape(-1)
     said = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
     more = f"  ... of {flat.size}; largest: {_format_largest(row)}" if flat.size > _NUMBERS else ""

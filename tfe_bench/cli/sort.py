@@ -1,4 +1,4 @@
-"""`python -m tfe_bench sort`: sort private keys on three workers, and print the cost."""
+"""`python -m tfe_bench sort`: sort private keys on three workers and print the cost."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
 
 def _add_sort_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--n N", "generate N keys (default 1024)", type=int)
+    common.add_option(p, "--n N", "number of generated keys (default: 1024)", type=int)
     p.add_argument(
         "--kind",
         default="int64",
         choices=("int64", "few", "float", "sorted", "reversed"),
-        help="which keys to generate (default: int64, full range)",
+        help="type of the generated keys (default: int64, full range)",
     )
-    p.add_argument("--seed", type=int, default=1, help="of the generated keys (default 1)")
+    p.add_argument("--seed", type=int, default=1, help="seed of the generated keys (default: 1)")
     common.add_option(
         p,
         "--input FILE",
-        "sort a .csv or .npy file instead; each row of a 2-D .npy by itself, unless --column",
+        "sort a .csv or .npy file instead; a 2-D .npy row by row, unless --column is given",
     )
-    common.add_option(p, "--column C", "which column of it: a name or a 0-based index")
-    common.add_option(p, "--payload C,C", "other columns of any kind that move with the keys")
+    common.add_option(p, "--column C", "key column of the file: a name or a 0-based index")
+    common.add_option(p, "--payload C,C", "payload columns of any type, reordered with the keys")
     common.add_output_option(p)
-    common.add_option(p, "--algorithm NAME", ", ".join(ALGORITHMS), default="auto")
+    common.add_option(
+        p, "--algorithm NAME", f"algorithm: {', '.join(ALGORITHMS)} (default: auto)", default="auto"
+    )
     common.add_plan_option(p, "auto and quick plan")
-    common.add_option(p, "--descending", "largest first")
+    common.add_option(p, "--descending", "sort the largest key first")
     common.add_run_options(p, takes_files=True)
 
 
@@ -48,11 +50,11 @@ class _SortWork:
     """Keys to sort, and the columns to reorder.
 
     Attributes:
-        keys: int64, in the order of what they stand for.
-        kind: of what they stand for, "int64" or "float64".
-        columns: what the order is applied to, by name: the keys and the payload as they were read.
-            They stay with the client.
-        source: for the record.
+        keys: int64 keys, in the order of the original values.
+        kind: the type of the original values, "int64" or "float64".
+        columns: the columns to reorder by name: the keys and the payload as they were read. They
+            stay with the client.
+        source: the origin of the keys, for the record.
     """
 
     keys: np.ndarray[Any, Any]
@@ -64,8 +66,8 @@ class _SortWork:
 def run_sort(arguments: argparse.Namespace) -> int:
     """Sort private keys.
 
-    Shares keys among three workers, sorts them without any worker seeing them, checks the
-    result against numpy and prints what it cost.
+    Shares keys among three workers, which sort them without seeing them. Compares the result with
+    NumPy and prints the cost.
     """
     from tfe_bench.cli.data import results
     from tfe_bench.cluster.requests import PrivateInput
@@ -119,13 +121,20 @@ def _generate_work(arguments: argparse.Namespace) -> _SortWork:
     check_range("--n", n, 1)
     if n > DEFAULT_MAX_ELEMENTS and arguments.cluster is None:
         raise UsageError(
-            f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."
+            f"Expected at most {DEFAULT_MAX_ELEMENTS} keys on three local workers. Received: {n}.",
+            code="too-large",
+            operation="--n",
+            received=n,
+            expected=DEFAULT_MAX_ELEMENTS,
         )
     try:
         values = keys.generate_keys(n, arguments.seed, arguments.kind)
     except (MemoryError, OverflowError, ValueError):
         raise UsageError(
-            f"--n is more keys than this machine's memory holds. Received: {n}."
+            f"Expected keys that fit into memory in --n. Received: {n}.",
+            code="out-of-memory",
+            operation="--n",
+            received=n,
         ) from None
     source = f"{arguments.kind}, seed {arguments.seed}"
     return _SortWork(keys.to_ordered_integers(values), values.dtype.name, {"key": values}, source)
@@ -136,7 +145,12 @@ def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
     from tfe_bench.cli.data import columns, results
 
     if arguments.n is not None:
-        raise UsageError("--n and --input exclude each other. Received: both.")
+        raise UsageError(
+            "--n and --input exclude each other. Received: both. Remove one of them.",
+            code="conflicting-options",
+            operation="--n",
+            received="--input",
+        )
     others = [c.strip() for c in arguments.payload.split(",")] if arguments.payload else []
     numbers = arguments.output is not None and arguments.output.suffix.lower() == ".npy"
     column, payload = columns.load_with_others(arguments.input, arguments.column, others, numbers)
@@ -163,7 +177,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
 
 
 def _is_sorted_correctly(work: _SortWork, descending: bool, result: JobResult) -> bool:
-    """Compare keys and positions with numpy's stable sort."""
+    """Compare keys and positions with the stable sort of NumPy."""
     import numpy as np
 
     order = np.argsort(~work.keys if descending else work.keys, axis=-1, kind="stable")

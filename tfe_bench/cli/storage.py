@@ -1,4 +1,4 @@
-"""`python -m tfe_bench storage`: projected homomorphic inference at the storage of the weights."""
+"""`python -m tfe_bench storage`: homomorphic inference projected to storage devices."""
 
 from __future__ import annotations
 
@@ -29,40 +29,57 @@ _DEGREES = (8192, 16384)
 
 
 def _add_storage_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--device NAME", "csd, fpga, fpga-ssd, or a profile (FILE.toml)")
+    common.add_option(
+        p,
+        "--device NAME",
+        "storage device: csd, fpga, fpga-ssd, or a profile (FILE.toml) (default: csd)",
+    )
     common.add_option(
         p,
         "--model NAME",
-        "published (default), measured (the CNN of `homomorphic`, with what its operations cost "
-        "on this machine), or layers (FILE.toml)",
+        "model: published, measured (the CNN of `homomorphic`, with costs of operations that are "
+        "measured on this machine), or layers (FILE.toml) (default: published)",
     )
     common.add_option(
         p,
         "--degree N",
-        "of the ring, for costs that are measured: 8192 (default) or 16384",
+        "degree of the ring for measured costs: 8192 or 16384 (default: 8192)",
         type=int,
         default=8192,
     )
-    common.add_option(p, "--devices N", "how many share the host's lanes (default 1)", type=int)
-    common.add_option(p, "--clients N", "each with keys of its own (default: as devices)", type=int)
-    common.add_option(p, "--requests N", "inferences in all (default: 8 for each device)", type=int)
+    common.add_option(
+        p, "--devices N", "number of devices that share the host's lanes (default: 1)", type=int
+    )
+    common.add_option(
+        p,
+        "--clients N",
+        "number of clients, each with its own keys (default: the number of devices)",
+        type=int,
+    )
+    common.add_option(
+        p, "--requests N", "total number of inferences (default: 8 for each device)", type=int
+    )
     common.add_option(
         p,
         "--arrivals R",
-        "inferences that are asked for in a second, at random (default: each client asks for its "
-        "next one when it has the last)",
+        "rate of random arrivals per second (default: each client requests an inference when it "
+        "has received the previous one)",
         type=float,
     )
     common.add_option(
-        p, "--bandwidth G,G", "of the storage, in GB/s; one line of the table for each"
+        p,
+        "--bandwidth G,G",
+        "bandwidths of the storage in GB/s, one line of the table for each (default: the device's)",
     )
-    common.add_option(p, "--no-affinity", "let clients' keys not decide which device computes")
-    p.add_argument("--seed", type=int, default=1, help="of random arrivals (default 1)")
+    common.add_option(
+        p, "--no-affinity", "choose devices without regard to the keys that they hold"
+    )
+    p.add_argument("--seed", type=int, default=1, help="seed of random arrivals (default: 1)")
     common.add_option(
         p,
         "--validate",
-        "run the CNN here, its weights read at 0.05 to 8 GB/s (or at those of --bandwidth), and "
-        "compare with the prediction",
+        "run the CNN on this machine, read its weights at 0.05 to 8 GB/s (or the rates of "
+        "--bandwidth), and compare with the prediction",
     )
     technology.add_technology_options(p)
 
@@ -70,15 +87,20 @@ def _add_storage_options(p: argparse.ArgumentParser) -> None:
 def run_storage(arguments: argparse.Namespace) -> int:
     """Project homomorphic inference on storage devices.
 
-    Without options: the published tables of a computational storage device, cell by cell. With a
-    device, a model or a load: the latency of clients, by a closed form and by a discrete-event
-    simulation; and the bandwidth at which storage breaks even. With --validate: the accuracy of
-    the prediction for a real run.
+    Without options, prints the published tables of a computational storage device cell by cell.
+    With a device, a model or a load, prints the latency of clients by a closed form and by a
+    discrete-event simulation, and the bandwidth at which storage breaks even. With --validate,
+    measures the accuracy of the prediction on a real run.
     """
     technology.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0)
     if arguments.degree not in _DEGREES:
-        raise UsageError(f"--degree is 8192 or 16384. Received: {arguments.degree}.")
+        raise UsageError(
+            f"--degree is 8192 or 16384. Received: {arguments.degree}.",
+            code="number-out-of-range",
+            operation="--degree",
+            received=arguments.degree,
+        )
     rates = _parse_bandwidths(arguments.bandwidth)
     asked = arguments.no_affinity or any(
         getattr(arguments, name) is not None for name in _PROJECTED
@@ -88,7 +110,9 @@ def run_storage(arguments: argparse.Namespace) -> int:
         if given or arguments.no_affinity:
             raise UsageError(
                 "--validate runs the CNN on this machine: of the options it takes --bandwidth, "
-                f"--degree and --repeat. Received: --{(given or ['no-affinity'])[0]}."
+                f"--degree and --repeat. Received: --{(given or ['no-affinity'])[0]}.",
+                code="conflicting-options",
+                operation="--validate",
             )
         return _validate_model(arguments, rates)
     return _project_devices(arguments, rates) if asked else _print_published(arguments)
@@ -98,18 +122,25 @@ def _parse_bandwidths(text: str | None) -> list[float | None]:
     """Parse the bandwidths of --bandwidth.
 
     Raises:
-        UsageError: they are no numbers.
+        UsageError: the text has other words than numbers, or too many.
     """
     if text is None:
         return [None]
     words = text.split(",")
     if len(words) > _MOST_BANDWIDTHS:
-        raise UsageError(f"--bandwidth has {_MOST_BANDWIDTHS} at most. Received: {len(words)}.")
+        raise UsageError(
+            f"Expected at most {_MOST_BANDWIDTHS} numbers in --bandwidth. Received: {len(words)}.",
+            code="wrong-number-of-values",
+            operation="--bandwidth",
+            received=len(words),
+        )
     try:
         found: list[float | None] = [float(word) for word in words]
     except ValueError:
         raise UsageError(
-            f"--bandwidth is numbers of GB/s with commas between. Received: {text[:80]!r}."
+            f"Expected GB/s in --bandwidth, separated by commas. Received: {text[:80]!r}.",
+            code="malformed-option",
+            operation="--bandwidth",
         ) from None
     for rate in found:
         assert rate is not None
@@ -188,7 +219,7 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
 
 
 def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
-    """Measure costs on this machine if a model needs some that the device does not give."""
+    """Measure costs on this machine if the device profile lacks costs that the model needs."""
     from tfe_bench.benchmarks.technologies.storage.model import list_needed
 
     wanted = [level for name, level in list_needed(model) if name not in device.microseconds]

@@ -1,4 +1,4 @@
-"""Models and rows stored at three workers: their location, and how they are listed."""
+"""Objects stored at three workers (models, rows, tables): common options and lists."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ def add_service_options(p: argparse.ArgumentParser, what: str) -> None:
     """Add the options that choose the hosts, or the folder of three local workers.
 
     Args:
-        what: they keep.
+        what: the stored objects, in the plural.
     """
     common.add_cluster_options(p, "cluster.toml of three hosts")
     common.add_option(
         p,
         "--models FOLDER",
-        f"where three local workers keep {what} (default ~/.local/share/tfe_bench/models)",
+        f"folder of the {what} of three local workers (default: ~/.local/share/tfe_bench/models)",
     )
-    common.add_option(p, "--json", "print JSON, nothing else")
+    common.add_option(p, "--json", "print only JSON")
 
 
 @contextmanager
 def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
-    """Open the hosts of --cluster, or three local workers that store their models in a folder."""
+    """Open the hosts of --cluster, or three local workers that store their data in a folder.
+
+    Raises:
+        UsageError: --models is given with --cluster.
+    """
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
@@ -44,7 +48,10 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
     if arguments.models is not None:
         raise UsageError(
             "--models is for three local workers. Received: --cluster, whose operators choose "
-            "their own folders (models = ... in worker.toml)."
+            "their folders (models = ... in worker.toml). Remove --models.",
+            code="conflicting-options",
+            operation="--models",
+            received="--cluster",
         )
     bar.show_text("connecting to the workers")
     with Cluster(arguments.cluster, arguments.client) as cluster:
@@ -67,12 +74,12 @@ def add_client_option(p: argparse.ArgumentParser, what: str) -> None:
     """Add the option that names clients.
 
     Args:
-        what: they may do.
+        what: the permitted use, as a verb phrase.
     """
     common.add_option(
         p,
         "--for CLIENT",
-        f"a client that may {what}, * for all; may be repeated",
+        f"client that may {what}, * for all; may be repeated",
         dest="allow",
         action="append",
         default=[],
@@ -81,12 +88,12 @@ def add_client_option(p: argparse.ArgumentParser, what: str) -> None:
 
 def add_confirm_options(p: argparse.ArgumentParser) -> None:
     """Add --explain and --yes, for commands that describe their work before they run it."""
-    common.add_option(p, "--explain", "say what would be done and learned, and do nothing")
-    common.add_option(p, "--yes", "do not ask before it runs")
+    common.add_option(p, "--explain", "print the plan and its disclosures, without running it")
+    common.add_option(p, "--yes", "run without asking for confirmation")
 
 
 def is_confirmed(arguments: argparse.Namespace, bar: Any, description: str, header: Any) -> bool:
-    """Return True if the job is to run: ask on a terminal; --explain only describes it."""
+    """Return True if the job may run: ask on a terminal; --explain only describes the job."""
     if arguments.explain:
         print(json.dumps({"plan": header, "text": description}) if arguments.json else description)
         return False
@@ -100,14 +107,14 @@ def unconfirmed_exit_code(arguments: argparse.Namespace) -> int:
 
 
 def report_removed(arguments: argparse.Namespace) -> int:
-    """Report the removal of --remove's object; return the exit code."""
+    """Report the removal of the object of --remove; return the exit code."""
     told = {"removed": arguments.remove}
     print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
     return 0
 
 
 def common_facts(kept: Any) -> dict[str, Any]:
-    """Return the facts that are listed of every stored object."""
+    """Return the facts that lists of stored objects have in common."""
     return {
         "name": kept.name,
         "owner": kept.owner,
@@ -125,8 +132,9 @@ def print_list(
     """Print the stored objects as a table or as JSON; return the exit code.
 
     Args:
-        told: `facts` and more.
-        columns: between the owner and the clients, by heading.
+        told: `common_facts` and further facts of each object.
+        noun: the kind of the objects, in the singular.
+        columns: the cells between owner and clients, by heading.
     """
     if arguments.json:
         print(json.dumps(told))

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench suite`: many measurements in one folder; resumes where it stopped."""
+"""`python -m tfe_bench suite`: many measurements in one folder; a rerun resumes."""
 
 from __future__ import annotations
 
@@ -26,39 +26,43 @@ if TYPE_CHECKING:
 RECORDS = "records.jsonl"
 # The published table's networks.
 _USUAL = {"paper": "lan,wan"}
-# What another row would meet too.
+# Errors that would also occur in every other row.
 _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
 def _add_suite_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
-        "suite", metavar="SUITE", help="paper (the published table), ops, tables or models"
+        "suite", metavar="SUITE", help="suite: paper (the published table), ops, tables or models"
     )
     common.add_option(
         p,
         "--profiles P,P",
         "network profiles (default: lan,wan for paper, else local, also with --cluster)",
     )
-    common.add_option(p, "--output DIR", "folder (default suite-SUITE)", "--out", dest="out")
-    common.add_option(p, "--only NAME,NAME", "rows of these names, e.g. sort,max")
-    common.add_option(p, "--quick", "small sizes")
-    common.add_option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
-    common.add_option(p, "--data-dir FOLDER", "MNIST's four IDX files, for training")
-    common.add_cluster_options(p, "run on these three hosts")
-    common.add_option(p, "--json", "print the records, one a line")
+    common.add_option(
+        p, "--output DIR", "folder of the records (default: suite-SUITE)", "--out", dest="out"
+    )
+    common.add_option(
+        p, "--only NAME,NAME", "names of the rows to run, such as sort,max (default: all)"
+    )
+    common.add_option(p, "--quick", "use small sizes")
+    common.add_option(p, "--repeat R", "number of timed runs (default: 3)", type=int, default=3)
+    common.add_option(p, "--data-dir FOLDER", "folder of the four IDX files of MNIST, for training")
+    common.add_cluster_options(p, "cluster.toml of three hosts to run on")
+    common.add_option(p, "--json", "print only the records as JSON, one per line")
 
 
 def run_suite(arguments: argparse.Namespace) -> int:
-    """Run the published table's rows, or all operations, and keep the records.
+    """Run the rows of the published table, or all operations, and store the records.
 
     Runs the rows of a suite one after the other and appends one record for each row and profile
-    to DIR/records.jsonl. Rows that are there already, measured by the same version, are not run
-    again: after an interruption the same command goes on.
+    to DIR/records.jsonl. Rows with a record of the same version are not run again: after an
+    interruption, the same command continues.
     """
     from tfe_bench.benchmarks import suite
 
     check_range("--repeat", arguments.repeat, 1, 1000)
-    # Three hosts have a network of their own.
+    # Three hosts have their own network.
     usual = "local" if arguments.cluster else _USUAL.get(arguments.suite, "local")
     tasks = [
         suite.Task(row, profile)
@@ -80,7 +84,7 @@ def run_suite(arguments: argparse.Namespace) -> int:
 
 
 def _parse_profiles(given: str) -> list[str]:
-    """Return the profiles of --profiles, each once."""
+    """Return the profiles of --profiles, without repeats."""
     from tfe_bench.cluster import profiles
 
     names = dict.fromkeys(name.strip() for name in given.split(","))
@@ -106,7 +110,7 @@ class _BatchProgress:
 
 
 class _SuiteRunner:
-    """The tasks of one suite, and the file of their records: its only state."""
+    """The tasks of one suite and the file of their records, its only state."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path, tasks: list[Task]) -> None:
         self._arguments, self._tasks = arguments, tasks
@@ -117,8 +121,11 @@ class _SuiteRunner:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(
-                f"Cannot write to the folder {str(folder)!r}: {error.strerror}. Choose another "
-                "--output."
+                f"Cannot write to the folder {str(folder)!r}. Received: {error.strerror}. Choose "
+                "another --output.",
+                code="file-not-writable",
+                operation="--output",
+                received=folder,
             ) from error
         self._file = folder / RECORDS
         self._before = {r.to_json() for r in self._read_own_records()}
@@ -127,7 +134,7 @@ class _SuiteRunner:
         """Skip rows whose data is missing; report them before any row runs.
 
         Raises:
-            DataError: no row is left, or the folder that was named lacks a file.
+            DataError: no row remains, or the folder of --data-dir lacks a file.
         """
         from tfe_bench.models import mnist
 
@@ -182,13 +189,13 @@ class _SuiteRunner:
                     batch, self._arguments.repeat, None if folder is None else str(folder)
                 )
                 self._run_command(line, _BatchProgress(bar, done, batch, len(self._tasks)))
-                attempted.update(batch)  # one whose result is wrong would run for ever
+                attempted.update(batch)  # a row with a wrong result would run forever
             except _FINAL:
                 raise
             except TfeBenchError as error:
                 now = self._find_done()
                 failed = next((task for task in batch if task not in now), batch[-1])
-                # Commands of many rows run them in order: the rest of the batch comes next.
+                # A command runs its rows in order: the rest of the batch comes next.
                 attempted.update(batch[: batch.index(failed) + 1])
                 self._failures[failed] = error
 
@@ -200,7 +207,7 @@ class _SuiteRunner:
 
     @property
     def exit_code(self) -> int:
-        """Return 0, the first failure's code, or 1 if a result is wrong or missing."""
+        """The exit code: 0, the code of the first failure, or 1 for a wrong or missing result."""
         if self._failures:
             return next(iter(self._failures.values())).exit_code
         if self._left_out:
@@ -208,7 +215,7 @@ class _SuiteRunner:
         return 0 if len(self._find_done()) == len(self._tasks) else 1
 
     def print_results(self) -> None:
-        """Print the table, or the records."""
+        """Print the table or the records."""
         from rich.console import Console
 
         from tfe_bench.benchmarks import suite_table

@@ -15,9 +15,9 @@ from tfe_bench.cli.data.files import check_files_exist
 from tfe_bench.errors import UsageError
 
 _WORDS = {
-    "put": "have three workers keep a private table",
-    "list": "the tables that this client may ask about",
-    "remove": "have three workers forget a table",
+    "put": "store a private table at three workers",
+    "list": "list the tables that this client may query",
+    "remove": "remove a table from three workers",
 }
 # Options that `put` takes under their own names.
 _AS_GIVEN = (
@@ -42,64 +42,95 @@ def _add_table_options(p: argparse.ArgumentParser) -> None:
             description=f"{about[:1].upper()}{about[1:]}.",
             epilog=listing.format_examples(f"table {word}"),
         )
-        # (what the other words do not take)
+        # (defaults of options that other words do not have)
         one.set_defaults(name=None, input=[], types=[], rename=[], allow=[])
         if word != "list":
-            one.add_argument("name", metavar="NAME", help="letters, digits, - and _")
+            one.add_argument(
+                "name", metavar="NAME", help="name of the table: letters, digits, - and _"
+            )
         if word == "put":
             _add_put_options(one)
-        stored_objects.add_service_options(one, "it")
+        stored_objects.add_service_options(one, "tables")
 
 
 def _add_put_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         p,
         "--input FILE",
-        "put this table (.csv with a line of names, .parquet, .feather)",
+        "table file to store (.csv with a header line, .parquet, .feather)",
         "--csv",
         "--parquet",
         action="append",
         default=[],
     )
-    _add_list_option(p, "--rename OLD=NEW", "names of columns")
+    _add_list_option(p, "--rename OLD=NEW", "new names of columns")
     _add_list_option(
         p,
         "--type COLUMN:TYPE",
-        "int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), category(a,b), category "
-        "(the words that the column has become public), text",
+        "column types: int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), "
+        "category(a,b), category (the words of the column become public), text "
+        "(default: by content)",
         "types",
     )
-    common.add_option(p, "--columns COLUMN", "these and no others", nargs="+")
-    _add_list_option(p, "--nullable COLUMN", "may be NULL though none is")
-    _add_list_option(p, "--unique COLUMN", "has no value twice")
-    common.add_option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
-    common.add_option(
-        p, "--hashed-by COLUMN", "rows in bins by it, for others to link to", default=""
+    common.add_option(p, "--columns COLUMN", "columns to store (default: all)", nargs="+")
+    _add_list_option(
+        p, "--nullable COLUMN", "columns to declare nullable although they have no NULL"
     )
-    _add_list_option(p, "--link COLUMN=TABLE.COLUMN", "joins with it need no sort", "links")
-    common.add_option(p, "--pad-to N", "as many rows as are public", type=int)
-    stored_objects.add_client_option(p, "ask")
+    _add_list_option(p, "--unique COLUMN", "columns without repeated values")
+    common.add_option(
+        p, "--sorted-by COLUMN", "sort the rows by this column before they are shared", default=""
+    )
+    common.add_option(
+        p,
+        "--hashed-by COLUMN",
+        "place rows in hash bins by this key, so that other tables can link to it",
+        default="",
+    )
+    _add_list_option(p, "--link COLUMN=TABLE.COLUMN", "prepared joins, which need no sort", "links")
+    common.add_option(
+        p,
+        "--pad-to N",
+        "public number of rows, padded with dummy rows (default: no padding)",
+        type=int,
+    )
+    stored_objects.add_client_option(p, "query the table")
     _add_list_option(
         p,
         "--right COLUMN:RIGHTS",
-        "open, group, aggregate, quantile, filter, match, train; * for all columns",
+        "rights of the clients: open, group, aggregate, quantile, filter, match, train; "
+        "* for all columns",
         "rights",
     )
-    common.add_option(p, "--min-group N", "records in a group that is told of (10)", type=int)
-    common.add_option(p, "--unit COLUMN", "whose record a row is", default="")
-    common.add_option(p, "--budget RHO", "privacy that others' queries may spend; they get noise")
     common.add_option(
-        p, "--contributions N", "rows of a unit that count under a budget (1)", type=int, default=1
+        p, "--min-group N", "least number of records in a released group (default: 10)", type=int
     )
     common.add_option(
-        p, "--scale COLUMN", "tell its coarse deviation and mean, for trainings", nargs="+"
+        p, "--unit COLUMN", "column of the person or unit that a row belongs to", default=""
     )
-    common.add_option(p, "--open-count", "permit that rows in common with other tables are counted")
-    common.add_option(p, "--replace", "replace what has this name")
+    common.add_option(
+        p,
+        "--budget RHO",
+        "privacy budget (zCDP rho) of other clients' queries, whose results get noise",
+    )
+    common.add_option(
+        p,
+        "--contributions N",
+        "largest number of rows of a unit that count under a budget (default: 1)",
+        type=int,
+        default=1,
+    )
+    common.add_option(
+        p,
+        "--scale COLUMN",
+        "columns whose coarse standard deviation and mean become public, for training",
+        nargs="+",
+    )
+    common.add_option(p, "--open-count", "permit counting the rows in common with other tables")
+    common.add_option(p, "--replace", "replace a table of this name")
 
 
 def run_table(arguments: argparse.Namespace) -> int:
-    """Keep private tables at three workers, list or remove them."""
+    """Store private tables at three workers, list or remove them."""
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models.queries.client import tables
 
@@ -159,7 +190,14 @@ def _find_source(arguments: argparse.Namespace) -> Path | None:
     if arguments.word != "put":
         return None
     if len(files) != 1:
-        raise UsageError("table put takes one --input FILE (also --csv, --parquet).")
+        raise UsageError(
+            "table put takes one --input FILE (also --csv, --parquet). "
+            f"Received: {len(files)} files.",
+            code="missing-argument",
+            operation="--input",
+            received=len(files),
+            expected=1,
+        )
     check_files_exist(files[0])
     return files[0]
 
@@ -167,14 +205,24 @@ def _find_source(arguments: argparse.Namespace) -> Path | None:
 def _parse_column_type(text: str) -> tuple[str, str]:
     column, colon, kind = text.partition(":")
     if not colon or not column:
-        raise UsageError(f'--type is written as "COLUMN:TYPE". Received: {text[:80]!r}.')
+        raise UsageError(
+            f"Expected COLUMN:TYPE in --type. Received: {text[:80]!r}.",
+            code="malformed-option",
+            operation="--type",
+            expected="COLUMN:TYPE",
+        )
     return column, kind
 
 
 def _parse_renaming(text: str) -> tuple[str, str]:
     old, equals, new = text.partition("=")
     if not equals or not old or not new:
-        raise UsageError(f'--rename is written as "OLD=NEW". Received: {text[:80]!r}.')
+        raise UsageError(
+            f"Expected OLD=NEW in --rename. Received: {text[:80]!r}.",
+            code="malformed-option",
+            operation="--rename",
+            expected="OLD=NEW",
+        )
     return old, new
 
 
@@ -205,7 +253,7 @@ def _print_tables(arguments: argparse.Namespace, found: Any, client: str) -> int
 
 
 def _describe_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
-    """Return each column with its type and the client's rights; all columns for the owner."""
+    """Return each column with its type, and with the client's rights unless it is the owner."""
     found = []
     for name, kind in row["columns"].items():
         rights = row["rights"][name]
@@ -215,33 +263,43 @@ def _describe_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
 
 
 def _add_query_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
+    p.add_argument("sql", metavar="SQL", help="one SELECT statement in DuckDB's dialect")
     common.add_option(
-        p, "--max-rows N", "rows of the result, and of joins that repeat keys, at most", type=int
+        p,
+        "--max-rows N",
+        "bound on the rows of the result, and of joins with repeated keys",
+        type=int,
     )
     common.add_option(
-        p, "--rho RHO", "privacy to spend of tables with a budget; more is less noise"
+        p,
+        "--rho RHO",
+        "privacy loss (zCDP rho) to spend on tables with a budget; more gives less noise",
     )
-    common.add_option(p, "--texts FILE", "show the texts of this table in place of their hashes")
+    common.add_option(p, "--texts FILE", "table file whose texts are shown instead of their hashes")
     stored_objects.add_confirm_options(p)
     common.add_option(
-        p, "--output FILE", "write the rows (.csv, .json, .parquet, .feather)", "--out"
+        p, "--output FILE", "write the rows to a file (.csv, .json, .parquet, .feather)", "--out"
     )
     stored_objects.add_service_options(p, "tables")
 
 
 def run_query(arguments: argparse.Namespace) -> int:
-    """Ask three workers about private tables.
+    """Query private tables that three workers store.
 
-    The workers join, filter and aggregate tables that their owners share, and see no row; the
-    result goes to this client alone, as far as the owners' rights let it. On a terminal the plan
-    is shown first. docs/tables.md in the source tree says more.
+    The workers join, filter and aggregate tables that their owners share, and see no row. Only
+    this client receives the result, as far as the owners' rights permit. On a terminal the plan
+    is shown first. See docs/tables.md in the source tree.
     """
     from tfe_bench.models.queries.client import tables
 
     common.quiet_tensorflow()
     if arguments.output is not None and arguments.output.exists():
-        raise UsageError(f"{str(arguments.output)!r} is there already. Name another file.")
+        raise UsageError(
+            f"Expected a new file in --output. Received: {str(arguments.output)!r}, which exists.",
+            code="file-exists",
+            operation="--output",
+            received=arguments.output,
+        )
     with (
         common.progress_bar(arguments) as bar,
         stored_objects.open_service(arguments, bar) as cluster,

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench technologies`: one table of the costs of private computing, and advice."""
+"""`python -m tfe_bench technologies`: compare technologies for private computing, and advise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.compare.tasks import Effort
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
-# Short names at the head of a column.
+# Short headings of columns.
 _HEADS = {
     "plaintext": "plain",
     "secret-sharing": "shares",
@@ -27,20 +27,28 @@ _MARKED = ("latency_seconds", "slowdown")
 
 
 def _add_technologies_options(p: argparse.ArgumentParser) -> None:
-    common.add_option(p, "--quick", "smaller sizes and parts of trainings")
-    common.add_option(p, "--job J,J", "of J1 to J7 (default: all)")
+    common.add_option(p, "--quick", "use smaller sizes and parts of trainings")
+    common.add_option(p, "--job J,J", "jobs J1 to J7 (default: all)")
     common.add_option(
         p,
         "--only NAME,NAME",
-        "of secret-sharing, functional, homomorphic and storage (default: all); plaintext is "
-        "always there",
+        "technologies: secret-sharing, functional, homomorphic, storage; plaintext is always "
+        "measured (default: all)",
     )
-    common.add_option(p, "--data-dir FOLDER", "the four IDX files of MNIST, for J3, J5 and J7")
-    advice = p.add_argument_group("advice for one job")
-    common.add_option(advice, "--network NAME", "local, lan or wan (default lan)")
-    common.add_option(advice, "--trust WHOM", "one-server, three-servers or key-authority")
     common.add_option(
-        advice, "--records FILE", "take figures from there; else the job is measured, quickly"
+        p, "--data-dir FOLDER", "folder of the four IDX files of MNIST, for J3, J5 and J7"
+    )
+    advice = p.add_argument_group("advice for one job")
+    common.add_option(
+        advice, "--network NAME", "network to advise for: local, lan or wan (default: lan)"
+    )
+    common.add_option(
+        advice,
+        "--trust WHOM",
+        "trust assumption to advise for: one-server, three-servers or key-authority",
+    )
+    common.add_option(
+        advice, "--records FILE", "file with figures (default: measure the job with small sizes)"
     )
     technology.add_technology_options(p)
 
@@ -49,8 +57,8 @@ def run_technologies(arguments: argparse.Namespace) -> int:
     """Compare technologies for private computing, and advise.
 
     Measures seven jobs in plaintext, on shares of three workers, by functional encryption, by
-    homomorphic encryption, and projected to a storage device, and prints one table: time, bytes,
-    rounds, what leaks. With --trust it says which to take for a job, and why.
+    homomorphic encryption, and projected to a storage device. Prints one table of time, bytes,
+    rounds and leakage. With --trust, recommends a technology for a job, with reasons.
     """
     from tfe_bench.benchmarks.technologies.compare import advisor, cells, tasks
 
@@ -73,7 +81,7 @@ def run_technologies(arguments: argparse.Namespace) -> int:
         for each in _measure_cells(arguments, effort, every, only):
             measured.append(each)
             code = max(code, technology.keep_measurements(arguments, [each]))
-    finally:  # what was measured before a failure counts
+    finally:  # print what was measured before a failure
         if measured and not arguments.json:
             _print_comparison(measured)
             for note in ("", *_comparison_notes(measured)):
@@ -85,7 +93,12 @@ def _check_choices(arguments: argparse.Namespace) -> None:
     technology.check_technology_options(arguments)
     common.check_dependent_options(arguments, "trust", "network", "records")
     if arguments.trust is not None and (arguments.job is None or "," in arguments.job):
-        raise UsageError("--trust goes with --job and one job, as --job J3. Received: another.")
+        raise UsageError(
+            "--trust goes with --job and one job, such as --job J3. Received: no job or several.",
+            code="option-requires-option",
+            operation="--trust",
+            expected="--job",
+        )
 
 
 def _split_names(text: str) -> list[str]:
@@ -102,7 +115,7 @@ def _measure_cells(
     with common.progress_bar(arguments) as bar, contextlib.ExitStack() as stack:
         if tasks.need_pictures([task.job for task in every]):
             bar.show_text("reading MNIST")
-            _ = inputs.pictures  # missing files are told before anything runs
+            _ = inputs.pictures  # report missing files before anything runs
         made = makers.all_of(effort, inputs, lambda: stack.enter_context(_start_workers(bar)))
         chosen = {name: made[name] for name in made if name == "plaintext" or name in only}
         yield from table.measure_tasks(chosen, every, bar.update)
@@ -119,7 +132,7 @@ def _start_workers(bar: ProgressBar) -> Iterator[Any]:
 
 
 def _print_comparison(measured: Sequence[Measurement]) -> None:
-    """Print the table in parts that fit the terminal: jobs down, technologies across."""
+    """Print the table in parts that fit the terminal: rows of jobs, columns of technologies."""
     from tfe_bench.benchmarks.table import (
         align_columns,
         format_three_digits,

@@ -1,4 +1,4 @@
-"""Shared parts of the commands of other technologies: options, optional libraries, output."""
+"""Common parts of the commands of other technologies: options, libraries, output."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from tfe_bench.errors import check_range
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
-# A cell of the printed table, by its heading.
+# Functions that format the cells of a table, by heading.
 Columns = Mapping[str, Callable[["Measurement"], str]]
 
 
 def add_technology_options(p: argparse.ArgumentParser, repeat: int = 3) -> None:
     """Add the options for repeats and for the files of measurements."""
-    common.add_option(p, "--repeat R", f"timed runs (default {repeat})", type=int, default=repeat)
-    common.add_option(p, "--json", "print the measurements as JSON lines, nothing else")
+    common.add_option(
+        p, "--repeat R", f"number of timed runs (default: {repeat})", type=int, default=repeat
+    )
+    common.add_option(p, "--json", "print only the measurements, as JSON lines")
     common.add_option(p, "--record FILE", "append the measurements to a .jsonl file")
 
 
@@ -29,7 +31,8 @@ def check_technology_options(arguments: argparse.Namespace) -> None:
     """Reject options that cannot be carried out or stored, before anything runs.
 
     Raises:
-        UsageError, DataError: naming what does not fit.
+        UsageError: an option is invalid.
+        DataError: the file of --record cannot be written.
     """
     check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
@@ -54,7 +57,7 @@ def report_measurements(
         from rich.table import Column, Table
 
         console = Console()
-        heads = (Column(name, overflow="fold") for name in columns)  # words are never cut short
+        heads = (Column(name, overflow="fold") for name in columns)  # words are never truncated
         table = Table(*heads, title=title, title_justify="left")
         for each in measured:
             table.add_row(*(cell(each) for cell in columns.values()))

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench generate` with a user's model: deployed, or in a .keras file."""
+"""`python -m tfe_bench generate` with a user's model, deployed or in a .keras file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _NUMBERS = re.compile(r"\s*\d+([\s,]+\d+)*[\s,]*", re.ASCII)
 
 
 def continue_prompt(arguments: argparse.Namespace) -> int:
-    """Continue a prompt with a deployed model, or with one that is shared for this run."""
+    """Continue a prompt with a deployed model, or with a model that is shared for this run.
+
+    Raises:
+        UsageError: an option is invalid or missing.
+    """
     import numpy as np
 
     from tfe_bench.models import from_keras, generation
@@ -27,15 +31,21 @@ def continue_prompt(arguments: argparse.Namespace) -> int:
     for option in ("tokens", "record", "trace"):
         if getattr(arguments, option) is not None:
             raise UsageError(
-                f"--{option} goes with gpt2 and gpt2-tiny, which are measured. Received: "
-                f"{arguments.model!r}, which writes. Leave it out."
+                f"--{option} is for the measured models gpt2 and gpt2-tiny. Received: "
+                f"{arguments.model!r}. Remove the option.",
+                code="option-not-applicable",
+                operation=f"--{option}",
+                received=arguments.model,
             )
     check_range("--new", arguments.new, 1, 1 << 16)
     if arguments.prompt is None:
         hint = did_you_mean(arguments.model, zoo.list_language_models())
         raise UsageError(
-            "A deployed model or a .keras file takes --prompt: numbers of tokens, or a text. "
-            f"Received: {arguments.model!r} without one.{hint}"
+            "A deployed model or a .keras file requires --prompt: token numbers, or a text. "
+            f"Received: {arguments.model!r} without one.{hint}",
+            code="missing-argument",
+            operation="--prompt",
+            received=arguments.model,
         )
     own = arguments.model.endswith(".keras")
     model = from_keras.load_model(arguments.model) if own else None
@@ -89,7 +99,7 @@ def _find_tokenizer(model: Any, file: Path | None) -> Any:
     """Return the tokenizer of a model's preprocessor, None if it has none.
 
     Raises:
-        UsageError: the model of a file has none.
+        UsageError: the model of a file has no tokenizer.
     """
     from tfe_bench.models import from_keras
 
@@ -97,7 +107,11 @@ def _find_tokenizer(model: Any, file: Path | None) -> Any:
     found = getattr(getattr(of, "preprocessor", None), "tokenizer", None)
     if file is not None and found is None:
         raise UsageError(
-            f"--tokenizer is a .keras file of a model with a preprocessor. Received: {file.name!r}."
+            "Expected a .keras file of a model with a preprocessor in --tokenizer. "
+            f"Received: {file.name!r}.",
+            code="tokenizer-missing",
+            operation="--tokenizer",
+            received=file.name,
         )
     return found
 
@@ -106,7 +120,7 @@ def _encode_prompt(prompt: str, tokenizer: Any) -> list[int]:
     """Return the token numbers of a prompt.
 
     Raises:
-        UsageError: it is a text, and nothing makes numbers of it; the text is not in the error.
+        UsageError: the prompt is a text and there is no tokenizer. The error omits the text.
     """
     import numpy as np
 
@@ -114,9 +128,11 @@ def _encode_prompt(prompt: str, tokenizer: Any) -> list[int]:
         return [int(word) for word in prompt.replace(",", " ").split()]
     if tokenizer is None:
         raise UsageError(
-            "--prompt is numbers of tokens, as 464,3290,318, where no tokenizer is there. "
+            "Expected token numbers in --prompt, such as 464,3290,318, without a tokenizer. "
             f"Received: a text of {len(prompt)} characters. Add --tokenizer FILE, a .keras file "
-            "whose model has a preprocessor."
+            "whose model has a preprocessor.",
+            code="tokenizer-missing",
+            operation="--prompt",
         )
     return [int(n) for n in np.asarray(tokenizer(prompt)).reshape(-1)]
 

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench train`: private training of a model, its cost and its accuracy."""
+"""`python -m tfe_bench train`: private training of a model, its cost and accuracy."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tfe_bench.models.trainable import Trainable
     from tfe_bench.models.training_job import TrainingJob
 
-# As published: SGD 0.01 with momentum 0.9, Adam and AMSGrad 0.001.
+# As published: SGD with learning rate 0.01 and momentum 0.9, Adam and AMSGrad with 0.001.
 _MOMENTUM = 0.9
-# By which private and plaintext answers may differ: both have chance in them.
+# Largest difference of private and plaintext accuracy: both depend on randomness.
 _TOLERANCE = 0.02
 _MOST_TIMES = 255
 
@@ -42,10 +42,12 @@ class _TrainingTask:
     """The model to train, and its rows.
 
     Attributes:
-        private: the model, of scaled columns.
-        train, test: this client's rows; None of owners'.
-        dataset: for the record.
-        table: what the rows are to the model; None of pictures, or where no owner said.
+        private: the model on scaled columns.
+        train: this client's rows to train on; None with owners' data.
+        test: this client's rows to test on; None with owners' data.
+        dataset: the name of the data set, for the record.
+        table: columns, scales and target of the rows; None for pictures, or if no owner states
+            them.
     """
 
     private: Trainable
@@ -58,9 +60,9 @@ class _TrainingTask:
 def run_train(arguments: argparse.Namespace) -> int:
     """Train a model on private data.
 
-    Shares a model's weights, rows and labels among three workers, which train the model without
-    any of them seeing one, and compares with the same training in plaintext. Rows come from
-    this client or from data owners (see `provide`).
+    Shares the weights of a model, rows and labels among three workers, which train the model
+    without seeing any of them. Compares the result with the same training in plaintext. Rows come
+    from this client or from data owners (see `provide`).
     """
     common.quiet_tensorflow()
     train_options.check_train_options(arguments)
@@ -68,7 +70,7 @@ def run_train(arguments: argparse.Namespace) -> int:
         bar.show_text("reading the data")
         given = _UserModel.read_file(arguments.model)
         train, test = _read_rows(arguments, given)
-        if train is not None:  # in chunks, sorted rows would be learned one after the other
+        if train is not None:  # without a shuffle, chunks of sorted rows would be learned in order
             train = _shuffle_rows(train, arguments.seed)
         bar.show_text("building the model")
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
@@ -103,7 +105,7 @@ def run_train(arguments: argparse.Namespace) -> int:
 def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, history: History) -> int:
     said = (
         f"The training {arguments.checkpoint!r} is complete: {history.steps} steps. --restart "
-        "trains anew, more --epochs go on."
+        "starts again, more --epochs continue."
     )
     _write_models(arguments, task, history)
     if arguments.json:
@@ -115,17 +117,17 @@ def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, histor
     return 0
 
 
-# ---- what is trained on what
+# ---- models and rows
 
 
 @dataclass(frozen=True, eq=False)
 class _UserModel:
-    """A user's own model, and the columns that it names.
+    """A user's model and its columns.
 
     Attributes:
-        model: the Keras model that is trained; None for one of ours.
-        table: of the rows that it learned from before.
-        raw: whether it scales its columns itself.
+        model: the Keras model to train; None for a built-in model.
+        table: columns and scales of the rows of an earlier training.
+        raw: whether the model scales its columns itself.
     """
 
     model: Any = None
@@ -137,8 +139,8 @@ class _UserModel:
         """Read the model of a .keras file.
 
         Raises:
-            DataError: it cannot be read.
-            UsageError: it cannot be trained.
+            DataError: the file cannot be read.
+            UsageError: the model cannot be trained.
         """
         if not name.endswith(".keras"):
             return cls()
@@ -154,7 +156,11 @@ class _UserModel:
 
 
 def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows | None, Rows | None]:
-    """Return this client's rows to train on and to test on; None with owners' data."""
+    """Return this client's rows to train on and to test on; None with owners' data.
+
+    Raises:
+        UsageError: options contradict the columns of the model.
+    """
     from tfe_bench.models import datasets
 
     if arguments.rows is not None or arguments.columns is not None:
@@ -167,8 +173,11 @@ def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows |
     if given.table is not None:
         if arguments.features or arguments.drop or arguments.target is not None:
             raise UsageError(
-                f"{arguments.model!r} names its columns and its target itself. Leave out "
-                "--features, --drop and --target."
+                f"{arguments.model!r} determines the columns and the target. Received: --features, "
+                "--drop or --target. Remove them.",
+                code="conflicting-options",
+                operation="--features",
+                received=arguments.model,
             )
         target = given.table.target
     rows = datasets.table(
@@ -209,8 +218,10 @@ def _build_task(
             table is None or dataclasses.replace(table, logits=given.table.logits) != given.table
         ):
             raise UsageError(
-                f"{arguments.model!r} learned from other columns, classes or scales than the "
-                "owners' data have."
+                f"Expected the columns, classes and scales of {arguments.model!r}. Received: "
+                "owners' data with other ones.",
+                code="columns-differ",
+                received=arguments.model,
             )
     else:
         assert train is not None and train.x is not None
@@ -218,8 +229,11 @@ def _build_task(
     model, loss = _build_model(arguments, given.model, shape, target)
     if tuple(model.input_shape[1:]) != shape:
         raise UsageError(
-            f"The model takes {list(model.input_shape[1:])} of each row. Received: rows of "
-            f"{list(shape)}."
+            f"Expected rows of shape {list(model.input_shape[1:])} for the model. Received: rows "
+            f"of shape {list(shape)}.",
+            code="shape-mismatch",
+            received=list(shape),
+            expected=list(model.input_shape[1:]),
         )
     if table is not None:
         table = dataclasses.replace(table, logits=not isinstance(loss, str))
@@ -232,7 +246,11 @@ def _build_task(
 def _build_model(
     arguments: argparse.Namespace, given: Any, shape: tuple[int, ...], target: str
 ) -> tuple[Any, Any]:
-    """Return the Keras model and its loss: by name if the model ends in its softmax or sigmoid."""
+    """Return the Keras model and its loss: by name if the model ends in a softmax or sigmoid.
+
+    Raises:
+        UsageError: the model learns another target.
+    """
     import keras
 
     from tfe_bench.models import zoo
@@ -252,7 +270,11 @@ def _build_model(
         if target != wanted:
             raise UsageError(
                 f"{arguments.model} learns {'numbers' if wanted == 'number' else 'two classes'}. "
-                f"Received: data with the target {target!r}."
+                f"Received: data with the target {target!r}.",
+                code="target-mismatch",
+                operation="--target",
+                received=target,
+                expected=wanted,
             )
         start = keras.initializers.GlorotUniform(seed=1000 * arguments.seed)
         layers: list[Any] = [keras.Input(shape)]
@@ -262,7 +284,7 @@ def _build_model(
         return keras.Sequential(layers, name=arguments.model), loss
     if int(given.output_shape[-1]) == 1 and target == "classes":
         loss = get_loss(losses["binary"])
-    try:  # a model that ends in softmax or sigmoid, as users of Keras write it
+    try:  # a model that ends in softmax or sigmoid, as is usual in Keras
         Recipe.build(given, loss=loss.name)
     except UsageError:
         return given, loss
@@ -342,7 +364,7 @@ def _label_column(rows: Rows) -> Any:
     return rows.y if rows.target == "classes" else rows.y[:, None]
 
 
-# ---- beside plaintext
+# ---- comparison with plaintext
 
 
 def _train_in_plaintext(
@@ -376,7 +398,7 @@ def _train_in_plaintext(
     return found
 
 
-# ---- what is told
+# ---- records and output
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,7 +417,7 @@ def _report_training(arguments: argparse.Namespace, done: _TrainingOutcome, clus
     from tfe_bench.benchmarks import table
 
     result = done.history.result
-    if done.job.chunk:  # the rest of the sharing held nothing up
+    if done.job.chunk:  # later chunks are shared during the training
         result.share_seconds = max(m["input_seconds"] for m in result.measured)
     record = _training_record(arguments, done, cluster)
     common.write_trace(arguments, "train", result)
@@ -428,7 +450,7 @@ def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, clus
     }
     if squared and done.task.table is not None and done.task.table.unit is not None and scores:
         [factor] = done.task.table.unit.factor
-        learning["root_error"] = scores[-1] ** 0.5 / abs(factor)  # in the label's unit
+        learning["root_error"] = scores[-1] ** 0.5 / abs(factor)  # in the unit of the label
     own = ("optimizer", "batch", "epochs", "steps")
     parameters = {
         "model": Path(arguments.model).name,

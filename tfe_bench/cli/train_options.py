@@ -1,4 +1,4 @@
-"""The options of `python -m tfe_bench train`, and their checks before anything is read."""
+"""The options of `python -m tfe_bench train`, and their checks before data is read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NETWORKS = ("network-a", "network-b", "network-c", "network-d")
 MODELS = ("logistic", "linear", *NETWORKS)
 PICTURES = ("mnist", "fashion-mnist")
 TARGETS = ("binary", "classes", "number")
-# Rows of a step and epochs, where none are given; a table has as many epochs as make so many steps.
+# Defaults of --batch and --epochs; the epochs of a table give about _STEPS steps.
 _BATCH, _LEAST_BATCH, _EPOCHS, _MOST_EPOCHS, _STEPS = 128, 8, 5, 100, 600
-# What a model of ours learns.
+# The target of each built-in model.
 LEARNED = {"logistic": "binary", "linear": "number"}
 
 
@@ -23,75 +23,134 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model",
         metavar="MODEL",
-        help=f"{', '.join(MODELS)}, or a Keras model (FILE.keras)",
+        help=f"model: {', '.join(MODELS)}, or a Keras model (FILE.keras)",
     )
-    common.add_option(p, "--optimizer O", "a name of Keras' (sgd): adam, adamw, ...", default="sgd")
+    common.add_option(
+        p,
+        "--optimizer O",
+        "optimizer by its name in Keras: sgd, adam, adamw, ... (default: sgd)",
+        default="sgd",
+    )
     common.add_option(
         p,
         "--learning-rate L",
-        "default 0.01 for sgd (with momentum 0.9), 0.001 for the others",
+        "learning rate (default: 0.01 for sgd, with momentum 0.9; else 0.001)",
         type=float,
     )
-    common.add_option(p, "--epochs E", "default 5; of a table as many as make 600 steps", type=int)
-    common.add_option(p, "--batch B", "rows of a step, 128; of a small table fewer", type=int)
-    common.add_option(p, "--steps N", "end after so many steps, to see what they cost", type=int)
-    p.add_argument("--seed", type=int, default=1, help="of weights and the order of rows (1)")
+    common.add_option(
+        p,
+        "--epochs E",
+        "number of epochs (default: 5; for a table as many as give 600 steps)",
+        type=int,
+    )
+    common.add_option(
+        p,
+        "--batch B",
+        "number of rows in a batch (default: 128; fewer for a small table)",
+        type=int,
+    )
+    common.add_option(
+        p,
+        "--steps N",
+        "stop after this number of steps, to measure their cost (default: all)",
+        type=int,
+    )
+    p.add_argument(
+        "--seed", type=int, default=1, help="seed of weights and of the order of rows (default: 1)"
+    )
     data = p.add_argument_group("data")
     common.add_option(
         data,
         "--dataset D",
-        "mnist (default), fashion-mnist, or a table: FILE.csv",
+        "data set: mnist, fashion-mnist, or a table FILE.csv (default: mnist)",
         "--input",
         default="mnist",
     )
-    common.add_option(data, "--data-dir FOLDER", "the four IDX files of the pictures")
-    common.add_option(data, "--limit N", "no more than the first N rows, and N to test", type=int)
-    common.add_option(data, "--label COLUMN", "of a table: what is to be learned")
+    common.add_option(data, "--data-dir FOLDER", "folder of the four IDX files of the pictures")
+    common.add_option(
+        data,
+        "--limit N",
+        "largest number of rows to train on, and of rows to test on (default: all)",
+        type=int,
+    )
+    common.add_option(data, "--label COLUMN", "column of a table to predict")
     common.add_option(
         data,
         "--target T",
-        "what the label is: binary (logistic), number (linear) or classes (other models)",
+        "type of the label: binary (logistic), number (linear) or classes (other models)",
     )
-    common.add_option(data, "--features COLUMN", "of a table: what is learned from", nargs="+")
-    common.add_option(data, "--drop COLUMN", "of a table: what is left out", nargs="+", default=[])
-    common.add_option(data, "--rows NAME", "owners' data sets, one below other", nargs="+")
-    common.add_option(data, "--columns NAME", "owners' data sets, side by side", nargs="+")
-    common.add_option(data, "--labels NAME", "the data set with the labels of --columns")
     common.add_option(
-        data, "--holdout N", "owners' rows to test on, not to learn", type=int, default=0
+        data,
+        "--features COLUMN",
+        "feature columns of a table (default: all except the label)",
+        nargs="+",
     )
-    kept = p.add_argument_group("what is kept")
     common.add_option(
-        kept, "--checkpoint NAME", "keep each worker's shares under this name, and go on from there"
+        data, "--drop COLUMN", "columns of a table to leave out", nargs="+", default=[]
     )
-    common.add_option(kept, "--every N", "steps between (100)", type=int, default=100)
-    common.add_option(kept, "--restart", "forget the checkpoint first")
-    common.add_option(kept, "--deploy NAME", "keep the trained model at the workers")
+    common.add_option(data, "--rows NAME", "owners' data sets to append by rows", nargs="+")
+    common.add_option(data, "--columns NAME", "owners' data sets to join by columns", nargs="+")
+    common.add_option(data, "--labels NAME", "data set with the labels of --columns")
     common.add_option(
-        kept, "--allow CLIENT", "who may use it, besides", action="append", default=[]
-    )
-    common.add_option(kept, "--output FILE", "write the model (.keras)")
-    common.add_option(kept, "--discard", "keep no model: what counts are the figures")
-    common.add_option(kept, "--models FOLDER", "where three local workers keep their shares")
-    told = p.add_argument_group("what is told")
-    common.add_option(told, "--reveal-loss", "publish the mean loss of each epoch")
-    common.add_option(
-        told,
-        "--guard N",
-        "look every N steps whether weights diverge: tells the workers one bit each time",
+        data,
+        "--holdout N",
+        "number of owners' rows to test on instead of training (default: 0)",
         type=int,
         default=0,
     )
-    common.add_option(told, "--no-plain", "leave out the plaintext run beside it")
+    kept = p.add_argument_group("stored results")
+    common.add_option(
+        kept,
+        "--checkpoint NAME",
+        "store each worker's shares under this name, and resume from there",
+    )
+    common.add_option(
+        kept,
+        "--every N",
+        "number of steps between checkpoints (default: 100)",
+        type=int,
+        default=100,
+    )
+    common.add_option(kept, "--restart", "delete the checkpoint first")
+    common.add_option(
+        kept, "--deploy NAME", "store the trained model at the workers under this name"
+    )
+    common.add_option(
+        kept,
+        "--allow CLIENT",
+        "client that may use the deployed model, in addition to this one",
+        action="append",
+        default=[],
+    )
+    common.add_option(kept, "--output FILE", "write the trained model to a file (.keras)")
+    common.add_option(kept, "--discard", "discard the trained model and print only figures")
+    common.add_option(
+        kept,
+        "--models FOLDER",
+        "folder of the shares of three local workers (default: ~/.local/share/tfe_bench/models)",
+    )
+    told = p.add_argument_group("disclosed values")
+    common.add_option(told, "--reveal-loss", "reveal the mean loss of each epoch")
+    common.add_option(
+        told,
+        "--guard N",
+        "check every N steps whether weights diverge, which reveals one bit to the workers "
+        "each time (default: 0, no check)",
+        type=int,
+        default=0,
+    )
+    common.add_option(told, "--no-plain", "skip the plaintext training for comparison")
     common.add_network_options(p)
-    common.add_record_options(p, "write where one step's time went")
+    common.add_record_options(
+        p, "write a trace of one step for Perfetto or chrome://tracing (.json)"
+    )
 
 
 def choose_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
-    """Set the batch and the epochs where the user gives none.
+    """Set the batch size and the epochs if the user does not.
 
     Args:
-        rows: of a table; None for pictures.
+        rows: the number of rows of a table; None for pictures.
     """
     if arguments.batch is None:
         sixteenth = 1 << max(0, (rows or _BATCH * 16) // 16).bit_length() >> 1
@@ -102,18 +161,32 @@ def choose_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
 
 
 def check_train_options(arguments: argparse.Namespace) -> None:
-    """Reject invalid options, before anything is read."""
+    """Reject invalid options before data is read.
+
+    Raises:
+        UsageError: an option is invalid, or options contradict each other.
+        DataError: the file of the model does not exist.
+    """
     from tfe_bench.models.training import optimizers
 
     if arguments.model not in MODELS and not arguments.model.endswith(".keras"):
         raise UsageError(
-            f"There is no model {arguments.model!r} to train."
-            f"{did_you_mean(arguments.model, MODELS)} Known: {', '.join(MODELS)}, or a .keras file."
+            f"Unknown model {arguments.model!r}.{did_you_mean(arguments.model, MODELS)} "
+            f"Known: {', '.join(MODELS)}, or a .keras file.",
+            code="unknown-name",
+            operation="MODEL",
+            received=arguments.model,
+            expected=", ".join(MODELS),
         )
     optimizers.from_name(arguments.optimizer)
     rate = arguments.learning_rate
     if rate is not None and not 0 < rate <= 100:
-        raise UsageError(f"--learning-rate is above 0 and at most 100. Received: {rate}.")
+        raise UsageError(
+            f"Expected a number above 0 and at most 100 in --learning-rate. Received: {rate}.",
+            code="number-out-of-range",
+            operation="--learning-rate",
+            received=rate,
+        )
     for name, low, high in (
         ("epochs", 1, 100_000),
         ("batch", 1, 1 << 14),
@@ -129,66 +202,142 @@ def check_train_options(arguments: argparse.Namespace) -> None:
     table = arguments.dataset.endswith(".csv")
     if not table and arguments.dataset not in PICTURES:
         raise UsageError(
-            f"--dataset is mnist, fashion-mnist or a .csv file. Received: {arguments.dataset!r}."
-            f"{did_you_mean(arguments.dataset, PICTURES)}"
+            f"Expected mnist, fashion-mnist or a .csv file in --dataset. Received: "
+            f"{arguments.dataset!r}."
+            f"{did_you_mean(arguments.dataset, PICTURES)}",
+            code="unknown-name",
+            operation="--dataset",
+            received=arguments.dataset,
+            expected=", ".join(PICTURES),
         )
     owners = [arguments.rows, arguments.columns]
     if all(owners) or (arguments.labels is not None) != (arguments.columns is not None):
         raise UsageError(
-            "Owners' data sets are --rows NAME NAME, or --columns NAME NAME with --labels NAME."
+            "Expected owners' data sets as --rows NAME NAME, or as --columns NAME NAME with "
+            "--labels NAME. Received: another combination.",
+            code="exactly-one-required",
+            operation="--rows",
         )
     if table and arguments.label is None and not any(owners):
-        raise UsageError(f"--label COLUMN says what is to be learned of {arguments.dataset!r}.")
+        raise UsageError(
+            f"A table requires --label COLUMN. Received: {arguments.dataset!r} without --label.",
+            code="missing-argument",
+            operation="--label",
+        )
     if arguments.model == "linear" and not table and not any(owners):
-        raise UsageError("linear learns a column of numbers: --dataset FILE.csv --label COLUMN.")
+        raise UsageError(
+            "linear learns a column of numbers. Received: pictures. "
+            "Use --dataset FILE.csv --label COLUMN.",
+            code="missing-argument",
+            operation="--dataset",
+        )
     if arguments.model in NETWORKS and table:
         raise UsageError(
-            f"{arguments.model} learns pictures of 28 x 28. Tables are for logistic, linear, or a "
-            ".keras file."
+            f"{arguments.model} learns pictures of 28 x 28. Received: a table. Use logistic, "
+            "linear or a .keras file.",
+            code="shape-mismatch",
+            operation="--dataset",
+            received="a table",
         )
     if arguments.holdout and not any(owners):
-        raise UsageError("--holdout goes with --rows or --columns.")
+        raise UsageError(
+            "--holdout requires --rows or --columns. Received: neither.",
+            code="option-requires-option",
+            operation="--holdout",
+            expected="--rows or --columns",
+        )
     if (arguments.restart or arguments.every != 100) and arguments.checkpoint is None:
-        raise UsageError("--every and --restart go with --checkpoint NAME.")
+        raise UsageError(
+            "--every and --restart require --checkpoint NAME. Received: no --checkpoint.",
+            code="option-requires-option",
+            operation="--every",
+            expected="--checkpoint",
+        )
     if arguments.allow and arguments.deploy is None:
-        raise UsageError("--allow goes with --deploy NAME.")
+        raise UsageError(
+            "--allow requires --deploy NAME. Received: no --deploy.",
+            code="option-requires-option",
+            operation="--allow",
+            expected="--deploy",
+        )
     if arguments.cluster is not None and arguments.models is not None:
-        raise UsageError("--models is for three local workers. Received: --cluster.")
+        raise UsageError(
+            "--models is for three local workers. Received: --cluster. Remove one of them.",
+            code="conflicting-options",
+            operation="--models",
+            received="--cluster",
+        )
     if arguments.output is not None:
         if arguments.deploy is not None:
-            raise UsageError("A model that is deployed stays at the workers. Received: --output.")
+            raise UsageError(
+                "A deployed model stays at the workers. Received: --deploy and --output. "
+                "Remove one of them.",
+                code="conflicting-options",
+                operation="--output",
+                received="--deploy",
+            )
         folder = arguments.output.parent
         if arguments.output.suffix != ".keras" or not folder.is_dir():
-            raise UsageError("--output is a .keras file in a folder that exists.")
+            raise UsageError(
+                "Expected a .keras file in an existing folder in --output. "
+                f"Received: {str(arguments.output)!r}.",
+                code="unsupported-file-type",
+                operation="--output",
+                received=arguments.output,
+            )
     table = table and not any(owners)
     if not table and (arguments.features or arguments.drop):
-        raise UsageError("--features and --drop name columns of a table: --dataset FILE.csv.")
+        raise UsageError(
+            "--features and --drop name columns of a table (--dataset FILE.csv). "
+            "Received: no table.",
+            code="option-not-applicable",
+            operation="--features",
+            received=arguments.dataset,
+        )
     if arguments.target is not None and (any(owners) or not table):
         raise UsageError(
-            "--target says what the label of a table is: --dataset FILE.csv. Owners say it of "
-            "theirs (`provide --target`)."
+            "--target is for the label of a table (--dataset FILE.csv). Received: no table. Owners "
+            "state the target of their data (`provide --target`).",
+            code="option-not-applicable",
+            operation="--target",
+            received=arguments.dataset,
         )
     if arguments.target is not None and arguments.target not in TARGETS:
         raise UsageError(
-            f"A target is {', '.join(TARGETS)}. Received: {arguments.target!r}."
-            f"{did_you_mean(arguments.target, TARGETS)}"
+            f"Expected {', '.join(TARGETS)} in --target. Received: {arguments.target!r}."
+            f"{did_you_mean(arguments.target, TARGETS)}",
+            code="unknown-name",
+            operation="--target",
+            received=arguments.target,
+            expected=", ".join(TARGETS),
         )
     fixed = LEARNED.get(arguments.model)
     if arguments.target is not None and fixed not in (None, arguments.target):
         other = next((m for m, t in LEARNED.items() if t == arguments.target), "a .keras file")
         raise UsageError(
             f"{arguments.model} learns --target {fixed}. Received: {arguments.target!r}, which is "
-            f"for {other}."
+            f"for {other}.",
+            code="target-mismatch",
+            operation="--target",
+            received=arguments.target,
+            expected=fixed,
         )
     if arguments.model.endswith(".keras") and not Path(arguments.model).is_file():
-        raise DataError(f"There is no file {arguments.model!r}.")
+        raise DataError(
+            f"Expected an existing file. Received: {arguments.model!r}.",
+            code="file-not-found",
+            operation="MODEL",
+            received=arguments.model,
+        )
     common.check_run_options(arguments)
     kept = [arguments.output, arguments.deploy, arguments.checkpoint]
     if arguments.discard == any(v is not None for v in kept):
         raise UsageError(
-            "--discard keeps no model. Received: --output, --deploy or --checkpoint besides."
+            "--discard keeps no model. Received: --output, --deploy or --checkpoint too."
             if arguments.discard
             else "The trained model would be lost. Write it (--output FILE.keras), keep it at the "
-            "workers (--deploy NAME), or its shares (--checkpoint NAME); --discard is for who "
-            "wants the figures alone."
+            "workers (--deploy NAME), or keep its shares (--checkpoint NAME); --discard prints "
+            "only the figures.",
+            code="conflicting-options" if arguments.discard else "missing-argument",
+            operation="--discard",
         )

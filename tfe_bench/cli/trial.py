@@ -22,31 +22,33 @@ def _add_trial_options(p: argparse.ArgumentParser) -> None:
     words = p.add_subparsers(dest="word", required=True, metavar="up")
     up = words.add_parser(
         "up",
-        help="start three workers on this machine and keep them until Ctrl-C",
-        description="Starts three workers on this machine and keeps them until Ctrl-C, with keys, "
-        "certificates and cluster.toml in a folder. For trying out: one user has all three keys. "
-        "What the workers keep stays in the folder, and the same command starts them again.",
+        help="start three workers on this machine and run them until Ctrl-C",
+        description="Starts three workers on this machine and runs them until Ctrl-C, with keys, "
+        "certificates and cluster.toml in a folder. For evaluation only: one user has all three "
+        "keys. Stored data stays in the folder, and the same command starts the workers again.",
         epilog=listing.format_examples("cluster up"),
     )
-    common.add_option(up, "--out DIR", "the folder, made if missing (default trial)")
+    common.add_option(up, "--out DIR", "folder of the cluster, created if missing (default: trial)")
     up.add_argument(
-        "--port", type=int, default=_PORT, help=f"on 127.0.0.1, .2 and .3 (default {_PORT})"
+        "--port", type=int, default=_PORT, help=f"port on 127.0.0.1, .2 and .3 (default: {_PORT})"
     )
     common.add_option(
-        up, "--client NAME", "a client, may be repeated (default analyst)", action="append"
+        up, "--client NAME", "name of a client; may be repeated (default: analyst)", action="append"
     )
-    common.add_option(up, "--threads N", "threads of each worker (default: cores)", type=int)
+    common.add_option(
+        up, "--threads N", "number of threads of each worker (default: one for each core)", type=int
+    )
 
 
 def run_trial(arguments: argparse.Namespace) -> int:
-    """Start three local workers and keep them.
+    """Start three local workers and keep them running.
 
     Commands then take `--cluster DIR/cluster.toml` and start in a fraction of a second. Ctrl-C
-    ends the workers.
+    stops the workers.
 
     Raises:
-        ConfigError: the folder holds another cluster, or an address is taken.
-        ClusterError: a worker has ended.
+        ConfigError: the folder belongs to another cluster, or an address is in use.
+        ClusterError: a worker ended.
     """
     from tfe_bench.cluster.addresses import check_free, is_loopback
     from tfe_bench.cluster.client import Client
@@ -63,8 +65,11 @@ def run_trial(arguments: argparse.Namespace) -> int:
     for party in config.parties:
         if not is_loopback(party.host):
             raise ConfigError(
-                f"{path} is of a cluster on other hosts. Received: {party.address}. Choose "
-                "another --out."
+                f"Expected a cluster on this machine in {path}. Received: {party.address}. Choose "
+                "another --out.",
+                code="cluster-not-local",
+                operation="--out",
+                received=party.address,
             )
         check_free(party.index, party.host, party.port)
     command = [sys.executable, "-m", "tfe_bench", "worker", "--local"]
@@ -80,7 +85,10 @@ def run_trial(arguments: argparse.Namespace) -> int:
             if (code := workers.poll(party)) is not None:
                 raise ClusterError(
                     f"Worker {party} has ended. Received: exit code {code}. Its log is "
-                    f"{folder / f'party{party}.log'}:\n{workers.log_tail(party)}"
+                    f"{folder / f'party{party}.log'}:\n{workers.log_tail(party)}",
+                    code="worker-not-started",
+                    received=code,
+                    party=party,
                 )
 
     try:

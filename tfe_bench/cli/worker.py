@@ -1,4 +1,4 @@
-"""`python -m tfe_bench worker`: one party's long-running process."""
+"""`python -m tfe_bench worker`: the long-running process of one party."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ if TYPE_CHECKING:
 
 def _add_worker_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--party", type=int, choices=(0, 1, 2))
-    common.add_option(p, "--cluster FILE", "cluster.toml", required=True)
+    common.add_option(p, "--cluster FILE", "cluster.toml of the three hosts", required=True)
     common.add_option(
         p,
         "--config FILE",
-        "this operator's private worker.toml (default: workerN.toml beside cluster.toml)",
+        "worker.toml of this operator (default: workerN.toml in the folder of cluster.toml)",
     )
-    common.add_option(p, "--bind HOST", "listen here instead of cluster.toml's host")
-    common.add_option(p, "--threads N", "threads for kernels (default: cores)", type=int)
+    common.add_option(p, "--bind HOST", "host to listen on (default: the host in cluster.toml)")
+    common.add_option(
+        p, "--threads N", "number of threads for kernels (default: one for each core)", type=int
+    )
     p.add_argument(
         "--log-level",
         default="info",
         choices=("debug", "info", "warning", "error"),
-        help="what the log takes (default info: also the beginnings and ends of jobs)",
+        help="least severity of log lines; info includes starts and ends of jobs (default: info)",
     )
     common.add_option(p, "--local", argparse.SUPPRESS)
     common.add_option(p, "--temporary", argparse.SUPPRESS)
@@ -52,7 +54,11 @@ def run_worker_command(arguments: argparse.Namespace) -> int:
     if arguments.local:
         return _run_local(arguments)
     if arguments.party is None:
-        raise UsageError("worker wants --party 0, 1 or 2. Received: none.")
+        raise UsageError(
+            "worker requires --party 0, 1 or 2. Received: no --party.",
+            code="missing-argument",
+            operation="--party",
+        )
     return _run_party(arguments, arguments.party)
 
 
@@ -82,7 +88,7 @@ def _run_party(arguments: argparse.Namespace, party: int) -> int:
         format=f"%(asctime)s [party {party}] %(message)s",
         force=True,
     )
-    # Before what takes seconds: a service that is stopped while it starts ends with 0 too.
+    # Before slow steps: a service that is stopped while it starts also exits with 0.
     stop, again = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -106,7 +112,7 @@ def _run_party(arguments: argparse.Namespace, party: int) -> int:
         threading.Thread(target=_stop_with_parent, args=(stop, left), daemon=True).start()
     else:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
-    # (a signal just before a wait has set nothing yet, and does not end it)
+    # (a timeout, as a signal just before a wait does not end the wait)
     while not stop.wait(1):
         if again.is_set():
             again.clear()
@@ -132,7 +138,12 @@ def _load_files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfi
     policy = WorkerPolicy.load(path)
     if policy.party != party:
         raise ConfigError(
-            f"{path} is party {policy.party}'s. Received: --party {party}. Use its own file."
+            f"Expected the worker.toml of party {party}. Received: {path} of party "
+            f"{policy.party}. Use the file of --party.",
+            code="file-of-another-party",
+            operation="--party",
+            received=party,
+            expected=policy.party,
         )
     return config, policy
 
@@ -143,7 +154,7 @@ def _reload_files(worker: Worker, arguments: argparse.Namespace, party: int) -> 
     try:
         worker.reload(*_load_files(arguments, party))
     except TfeBenchError as error:
-        log.error("the files are not taken, what was read before holds: %s", error)
+        log.error("the files are rejected, the previous settings stay in force: %s", error)
     else:
         log.info("the files were read again")
 
@@ -159,17 +170,17 @@ def _enter_namespace(namespace: int) -> None:
 def _import_tensorflow() -> None:
     """Load TensorFlow and the ops without starting their threads.
 
-    Keras stays away until a program asks for it: TensorFlow loads it where it is installed, and
-    Keras what it can use (pandas, scikit-learn, matplotlib), which takes longer than all else.
+    Keras is not loaded until a program requires it: TensorFlow loads Keras if it is installed, and
+    Keras loads optional libraries (pandas, scikit-learn, matplotlib), which takes most of the time.
     """
     common.quiet_tensorflow()
-    # (with oneDNN, which has nothing to do here, comes an allocator that keeps large blocks:
-    # without it a join of 2^20 rows takes twice as long)
+    # (oneDNN computes nothing here, but brings an allocator that keeps large blocks: without it a
+    # join of 2^20 rows takes twice as long)
     away = "keras.src"
     absent = away not in sys.modules
-    # (what is None cannot be imported, which TensorFlow takes for a machine without Keras)
+    # (None prevents the import, so that TensorFlow assumes that Keras is not installed)
     sys.modules.setdefault(away, None)  # type: ignore[arg-type]
-    gc.disable()  # (it would look at what is loaded ten times, and find nothing)
+    gc.disable()  # (it would scan the loaded modules ten times without effect)
     try:
         import tensorflow  # noqa: F401
     finally:
@@ -185,7 +196,7 @@ def _import_tensorflow() -> None:
 def _drop_op_stacks() -> None:
     """Stop TensorFlow from storing the Python stack of every op of a graph.
 
-    These stacks, of 60 frames, take more memory than all else of a graph.
+    These stacks of 60 frames take more memory than the rest of a graph.
     """
     from tensorflow.python.framework import ops
 
@@ -199,27 +210,27 @@ def start_tensorflow(threads: int | None) -> None:
     import tensorflow as tf
 
     cores = threads or len(os.sched_getaffinity(0))
-    # Three workers may share few cores: an idle thread that spins takes time from the next party.
+    # Three workers may share few cores: an idle spinning thread takes time from other parties.
     options = tf.compat.v1.ConfigProto()
     options.experimental.disable_thread_spinning = True
-    # (eager execution takes options only when it was off: otherwise it ignores them)
+    # (TensorFlow accepts options of eager execution only if it was disabled before)
     tf.compat.v1.disable_eager_execution()
     tf.compat.v1.enable_eager_execution(config=options)
-    # The graphs are as they should be: rewriting them costs time at the first call, and nothing may
-    # merge, fold or reorder what consumes masks.
+    # Graphs need no rewriting, which costs time at the first call; and nothing may merge, fold or
+    # reorder operations that consume masks.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, cores))
     tf.constant(0)
-    # What was imported stays: a full collection that looks at all of it stops the graphs for 0.1 s.
+    # Imported objects stay: a full collection that scans them would stop the graphs for 0.1 s.
     gc.freeze()
 
 
 def import_packages() -> None:
     """Load layers and programs of other packages before the worker reports that it is ready.
 
-    What they import, Keras say, can take longer than a peer waits for a heartbeat in a job.  A
-    package that cannot be loaded is named in the log, and again in the jobs that ask for it.
+    Their imports, such as Keras, can take longer than a peer waits for a heartbeat in a job.  The
+    log names a package that cannot be loaded, and so does an error of a job that requires it.
     """
     from importlib.metadata import entry_points
 
@@ -228,7 +239,7 @@ def import_packages() -> None:
     log = logging.getLogger("tfe_bench.worker")
 
     def load_layers() -> None:
-        from tfe_bench.models.kinds import registry  # noqa: F401  (which loads them)
+        from tfe_bench.models.kinds import registry  # noqa: F401  (loads them)
 
     wanted: list[tuple[str, Callable[[], object]]] = [
         (f"the program {name!r}", functools.partial(jobs.load_program, name))
@@ -239,21 +250,21 @@ def import_packages() -> None:
     for what, load in wanted:
         try:
             load()
-        except Exception as error:  # whatever another package raises when it is imported
+        except Exception as error:  # another package may raise anything during its import
             log.error("%s of another package cannot be loaded: %s", what, error)
         else:
             log.info("%s of another package is loaded", what)
 
 
 def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:
-    """Stop when the parent process ends, and remove the folder that it made, if any."""
+    """Stop when the parent process ends, and remove the folder that it created, if any."""
     while sys.stdin.buffer.read(1):
         pass
-    # A parent that was killed could not remove the keys that it had made for this occasion.
+    # A killed parent could not remove its temporary keys.
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     stop.set()
-    # If the main thread is busy, do not outlive the parent all the same.
+    # Exit after 2 seconds even if the main thread is busy.
     threading.Timer(2.0, lambda: os._exit(0)).start()
 
 

@@ -1,4 +1,4 @@
-"""A .npy file as numbers, and its columns by their position."""
+"""Numbers of a .npy file, and its columns by position."""
 
 from __future__ import annotations
 
@@ -20,18 +20,29 @@ def select_column(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
 
 
 def find_position(file: Path, width: int, column: str | int) -> int:
-    """Return a column's position; raise a DataError if the file has no such column."""
+    """Return a column's position.
+
+    Raises:
+        DataError: the file has no such column.
+    """
     position = parse_position(column)
     if position is None or not 0 <= position < width:
         known = f"0 to {width - 1}" if width > 1 else "0"
         raise DataError(
-            f"{str(file)!r} has no column {column!r}: a .npy file's columns are {known}."
+            f"{str(file)!r} has no column {column!r}. Its columns are {known}.",
+            code="column-not-found",
+            received=column,
+            expected=known,
         )
     return position
 
 
 def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
-    """Read an array as int64 or float64 (one or two axes, finite, not empty), and unconverted."""
+    """Read an array of one or two axes, as int64 or float64 and unconverted.
+
+    Raises:
+        DataError: the file is damaged, or the array is empty, not numeric or not finite.
+    """
     try:
         with file.open("rb") as stream:
             _check_size(file, stream)
@@ -41,15 +52,28 @@ def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     except (OSError, MemoryError) as error:
         raise unreadable_error(file, error) from error
     except Exception as error:  # NumPy's header parser raises many kinds on random bytes
-        raise DataError(f"{str(file)!r} is not a .npy file, or a damaged one.") from error
+        raise DataError(
+            f"{str(file)!r} is not a .npy file, or it is damaged.", code="file-damaged"
+        ) from error
     if values.ndim not in (1, 2):
-        raise DataError(f"An array has one or two axes. Received: {str(file)!r}: {values.shape}.")
+        raise DataError(
+            f"Expected one or two axes. Received: shape {values.shape} in {str(file)!r}.",
+            code="rank-mismatch",
+            received=values.ndim,
+            expected="1 or 2",
+        )
     if values.size == 0:
-        raise DataError(f"{str(file)!r} is empty: its array has shape {values.shape}.")
+        raise DataError(
+            f"{str(file)!r} is empty: its array has shape {values.shape}.",
+            code="empty-input",
+            received=values.shape,
+        )
     if values.dtype.kind in "biu":
         if values.dtype == np.uint64 and np.any(bad := values > np.uint64(INT64_MAX)):
             raise DataError(
-                f"{str(file)!r}: an integer is outside {INT64}, {_describe_bad_value(bad)}."
+                f"{str(file)!r}: an integer is outside {INT64}, {_describe_bad_value(bad)}.",
+                code="integer-too-large",
+                expected=INT64,
             )
         whole = np.ascontiguousarray(values, np.int64)
         return whole, whole if values.dtype.kind == "b" else values
@@ -57,24 +81,35 @@ def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
         reals = np.ascontiguousarray(values, np.float64)
     if np.any(bad := ~np.isfinite(reals)):
         kind = "NaN" if np.isnan(reals.flat[int(np.argmax(bad))]) else "infinite"
-        raise DataError(f"{str(file)!r}: a value is {kind}, {_describe_bad_value(bad)}.")
+        raise DataError(
+            f"{str(file)!r}: a value is {kind}, {_describe_bad_value(bad)}.",
+            code="not-finite",
+            received=kind,
+        )
     return reals, reals if values.dtype.itemsize > 8 else values
 
 
 def _check_size(file: Path, stream: IO[bytes]) -> None:
     """Reject a header with a wrong type or size, before memory is allocated for it."""
     if os.fstat(stream.fileno()).st_size == 0:
-        raise DataError(f"{str(file)!r} is empty.")
+        raise DataError(f"{str(file)!r} is empty.", code="empty-input", received="an empty file")
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     elif version == (2, 0):
         shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
     else:  # 3.0 is for structured types only
-        raise DataError(f"{str(file)!r} is in .npy format {version}; 1.0 and 2.0 are read.")
+        raise DataError(
+            f"Expected .npy format 1.0 or 2.0. Received: {version} in {str(file)!r}.",
+            code="unsupported-format",
+            received=version,
+            expected="1.0 or 2.0",
+        )
     if dtype.kind not in "biuf":
         raise DataError(
-            f"An array holds integers or floats. Received: {str(file)!r}, which holds {dtype}."
+            f"Expected an array of integers or floats. Received: {dtype} in {str(file)!r}.",
+            code="unsupported-type",
+            received=dtype,
         )
     count = 1
     for extent in shape:  # Python integers: they cannot overflow
@@ -82,8 +117,11 @@ def _check_size(file: Path, stream: IO[bytes]) -> None:
     present = os.fstat(stream.fileno()).st_size - stream.tell()
     if count * dtype.itemsize != present:
         raise DataError(
-            f"{str(file)!r} is damaged: its header says {count * dtype.itemsize} bytes of data "
-            f"and it holds {present}."
+            f"{str(file)!r} is damaged. Expected {count * dtype.itemsize} bytes of data after the "
+            f"header. Received: {present}.",
+            code="file-damaged",
+            received=present,
+            expected=count * dtype.itemsize,
         )
     stream.seek(0)
 

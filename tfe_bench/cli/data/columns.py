@@ -1,4 +1,4 @@
-"""Exact columns of numbers from a .csv or .npy file, and the other columns unconverted."""
+"""Exact columns of numbers from a .csv or .npy file, and other columns unconverted."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Column:
     Args:
         values: int64 or float64, finite; one column (1-D), or a matrix (2-D, from .npy)
             whose rows are separate, so that a sort runs along the last axis.
-        name: the column's name; its position counted from 0 where the file gives none.
+        name: the column's name, or its position counted from 0 if the file has no names.
         source: the path that was read.
-        cells: the same as the file has it.
-        named: whether a .csv file has a line of names.
+        cells: the unconverted cells of the file.
+        named: whether a .csv file has a header line.
     """
 
     values: Numbers
@@ -49,18 +49,18 @@ def load_column(path: str | os.PathLike[str], column: str | int | None = None) -
     """Return one column of a .csv or .npy file, in the file's order.
 
     A .csv is UTF-8, separated by commas, semicolons or tabs, with or without a header line.
-    A column that holds only integers becomes int64 and is exact; one decimal point or
-    exponent makes all of it float64.
+    A column of integers only becomes int64 and is exact; one decimal point or exponent makes
+    the whole column float64.
 
     Args:
         path: the file.
-        column: a name, or a position counted from 0 (also as text, where no column has that
-            name). None takes the only numeric column of a .csv, the only axis of a 1-D
-            array, or the whole of a 2-D array.
+        column: a name, or a position counted from 0 (also as text, if no column has that
+            name). None selects the only numeric column of a .csv, the only axis of a 1-D
+            array, or a whole 2-D array.
 
     Raises:
-        DataError: the file cannot be read, or a cell of the column is no finite number
-            (integers: from -2^63 to 2^63 - 1). The text gives line and column, of a .npy the
+        DataError: the file cannot be read, or a cell of the column is not a finite number
+            (integers: from -2^63 to 2^63 - 1). The text states line and column, for a .npy the
             index.
     """
     return load_with_others(path, column, ())[0]
@@ -72,15 +72,17 @@ def load_with_others(
     others: Sequence[str | int],
     numbers: bool = False,
 ) -> tuple[Column, dict[str, Cells]]:
-    """Return one column, as `load_column`, and other columns unconverted, by name.
+    """Return one column, like `load_column`, and other columns unconverted, by name.
 
     Args:
-        others: names or positions. They may hold anything, text too: nothing is computed on them.
-        numbers: `cells` and the others are numbers, as a .npy file needs them.
+        path: the file.
+        column: a name or position, as in `load_column`.
+        others: names or positions of columns of any content, such as texts.
+        numbers: whether `cells` and the others must be numbers, for a .npy file.
 
     Raises:
-        DataError: as `load_column`; an unknown column, or two of one name.
-        UsageError: a column that is asked for twice; others of a 2-D array without a column.
+        DataError: as in `load_column`; a column is unknown, or two columns have one name.
+        UsageError: a column is selected twice, or others of a 2-D array without a column.
     """
     file = find_readable_file(path)
     if file.suffix.lower() == ".npy":
@@ -106,11 +108,11 @@ def name_file_positions(path: str | os.PathLike[str], columns: Sequence[str]) ->
     """Add line and column of a .csv file to a RangeError about its numbers.
 
     Args:
-        path: where the numbers [rows] or [rows, columns] came from.
-        columns: their names.
+        path: the file of the numbers [rows] or [rows, columns].
+        columns: the names of the columns.
 
     Raises:
-        RangeError: the same as in the block, but for the place.
+        RangeError: the error of the block, with the position in the file.
     """
     try:
         yield
@@ -130,19 +132,23 @@ def load_table(
     """Return columns of equal length by name: a sort key and its payload.
 
     Args:
-        path: a .csv or .npy file (the latter of one or two axes; names are "0", "1", ...).
-        columns: names or positions, as in `load_column`; None takes every column.
+        path: a .csv file, or a .npy file of one or two axes with the names "0", "1", ...
+        columns: names or positions, as in `load_column`; None selects all columns.
 
     Returns:
-        name -> 1-D int64 or float64, in the order asked for.
+        1-D int64 or float64 arrays by name, in the order of `columns`.
 
     Raises:
-        DataError: as in `load_column`; also with None where a column is not numeric.
-        UsageError: `columns` is empty or names a column twice.
+        DataError: as in `load_column`; or `columns` is None and a column is not numeric.
+        UsageError: `columns` is empty or selects a column twice.
     """
     file = find_readable_file(path)
     if columns is not None and (isinstance(columns, str) or not columns):
-        raise UsageError(f"Columns are a list of one or more names. Received: {columns!r}.")
+        raise UsageError(
+            f"Expected a list of one or more columns. Received: {columns!r}.",
+            code="empty-input",
+            operation="columns",
+        )
     if file.suffix.lower() == ".npy":
         numbers, _ = arrays.read_array(file)
         matrix = numbers[:, np.newaxis] if numbers.ndim == 1 else numbers
@@ -166,13 +172,24 @@ def _refuse_repeats(places: Sequence[int], names: Sequence[str]) -> None:
     place, count = Counter(places).most_common(1)[0]
     if count > 1:
         name = names[list(places).index(place)]
-        raise UsageError(f"Each column is taken once. Received: {name!r} {count} times.")
+        raise UsageError(
+            f"Expected each column once. Received: {name!r} {count} times.",
+            code="duplicate-column",
+            operation=name,
+            received=count,
+        )
 
 
 def _refuse_equal_names(file: Path, names: Sequence[str]) -> None:
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
-        raise DataError(f"{str(file)!r} has {count} columns named {name!r}; rename them.")
+        raise DataError(
+            f"Expected different column names in {str(file)!r}. Received: {name!r} {count} times. "
+            "Rename the columns.",
+            code="duplicate-name",
+            operation=name,
+            received=count,
+        )
 
 
 def _load_array_column(
@@ -183,13 +200,19 @@ def _load_array_column(
         if column is not None:
             arrays.find_position(file, 1, column)
         if others:
-            raise DataError(f"{str(file)!r} has one axis: there are no other columns in it.")
+            raise DataError(
+                f"Expected two axes for other columns. Received: one axis in {str(file)!r}.",
+                code="column-not-found",
+                received="an array of one axis",
+            )
         return Column(numbers, file.stem, str(file), cells), {}
     if column is None:
         if others:
             raise UsageError(
-                f"{str(file)!r} has two axes: other columns go with the one to sort by. "
-                "Received: others alone. Name that one too (--column)."
+                f"Expected a key column of {str(file)!r} in --column, as the array has two axes. "
+                "Received: other columns only. Add --column.",
+                code="missing-argument",
+                operation="--column",
             )
         return Column(numbers, file.stem, str(file), cells), {}
     places = [arrays.find_position(file, numbers.shape[1], c) for c in (column, *others)]

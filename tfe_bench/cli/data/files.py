@@ -1,4 +1,4 @@
-"""Locating data files, and errors for files that cannot be read."""
+"""Search for data files, and errors for unreadable files."""
 
 from __future__ import annotations
 
@@ -16,32 +16,61 @@ def check_files_exist(*files: Path | str | None) -> None:
     """Reject missing files before a slow step starts.
 
     Raises:
-        DataError: naming the first one, and the nearest name beside it.
+        DataError: a file is missing; the text suggests the nearest name in its folder.
     """
     for file in files:
         if file is not None and not Path(file).exists():
-            raise DataError(f"There is no file {str(file)!r}.{_suggest_nearby_file(Path(file))}")
+            raise DataError(
+                f"There is no file {str(file)!r}.{_suggest_nearby_file(Path(file))}",
+                code="file-not-found",
+                received=file,
+            )
 
 
 def check_suffix(file: Path) -> None:
-    """Reject a file name that does not end in .csv or .npy (DataError)."""
+    """Reject other suffixes than .csv and .npy.
+
+    Raises:
+        DataError: the file has another suffix or no suffix.
+    """
     if file.suffix.lower() not in SUFFIXES:
         given = f"suffix {file.suffix!r}" if file.suffix else "no suffix"
-        raise DataError(f"Data files end in .csv or .npy. Received: {str(file)!r} with {given}.")
+        raise DataError(
+            f"Expected a .csv or .npy file. Received: {str(file)!r} with {given}.",
+            code="unsupported-file-type",
+            received=file.name,
+            expected=" or ".join(SUFFIXES),
+        )
 
 
 def find_readable_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a readable data file, else raise a DataError with a suggestion."""
+    """Return the path of a readable data file.
+
+    Raises:
+        DataError: the path is not a readable file; the text suggests a similar name.
+    """
     file = Path(path)
     try:
         if file.is_dir():
-            raise DataError(f"Data is read from a file. Received: {str(file)!r}, a folder.")
+            raise DataError(
+                f"Expected a file. Received: {str(file)!r}, a folder.",
+                code="not-a-file",
+                received="a folder",
+            )
         if not file.exists():
-            raise DataError(f"There is no file {str(file)!r}.{_suggest_nearby_file(file)}")
+            raise DataError(
+                f"There is no file {str(file)!r}.{_suggest_nearby_file(file)}",
+                code="file-not-found",
+                received=file,
+            )
         check_suffix(file)
         if not file.is_file():
-            raise DataError(f"Data is read from a file. Received: {str(file)!r}, which is none.")
-    except (OSError, ValueError) as error:  # a name too long, a null byte, a closed folder
+            raise DataError(
+                f"Expected a regular file. Received: {str(file)!r}, a pipe or device.",
+                code="not-a-file",
+                received="no regular file",
+            )
+    except (OSError, ValueError) as error:  # a too long name, a null byte, an inaccessible folder
         raise unreadable_error(file, error) from error
     return file
 
@@ -58,8 +87,14 @@ def _suggest_nearby_file(file: Path) -> str:
 
 
 def unreadable_error(file: Path, error: Exception) -> DataError:
-    """Return the error for a file that the operating system does not let us read."""
+    """Return the error for a file that the operating system refuses to read."""
     if isinstance(error, PermissionError):
-        return DataError(f"No permission to read {str(file)!r}. Ask its owner, or check its mode.")
+        return DataError(
+            f"No permission to read {str(file)!r}. Ask its owner, or check its mode.",
+            code="file-not-readable",
+            received="no permission",
+        )
     reason = getattr(error, "strerror", None) or type(error).__name__
-    return DataError(f"Cannot read {str(file)!r}: {reason}.")
+    return DataError(
+        f"Cannot read {str(file)!r}: {reason}.", code="file-not-readable", received=reason
+    )

@@ -21,7 +21,7 @@ from tfe_bench.errors import DataError, UsageError
 
 
 def check_result_path(path: str | os.PathLike[str]) -> Path:
-    """Return `path` if a result can be written there: call this before a long computation.
+    """Return `path` if a result can be written there; call this before a long computation.
 
     Raises:
         DataError: the suffix is neither .csv nor .npy, the folder is missing or not
@@ -30,30 +30,43 @@ def check_result_path(path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     check_suffix(file)
     if not file.parent.is_dir():
-        raise DataError(f"There is no folder {str(file.parent)!r} to write {file.name!r} into.")
+        raise DataError(
+            f"Expected an existing folder for {file.name!r}. Received: {str(file.parent)!r}, which "
+            "does not exist.",
+            code="file-not-found",
+            received=file.parent,
+        )
     if file.exists() and not file.is_file():
-        raise DataError(f"A result is written to a file. Received: {str(file)!r}, which is none.")
+        raise DataError(
+            f"Expected a regular file to write to. Received: {str(file)!r}, which is not one.",
+            code="not-a-file",
+            received=file,
+        )
     if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise DataError(f"The folder {str(file.parent)!r} is not writable.")
+        raise DataError(
+            f"The folder {str(file.parent)!r} is not writable.",
+            code="file-not-writable",
+            received=file.parent,
+        )
     return file
 
 
 def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None:
-    """Write a result as .csv or .npy, whole or not at all, readable by its owner only (0600).
+    """Write a result atomically as .csv or .npy, readable only by its owner (0600).
 
     Sorted private data is still private.  An existing file is replaced.
 
     Args:
-        path: where to; the suffix chooses the format.
-        values: integers or floats, 1-D, or 2-D; for a .csv also a list of texts. A .csv has a
-            header line: `name`, or `name_0`, `name_1`, ... for a matrix. Floats are written so
-            that they read back equal, texts as they are.
-        name: the column's name; one that is blank or looks like a number is written
-            as `column_<name>`, so that it cannot be taken for a value.
+        path: the output file; its suffix determines the format.
+        values: 1-D or 2-D integers or floats; for a .csv also a list of texts. A .csv has a
+            header line: `name`, or `name_0`, `name_1`, ... for a matrix. Floats are written with
+            enough digits to read back equal, texts unchanged.
+        name: the column's name; a blank name or a number is written as `column_<name>`, so that
+            it is not read as a value.
 
     Raises:
         DataError: see `check_result_path`; or the disk is full.
-        UsageError: `values` has other types or more axes.
+        UsageError: `values` has an unsupported type or more than two axes.
     """
     file = check_result_path(path)
     _refuse_other_types(values, file)
@@ -61,7 +74,12 @@ def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None
         _write_csv(file, {name: values})
         return
     if values.ndim not in (1, 2):
-        raise UsageError(f"A result has one or two axes. Received: shape {values.shape}.")
+        raise UsageError(
+            f"Expected a result of one or two axes. Received: shape {values.shape}.",
+            code="rank-mismatch",
+            received=values.ndim,
+            expected="1 or 2",
+        )
     if file.suffix.lower() == ".npy":
         atomic.write_atomically(file, lambda stream: np.save(stream, values, allow_pickle=False))
         return
@@ -75,19 +93,24 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> Non
     """Write columns of equal length, such as a sorted key with its payload, like `write_result`.
 
     Args:
-        path: where to. A .npy holds them side by side and needs numbers of one type.
-        table: name -> 1-D integers or floats, or a list of texts.
+        path: the output file. A .npy holds the columns of one matrix, of one numeric type.
+        table: 1-D integers or floats, or a list of texts, by name.
 
     Raises:
         DataError: see `check_result_path`.
-        UsageError: no columns, unequal lengths, other types, mixed types for .npy.
+        UsageError: there are no columns, their lengths differ, a type is unsupported, or the types
+            for a .npy differ.
     """
     file = check_result_path(path)
     for values in table.values():
         _refuse_other_types(values, file)
     shapes = {np.shape(values) for values in table.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        raise UsageError(f"A table has 1-D columns of one length. Received: shapes {shapes}.")
+        raise UsageError(
+            f"Expected 1-D columns of one length. Received: shapes {shapes}.",
+            code="length-mismatch",
+            received=shapes,
+        )
     if file.suffix.lower() == ".csv":
         _write_csv(file, table)
         return
@@ -100,32 +123,40 @@ def check_one_type(table: Mapping[str, Cells]) -> None:
     """Reject columns that a .npy file cannot hold together.
 
     Raises:
-        UsageError: they have several types.
+        UsageError: the columns have several types.
     """
     names = sorted({str(np.asarray(values).dtype) for values in table.values()})
     if len(names) > 1:
         raise UsageError(
-            f"A .npy file has one type; write a .csv instead. Received: {', '.join(names)}."
+            f"Expected one type for a .npy file. Received: {', '.join(names)}. Write a .csv file.",
+            code="mixed-types",
+            received=", ".join(names),
         )
 
 
 def _refuse_other_types(values: Cells, file: Path) -> None:
     if isinstance(values, list) and all(isinstance(cell, str) for cell in values):
         if file.suffix.lower() == ".npy":
-            raise UsageError("A .npy file holds numbers; write a .csv instead. Received: texts.")
+            raise UsageError(
+                "Expected numbers for a .npy file. Received: texts. Write a .csv file.",
+                code="unsupported-type",
+                received="texts",
+            )
         return
     kind = getattr(values, "dtype", None)
     if kind is None or kind.kind not in "iuf" or kind.itemsize > 8:
         raise UsageError(
-            "Results are arrays of integers or floats of at most 64 bits. "
-            f"Received: {kind or type(values).__name__}."
+            "Expected arrays of integers or floats of at most 64 bits. "
+            f"Received: {kind or type(values).__name__}.",
+            code="unsupported-type",
+            received=kind or type(values).__name__,
         )
 
 
 def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
     names = [_column_heading(name) for name in table]
     texts = itertools.chain(names, *(cells for cells in table.values() if isinstance(cells, list)))
-    # Of another dialect, or the end of a line for some: it would mislead a reader unless quoted.
+    # Separators of other dialects, or line ends for some readers: these require quotes.
     foreign = any(re.search("[;\t\r]", text) for text in texts)
 
     def write_stream(stream: IO[bytes]) -> None:
@@ -142,7 +173,7 @@ def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
 
 
 def _iterate_rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
-    """Yield rows of Python numbers by blocks; csv writes a float by its shortest exact repr."""
+    """Yield rows of Python numbers by blocks; csv writes the shortest exact repr of a float."""
     block = 65536
     for start in range(0, len(columns[0]) if columns else 0, block):
         parts = (c[start : start + block] for c in columns)

@@ -1,4 +1,4 @@
-"""A .csv file as text, by column, and its columns as numbers."""
+"""A .csv file as columns of text, and its columns as numbers."""
 
 from __future__ import annotations
 
@@ -19,30 +19,36 @@ from tfe_bench.models import csv_file
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also take 1_000 and other scripts' digits
+_INTEGER = re.compile(r"[+-]?[0-9]+")  # int() also accepts 1_000 and digits of other scripts
 _JUDGED_ROWS = 1000  # rows that decide whether a column holds numbers
 _LISTED_COLUMNS = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sheet:
-    """A .csv file as text, by column."""
+    """A .csv file as columns of text."""
 
     file: Path
     names: list[str]
     cells: list[list[str]]  # [column][row]
     lines: array[int]  # [row] -> line of the file, counted from 1
-    named: bool  # whether a first line names the columns
+    named: bool  # whether the file has a header line
 
     @classmethod
     def read_file(cls, file: Path) -> Sheet:
-        """Read a file and detect its header line; raise a DataError if it is not a table."""
+        """Read a file and detect its header line.
+
+        Raises:
+            DataError: the file is empty, unreadable or not a table.
+        """
         try:
             found = csv_file.parse_csv(file)
         except (OSError, MemoryError) as error:
             raise unreadable_error(file, error) from error
         if not found.rows:
-            raise DataError(f"{str(file)!r} is empty.")
+            raise DataError(
+                f"{str(file)!r} is empty.", code="empty-input", received="an empty file"
+            )
         columns = [list(cells) for cells in zip(*found.rows, strict=True)]
         lines, names = found.lines, [str(j) for j in range(len(columns))]
         named = _has_header(file, columns)
@@ -50,11 +56,19 @@ class Sheet:
             names = [cells.pop(0).strip() or str(j) for j, cells in enumerate(columns)]
             lines.pop(0)
         if not lines:
-            raise DataError(f"{str(file)!r} has a header line and no rows under it.")
+            raise DataError(
+                f"Expected rows below the header line. Received: {str(file)!r} with no rows.",
+                code="empty-input",
+                received="a header line alone",
+            )
         return cls(file, names, columns, lines, named)
 
     def find_column(self, column: str | int) -> int:
-        """Return the position of a column given by name or position."""
+        """Return the position of a column given by name or position.
+
+        Raises:
+            DataError: no column, or several columns have this name.
+        """
         if isinstance(column, str):
             matches = [j for j, name in enumerate(self.names) if name == column.strip()]
             if len(matches) == 1:
@@ -62,39 +76,63 @@ class Sheet:
             if matches:
                 raise DataError(
                     f"{str(self.file)!r} has {len(matches)} columns named {column!r}, at the "
-                    f"positions {', '.join(map(str, matches))}. Give the position."
+                    f"positions {', '.join(map(str, matches))}. Use the position.",
+                    code="duplicate-name",
+                    operation=column,
+                    received=len(matches),
                 )
         position = parse_position(column)
         if position is None or not 0 <= position < len(self.names):
             hint = did_you_mean(column, self.names) if isinstance(column, str) else ""
             raise DataError(
-                f"{str(self.file)!r} has no column {column!r}.{hint} {self._list_columns()}"
+                f"{str(self.file)!r} has no column {column!r}.{hint} {self._list_columns()}",
+                code="column-not-found",
+                received=column,
             )
         return position
 
     def find_numeric_column(self) -> int:
-        """Return the position of the only numeric column; raise a DataError unless there is one."""
+        """Return the position of the only numeric column.
+
+        Raises:
+            DataError: no column, or several columns are numeric.
+        """
         if len(self.names) == 1:
             return 0
         numeric = [j for j, cells in enumerate(self.cells) if _holds_numbers(cells)]
         if len(numeric) != 1:
             count = len(numeric) or "no"
             raise DataError(
-                f"{str(self.file)!r} has {count} numeric columns; name the one to use. "
-                f"{self._list_columns()}"
+                f"Expected one numeric column. Received: {count} numeric columns in "
+                f"{str(self.file)!r}. Name the column to use. "
+                f"{self._list_columns()}",
+                code="numeric-column-count",
+                received=count,
+                expected=1,
             )
         return numeric[0]
 
     def refuse_text_columns(self) -> None:
-        """Reject a file with columns that are not numeric (DataError)."""
+        """Reject a file with columns that are not numeric.
+
+        Raises:
+            DataError: a column is not numeric.
+        """
         if len(self.names) > 1 and not all(_holds_numbers(cells) for cells in self.cells):
             raise DataError(
-                f"{str(self.file)!r} has columns that are not numeric; name the ones to use. "
-                f"{self._list_columns()}"
+                f"Expected numeric columns. Received: {str(self.file)!r} with columns that are not "
+                "numeric. Name the columns to use. "
+                f"{self._list_columns()}",
+                code="not-a-number",
+                received="columns of texts",
             )
 
     def parse_numbers(self, position: int) -> Numbers:
-        """Return the column as int64 if all its cells are integers, else float64."""
+        """Return the column as int64 if all cells are integers, else as float64.
+
+        Raises:
+            DataError: a cell is not a number, or cannot be represented.
+        """
         whole = True
         inexact: int | None = None  # the first row with an integer that float64 would round
         values: list[int | float] = []
@@ -119,7 +157,7 @@ class Sheet:
             return np.array(values, np.int64)
         if inexact is not None:
             self._refuse_cell(
-                inexact, position, "stands among reals", "an integer that float64 does not hold"
+                inexact, position, "is mixed with reals", "an integer that float64 cannot represent"
             )
         return np.array(values, np.float64)
 
@@ -128,7 +166,10 @@ class Sheet:
         label = str(position) if name == str(position) else f"{name!r} (position {position})"
         raise DataError(
             f"Line {self.lines[row]} of {str(self.file)!r}, column {label}, {wrong}. "
-            f"Received: {received}."
+            f"Received: {received}.",
+            code="invalid-cell",
+            operation=name,
+            received=received,
         )
 
     def _list_columns(self) -> str:
@@ -144,10 +185,13 @@ class Sheet:
 def _has_header(file: Path, columns: list[list[str]]) -> bool:
     """Return True if the first line names the columns.
 
-    It does if some column has a name there and numbers below, or if it holds no number.
-    "$5" or "1 000" is not a name but a malformed number, which must not vanish as a header.
+    The first line is a header if a column has a name there and numbers below, or if the line has no
+    number. "$5" or "1 000" is not a name but a malformed number, which must not vanish as a header.
     A first line of text and numbers over undecided columns is rejected: guessing would silently
     drop a row, or sort a heading with the data.
+
+    Raises:
+        DataError: the first line may be a header or data.
     """
     first = [cells[0].strip() for cells in columns]
     named = [is_name(cell) for cell in first]
@@ -158,8 +202,9 @@ def _has_header(file: Path, columns: list[list[str]]) -> bool:
     if not any(map(_is_numeric, first)):
         return True
     raise DataError(
-        f"The first line of {str(file)!r} mixes text and numbers: it may be a header or data. "
-        "Add a header line of names."
+        f"Expected a header line. Received: {str(file)!r}, whose first line mixes text and numbers "
+        "and may be a header or data. Add a line of column names.",
+        code="ambiguous-header",
     )
 
 
@@ -168,20 +213,20 @@ def _is_numeric(cell: str) -> bool:
 
 
 def is_name(cell: str) -> bool:
-    """Return True if a cell would be read as a heading, not as a value."""
+    """Return True if a cell is read as a heading, not as a value."""
     letters = any(map(str.isalpha, cell)) or not any(map(str.isdigit, cell))
     return bool(cell) and letters and not _is_numeric(cell)
 
 
 def _holds_numbers(cells: Sequence[str], start: int = 0) -> bool:
-    """Return True if most cells that are not blank are numbers (the rest are then errors)."""
+    """Return True if most nonblank cells are numbers; the other cells are then errors."""
     judged = map(str.strip, itertools.islice(cells, start, start + _JUDGED_ROWS))
     filled = [cell for cell in judged if cell]
     return 2 * sum(map(_is_numeric, filled)) > len(filled)
 
 
 def _parse_long_integer(cell: str) -> int:
-    """Return the value of many digits: leading zeros are ignored, as int() limits the digits."""
+    """Parse an integer with many digits, without leading zeros, as int() limits the digits."""
     digits = cell.lstrip("+-").lstrip("0")
     if len(digits) > 40:
         return INT64_MAX + 1
@@ -189,19 +234,19 @@ def _parse_long_integer(cell: str) -> int:
 
 
 def _describe_fault(cell: str) -> tuple[str, str]:
-    """Return the fault of a cell and the kind of the cell, without its content."""
+    """Return the fault and the kind of a cell, without its content."""
     if not cell:
-        return "is no number", "a blank cell"
+        return "is not a number", "a blank cell"
     if csv_file.NOT_FINITE.fullmatch(cell):
         return "is not finite", "NaN" if "nan" in cell.lower() else "an infinite value"
     if csv_file.COMMA_NUMBER.fullmatch(cell):
         hint = "write decimals with a point and thousands without marks"
-        return "is no number", f"a number with a comma; {hint}"
-    return "is no number", "text"
+        return "is not a number", f"a number with a comma; {hint}"
+    return "is not a number", "text"
 
 
 def parse_position(column: str | int) -> int | None:
-    """Return a column's position counted from 0, None if the column is given by name."""
+    """Return a column's position counted from 0, or None for a name."""
     if isinstance(column, str):
         word = column.strip()
         return int(word) if re.fullmatch(r"[0-9]{1,9}", word) else None
