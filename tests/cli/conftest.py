@@ -18,7 +18,7 @@ PATIENCE = 180.0
 
 
 def plain_environment(**more: str) -> dict[str, str]:
-    """This process's environment without what changes how a command prints."""
+    """Return this process's environment without variables that change a command's output."""
     changing = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TF_CPP_MIN_LOG_LEVEL")
     kept = {k: v for k, v in os.environ.items() if k not in changing}
     return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), **more}
@@ -26,7 +26,7 @@ def plain_environment(**more: str) -> dict[str, str]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
-    """Runs ``tfe_bench arguments...`` in the test's own folder."""
+    """Return a function that runs ``tfe_bench arguments...`` in the test's folder."""
 
     def run(*arguments: str, **environment: str) -> Done:
         env = plain_environment(**environment)

@@ -22,8 +22,11 @@ USAGE, CONFIG, SECURITY, RANGE = 2, 10, 30, 40
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
-    """Runs ``tfe_bench arguments...`` in the test's own folder, in this process: what is refused
-    starts no other, and an interpreter for each line would take most of the time."""
+    """Return a function that runs ``tfe_bench arguments...`` in the test's folder.
+
+    It runs in this process: a rejected command starts no other process, and an interpreter for
+    each command line would take most of the time.
+    """
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
@@ -42,7 +45,7 @@ _SECRET = "123456.789"
 
 
 def _refused(command: Command, folder: Path, arguments: list[str], code: int, *told: str) -> str:
-    """Checks that a command line is refused, says so on one screen and leaves no file."""
+    """Check that a command line is rejected with a short error and leaves no file."""
     before = sorted(folder.rglob("*"))
     done = command(*arguments)
     assert done.returncode == code, done.stderr
@@ -57,7 +60,7 @@ def _refused(command: Command, folder: Path, arguments: list[str], code: int, *t
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder of data files, most of them unfit."""
+    """Return a folder of data files, most of them invalid."""
     contents = {
         "people.csv": "name,salary,age\nann,85000,31\nbob,72000,47\ncy,91000,29\n",
         "nan.csv": f"salary\n{_SECRET}\nNaN\n1.5\n",
@@ -360,7 +363,7 @@ def test_a_missing_file_is_told_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Neither TensorFlow nor a worker is needed to see that a file is not there."""
+    """Check that a missing file is reported without TensorFlow or a worker."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
 
@@ -384,7 +387,7 @@ def test_a_name_that_is_taken_is_told_before_a_model_is_converted(
             return self
 
         def __exit__(self, *_: object) -> None:
-            """Stays as it is."""
+            """Do nothing."""
 
         def stored(self) -> list[dict[str, str]]:
             return [{"name": "m", "owner": "ann"}, {"name": "other", "owner": "bob"}]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import raises
 from tfe_bench.benchmarks.keys import to_ordered_integers
 from tfe_bench.cli.data.columns import (
     Column,
@@ -92,7 +93,7 @@ def test_a_header_is_told_from_data(csv_file: Any) -> None:
     assert load_column(csv_file("id,2019\n3,4"), "2019").values.tolist() == [4]
     assert load_column(csv_file("id,2019\n3,4"), "1").values.tolist() == [4]
     assert load_column(csv_file(",a\n0,4\n1,5"), "a").values.tolist() == [4, 5]
-    with pytest.raises(DataError, match=r"mixes text and numbers"):
+    with raises(DataError, "ambiguous-header"):
         load_column(csv_file("Ann,2019\nBob,2020"))
 
 
@@ -103,41 +104,44 @@ def test_a_file_without_names_says_so(csv_file: Any) -> None:
 
 @pytest.mark.parametrize("first", ["1,5", "1 000", "$5", "5%", "12.3.4", "1_000", "0-1"])
 def test_a_mistyped_first_number_is_not_taken_for_a_header(csv_file: Any, first: str) -> None:
-    with pytest.raises(DataError, match=r"Line 1 of .*people.csv"):
+    with raises(DataError, "invalid-cell") as error:
         load_column(csv_file(f'"{first}"\n2\n3'))
+    error.match(r"Line 1 of .*people.csv")
 
 
 def test_the_only_numeric_column_is_taken_and_several_are_listed(csv_file: Any) -> None:
     content = "name,salary,age\nAnn,1,30\nBob,2,40\n"
-    listed = r'2 numeric .* 0 "name" \(no numbers\), 1 "salary" \(numbers\)'
-    with pytest.raises(DataError, match=listed):
+    with raises(DataError, "numeric-column-count", received=2) as error:
         load_column(csv_file(content))
-    with pytest.raises(DataError, match=r"no numeric columns"):
+    error.match(r'2 numeric .* 0 "name" \(no numbers\), 1 "salary" \(numbers\)')
+    with raises(DataError, "numeric-column-count", received="no"):
         load_column(csv_file("name,town\nAnn,Rome\n"))
 
 
 def test_many_columns_are_not_all_listed(csv_file: Any) -> None:
     content = ",".join(f"c{j}" for j in range(500)) + "\n" + ",".join("1" * 500)
-    with pytest.raises(DataError, match=r"and 480 more") as error:
+    with raises(DataError, "numeric-column-count", received=500) as error:
         load_column(csv_file(content))
-    assert len(str(error.value)) < 1000
+    assert "and 480 more" in str(error.value) and len(str(error.value)) < 1000
 
 
 def test_an_unknown_column_gets_a_suggestion(csv_file: Any) -> None:
     path = csv_file("name,salary\nAnn,1\n")
-    with pytest.raises(DataError, match=r"no column 'salery'. Did you mean \"salary\""):
+    with raises(DataError, "column-not-found", received="salery") as error:
         load_column(path, "salery")
+    error.match(r'Did you mean "salary"')
     for column in (2, -1, "2", "-1", "٣", "9" * 400):
-        with pytest.raises(DataError, match=r"no column"):
+        with raises(DataError, "column-not-found"):
             load_column(path, column)
 
 
 def test_equal_names_need_a_position(csv_file: Any) -> None:
     path = csv_file("a,a\n1,2\n")
-    with pytest.raises(DataError, match=r"positions 0, 1"):
+    with raises(DataError, "duplicate-name", operation="a", received=2) as error:
         load_column(path, "a")
+    error.match("positions 0, 1")
     assert load_column(path, 1).values.tolist() == [2]
-    with pytest.raises(DataError, match=r"2 columns named 'a'"):
+    with raises(DataError, "duplicate-name"):
         load_table(path)
 
 
@@ -170,56 +174,63 @@ def test_a_bad_cell_is_told_by_line_column_and_kind_and_never_quoted(
     csv_file: Any, cell: str, fault: str
 ) -> None:
     path = csv_file(f"name,salary\nAnn,1\nBob,{cell}\nAda,3\nEve,4\n")
-    with pytest.raises(DataError, match=rf"Line 3 .*'salary' \(position 1\).*{fault}") as error:
+    with raises(DataError, "invalid-cell", operation="salary") as error:
         load_column(path)
-    number = "no number" in str(error.value)
+    error.match(rf"Line 3 .*'salary' \(position 1\).*{fault}")
+    number = "not a number" in str(error.value)
     assert number == (fault in ("text", "blank", "comma"))  # NaN is NaN, and 2^63 is a number
     for private in (SECRET, "Bob", "99999", "922337"):
         assert private not in str(error.value)
 
 
 def test_lines_are_counted_as_an_editor_counts_them(csv_file: Any) -> None:
-    with pytest.raises(DataError, match=r"Line 5 "):
+    with raises(DataError, "invalid-cell") as error:
         load_column(csv_file('name,n\n"a\nb",1\nc,2\nd,x\ne,3'), "n")
+    error.match("Line 5 ")
 
 
 @pytest.mark.parametrize(
-    ("content", "match"),
+    ("content", "code", "text"),
     [
-        ("", "is empty"),
-        ("\n\n", "is empty"),
-        (b"\xef\xbb\xbf", "is empty"),
-        ("salary\n", "no rows"),
-        ("a,b\n1,2\n3\n", r"Line 3 .* 1 cells, but line 1 has 2"),
-        ("a,b\n1,2\n3,4,5\n", r"Line 3 .* 3 cells, but line 1 has 2"),
-        ("a\n1\n\n2\n", "Line 3 .* blank"),
-        ('a\n1\n""\n', "Line 3 .* a blank cell"),
-        ("a,b\n1,2\n,\n", "Line 3 .* a blank cell"),
-        ('a\n1\n"2\n', "Line 3"),
-        ("a\n\x00\n", "Line"),
-        ("x" * 200_000 + "\n1", "field limit"),
-        (b"\xff\xfea\x00\n\x001\x00", "UTF-8"),
-        ("a\n1\n2\n".encode("utf-16"), "UTF-8"),
-        (b"PK\x03\x04\x80\x81", "UTF-8"),
+        ("", "empty-input", "is empty"),
+        ("\n\n", "empty-input", "is empty"),
+        (b"\xef\xbb\xbf", "empty-input", "is empty"),
+        ("salary\n", "empty-input", "no rows"),
+        ("a,b\n1,2\n3\n", "invalid-csv", "Line 3 .* 1 cells, but line 1 has 2"),
+        ("a,b\n1,2\n3,4,5\n", "invalid-csv", "Line 3 .* 3 cells, but line 1 has 2"),
+        ("a\n1\n\n2\n", "blank-line", "Line 3 .* blank"),
+        ('a\n1\n""\n', "invalid-cell", "Line 3 .* a blank cell"),
+        ("a,b\n1,2\n,\n", "invalid-cell", "Line 3 .* a blank cell"),
+        ('a\n1\n"2\n', "invalid-csv", "Line 3"),
+        ("a\n\x00\n", "invalid-cell", "Line"),
+        ("x" * 200_000 + "\n1", "invalid-csv", "field limit"),
+        (b"\xff\xfea\x00\n\x001\x00", "invalid-encoding", "UTF-8"),
+        ("a\n1\n2\n".encode("utf-16"), "invalid-encoding", "UTF-8"),
+        (b"PK\x03\x04\x80\x81", "invalid-encoding", "UTF-8"),
     ],
 )
-def test_a_malformed_file_is_a_data_error(csv_file: Any, content: str | bytes, match: str) -> None:
-    with pytest.raises(DataError, match=match) as error:
+def test_a_malformed_file_is_a_data_error(
+    csv_file: Any, content: str | bytes, code: str, text: str
+) -> None:
+    with raises(DataError, code) as error:
         load_column(csv_file(content), 0)
+    error.match(text)
     assert error.value.exit_code == 10
 
 
 def test_a_missing_file_gets_a_suggestion_from_its_folder(csv_file: Any, tmp_path: Path) -> None:
     csv_file("1", "salaries.csv")
-    with pytest.raises(DataError, match=r'no file .*Did you mean "salaries.csv"'):
+    with raises(DataError, "file-not-found") as error:
         load_column(tmp_path / "salarys.csv")
-    with pytest.raises(DataError, match=r"folder .* is missing too"):
+    error.match(r'Did you mean "salaries.csv"')
+    with raises(DataError, "file-not-found") as error:
         load_column(tmp_path / "nowhere" / "a.csv")
+    error.match(r"folder .* is missing too")
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.csv.gz", ".csv"])
 def test_other_suffixes_are_refused(csv_file: Any, name: str) -> None:
-    with pytest.raises(DataError, match=r"end in \.csv or \.npy"):
+    with raises(DataError, "unsupported-file-type"):
         load_column(csv_file("1", name))
 
 
@@ -259,8 +270,10 @@ def test_a_column_shows_its_shape_and_never_its_values(csv_file: Any) -> None:
 def test_an_integer_that_float64_would_round_is_refused_among_reals(csv_file: Any) -> None:
     assert load_column(csv_file(f"x\n{2**53 + 1}")).values.tolist() == [2**53 + 1]
     assert load_column(csv_file(f"x\n{2**53}\n0.5")).values.tolist() == [2.0**53, 0.5]
-    with pytest.raises(DataError, match=r"Line 3 .*stands among reals.* float64 does not hold"):
+    received = "an integer that float64 cannot represent"
+    with raises(DataError, "invalid-cell", received=received) as error:
         load_column(csv_file(f"x\n1.5\n{2**53 + 1}"))
+    error.match("Line 3 ")
 
 
 # --- what stays with its owner ----------------------------------------------------------------
@@ -272,8 +285,9 @@ def test_columns_are_kept_as_they_stand_in_the_file(csv_file: Any) -> None:
     assert column.values.tolist() == [244.59, 1.0, 2.5]
     assert column.cells == ["244.59", "1e0", "2.50"]
     assert others == {"note": [' a, "b"', "", "x\ny"], "id": [" 007 ", "+2", "3"]}
-    with pytest.raises(DataError, match=r"Line 2 .*'note'.* is no number"):
+    with raises(DataError, "invalid-cell", operation="note", received="text") as error:
         load_with_others(path, "pay", ["note"], numbers=True)
+    error.match("Line 2 ")
     column, others = load_with_others(path, "pay", ["id"], numbers=True)
     assert column.cells is column.values
     assert np.asarray(others["id"]).tolist() == [7, 2, 3]
@@ -282,9 +296,9 @@ def test_columns_are_kept_as_they_stand_in_the_file(csv_file: Any) -> None:
 def test_a_column_that_is_asked_for_twice_or_shares_its_name_is_refused(csv_file: Any) -> None:
     path = csv_file("a,b,a\n1,2,3\n")
     for others in (["b", "b"], ["1", "b"], ["0"]):
-        with pytest.raises(UsageError, match=r"taken once"):
+        with raises(UsageError, "duplicate-column"):
             load_with_others(path, 0, others)
-    with pytest.raises(DataError, match=r"2 columns named 'a'; rename"):
+    with raises(DataError, "duplicate-name", operation="a", received=2):
         load_with_others(path, 0, [2])  # written side by side, one would replace the other
 
 
@@ -295,10 +309,10 @@ def test_an_arrays_columns_keep_their_type(tmp_path: Path, dtype: str) -> None:
     column, others = load_with_others(tmp_path / "m.npy", 1, ["2"])
     assert column.cells.dtype == others["2"].dtype == np.dtype(dtype)  # type: ignore[union-attr]
     assert np.array_equal(column.cells, matrix[:, 1])
-    with pytest.raises(UsageError, match=r"two axes.*--column"):
+    with raises(UsageError, "missing-argument", operation="--column"):
         load_with_others(tmp_path / "m.npy", None, [2])
     np.save(tmp_path / "v.npy", matrix[0])
-    with pytest.raises(DataError, match=r"one axis"):
+    with raises(DataError, "column-not-found", received="an array of one axis"):
         load_with_others(tmp_path / "v.npy", None, [1])
 
 
@@ -347,7 +361,7 @@ def test_a_table_keeps_the_order_asked_for_and_each_columns_type(csv_file: Any) 
         ("pay", [2.5, 3.0], "float64"),
         ("id", [1, 2], "int64"),
     ]
-    with pytest.raises(DataError, match=r"not numeric; name the ones"):
+    with raises(DataError, "not-a-number"):
         load_table(path)
     assert list(load_table(csv_file("a,b\n1,2\n"))) == ["a", "b"]
 
@@ -396,30 +410,35 @@ def test_a_matrix_is_whole_without_a_column_and_contiguous(tmp_path: Path) -> No
     assert (one.values.tolist(), one.name) == ([1, 4], "1")
     assert one.values.flags.c_contiguous
     for column in (3, -1, "pay"):
-        with pytest.raises(DataError, match=r"columns are 0 to 2"):
+        with raises(DataError, "column-not-found", received=column, expected="0 to 2"):
             load_column(tmp_path / "m.npy", column)
 
 
 @pytest.mark.parametrize(
-    ("array", "match"),
+    ("array", "code", "text"),
     [
-        (np.array(1), "one or two axes"),
-        (np.zeros((1, 1, 1)), "one or two axes"),
-        (np.zeros(0), "empty"),
-        (np.zeros((3, 0)), "empty"),
-        (np.array([0, 2**63], np.uint64), r"outside -2\^63 \.\. 2\^63-1, at index 1"),
-        (np.array([[0.0, 1], [2, np.nan]]), "a value is NaN, at row 1, column 1"),
-        (np.array([np.inf]), "a value is infinite, at index 0"),
-        (np.array([1j]), "complex128"),
-        (np.array(["1"]), "<U1"),
-        (np.zeros(2, [("a", "f8")]), "integers or floats"),
-        (np.zeros(2, "M8[s]"), "datetime64"),
+        (np.array(1), "rank-mismatch", "one or two axes"),
+        (np.zeros((1, 1, 1)), "rank-mismatch", "one or two axes"),
+        (np.zeros(0), "empty-input", "empty"),
+        (np.zeros((3, 0)), "empty-input", "empty"),
+        (
+            np.array([0, 2**63], np.uint64),
+            "integer-too-large",
+            r"outside -2\^63 \.\. 2\^63-1, at index 1",
+        ),
+        (np.array([[0.0, 1], [2, np.nan]]), "not-finite", "a value is NaN, at row 1, column 1"),
+        (np.array([np.inf]), "not-finite", "a value is infinite, at index 0"),
+        (np.array([1j]), "unsupported-type", "complex128"),
+        (np.array(["1"]), "unsupported-type", "<U1"),
+        (np.zeros(2, [("a", "f8")]), "unsupported-type", "integers or floats"),
+        (np.zeros(2, "M8[s]"), "unsupported-type", "datetime64"),
     ],
 )
-def test_other_arrays_are_data_errors(tmp_path: Path, array: Any, match: str) -> None:
+def test_other_arrays_are_data_errors(tmp_path: Path, array: Any, code: str, text: str) -> None:
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(DataError, match=match):
+    with raises(DataError, code) as error:
         load_column(tmp_path / "a.npy")
+    error.match(text)
 
 
 def test_pickled_objects_are_refused_unopened(tmp_path: Path) -> None:
@@ -428,8 +447,9 @@ def test_pickled_objects_are_refused_unopened(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "exploded"),)
 
     np.save(tmp_path / "a.npy", np.array([Bomb()], object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"object"):
+    with raises(DataError, "unsupported-type") as error:
         load_column(tmp_path / "a.npy")
+    assert "object" in str(error.value)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -451,7 +471,7 @@ def test_a_header_that_claims_more_than_the_file_holds_takes_no_memory(tmp_path:
         load_column(path)
     np.save(path, np.zeros(8))
     path.write_bytes(path.read_bytes() + b"more")
-    with pytest.raises(DataError, match=r"64 bytes of data and it holds 68"):
+    with raises(DataError, "file-damaged", received=68, expected=64):
         load_column(path)
 
 

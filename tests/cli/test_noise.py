@@ -82,7 +82,7 @@ def test_an_interrupted_import_says_nothing_of_it(tmp_path: Path) -> None:
 
 
 def _on_a_terminal(*command: str, until: bytes = b"") -> tuple[int, str]:
-    """(exit code, what a command writes to a terminal); it is told to stop at `until`."""
+    """Return the exit code and terminal output of a command that is stopped at `until`."""
     ours, theirs = pty.openpty()
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("TF_CPP", "GRPC_VERB"))}
     process = subprocess.Popen(

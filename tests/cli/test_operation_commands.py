@@ -37,7 +37,7 @@ Command = Callable[..., tuple[int, str, str]]
 def command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Command:
-    """Runs a command in the test's own folder: exit code, stdout, stderr."""
+    """Return a function that runs a command in the test's folder: exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -58,7 +58,7 @@ def command(
 def on_workers(
     command: Command, workers: launch.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> Command:
-    """A command whose three local workers run already."""
+    """Return a command whose three local workers already run."""
     monkeypatch.setattr(launch, "LocalCluster", lambda **_: Lent(workers))
     return command
 
@@ -67,7 +67,7 @@ def on_workers(
 def refused(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., str]:
-    """Checks that a command line is refused before any worker starts; what it says."""
+    """Return a function that checks that a command is rejected before workers start: its stderr."""
 
     def started(**_: object) -> None:
         raise AssertionError("the workers were started")

@@ -95,7 +95,7 @@ def test_without_a_terminal_the_table_is_plain_text_and_stderr_is_silent(
 def _on_terminal(
     folder: Path, columns: int, *arguments: str, **environment: str
 ) -> tuple[int, str]:
-    """Runs a command on a terminal of its own; its exit code and all that it printed."""
+    """Run a command on a separate terminal; return its exit code and all output."""
     from_us, for_it = pty.openpty()
     fcntl.ioctl(for_it, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
@@ -126,7 +126,7 @@ def _on_terminal(
 
 
 def _screen(said: str, columns: int) -> list[str]:
-    """The lines that remain: what a carriage return and an erasure removed is left out."""
+    """Return the remaining lines, without text that a carriage return or an erasure removed."""
     lines: list[str] = []
     for line in said.replace("\r\n", "\n").split("\n"):
         if "\x1b[1A\x1b[2K" in line:  # up one line, which is erased

@@ -79,7 +79,7 @@ def test_one_thing_is_called_alike_by_every_command(
     ],
 )
 def test_what_is_no_whole_number_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="whole number is due"):
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
         common.whole_number(text)
 
 

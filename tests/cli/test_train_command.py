@@ -78,19 +78,19 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "[duplicate-name]", ("logistic", *table, "--features", "a", "a")),
         (2, "no label among the features", ("logistic", *table, "--features", "a", "label")),
         (2, "--features and --drop name", ("logistic", "--drop", "a")),
-        (2, "--target says", ("logistic", "--target", "binary")),
+        (2, "--target is for", ("logistic", "--target", "binary")),
         (2, 'Did you mean "number"', ("linear", *table, "--target", "numbers")),
         (2, "for linear", ("logistic", *table, "--target", "number")),
         (2, "a column of numbers", ("linear",)),
         (2, "--columns", ("logistic", "--columns", "a")),
         (2, "--columns", ("logistic", "--rows", "a", "--labels", "b")),
-        (2, "--holdout goes", ("logistic", "--holdout", "5")),
+        (2, "--holdout requires", ("logistic", "--holdout", "5")),
         (2, "--checkpoint NAME", ("logistic", "--restart")),
         (2, "--deploy NAME", ("logistic", "--allow", "x")),
         (2, ".keras file", ("logistic", "--output", "x.h5")),
         (2, "profile", ("logistic", *table, "--profile", "moon")),
         (2, "[too-few-rows]", ("logistic", *table, "--batch", "128")),
-        (2, "--client goes with", ("logistic", *table, "--client", "a")),
+        (2, "--client requires", ("logistic", *table, "--client", "a")),
         (
             10,
             "row 2, column 'a'",
@@ -131,7 +131,7 @@ def test_bad_orders_are_refused_before_anything_starts(
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
-    """A cluster for all commands, and the folder of what its workers keep."""
+    """Yield a cluster for all commands and the folder of its workers' stored data."""
     kept = tmp_path_factory.mktemp("running") / "kept"
     with launch.LocalCluster(models=kept) as cluster:
         yield kept, cluster
@@ -181,7 +181,7 @@ def test_a_table_is_learned_kept_and_gone_on_with(
 
 
 def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
-    """A table as users have one: numbers of all sizes, a text, and labels that are words."""
+    """Write a typical table: numbers of all magnitudes, a text, and labels that are words."""
     rng = np.random.default_rng(11)
     age, income = rng.normal(45, 12, rows).round(), rng.lognormal(11, 0.6, rows).round(2)
     year, ratio = rng.integers(2005, 2024, rows), rng.uniform(0, 0.01, rows).round(6)

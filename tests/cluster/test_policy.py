@@ -317,7 +317,7 @@ def test_a_key_left_without_its_certificate_is_not_replaced(tmp_path: Path) -> N
 
 def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(ConfigError, match="Cannot make the folder"):
+    with raises(ConfigError, "file-not-writable"):
         _certs("client", "--name", "ann", "--out", str(tmp_path / "out"))
     with pytest.raises(UsageError, match="Received"):
         _certs("client", "--name", "a/b", "--out", str(tmp_path / "other"))
@@ -347,7 +347,7 @@ def test_a_worker_finds_what_is_wrong_with_its_files_and_port_before_it_loads_te
     assert "AssertionError" in capsys.readouterr().err
     text = (folder / "w4.toml").read_text()
     for old, new, told in (
-        ("party = 0", "party = 1", "w4.toml is party 1's"),
+        ("party = 0", "party = 1", "w4.toml of party 1"),
         ('key = "party0.key"', "", 'w4.toml: "key" is missing'),
         ("job_seconds", "job_second", "w4.toml: [limits]: unknown key"),
     ):

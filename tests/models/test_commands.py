@@ -53,8 +53,8 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "--new", ("generate", "gpt2-tiny", "--new", "0")),
         (2, "--texts", ("generate", "gpt2-tiny", "--texts", "65")),
         (2, "128 positions", ("generate", "gpt2-tiny", "--tokens", "120", "--new", "9")),
-        (2, "--tokens beside it", ("generate", "gpt2", "--prompt", "1", "--tokens", "2")),
-        (2, "3 words of which some", ("generate", "gpt2-tiny", "--prompt", "1,2,97")),
+        (2, "[conflicting-options]", ("generate", "gpt2", "--prompt", "1", "--tokens", "2")),
+        (2, "Received: 3 words", ("generate", "gpt2-tiny", "--prompt", "1,2,97")),
         (2, "0 words", ("generate", "gpt2-tiny", "--prompt", " ")),
         (2, "2 words", ("generate", "gpt2-tiny", "--prompt", "1,-2")),
         (2, "--seed", ("generate", "gpt2-tiny", "--seed", "-1")),
@@ -105,7 +105,7 @@ def test_bad_deployments_and_questions_are_refused(
         (2, "neither", ("predict", "a")),
         (2, "both", ("predict", "a", "--image", "x", "--input", "y")),
         (2, ".csv or .npy", ("predict", "a", "--image", "x", "--output", "x.txt")),
-        (2, "--client goes with", ("models", "--client", "owner")),
+        (2, "--client requires", ("models", "--client", "owner")),
     ):
         fails(capsys, code, word, *arguments, *where)
     assert not (tmp_path / "kept").exists()

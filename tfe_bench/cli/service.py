@@ -402,8 +402,8 @@ def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[
     if shapes != [(len(names),)]:
         raise UsageError(
             f"{model.name!r} has no column names and takes {' and '.join(map(str, shapes))} of "
-            f"each row. Received: {path.name!r} with {len(names)} columns. Provide its columns in the "
-            "order of the model, or arrays by the names of its inputs in a .npz file.",
+            f"each row. Received: {path.name!r} with {len(names)} columns. Provide its columns "
+            "in the order of the model, or arrays by the names of its inputs in a .npz file.",
             code="column-count-mismatch",
             received=len(names),
         )
