@@ -30,8 +30,12 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
     (tmp_path / "broken.h5").write_bytes(b"no weights")
     picture = str(_picture(tmp_path / "cat.png"))
     for code, word, arguments in (
-        (2, "--batch is 1 to 10000", ("resnet50", "--batch", "0")),
-        (2, "no less than", ("resnet50", "--batch", "1", "--image", picture, "--image", picture)),
+        (2, "--batch from 1 to 10000", ("resnet50", "--batch", "0")),
+        (
+            2,
+            "not below the number",
+            ("resnet50", "--batch", "1", "--image", picture, "--image", picture),
+        ),
         (2, 'Did you mean "vgg19"', ("infer", "vgg18")),
         (2, "--seed", ("resnet50", "--seed", "-1")),
         (2, "no --data-dir", ("infer", "network-a", "--train", "1")),
