@@ -138,7 +138,7 @@ def _parse_bandwidths(text: str | None) -> list[float | None]:
         found: list[float | None] = [float(word) for word in words]
     except ValueError:
         raise UsageError(
-            f"Expected GB/s in --bandwidth, separated by commas. Received: {text[:80]!r}.",
+            f"Expected numbers of GB/s in --bandwidth, like 1,2. Received: {text[:80]!r}.",
             code="malformed-option",
             operation="--bandwidth",
         ) from None
