@@ -160,12 +160,7 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
             _check_bounds(flat)
             return Measurement.from_json(json.dumps(flat))
         except (DataError, ValueError, RecursionError) as error:
-            raise DataError(
-                f"{_describe_place(path, line)}: {error}",
-                code=getattr(error, "code", "invalid-record"),
-                operation=getattr(error, "operation", None),
-                received=getattr(error, "received", None),
-            ) from error
+            raise _name_line(error, path, line) from error
     known = {f.name: str(f.type) for f in fields(Record)}
     flat = _keep_known_fields(flat, {"schema", *known}, "", unknown)
     for name, part in (("seconds", Seconds), ("machine", Machine)):
@@ -184,12 +179,15 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
         _check_bounds(flat)
         return Record.from_json(json.dumps(flat))
     except (DataError, ValueError, RecursionError) as error:
-        raise DataError(
-            f"{_describe_place(path, line)}: {error}",
-            code=getattr(error, "code", "invalid-record"),
-            operation=getattr(error, "operation", None),
-            received=getattr(error, "received", None),
-        ) from error
+        raise _name_line(error, path, line) from error
+
+
+def _name_line(error: Exception, path: Path, line: int | None) -> DataError:
+    """Return the error of a malformed record with its file and line."""
+    text = f"{_describe_place(path, line)}: {error}"
+    if isinstance(error, DataError):
+        return DataError(text, code=error.code, operation=error.operation, received=error.received)
+    return DataError(text, code="invalid-record")
 
 
 def _keep_known_fields(
