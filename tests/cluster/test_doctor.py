@@ -226,4 +226,4 @@ def test_a_partys_certificate_does_not_pass_for_another_party(
     shutil.copy(other / "party1.crt", other / "party2.crt")
     shutil.copy(other / "party1.key", other / "party2.key")
     done = hosts.command("worker", "--party", "2", "--cluster", str(path))
-    assert done.returncode == 10 and "somebody else" in done.stderr
+    assert done.returncode == 10 and "belongs to another member" in done.stderr

@@ -228,5 +228,5 @@ def test_parties_that_trace_different_graphs_are_refused(joined: _Joined) -> Non
     def unequal(party: Party) -> Any:
         return party.function(build(party))(np.ones(1, np.int64))
 
-    with raises(ProtocolError, "parties-disagree"):
+    with raises(ProtocolError, "parties-disagree", "protocol-violation"):
         joined.run(unequal)
