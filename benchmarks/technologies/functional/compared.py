@@ -28,9 +28,9 @@ _LEAST_SECURITY: Final = 128
 def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
     """Compare three ways to the logarithms: one table for all, a table for each, and walking."""
     messages, weights = draw_inputs(replace(cell, batch=1), 1)
-    authority = scheme.generate_master(cell.scheme, cell.length)
+    authority = scheme.setup(cell.scheme, cell.length)
     encryptor = scheme.Encryptor(authority.public, cell.input_bits)
-    sent, keys = encryptor.encrypt_messages(messages), authority.derive_keys(weights)
+    sent, keys = encryptor.encrypt(messages), authority.derive(weights)
     points = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)
     due = (messages @ weights.T)[0]
     one = [
@@ -76,10 +76,10 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
 def _seconds_of_a_step(steps: int) -> float:
     """Measure the seconds of one step of a walk to a known logarithm, which must be found."""
     steps = max(steps, 1 << 12)
-    authority = scheme.generate_master("selective", 1)
+    authority = scheme.setup("selective", 1)
     encryptor = scheme.Encryptor(authority.public, 20)
-    keys = authority.derive_keys(np.array([[1]]))
-    sent = encryptor.encrypt_messages(np.array([[steps]]))
+    keys = authority.derive(np.array([[1]]))
+    sent = encryptor.encrypt(np.array([[steps]]))
     point = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)[0]
     seconds, found = time_call(lambda: curve.walk_logarithm(point, steps))
     assert found == steps
@@ -128,10 +128,10 @@ def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurem
     evaluate, points = time_call(lambda: group.evaluate_keys(sent, derived, weights))
     build, table = time_call(lambda: modular.Table(group, log2))
     search, found = time_call(lambda: table.find_logarithms(points, bound))
-    authority = scheme.generate_master("selective", length)
+    authority = scheme.setup("selective", length)
     encryptor = scheme.Encryptor(authority.public, 8)
-    own_keys = authority.derive_keys(weights)
-    own_encrypt, own_sent = time_call(lambda: encryptor.encrypt_messages(messages))
+    own_keys = authority.derive(weights)
+    own_encrypt, own_sent = time_call(lambda: encryptor.encrypt(messages))
     own_table = Table(log2)
     runs = [
         time_call(

@@ -85,13 +85,13 @@ def run_network(
     weights, scale = net.quantized_layer
     images, labels = digits.test_images[:batch], digits.test_labels[:batch]
     messages = lenet.flatten_pictures(images)
-    setup, authority = time_call(lambda: scheme.generate_master("selective", convolution.PIXELS))
+    setup, authority = time_call(lambda: scheme.setup("selective", convolution.PIXELS))
     encryptor = scheme.Encryptor(authority.public, lenet.INPUT_BITS, count_processors())
     server = lenet.Server(authority, Table(20), count_processors())
 
     def once() -> tuple[lenet.Phases, int, Any, Any]:
         phases = lenet.Phases()
-        sent = encryptor.encrypt_messages(messages, count_processors())
+        sent = encryptor.encrypt(messages, count_processors())
         phases.add_phase("encrypt")
         results = server.evaluate_layer(sent, weights, phases)
         phases.start_clock()

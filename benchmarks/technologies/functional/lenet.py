@@ -184,14 +184,14 @@ class Server:
     def evaluate_layer(self, given: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
         """Decrypt the first layer's outputs [batch, 4704]."""
         phases.start_clock()
-        keys = self.authority.derive_keys(convolution.forward_rows(weights))
+        keys = self.authority.derive(convolution.forward_rows(weights))
         phases.add_phase("derive")
         return self._evaluate_keys(given, [keys] * len(given), phases)
 
     def evaluate_gradient(self, given: Ciphertexts, delta: Numbers, phases: Phases) -> Numbers:
         """Decrypt sums of pixels times delta [batch, 28, 28, filters] by picture: [batch, 150]."""
         phases.start_clock()
-        keys = [self.authority.derive_keys(convolution.gradient_rows(each)) for each in delta]
+        keys = [self.authority.derive(convolution.gradient_rows(each)) for each in delta]
         phases.add_phase("derive")
         return self._evaluate_keys(given, keys, phases)
 

@@ -154,8 +154,8 @@ def run_once(
 ) -> Run:
     """Encrypt, derive keys and decrypt once."""
     messages, weights = given
-    encrypt, sent = time_call(lambda: encryptor.encrypt_messages(messages, threads))
-    derive, keys = time_call(lambda: authority.derive_keys(weights))
+    encrypt, sent = time_call(lambda: encryptor.encrypt(messages, threads))
+    derive, keys = time_call(lambda: authority.derive(weights))
     scheme.check_together(sent, keys)
     points: list[Any] = [None] * len(sent)
 
@@ -199,7 +199,7 @@ def inner_products(
     """Measure all phases: encryption, derivation of keys and decryption."""
     messages, weights = given
     due = messages @ weights.T
-    setup, authority = time_call(lambda: scheme.generate_master(cell.scheme, cell.length))
+    setup, authority = time_call(lambda: scheme.setup(cell.scheme, cell.length))
     prepare, encryptor = time_call(
         lambda: scheme.Encryptor(authority.public, input_bits, cell.threads)
     )

@@ -166,7 +166,7 @@ class MasterKey:
     def __repr__(self) -> str:
         return f"MasterKey({self.public.scheme}, length {self.public.length})"
 
-    def derive_keys(self, weights: Any) -> FunctionKeys:
+    def derive(self, weights: Any) -> FunctionKeys:
         """Derive keys for weights: `Rows`, or whole numbers [keys, length] below 2^31 in size.
 
         Constant time in the secret; the weights are public.
@@ -208,7 +208,7 @@ def as_rows(weights: Any) -> Rows:
     return Rows.from_dense(dense)
 
 
-def generate_master(scheme: str, length: int) -> MasterKey:
+def setup(scheme: str, length: int) -> MasterKey:
     """Generate a master key from random numbers of the operating system.
 
     Raises:
@@ -261,7 +261,7 @@ class Encryptor:
         """Bytes of its tables."""
         return int(self._table.nbytes)
 
-    def encrypt_messages(self, messages: Any, threads: int = 1) -> Ciphertexts:
+    def encrypt(self, messages: Any, threads: int = 1) -> Ciphertexts:
         """Encrypt whole numbers [batch, length] in constant time.
 
         Raises:
@@ -313,7 +313,7 @@ def evaluate_keys(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
     return curve.evaluate_rows(points, keys.numbers, keys.rows, threads)
 
 
-def decrypt_products(
+def decrypt(
     ciphertexts: Ciphertexts,
     keys: FunctionKeys,
     table: curve.Table,

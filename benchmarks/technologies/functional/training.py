@@ -80,7 +80,7 @@ def measure_training(
     leakage.check_leakage(found, allowed)
     some = max(BATCH, int(len(digits.train_images) * epochs))
     plain = net.train_epoch(digits.train_images[:some], digits.train_labels[:some], say)
-    setup, authority = time_call(lambda: scheme.generate_master(scheme_name, PIXELS))
+    setup, authority = time_call(lambda: scheme.setup(scheme_name, PIXELS))
     encryptor = scheme.Encryptor(authority.public, INPUT_BITS, threads)
     server = lenet.Server(authority, Table(table_bits), threads)
     setting = _Setting(net, server, encryptor, digits, batches, say)
@@ -151,7 +151,7 @@ def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
         messages = lenet.flatten_pictures(digits.train_images[chosen])
         labels = digits.train_labels[chosen]
         phases = Phases()
-        sent = on.encryptor.encrypt_messages(messages, server.threads)
+        sent = on.encryptor.encrypt(messages, server.threads)
         phases.add_phase("encrypt")
         weights, scale = net.quantized_layer
         results = server.evaluate_layer(sent, weights, phases)
@@ -180,7 +180,7 @@ def _test_accuracy(on: _Setting) -> dict[str, Any]:
     private = []
     for at in range(0, count, BATCH):
         on.say(f"testing on encrypted pictures: {at} of {count}")
-        sent = on.encryptor.encrypt_messages(messages[at : min(at + BATCH, count)], server.threads)
+        sent = on.encryptor.encrypt(messages[at : min(at + BATCH, count)], server.threads)
         private.append(net.finish_logits(server.evaluate_layer(sent, weights, Phases()), scale))
     plain = net.compute_logits(images).argmax(1)
     whole = np.concatenate(

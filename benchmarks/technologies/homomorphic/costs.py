@@ -42,7 +42,7 @@ def cost_table(degree: int = 16384, levels: int = 8) -> Mapping[str, Sequence[fl
     server = Server(setting, client.evaluation_keys((1,), relinearization=True))
     values = np.random.default_rng(0).uniform(-1, 1, setting.parameters.slots)
     found: dict[str, list[float]] = {name: [] for name in OPERATIONS}
-    fresh = client.encrypt_values(values)
+    fresh = client.encrypt(values)
     for level in range(1, levels + 1):
         x = server.lower_level(fresh, level)
         plain = setting.encode_values(values, setting.scale, level)

@@ -179,17 +179,13 @@ def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any
     server = Server(setting, keys)
     found = np.zeros((0, 0))
     for _ in range(repeat + 1):
-        sent = run.time_part(
-            "encrypt", lambda: [client.encrypt_values(v) for v in layer.pack_vectors(vectors)]
-        )
+        sent = run.time_part("encrypt", lambda: [client.encrypt(v) for v in layer.pack(vectors)])
         run.count_sent(0, sent)
-        back = run.time_part(
-            "evaluate", lambda sent=sent: [layer.run_layer(server, x) for x in sent]
-        )
+        back = run.time_part("evaluate", lambda sent=sent: [layer.run(server, x) for x in sent])
         run.count_sent(1, back)
         found = run.time_part(
             "decrypt",
-            lambda back=back: layer.unpack_results([client.decrypt_values(y) for y in back], batch),
+            lambda back=back: layer.unpack([client.decrypt(y) for y in back], batch),
         )
     error = float(np.abs(found - vectors @ weights.T).max())
     layout = layer.product.layout
@@ -249,14 +245,14 @@ def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]
     found = values
     for _ in range(repeat + 1):
         sent = run.time_part(
-            "encrypt", lambda: client.encrypt_values(approximation.normalize_values(values))
+            "encrypt", lambda: client.encrypt(approximation.normalize_values(values))
         )
         run.count_sent(0, [sent])
         back = run.time_part(
             "evaluate", polynomials.evaluate_polynomial, server, sent, approximation.coefficients
         )
         run.count_sent(1, [back])
-        found = run.time_part("decrypt", client.decrypt_values, back)
+        found = run.time_part("decrypt", client.decrypt, back)
     own = float(np.abs(found - approximation(values)).max())
     figures = {
         **run.compute_figures(repeat, count),
@@ -343,14 +339,14 @@ class NetworkRun:
         for group in groups:
             each = Run()
             sent = each.time_part(
-                "encrypt", lambda g=group: [*map(self.client.encrypt_values, net.pack_pictures(g))]
+                "encrypt", lambda g=group: [*map(self.client.encrypt, net.pack_pictures(g))]
             )
             run.count_sent(0, sent)
             back = each.time_part(
                 "evaluate", net.run_network, self._server, sent, self._weights, self._bounds
             )
             run.count_sent(1, [back])
-            slots = each.time_part("decrypt", self.client.decrypt_values, back)
+            slots = each.time_part("decrypt", self.client.decrypt, back)
             found.append(net.unpack_outputs(slots, len(group)))
             for part in parts:
                 parts[part] += each.parts[part][0]

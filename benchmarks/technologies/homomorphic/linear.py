@@ -370,7 +370,7 @@ class Dense:
             )
         )
 
-    def pack_vectors(self, vectors: Values) -> list[Values]:
+    def pack(self, vectors: Values) -> list[Values]:
         """Arrange vectors [k, n] in the slots of each ciphertext."""
         each = self.product.layout.images
         return [
@@ -378,13 +378,13 @@ class Dense:
             for i in range(0, len(vectors), each)
         ]
 
-    def unpack_results(self, results: Sequence[Values], count: int) -> Values:
+    def unpack(self, results: Sequence[Values], count: int) -> Values:
         """Extract the results [count, m] from the slots of each ciphertext."""
         each, layout = self.product.layout.images, self.product.layout
         parts = [layout.unpack_slots(slots, each, self.product.m) for slots in results]
         return np.concatenate(parts)[:count]
 
-    def run_layer(self, server: Server, x: Encrypted) -> Encrypted:
+    def run(self, server: Server, x: Encrypted) -> Encrypted:
         """Compute W x for the vectors of one ciphertext."""
         server.accept_ciphertext(x)
         bound = self._bound * x.bound

@@ -275,7 +275,7 @@ class Client:
             size += len(rotate.to_string())
         return EvaluationKeys(relinearize, rotate, wanted, self.key, size)
 
-    def encrypt_values(self, values: Values, bound: float = 1.0) -> Encrypted:
+    def encrypt(self, values: Values, bound: float = 1.0) -> Encrypted:
         """Encrypt values at the first level.
 
         Args:
@@ -301,7 +301,7 @@ class Client:
         plain = setting.encode_values(array, setting.scale, level)
         return Encrypted(self._encryptor.encrypt_symmetric(plain), bound, self.key)
 
-    def decrypt_values(self, encrypted: Encrypted) -> Values:
+    def decrypt(self, encrypted: Encrypted) -> Values:
         """Decrypt the values of all slots.
 
         Raises:

@@ -74,9 +74,7 @@ class Validation:
         keys = client.evaluation_keys(self.network.steps, relinearization=True)
         self._client, self._server = client, Server(setting, keys)
         picture = np.random.default_rng(_SEED).uniform(0, 1, (1, 28, 28))
-        self._input = [
-            client.encrypt_values(slots) for slots in self.network.pack_pictures(picture)
-        ]
+        self._input = [client.encrypt(slots) for slots in self.network.pack_pictures(picture)]
         self._expected = model.compute_logits(picture)
         self._chunks = list(self.network.serialize_weights(model))
         self.sizes = [len(chunk) for chunk in self._chunks]
@@ -93,7 +91,7 @@ class Validation:
         started = time.perf_counter()
         result = self.network.run_network(self._server, self._input, chunks, self._bounds)
         took = time.perf_counter() - started
-        return took, self.network.unpack_outputs(self._client.decrypt_values(result), 1)
+        return took, self.network.unpack_outputs(self._client.decrypt(result), 1)
 
     def max_error(self, outputs: Values) -> float:
         """Return the largest absolute difference from plaintext."""

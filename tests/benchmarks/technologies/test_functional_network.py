@@ -57,8 +57,8 @@ def test_a_server_decrypts_the_layer_and_its_gradient(
     layer: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     images, weights, delta = layer
-    authority = scheme.generate_master("selective", 784)
-    sent = scheme.Encryptor(authority.public, 8, 2).encrypt_messages(images, 2)
+    authority = scheme.setup("selective", 784)
+    sent = scheme.Encryptor(authority.public, 8, 2).encrypt(images, 2)
     server, phases = lenet.Server(authority, Table(18), 2), lenet.Phases()
     assert (server.evaluate_layer(sent, weights, phases) == lenet.in_clear(images, weights)).all()
     assert (

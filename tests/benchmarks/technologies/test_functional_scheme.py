@@ -23,8 +23,8 @@ from tfe_bench.benchmarks.technologies.functional.scheme import (
     MasterKey,
     PublicKey,
     bound_for,
-    decrypt_products,
-    generate_master,
+    decrypt,
+    setup,
 )
 from tfe_bench.errors import DataError, RangeError, SecurityError, TfeBenchError, UsageError
 
@@ -38,46 +38,43 @@ def table() -> Table:
 @pytest.mark.parametrize("length", [1, 2, 1023, 1024])
 def test_inner_products_come_back(name: str, length: int, table: Table, seed: int) -> None:
     drawn = np.random.default_rng(seed)
-    authority = generate_master(name, length)
+    authority = setup(name, length)
     messages = drawn.integers(-255, 256, (3, length))
     messages[1] = 0
     weights = drawn.integers(-127, 128, (4, length))
     weights[2] = 0
-    sent = Encryptor(authority.public, 8).encrypt_messages(messages, threads=2)
-    keys = authority.derive_keys(weights)
+    sent = Encryptor(authority.public, 8).encrypt(messages, threads=2)
+    keys = authority.derive(weights)
     bound = bound_for(8, keys.rows)
     for threads in (1, 2):
-        found = decrypt_products(sent, keys, table, bound, threads)
+        found = decrypt(sent, keys, table, bound, threads)
         assert (found == messages @ weights.T).all()
     alone = scheme.Ciphertexts(name, sent.fingerprint, sent.elements[:1].copy())
-    assert (decrypt_products(alone, keys, table, bound, 2) == found[:1]).all()
+    assert (decrypt(alone, keys, table, bound, 2) == found[:1]).all()
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_longest_vectors(name: str, table: Table) -> None:
-    authority = generate_master(name, MOST_LENGTH)
+    authority = setup(name, MOST_LENGTH)
     ones = np.ones((1, MOST_LENGTH), np.int64)
-    sent = Encryptor(authority.public, 1, 2).encrypt_messages(ones, 2)
-    assert (
-        decrypt_products(sent, authority.derive_keys(-ones), table, MOST_LENGTH)[0, 0]
-        == -MOST_LENGTH
-    )
+    sent = Encryptor(authority.public, 1, 2).encrypt(ones, 2)
+    assert decrypt(sent, authority.derive(-ones), table, MOST_LENGTH)[0, 0] == -MOST_LENGTH
     for length in (0, MOST_LENGTH + 1):
         with raises(UsageError, "number-out-of-range", operation="A vector's length"):
-            generate_master(name, length)
+            setup(name, length)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_results_at_the_bound_and_just_beyond_it(name: str, sign: int, table: Table) -> None:
-    authority = generate_master(name, 2)
+    authority = setup(name, 2)
     most = 255 * 127 * 2
-    sent = Encryptor(authority.public, 8).encrypt_messages(np.full((1, 2), 255))
-    keys = authority.derive_keys(np.full((1, 2), sign * 127))
+    sent = Encryptor(authority.public, 8).encrypt(np.full((1, 2), 255))
+    keys = authority.derive(np.full((1, 2), sign * 127))
     assert bound_for(8, keys.rows) == most
-    assert decrypt_products(sent, keys, table, most)[0, 0] == sign * most
+    assert decrypt(sent, keys, table, most)[0, 0] == sign * most
     with raises(RangeError, "logarithm-not-found", expected=f"{1 - most} to {most - 1}"):
-        decrypt_products(sent, keys, table, most - 1)
+        decrypt(sent, keys, table, most - 1)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -91,10 +88,10 @@ def test_any_bits(name: str, bits: int, signed: list[tuple[int, int]]) -> None:
     most = 2**bits - 1
     message = np.array([[s * (v % (most + 1)) for s, v in signed]])
     weights = np.array([[s * (v % 3) for s, v in signed], [1] + [0] * (len(signed) - 1)])
-    authority = generate_master(name, len(signed))
-    sent = Encryptor(authority.public, bits).encrypt_messages(message)
-    keys = authority.derive_keys(weights)
-    found = decrypt_products(sent, keys, table, bound_for(bits, keys.rows))
+    authority = setup(name, len(signed))
+    sent = Encryptor(authority.public, bits).encrypt(message)
+    keys = authority.derive(weights)
+    found = decrypt(sent, keys, table, bound_for(bits, keys.rows))
     assert (found == message @ weights.T).all()
 
 
@@ -118,90 +115,90 @@ def test_the_selective_scheme_agrees_with_pymife_both_ways(table: Table) -> None
     ours = MasterKey(public, _as_bytes(theirs.msk)[None])
     assert (curve.multiply_base(ours.secret[0]) == public.points).all()
     x, y = [3, 0, -7], [5, -2, 11]
-    keys, their_key = ours.derive_keys(np.array([y])), FeDDH.keygen(y, theirs)
+    keys, their_key = ours.derive(np.array([y])), FeDDH.keygen(y, theirs)
     assert _numbers(keys.numbers[0]) == [int(their_key.sk)]
     made = FeDDH.encrypt(x, theirs)
     sent = scheme.Ciphertexts(
         "selective", public.fingerprint, _elements([made.g_r, *made.c])[None].copy()
     )
-    assert decrypt_products(sent, keys, table, 1000).tolist() == [[-62]]
-    own = Encryptor(public, 4).encrypt_messages(np.array([x])).elements[0]
+    assert decrypt(sent, keys, table, 1000).tolist() == [[-62]]
+    own = Encryptor(public, 4).encrypt(np.array([x])).elements[0]
     read = [ristretto.decoded(e.tobytes()) for e in own]
     assert FeDDH.decrypt(_FeDDH_C(read[0], read[1:]), theirs, their_key, (-100, 100)) == -62
 
 
 def test_the_adaptive_scheme_is_what_its_paper_says(table: Table) -> None:
-    authority = generate_master("adaptive", 2)
+    authority = setup("adaptive", 2)
     s, t = (_numbers(part) for part in authority.secret)
     h, *points = (ristretto.decoded(p.tobytes()) for p in authority.public.points)
     for s_i, t_i, point in zip(s, t, points, strict=True):
         assert ristretto.times(s_i) + ristretto.times(t_i, h) == point
-    keys = authority.derive_keys(np.array([[3, -4]]))
+    keys = authority.derive(np.array([[3, -4]]))
     for part, row in zip((s, t), keys.numbers, strict=True):
         assert _numbers(row) == [(3 * part[0] - 4 * part[1]) % curve.ORDER]
     r, x = 123456789, (5, 6)
     made = [ristretto.times(r), ristretto.times(r, h)]
     made += [ristretto.times(r, p) + ristretto.times(v) for p, v in zip(points, x, strict=True)]
     sent = scheme.Ciphertexts("adaptive", authority.public.fingerprint, _elements(made)[None])
-    assert decrypt_products(sent, keys, table, 100).tolist() == [[-9]]
+    assert decrypt(sent, keys, table, 100).tolist() == [[-9]]
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_no_two_ciphertexts_share_an_element(name: str) -> None:
-    authority = generate_master(name, 4)
-    sent = Encryptor(authority.public, 8).encrypt_messages(np.zeros((50, 4)))
+    authority = setup(name, 4)
+    sent = Encryptor(authority.public, 8).encrypt(np.zeros((50, 4)))
     elements = {e.tobytes() for e in sent.elements.reshape(-1, 32)}
     assert len(elements) == 50 * (4 + HEADS[name])
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_keys_of_another_public_key_scheme_or_length_are_refused(name: str, table: Table) -> None:
-    authority = generate_master(name, 3)
-    sent = Encryptor(authority.public, 4).encrypt_messages(np.ones((1, 3)))
+    authority = setup(name, 3)
+    sent = Encryptor(authority.public, 4).encrypt(np.ones((1, 3)))
     others = {
-        "public key": generate_master(name, 3),
-        "length": generate_master(name, 4),
-        "scheme": generate_master(next(s for s in SCHEMES if s != name), 3),
+        "public key": setup(name, 3),
+        "length": setup(name, 4),
+        "scheme": setup(next(s for s in SCHEMES if s != name), 3),
     }
     for part, other in others.items():
-        keys = other.derive_keys(np.ones((1, other.public.length)))
+        keys = other.derive(np.ones((1, other.public.length)))
         with raises(SecurityError, "encryption-key-mismatch", operation=part):
-            decrypt_products(sent, keys, table, 100)
+            decrypt(sent, keys, table, 100)
     with raises(UsageError, "shape-mismatch", operation="weights"):
-        authority.derive_keys(np.ones((1, 4)))
+        authority.derive(np.ones((1, 4)))
 
 
 def test_a_tampered_ciphertext_gives_an_error_and_no_value(table: Table) -> None:
-    authority = generate_master("selective", 3)
-    sent = Encryptor(authority.public, 4).encrypt_messages(np.ones((1, 3)))
-    keys = authority.derive_keys(np.ones((1, 3)))
+    authority = setup("selective", 3)
+    sent = Encryptor(authority.public, 4).encrypt(np.ones((1, 3)))
+    keys = authority.derive(np.ones((1, 3)))
     sent.elements[0, 2] = curve.multiply_base(curve.random_scalars(1))[0]
     with raises(RangeError, "logarithm-not-found"):
-        decrypt_products(sent, keys, table, 100)
+        decrypt(sent, keys, table, 100)
     sent.elements[0, 2] = 255
     with raises(DataError, "invalid-group-element", received="element 2"):
-        decrypt_products(sent, keys, table, 100)
+        decrypt(sent, keys, table, 100)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_bytes_are_read_back(name: str, table: Table) -> None:
-    authority = generate_master(name, 3)
+    authority = setup(name, 3)
     public = encoding.public_key_from_bytes(encoding.public_key_to_bytes(authority.public))
     assert public.fingerprint == authority.public.fingerprint
-    sent = Encryptor(public, 4).encrypt_messages(np.array([[1, 2, 3], [-4, 5, 6]]))
-    keys = authority.derive_keys(np.array([[1, 0, -2], [0, 0, 0]]))
+    sent = Encryptor(public, 4).encrypt(np.array([[1, 2, 3], [-4, 5, 6]]))
+    keys = authority.derive(np.array([[1, 0, -2], [0, 0, 0]]))
     sent = encoding.ciphertexts_from_bytes(encoding.ciphertexts_to_bytes(sent))
     keys = encoding.keys_from_bytes(encoding.keys_to_bytes(keys))
-    assert decrypt_products(sent, keys, table, 100).tolist() == [[-5, 0], [-16, 0]]
+    assert decrypt(sent, keys, table, 100).tolist() == [[-5, 0], [-16, 0]]
     heads = HEADS[name]
     assert len(encoding.ciphertexts_to_bytes(sent)) == 48 + 2 * 32 * (3 + heads)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_broken_bytes_are_refused(name: str, seed: int) -> None:
-    authority = generate_master(name, 3)
-    sent = Encryptor(authority.public, 4).encrypt_messages(np.ones((2, 3)))
-    keys = authority.derive_keys(np.array([[1, 0, -2], [0, 0, 0]]))
+    authority = setup(name, 3)
+    sent = Encryptor(authority.public, 4).encrypt(np.ones((2, 3)))
+    keys = authority.derive(np.array([[1, 0, -2], [0, 0, 0]]))
     whole: list[tuple[bytes, Callable[[bytes], Any]]] = [
         (encoding.public_key_to_bytes(authority.public), encoding.public_key_from_bytes),
         (encoding.ciphertexts_to_bytes(sent), encoding.ciphertexts_from_bytes),
@@ -226,8 +223,8 @@ def test_broken_bytes_are_refused(name: str, seed: int) -> None:
 
 
 def test_numbers_of_a_key_and_elements_of_a_public_key_are_checked() -> None:
-    authority = generate_master("selective", 2)
-    data = bytearray(encoding.keys_to_bytes(authority.derive_keys(np.array([[1, 2]]))))
+    authority = setup("selective", 2)
+    data = bytearray(encoding.keys_to_bytes(authority.derive(np.array([[1, 2]]))))
     with raises(DataError, "scalar-not-reduced"):
         encoding.keys_from_bytes(bytes(data[:-1]) + b"\xff")
     data[52 + 4 : 52 + 8] = (7).to_bytes(4, "big")  # an entry in column 7
@@ -242,7 +239,7 @@ def test_numbers_of_a_key_and_elements_of_a_public_key_are_checked() -> None:
 
 
 def test_an_encryptor_refuses_a_public_key_with_a_forged_element() -> None:
-    points = generate_master("selective", 2).public.points.copy()
+    points = setup("selective", 2).public.points.copy()
     points[1] = 1
     with raises(DataError, "invalid-group-element", operation="The public key"):
         Encryptor(PublicKey("selective", points), 8)
@@ -283,16 +280,16 @@ def test_an_encryptor_refuses_a_public_key_with_a_forged_element() -> None:
 def test_messages_that_are_no_whole_numbers_in_range_are_refused(
     values: Any, error: type[TfeBenchError], code: str, fields: dict[str, str]
 ) -> None:
-    encryptor = Encryptor(generate_master("selective", 2).public, 4)
+    encryptor = Encryptor(setup("selective", 2).public, 4)
     with raises(error, code, **fields) as caught:
-        encryptor.encrypt_messages(values)
+        encryptor.encrypt(values)
     if error is RangeError:
         assert "row 0, column" in str(caught.value)
 
 
 def test_what_holds_secrets_does_not_show_them() -> None:
-    authority = generate_master("adaptive", 2)
-    keys = authority.derive_keys(np.array([[1, 2]]))
+    authority = setup("adaptive", 2)
+    keys = authority.derive(np.array([[1, 2]]))
     for thing in (authority, keys, authority.public):
         assert len(repr(thing)) < 100 and "[" not in repr(thing)
     assert not dataclasses.fields(MasterKey)[1].repr or "secret" not in repr(authority)
@@ -300,7 +297,7 @@ def test_what_holds_secrets_does_not_show_them() -> None:
 
 def test_an_unknown_scheme_is_told_with_the_nearest() -> None:
     with raises(UsageError, "unknown-name", received="selectiv") as caught:
-        generate_master("selectiv", 3)
+        setup("selectiv", 3)
     assert 'Did you mean "selective"' in str(caught.value)
 
 

@@ -131,9 +131,7 @@ def test_unfit_parameters_are_refused(
 def test_insecure_parameters_are_taken_when_asked_for_and_say_so() -> None:
     made = choose_parameters("CKKS", 2048, (30, 30, 30), insecure=True)
     assert made.security_bits == 0 and made.as_json()["security_bits"] == 0
-    assert (
-        Setting(made).count_levels(Client(Setting(made)).encrypt_values(np.zeros(1024)).handle) == 2
-    )
+    assert Setting(made).count_levels(Client(Setting(made)).encrypt(np.zeros(1024)).handle) == 2
 
 
 def test_primes_that_do_not_exist_are_refused() -> None:
@@ -156,20 +154,20 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_encrypted_is_decrypted(client: Client) -> None:
     x = values()
-    assert np.abs(client.decrypt_values(client.encrypt_values(x)) - x).max() < ERROR
+    assert np.abs(client.decrypt(client.encrypt(x)) - x).max() < ERROR
 
 
 @pytest.mark.parametrize("step", [0, *STEPS])
 def test_rotations_at_their_edges(client: Client, server: Server, step: int) -> None:
     x = values()
-    found = client.decrypt_values(server.rotate(client.encrypt_values(x), step))
+    found = client.decrypt(server.rotate(client.encrypt(x), step))
     assert np.abs(found - np.roll(x, -step)).max() < ERROR
 
 
 @pytest.mark.parametrize("step", [2, SLOTS // 2 - 1, 3 - SLOTS])
 def test_a_rotation_without_its_key_is_refused(client: Client, server: Server, step: int) -> None:
     with raises(UsageError, "evaluation-key-missing", operation="rotate", received=step):
-        server.rotate(client.encrypt_values(values()), step)
+        server.rotate(client.encrypt(values()), step)
 
 
 @pytest.mark.parametrize("step", [0, SLOTS, -SLOTS, 10**6])
@@ -180,10 +178,10 @@ def test_rotation_keys_that_cannot_be_are_refused(client: Client, step: int) -> 
 
 def test_sums_and_products(client: Client, server: Server) -> None:
     x, y = values(6), values(7)
-    ex, ey = client.encrypt_values(x), client.encrypt_values(y)
-    assert np.abs(client.decrypt_values(server.add(ex, ey)) - x - y).max() < ERROR
-    assert np.abs(client.decrypt_values(server.multiply(ex, ey)) - x * y).max() < ERROR
-    assert np.abs(client.decrypt_values(server.multiply(ex, ex)) - x * x).max() < ERROR
+    ex, ey = client.encrypt(x), client.encrypt(y)
+    assert np.abs(client.decrypt(server.add(ex, ey)) - x - y).max() < ERROR
+    assert np.abs(client.decrypt(server.multiply(ex, ey)) - x * y).max() < ERROR
+    assert np.abs(client.decrypt(server.multiply(ex, ex)) - x * x).max() < ERROR
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -191,7 +189,7 @@ def test_what_is_not_finite_is_refused(client: Client, setting: Setting, bad: fl
     x = values()
     x[3] = bad
     with raises(RangeError, "not-finite"):
-        client.encrypt_values(x)
+        client.encrypt(x)
     with raises(RangeError, "not-finite"):
         setting.encode_values(x, setting.scale, 1)
     with raises(RangeError, "not-finite"):
@@ -203,12 +201,12 @@ def test_values_beyond_their_bound_or_the_scale_are_refused(
 ) -> None:
     x = values()
     with raises(RangeError, "outside-bound", expected="at most 1") as caught:
-        client.encrypt_values(x * 1.001)
+        client.encrypt(x * 1.001)
     assert "Received: 1.001" in str(caught.value)
     # 60 bits of modulus, 25 of scale: 2^32 fits after sign and guard, 2^34 does not
-    assert client.encrypt_values(x * 2.0**32, 2.0**32).bound == 2.0**32
+    assert client.encrypt(x * 2.0**32, 2.0**32).bound == 2.0**32
     with raises(RangeError, "modulus-overflow", operation="An input") as caught:
-        client.encrypt_values(x, 2.0**34)
+        client.encrypt(x, 2.0**34)
     assert "the modulus of level 2" in str(caught.value)
     with raises(RangeError, "modulus-overflow", operation="A plaintext") as caught:
         setting.encode_values(2.0**10, setting.scale, 1)
@@ -218,16 +216,16 @@ def test_values_beyond_their_bound_or_the_scale_are_refused(
 def test_the_wrong_number_of_values_is_refused(client: Client) -> None:
     for count in (SLOTS - 1, SLOTS + 1, 0):
         with raises(UsageError, "shape-mismatch", expected=SLOTS):
-            client.encrypt_values(np.zeros(count))
+            client.encrypt(np.zeros(count))
     with raises(UsageError, "not-a-number"):
-        client.encrypt_values(["a"])  # type: ignore[arg-type]
+        client.encrypt(["a"])  # type: ignore[arg-type]
 
 
 def test_results_that_could_overflow_are_refused(client: Client, server: Server) -> None:
-    large = client.encrypt_values(values(), 2.0**10)
+    large = client.encrypt(values(), 2.0**10)
     with raises(RangeError, "modulus-overflow", operation="A product"):
         server.multiply(large, large)
-    low = server.lower_level(client.encrypt_values(values(), 50.0), 1)
+    low = server.lower_level(client.encrypt(values(), 50.0), 1)
     with raises(RangeError, "modulus-overflow", operation="A sum"):
         total = low
         for _ in range(8):
@@ -235,10 +233,10 @@ def test_results_that_could_overflow_are_refused(client: Client, server: Server)
 
 
 def test_a_circuit_that_is_too_deep_is_refused(client: Client, server: Server) -> None:
-    x = server.multiply(client.encrypt_values(values(), 1.0), client.encrypt_values(values(), 1.0))
+    x = server.multiply(client.encrypt(values(), 1.0), client.encrypt(values(), 1.0))
     with raises(UsageError, "levels-exhausted"):
         server.rescale(x)
-    low = server.lower_level(client.encrypt_values(values() / 4096, 2.0**-12), 1)
+    low = server.lower_level(client.encrypt(values() / 4096, 2.0**-12), 1)
     with raises(RangeError, "modulus-overflow", operation="A product") as caught:
         server.multiply(low, low)
     assert "the modulus of level 1" in str(caught.value)
@@ -246,33 +244,31 @@ def test_a_circuit_that_is_too_deep_is_refused(client: Client, server: Server) -
 
 def test_an_exhausted_scale_is_refused(client: Client, server: Server) -> None:
     with raises(UsageError, "scale-exhausted"):
-        server.rescale(client.encrypt_values(values()))
+        server.rescale(client.encrypt(values()))
 
 
 def test_sums_of_two_scales_are_refused(client: Client, server: Server) -> None:
-    product = server.multiply_unscaled(
-        client.encrypt_values(values()), client.encrypt_values(values())
-    )
+    product = server.multiply_unscaled(client.encrypt(values()), client.encrypt(values()))
     with raises(UsageError, "scale-mismatch"):
-        server.add(product, client.encrypt_values(values()))
+        server.add(product, client.encrypt(values()))
 
 
 def test_a_foreign_key_is_refused_though_the_scheme_would_not_see_it(
     setting: Setting, client: Client, server: Server
 ) -> None:
     x, other = values(), Client(setting)
-    encrypted = client.encrypt_values(x)
+    encrypted = client.encrypt(x)
     with raises(SecurityError, "encryption-key-mismatch", operation="decrypt"):
-        other.decrypt_values(encrypted)
+        other.decrypt(encrypted)
     with raises(SecurityError, "encryption-key-mismatch", operation="evaluation keys"):
-        server.rotate(other.encrypt_values(x), 1)
+        server.rotate(other.encrypt(x), 1)
     # what the fingerprint is for: without it the result is noise, and no error
     forged = Encrypted(encrypted.handle, encrypted.bound, other.key)
-    assert np.abs(other.decrypt_values(forged) - x).max() > 1e3
+    assert np.abs(other.decrypt(forged) - x).max() > 1e3
 
 
 def test_nothing_secret_is_shown(client: Client, setting: Setting) -> None:
-    shown = repr(client) + repr(client.encrypt_values(values()))
+    shown = repr(client) + repr(client.encrypt(values()))
     assert shown.count(client.key) == 2 and len(shown) < 100
     assert Client(setting).key != client.key
 

@@ -101,11 +101,8 @@ def test_a_dense_layer_agrees_with_numpy(
     vectors = rng.uniform(-1, 1, (batch, n))
     layer = Dense(setting, weights, batch)
     server = Server(setting, client.evaluation_keys(layer.product.steps))
-    back = [
-        client.decrypt_values(layer.run_layer(server, client.encrypt_values(v)))
-        for v in layer.pack_vectors(vectors)
-    ]
-    assert np.abs(layer.unpack_results(back, batch) - vectors @ weights.T).max() < 0.02
+    back = [client.decrypt(layer.run(server, client.encrypt(v))) for v in layer.pack(vectors)]
+    assert np.abs(layer.unpack(back, batch) - vectors @ weights.T).max() < 0.02
 
 
 def test_unfit_matrices_are_refused(
@@ -129,7 +126,7 @@ def test_unfit_matrices_are_refused(
     zeros = Dense(setting, np.zeros((2, 2)))
     server = Server(setting, client.evaluation_keys(zeros.product.steps))
     with raises(UsageError, "product-of-zeros", operation="matrix"):
-        zeros.run_layer(server, client.encrypt_values(zeros.pack_vectors(np.ones((1, 2)))[0]))
+        zeros.run(server, client.encrypt(zeros.pack(np.ones((1, 2)))[0]))
 
 
 def test_weights_whose_result_could_overflow_are_refused(linear: tuple[Setting, Client]) -> None:
@@ -137,7 +134,7 @@ def test_weights_whose_result_could_overflow_are_refused(linear: tuple[Setting, 
     layer = Dense(setting, np.full((2, 1000), 60.0))
     server = Server(setting, client.evaluation_keys(layer.product.steps))
     with raises(RangeError, "modulus-overflow"):
-        layer.run_layer(server, client.encrypt_values(layer.pack_vectors(np.ones((1, 1000)))[0]))
+        layer.run(server, client.encrypt(layer.pack(np.ones((1, 1000)))[0]))
 
 
 @pytest.mark.parametrize("numbers", [(2048, 3, 1, 1), (2048, 4096, 1, 1), (2048, 0, 1, 1)])
@@ -159,13 +156,13 @@ def test_polynomials_are_as_near_as_they_say(name: str) -> None:
     client = Client(setting)
     server = Server(setting, client.evaluation_keys(relinearization=True))
     x = np.linspace(approximation.low, approximation.high, setting.parameters.slots)
-    encrypted = client.encrypt_values(approximation.normalize_values(x))
-    found = client.decrypt_values(
+    encrypted = client.encrypt(approximation.normalize_values(x))
+    found = client.decrypt(
         polynomials.evaluate_polynomial(server, encrypted, approximation.coefficients)
     )
     assert np.abs(found - approximation(x)).max() < 1e-4
     with raises(RangeError, "outside-bound", expected="at most 1"):
-        client.encrypt_values(approximation.normalize_values(x + 0.01))
+        client.encrypt(approximation.normalize_values(x + 0.01))
 
 
 def test_unknown_functions_are_refused() -> None:
@@ -192,12 +189,12 @@ def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small
     pictures = np.random.default_rng(seed).uniform(0, 1, (2, 28, 28))
     pictures[0, :14] = 0.0
     pictures[1] = 1.0
-    inputs = [client.encrypt_values(v) for v in net.pack_pictures(pictures)]
+    inputs = [client.encrypt(v) for v in net.pack_pictures(pictures)]
     bounds, chunks = net.bound_products(trained), list(net.serialize_weights(trained))
     expected = trained.compute_logits(pictures)
     assert np.abs(expected).max() > 1.0
     found = net.unpack_outputs(
-        client.decrypt_values(net.run_network(server, inputs, iter(chunks), bounds)), 2
+        client.decrypt(net.run_network(server, inputs, iter(chunks), bounds)), 2
     )
     assert np.abs(found - expected).max() < jobs.NETWORK_ERROR
     assert [sum(layer.plaintexts for layer in net.layers)] == [len(chunks)]
@@ -255,7 +252,7 @@ def test_the_network_tells_every_operation_and_key(
             return inner(*given)
 
         monkeypatch.setattr(server, name, count)
-    inputs = [client.encrypt_values(v) for v in net.pack_pictures(np.zeros((1, 28, 28)))]
+    inputs = [client.encrypt(v) for v in net.pack_pictures(np.zeros((1, 28, 28)))]
     net.run_network(server, inputs, net.encode_weights(trained), net.bound_products(trained))
     declared: dict[str, int] = {}
     for layer in net.layers:
