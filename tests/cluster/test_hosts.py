@@ -385,7 +385,7 @@ def test_a_worker_with_another_partys_settings_does_not_start(hosts: Hosts) -> N
         *("--config", str(hosts.folder / "worker1.toml")),
     )
     assert code == 10
-    assert "party 1" in told and "--party 2" in told
+    assert "of party 1" in told and "[file-of-another-party]" in told
 
 
 def test_a_worker_whose_key_others_may_read_does_not_start(hosts: Hosts, tmp_path: Path) -> None:
