@@ -320,5 +320,7 @@ def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:
         few = x.map(lambda a: a[:3])
         return p.function(lambda bits, few: relational.where(p, bits, few, few))(bits, few)
 
-    with pytest.raises(ProtocolError, match=r"inject wants one bit per element. Received: 6 bits"):
+    with pytest.raises(
+        ProtocolError, match=r"inject expects one bit per element. Received: 6 bits"
+    ):
         simulate(later, np.arange(6))
