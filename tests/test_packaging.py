@@ -231,7 +231,7 @@ def test_a_checkout_registers_programs_without_an_installation() -> None:
         "from tfe_bench.cluster import jobs\n"
         "importlib.metadata.entry_points = lambda group: ()\n"
         "found = jobs.installed_programs()\n"
-        "assert all(jobs.load(name).name == name for name in found)\n"
+        "assert all(jobs.load_program(name).name == name for name in found)\n"
         "print(json.dumps({e.name: e.value for e in found.values()}))\n"
     )
     done = _run(code, ROOT)
