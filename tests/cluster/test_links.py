@@ -254,7 +254,7 @@ def test_links_of_a_killed_process_go_with_it(made: links.Links, processes: Proc
     program = (
         "import sys, time\n"
         "from tfe_bench.cluster import links, profiles\n"
-        "made = links.Links(profiles.get('wan'))\n"
+        "made = links.Links(profiles.get_profile('wan'))\n"
         "print(made.pid, made.hosts[3], flush=True)\n"
         "time.sleep(100)\n"
     )
