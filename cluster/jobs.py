@@ -257,14 +257,7 @@ class Program:
             if len(str(error)) <= _MOST_TEXT:
                 raise
             # The text may quote an untrusted client, so its length is bounded.
-            raise type(error)(
-                f"{str(error)[:_MOST_TEXT]}...",
-                code=error.code,
-                operation=error.operation,
-                received=error.received,
-                expected=error.expected,
-                party=error.party,
-            ) from None
+            raise error.with_text(f"{str(error)[:_MOST_TEXT]}...") from None
 
 
 def check_known(program: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -163,14 +163,7 @@ def prefix_errors(prefix: object) -> Iterator[None]:
     try:
         yield
     except (ConfigError, SecurityError) as error:
-        raise type(error)(
-            f"{prefix}: {error}",
-            code=error.code,
-            operation=error.operation,
-            received=error.received,
-            expected=error.expected,
-            party=error.party,
-        ) from None
+        raise error.with_text(f"{prefix}: {error}") from None
 
 
 def read_text(path: Path) -> str:

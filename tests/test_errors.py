@@ -112,3 +112,11 @@ def test_malformed_fields_of_a_peer_are_ignored(fields: dict[str, Any]) -> None:
 def test_long_fields_are_cut() -> None:
     error = errors.UsageError("text", received="x" * 10_000)
     assert len(json.dumps(error.to_fields())) < 1000
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_an_error_with_another_text_keeps_code_and_fields(name: str) -> None:
+    error = example(name)
+    changed = error.with_text("line 3: another text")
+    assert type(changed) is type(error) and str(changed) == "line 3: another text"
+    assert changed.to_fields() == error.to_fields()

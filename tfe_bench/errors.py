@@ -11,7 +11,7 @@ import importlib
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MAX_CODE = 60
@@ -61,6 +61,13 @@ class TfeBenchError(Exception):
         }
         fields = {k: str(v)[:_MAX_FIELD] for k, v in texts.items() if v is not None}
         return {**fields, "party": self.party}
+
+    def with_text(self, text: str) -> Self:
+        """Return the same error, with its code and fields, with another text."""
+        error = type(self).__new__(type(self))
+        error.__dict__.update(self.__dict__)
+        error.args = (text,)
+        return error
 
     def read_fields(self, fields: Mapping[str, Any]) -> None:
         """Set code and fields from untrusted JSON values; malformed ones are ignored."""
