@@ -163,7 +163,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
         *there,
         "owner",
     )
-    fails(capsys, 2, "keeps no model 'digits'", "models", "--remove", "digits", *there, "hospital")
+    fails(capsys, 2, "stores no model 'digits'", "models", "--remove", "digits", *there, "hospital")
     fails(capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner")
     (tmp_path / "bad.npy").write_bytes(b"x")
     fails(

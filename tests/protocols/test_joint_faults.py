@@ -91,7 +91,7 @@ def leaves_under_a_dealt_mask(patch: Patch) -> None:
     inject_shares = convert.inject_shares
 
     def wrong(*arguments: Any, **options: Any) -> Any:
-        return inject_shares(*arguments, **{**options, "leave": 1})
+        return inject_shares(*arguments, **{**options, "output_mask": 1})
 
     patch.setattr(convert, "inject_shares", wrong)
 

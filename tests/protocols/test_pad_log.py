@@ -247,7 +247,7 @@ def test_the_log_shows_a_share_that_leaves_under_a_dealt_mask(
     inject_shares = convert.inject_shares
 
     def collides(*arguments: Any, **options: Any) -> Any:
-        return inject_shares(*arguments, **{**options, "leave": 1})
+        return inject_shares(*arguments, **{**options, "output_mask": 1})
 
     monkeypatch.setattr(convert, "inject_shares", collides)
     assert words_under_one_pad(log_of(rng, 0, injected)) > 0
