@@ -1,4 +1,4 @@
-"""Commands as users run them: processes of their own, or here in this one."""
+"""Run commands as users do: in a process of their own, or in this process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Done = subprocess.CompletedProcess[str]
 def finished(
     *arguments: str, patience: float, env: dict[str, str], cwd: Path | None = None
 ) -> Done:
-    """Runs ``tfe_bench arguments...`` to its end, without a terminal.
+    """Run ``tfe_bench arguments...`` to its end, without a terminal.
 
-    A process group of its own would keep Ctrl-C from it; a time limit ends it with its pipes.
+    The process stays in this process group, so that Ctrl-C reaches it. A time limit ends the
+    process and closes its pipes.
     """
     return subprocess.run(
         [sys.executable, "-m", "tfe_bench", *arguments],
@@ -32,7 +33,9 @@ def finished(
 
 
 def fails(capsys: pytest.CaptureFixture[str], code: int, word: str, *arguments: str) -> None:
-    """A command that ends in this process with a code, a word on stderr, and no more."""
+    """Check that a command in this process fails with a code and a word on stderr, without
+    output.
+    """
     assert main(list(arguments)) == code, arguments
     out, err = capsys.readouterr()
     assert out == "" and word in err and "Traceback" not in err, err

@@ -1,4 +1,4 @@
-"""Options and findings of a comparison of two versions."""
+"""Options and differences of a comparison of two versions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Difference:
 
 
 class CompareContext:
-    """What all files of a comparison share: renames, error facts and options."""
+    """State that all files of a comparison share: renames, error facts and options."""
 
     def __init__(self, renames: RenameMap, facts: ErrorFacts, is_tests: bool = False) -> None:
         self.renames, self.facts, self.is_tests = renames, facts, is_tests
         self._texts: dict[ast.AST, set[str]] = {}
 
     def text_names(self, facts: ErrorFacts, node: ast.AST) -> set[str]:
-        """Variables of a function that only error texts use."""
+        """Return the variables of a function that only error texts use."""
         if node not in self._texts:
             self._texts[node] = facts.text_names(node)
         return self._texts[node]

@@ -1,4 +1,4 @@
-"""What all tests share: a seed that is printed and can be replayed."""
+"""Fixtures of all tests: a printed seed that replays a failure, and a separate data folder."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Threads of NumPy's products wait for each other by spinning, which slows down whatever else runs.
+# Threads of NumPy's products wait for each other by spinning, which slows down other processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
 
-# A shell's background job ignores Ctrl-C, and so would every process that tests start.
+# A background job of a shell ignores Ctrl-C, and all processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# What takes longest begins first: else the last minutes would be one process's alone.
+# The longest files start first; otherwise one process runs them alone in the last minutes.
 LONG = ("test_types", "test_layers", "test_optimizers", "test_service", "test_execute", "test_fit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders files, as --no-loadscope-reorder leaves them."""
+    """Order the files; the option --no-loadscope-reorder keeps this order."""
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Starts TensorFlow as workers do, if there is a test that runs graphs in this process."""
+    """Start TensorFlow as workers do if a test runs graphs in this process."""
     folders = {item.path.parent for item in session.items}
     if not session.config.option.collectonly and any(
         folder.relative_to(session.config.rootpath / "tests").parts[:1]
@@ -41,15 +41,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ):
         from tfe_bench.cli import worker
 
-        # Graphs are many and small here: oneDNN would look at each for products of floats.
+        # The tests trace many small graphs: oneDNN would search each one for products of floats.
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
         worker.start_tensorflow(None)
-        del os.environ["TF_ENABLE_ONEDNN_OPTS"]  # (workers are started as they are elsewhere)
+        del os.environ["TF_ENABLE_ONEDNN_OPTS"]  # (other workers start with the default)
 
 
 @pytest.fixture(autouse=True)
 def _log_ends_with_its_test() -> Iterator[None]:
-    """A command's log goes to the standard error of its test, which is closed after it."""
+    """Close the log of a command with its test: it writes to the standard error of that test."""
     before = logging.root.handlers[:]
     yield
     for handler in logging.root.handlers[:]:
@@ -57,7 +57,7 @@ def _log_ends_with_its_test() -> Iterator[None]:
             logging.root.removeHandler(handler)
 
 
-# JSON objects have no order: what reads one by position gives wrong results without an error.
+# JSON objects have no order: code that reads them by position gives wrong results silently.
 ORDERS = (
     lambda pairs: sorted(pairs),
     lambda pairs: sorted(pairs, reverse=True),
@@ -66,7 +66,7 @@ ORDERS = (
 
 
 def in_another_order(value: Any, order: Any) -> Any:
-    """JSON whose objects have their keys in another order."""
+    """Return the JSON value with the keys of all objects in another order."""
     if isinstance(value, dict):
         return {k: in_another_order(v, order) for k, v in order([*value.items()])}
     return [in_another_order(v, order) for v in value] if isinstance(value, list) else value
@@ -74,7 +74,7 @@ def in_another_order(value: Any, order: Any) -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def objects_without_order() -> Iterator[None]:
-    """Each worker gets every submission with the keys of its objects in another order."""
+    """Send each submission to the workers with the keys of its objects in another order."""
     from tfe_bench.cluster import wire
 
     sent, orders = wire.event, itertools.cycle(ORDERS)
@@ -91,7 +91,7 @@ def objects_without_order() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What local workers keep stays out of the home folder, and what is there changes no test."""
+    """Keep the data of local workers out of the home folder, whose contents then affect no test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
@@ -99,7 +99,7 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def seed() -> int:
-    """Fresh, or TFE_BENCH_TEST_SEED to replay a failure."""
+    """Return a fresh seed, or TFE_BENCH_TEST_SEED to replay a failure."""
     given = os.environ.get("TFE_BENCH_TEST_SEED")
     value = int(given) if given else int.from_bytes(os.urandom(4), "little")
     print(f"seed={value}")
@@ -108,7 +108,7 @@ def seed() -> int:
 
 @pytest.fixture
 def rng(seed: int) -> np.random.Generator:
-    """A generator from `seed`."""
+    """Return a generator from `seed`."""
     return np.random.default_rng(seed)
 
 
@@ -120,13 +120,15 @@ def _rewrites(graphs: bool) -> None:
 
 @pytest.fixture(scope="session")
 def as_in_a_worker() -> None:
-    """Graphs run as they are, without TensorFlow's rewriting: as cli/worker.py has it."""
+    """Run graphs without TensorFlow's rewriting, as cli/worker.py does."""
     _rewrites(False)
 
 
 @pytest.fixture(scope="module")
 def rewritten(as_in_a_worker: None) -> Iterator[None]:
-    """TensorFlow rewrites graphs, as it does by default: nothing rests on its being told not to."""
+    """Let TensorFlow rewrite graphs, as it does by default: results must not depend on that
+    option.
+    """
     _rewrites(True)
     yield
     _rewrites(False)

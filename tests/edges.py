@@ -1,4 +1,4 @@
-"""Sweeps of which some cases run daily and all with `pytest -m slow`."""
+"""Sweeps with a few daily cases; `pytest -m slow` runs all cases."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def daily(
     chosen: Iterable[Any],
     ids: Callable[[Any], str] | list[str] | None = None,
 ) -> pytest.MarkDecorator:
-    """Parametrizes a test, with the cases that are not chosen among the slow tests.
+    """Parametrize a test; the cases that are not chosen are slow tests.
 
     Args:
-        names, cases, ids: as of pytest.mark.parametrize.
+        names, cases, ids: as for pytest.mark.parametrize.
 
     Raises:
-        ValueError: one that is chosen is no case.
+        ValueError: `cases` lacks a chosen case.
     """
     cases, chosen = list(cases), list(chosen)
     for case in chosen:

@@ -1,4 +1,4 @@
-"""Texts of errors, of help and of logs: what a comparison of two versions leaves out."""
+"""Texts of errors, help and logs, which a comparison of two versions ignores."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _PURE = frozenset(
 
 
 def callee(node: ast.Call) -> str:
-    """Last name of the function that is called."""
+    """Return the last name of the called function."""
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
 def is_text(node: ast.AST) -> bool:
-    """Whether an expression builds a text from constants and formatted values."""
+    """Return whether an expression builds a text from constants and formatted values."""
     match node:
         case ast.Constant(value=str()) | ast.JoinedStr():
             return True
@@ -47,24 +47,24 @@ def is_text(node: ast.AST) -> bool:
 
 
 def has_effects(node: ast.AST) -> bool:
-    """Whether a text assigns, awaits or yields."""
+    """Return whether a text assigns, awaits or yields."""
     effects = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
     return any(isinstance(n, effects) for n in ast.walk(node))
 
 
 def called_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Functions that texts call, without those of Python that only format."""
+    """Return the functions that texts call, except Python's functions that only format."""
     calls = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call))
     return {callee(call) for call in calls} - _PURE
 
 
 def is_help(call: ast.Call, keyword: str | None) -> bool:
-    """Whether a keyword argument is a text of argparse."""
+    """Return whether a keyword argument is a text of argparse."""
     return keyword in _HELP and (keyword != "title" or "add_" in callee(call))
 
 
 def is_log(call: ast.Call) -> bool:
-    """Whether the first argument is a line of a log, a warning or the title of a help group."""
+    """Return whether the first argument is a log line, a warning or the title of a help group."""
     if callee(call) in ("warn", "add_argument_group"):
         return True
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _LOG_METHODS:
@@ -125,17 +125,17 @@ class ErrorFacts:
                     self.classes.add(node.name)
 
     def is_error_name(self, name: str) -> bool:
-        """Whether a class of this name is an exception."""
+        """Return whether a class of this name is an exception."""
         return name.endswith(("Error", "Exception")) or name in self.classes
 
     def is_error(self, call: ast.Call) -> bool:
-        """Whether a call constructs an exception, by its class or in a subclass."""
+        """Return whether a call constructs an exception, by its class or in a subclass."""
         if callee(call) == "__init__" and isinstance(call.func, ast.Attribute):
             return "super()" in ast.unparse(call.func.value) and any(map(is_text, call.args))
         return self.is_error_name(callee(call))
 
     def text_parts(self, call: ast.Call) -> Iterator[ast.AST]:
-        """Arguments of a call that only an error shows."""
+        """Return the arguments of a call that only an error shows."""
         if self.is_error(call):
             yield from call.args
             yield from (k.value for k in call.keywords if k.arg in FIELDS)
@@ -144,7 +144,7 @@ class ErrorFacts:
         yield from (k.value for k in call.keywords if k.arg in places)
 
     def text_names(self, function: ast.AST) -> set[str]:
-        """Parameters and variables of a function that only error texts use."""
+        """Return the parameters and variables of a function that only error texts use."""
         return self._text_names(_Function(function, False))
 
     def _text_names(self, function: _Function) -> set[str]:
@@ -189,7 +189,7 @@ class _Function:
         self.called = {callee(call) for call in self.calls}
 
     def has_errors(self, facts: ErrorFacts) -> bool:
-        """Whether it constructs an error or calls a helper that does."""
+        """Return whether it constructs an error or calls a helper that does."""
         return any(
             facts.is_error_name(name) or name in facts.helpers or name == "__init__"
             for name in self.called

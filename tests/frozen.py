@@ -1,12 +1,12 @@
-"""Behavior, frozen: what every simulation of the tests sends and gives, for fixed keys.
+"""Freeze the behavior of all simulations in tests: messages and results for fixed keys.
 
     TFE_BENCH_TEST_SEED=1 python -m pytest -p tests.frozen --freeze before.json tests/protocols
-    ... change what should change nothing ...
+    ... refactor ...
     TFE_BENCH_TEST_SEED=1 python -m pytest -p tests.frozen --compare before.json tests/protocols
 
-Three parties with the same keys, inputs and sites compute the same bit for bit, so that a change
-of a byte, a round, a mask or the order of invocations shows.  `--compare` fails if one does; a test
-that has become another is not compared, and counted.
+Three parties with the same keys, inputs and sites compute the same results bit for bit. A changed
+byte, round, mask or order of invocations therefore shows, and `--compare` fails. Simulations
+that occur in one run only are not compared, and the printed count omits them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _at: list[Any] = ["", 0]
 
 
 def _leaves(value: Any) -> Iterator[bytes]:
-    """What is a number in a nest of results."""
+    """Yield the bytes of all numbers in nested results."""
     if isinstance(value, (bool, int, float, np.ndarray, np.generic)):
         array = np.asarray(value)
         yield f"{array.shape}{array.dtype}".encode()
@@ -87,7 +87,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """One of several processes has finished."""
+    """Collect the results of a test process that has finished."""
     _found.update(getattr(node, "workeroutput", {}).get("frozen", {}))
 
 

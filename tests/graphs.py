@@ -1,4 +1,4 @@
-"""Graphs that can be looked at: as a rule only what TensorFlow runs is left of them."""
+"""Inspectable graphs: by default, a traced function keeps only the part that TensorFlow runs."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tfe_bench.protocols.session import graph
 
 
 def in_python() -> AbstractContextManager[Any]:
-    """What is traced meanwhile has its graph in Python, at `Graph.concrete`."""
+    """Keep the Python graph of functions that are traced in this context, as `Graph.concrete`."""
     return mock.patch.object(graph, "_Compiled", lambda concrete: concrete)

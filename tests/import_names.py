@@ -25,7 +25,7 @@ class ImportedName:
 
 
 def binds_same_name(old: ImportedName, new: ImportedName, renames: RenameMap) -> bool:
-    """Whether two imports bind the same name, or an allowed rename of it."""
+    """Return whether two imports bind the same name, or an allowed rename of it."""
     if old.bound == new.bound:
         return True
     if (old.bound == old.name) == (new.bound == new.name):
@@ -34,7 +34,7 @@ def binds_same_name(old: ImportedName, new: ImportedName, renames: RenameMap) ->
 
 
 def leading_imports(body: list[ast.stmt]) -> list[Any]:
-    """Imports at the start of a body."""
+    """Return the imports at the start of a body."""
     count = 0
     while count < len(body) and isinstance(body[count], (ast.Import, ast.ImportFrom)):
         count += 1
@@ -42,7 +42,7 @@ def leading_imports(body: list[ast.stmt]) -> list[Any]:
 
 
 def flatten_imports(nodes: list[Any]) -> list[ImportedName]:
-    """Names of consecutive import statements."""
+    """Return the names of consecutive import statements."""
     flat = []
     for node in nodes:
         is_from = isinstance(node, ast.ImportFrom)

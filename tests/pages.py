@@ -1,4 +1,4 @@
-"""The modules of docs/, which belong to no package."""
+"""Load the modules of docs/, which belong to no package."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def module(name: str) -> Any:
-    """docs/NAME.py."""
+    """Import docs/NAME.py."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found  # dataclasses look there
+    sys.modules[spec.name] = found  # dataclasses look up their module there
     spec.loader.exec_module(found)
     return found

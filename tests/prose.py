@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("protocols", "models", "cluster", "benchmarks", "tfe_bench")
 PAGES = ("docs", "README.md", "SECURITY.md", "CONTRIBUTING.md")
 
-# Words that the field does not say in this sense, or that turn a sentence around.
+# Words that the field does not use in this sense, and words of inverted sentences.
 WORDS = re.compile(
     r"\b(told|tells|hears|whoever|so many|is none|are none|nobody|anew|strangers?|lets go"
     r"|beside|likewise|stumble[sd]?|go(?:es)? astray)\b"
@@ -58,7 +58,7 @@ PHRASES = (
 _BEGINNING = re.compile(r"(Of|What|Whether|How|Who|Whose|Where)\b")
 _COMMENT = re.compile(r"(?:^|\s)# ?(.*)$")
 _CPP = re.compile(r"//(.*)|/\*(.*?)\*/", re.S)
-# What the field itself calls by one word.
+# Names of one word that the field itself uses.
 FIELD_NAMES = frozenset(
     (
         *("mul", "add", "sub", "matmul", "reveal", "sort", "relu", "softmax", "reshape", "main"),
@@ -69,20 +69,20 @@ MOST_FILES = 6
 
 
 def folder_of(path: Path) -> str:
-    """Folder of a file as the table names it: two levels in the product."""
+    """Return the folder of a file as the table names it: two levels in the product."""
     parts = path.relative_to(ROOT).parent.parts
     return "/".join(parts[:2]) if parts else path.name
 
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All nodes of a file of the product."""
+    """Return all nodes of a file of the product."""
     return list(ast.walk(python_files()[path]))
 
 
 @cache
 def python_files() -> dict[Path, ast.Module]:
-    """Syntax trees of the product's files."""
+    """Return the syntax trees of the product's files."""
     paths = [p for top in PRODUCT for p in _below(ROOT / top, ".py")]
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
@@ -112,7 +112,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 
 def _messages(path: Path, facts: ErrorFacts) -> Iterator[str]:
-    """Texts of errors, of help and of logs."""
+    """Yield the texts of errors, help and logs."""
     for node in nodes_of(path):
         if isinstance(node, ast.Call):
             arguments = list(facts.text_parts(node)) if facts.is_error(node) else []
@@ -130,7 +130,7 @@ def _comments(text: str) -> Iterator[str]:
 
 @cache
 def prose() -> dict[str, list[str]]:
-    """Docstrings, comments, errors and help of code, and the text of pages, by folder."""
+    """Return docstrings, comments, errors and help of code, and the text of pages, by folder."""
     texts: dict[str, list[str]] = defaultdict(list)
     facts = ErrorFacts()
     for path in python_files():
@@ -160,12 +160,12 @@ def _is_error_class(node: ast.AST) -> bool:
 
 
 def count_words() -> Counter[str]:
-    """Words of the dialect by folder."""
+    """Count the words of the dialect by folder."""
     return Counter({f: sum(len(WORDS.findall(t)) for t in ts) for f, ts in prose().items()})
 
 
 def count_phrases() -> Counter[str]:
-    """Phrases of the dialect by folder."""
+    """Count the phrases of the dialect by folder."""
     found: Counter[str] = Counter()
     for folder, texts in prose().items():
         text = " ".join(" ".join(texts).lower().split())
@@ -174,7 +174,7 @@ def count_phrases() -> Counter[str]:
 
 
 def count_beginnings() -> Counter[str]:
-    """Docstrings that begin with "Of", "What", "Whether", "How", "Who" by folder."""
+    """Count the docstrings that begin with "Of", "What", "Whether", "How" or "Who" by folder."""
     found: Counter[str] = Counter()
     for path in python_files():
         found[folder_of(path)] += sum(bool(_BEGINNING.match(t.strip())) for t in _docstrings(path))
@@ -182,7 +182,7 @@ def count_beginnings() -> Counter[str]:
 
 
 def count_moods() -> Counter[str]:
-    """Docstrings whose first line is not imperative (D401) by folder."""
+    """Count the docstrings whose first line is not imperative (D401) by folder."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "D401"]
     done = subprocess.run(
         [*command, "--output-format", "json", "--exit-zero", *PRODUCT],
@@ -205,7 +205,7 @@ def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def count_short_names() -> Counter[str]:
-    """Functions with a name of one word by folder, without those of the field."""
+    """Count the functions with a name of one word by folder, except names of the field."""
     found: Counter[str] = Counter()
     for path in python_files():
         names = [f.name.strip("_") for f in _functions(path)]
@@ -214,9 +214,9 @@ def count_short_names() -> Counter[str]:
 
 
 def common_names() -> dict[str, int]:
-    """Names of functions that more than 6 files define, with the number of files.
+    """Return the names of functions that more than 6 files define, with the number of files.
 
-    Methods count unless a base class in the product declares them: then they are an interface.
+    Methods count unless a base class in the product declares them as part of an interface.
     """
     files: dict[str, set[Path]] = defaultdict(set)
     bases = {

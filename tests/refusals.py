@@ -1,4 +1,4 @@
-"""Expect an error by its class, code and fields, not by its prose."""
+"""Expect an error by its class, code and fields instead of its prose."""
 
 from __future__ import annotations
 

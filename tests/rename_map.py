@@ -1,6 +1,6 @@
-"""Maps of renames: which old name may become which new one, and where.
+"""Maps of renames: the allowed new name of an old name, and its scope.
 
-One rename a line, `#` begins a comment::
+One rename per line; `#` begins a comment::
 
     protocols.ring.arithmetic.moved -> add_constant        # function, class, module-level name
     protocols.ring.products.Made.two -> bilinear           # method, property or field
@@ -22,12 +22,12 @@ _MODULE_LINE = re.compile(r"module +(?P<old>[\w.]+) *-> *(?P<new>[\w.]+)")
 
 
 def strip_package(name: str) -> str:
-    """Dotted name as maps write it: `tfe_bench.cli.sort` is `cli.sort`."""
+    """Return a dotted name as maps write it: `tfe_bench.cli.sort` is `cli.sort`."""
     return name.removeprefix("tfe_bench.") if name.count(".") > 1 else name
 
 
 def module_of_path(path: str) -> str:
-    """Name of a file's module as maps write it."""
+    """Return the name of a file's module as maps write it."""
     name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
     return name.removeprefix("tfe_bench.")
 
@@ -79,7 +79,9 @@ class RenameMap:
         return True
 
     def map_module(self, module: str) -> str:
-        """New name of a module, with or without `tfe_bench.`; its packages may be renamed."""
+        """Return the new name of a module, with or without `tfe_bench.`; its packages may be
+        renamed.
+        """
         package = "tfe_bench." if module.startswith("tfe_bench.") else ""
         name = module.removeprefix(package)
         start = name
@@ -90,16 +92,18 @@ class RenameMap:
         return module
 
     def is_definition(self, path: tuple[str, ...], new: str) -> bool:
-        """Whether the map renames exactly this definition."""
+        """Return whether the map renames exactly this definition."""
         entries = self.definitions.get((path[-1], new), ())
         return any(_is_match(pattern, path) for pattern in entries)
 
     def is_reference(self, old: str, new: str) -> bool:
-        """Whether any function, class, method, field or module is renamed in this way."""
+        """Return whether any function, class, method, field or module is renamed in this way."""
         return (old, new) in self.definitions or (old, new) in self.module_words
 
     def is_local(self, function: tuple[str, ...], old: str, new: str) -> bool:
-        """Whether the map renames a local variable of this function or of one around it."""
+        """Return whether the map renames a local variable of this function or of an
+        enclosing one.
+        """
         entries = self.locals.get((old, new), ())
         return any(
             _is_match(pattern, function[:end])
@@ -108,11 +112,13 @@ class RenameMap:
         )
 
     def is_keyword(self, old: str, new: str) -> bool:
-        """Whether a keyword argument may be renamed: it is a parameter or a field."""
+        """Return whether a keyword argument may be renamed: it is a parameter or a field."""
         return (old, new) in self.locals or self.is_reference(old, new)
 
     def is_dotted(self, old: str, new: str) -> bool:
-        """Whether a text that names a module, or `module:name`, is the new name of another."""
+        """Return whether a text that names a module, or `module:name`, is the new name of
+        another.
+        """
         return self._is_dotted(*old.partition(":")[::2], *new.partition(":")[::2])
 
     def _is_dotted(self, old: str, old_name: str, new: str, new_name: str) -> bool:

@@ -30,7 +30,9 @@ def _git(*arguments: str, text: bytes | None = None) -> bytes:
 
 
 def read_version(revision: str) -> dict[str, str]:
-    """Texts of all Python files of a revision by path, or of the working tree for "."."""
+    """Return the texts of all Python files of a revision by path, or of the working tree for
+    ".".
+    """
     if revision == ".":
         names = _git("ls-files", "-z", "-co", "--exclude-standard", "--", *FOLDERS)
         paths = [Path(n) for n in names.decode().split("\0") if n.endswith(".py")]
@@ -51,7 +53,7 @@ def read_version(revision: str) -> dict[str, str]:
 
 
 def new_path(path: str, renames: RenameMap, files: dict[str, str]) -> str:
-    """Path of a file after the renames of modules."""
+    """Return the path of a file after the renames of modules."""
     module = module_of_path(path)
     mapped = renames.map_module(module)
     if mapped == module:
@@ -65,7 +67,7 @@ def new_path(path: str, renames: RenameMap, files: dict[str, str]) -> str:
 def compare_versions(
     base: dict[str, str], head: dict[str, str], renames: RenameMap, is_tests: bool = False
 ) -> tuple[dict[str, list[Difference]], int]:
-    """Differences by file, and the number of renames that were found."""
+    """Return the differences by file, and the number of renames."""
     if base == head:
         return {}, 0
     errors = ast.parse(base.get("tfe_bench/errors.py", ""))

@@ -1,4 +1,4 @@
-"""Scopes of a syntax tree: which module, class or function binds each name."""
+"""Scopes of a syntax tree: the module, class or function that binds each name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scope:
 
     @property
     def is_class(self) -> bool:
-        """Whether functions within do not see the names."""
+        """Whether functions inside cannot see the names."""
         return isinstance(self.node, ast.ClassDef)
 
     @property
@@ -36,14 +36,14 @@ class Scope:
         return isinstance(self.node, FUNCTIONS + COMPREHENSIONS)
 
     def bind(self, name: str, how: str) -> None:
-        """Note that a statement binds a name here."""
+        """Record that a statement binds a name here."""
         if name in self.outer:
             self.outer[name].bind(name, how)
         else:
             self.bound.setdefault(name, set()).add(how)
 
     def resolve(self, name: str) -> Scope | str:
-        """Scope that binds a name used here, or "builtin" or "unbound"."""
+        """Return the scope that binds a name used here, or "builtin" or "unbound"."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.outer:
@@ -54,7 +54,7 @@ class Scope:
         return "builtin" if name in _BUILTINS else "unbound"
 
     def enclosing(self) -> Iterator[Scope]:
-        """Scopes around this one, from the inside."""
+        """Yield the scopes around this one, from the inside."""
         scope = self.parent
         while scope is not None:
             yield scope
@@ -62,7 +62,7 @@ class Scope:
 
 
 def _walk_here(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a scope's own statements, without the insides of scopes within."""
+    """Yield the nodes of a scope's own statements, without those of inner scopes."""
     pending: list[ast.AST] = [node]
     while pending:
         current = pending.pop()
@@ -78,7 +78,9 @@ def _walk_here(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def outer_parts(node: Any) -> list[ast.AST]:
-    """Parts of a function that are evaluated around it: decorators, defaults, annotations."""
+    """Return the parts of a function that its outer scope evaluates: decorators, defaults,
+    annotations.
+    """
     parts = [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
     parts += [a.annotation for a in list_arguments(node.args) if a.annotation is not None]
     if not isinstance(node, ast.Lambda):
@@ -88,7 +90,7 @@ def outer_parts(node: Any) -> list[ast.AST]:
 
 
 def list_arguments(arguments: ast.arguments) -> list[ast.arg]:
-    """All parameters of a function in order."""
+    """Return all parameters of a function in order."""
     variadic = [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *variadic]
 
@@ -106,7 +108,7 @@ def _inner_parts(node: ast.AST) -> list[ast.AST]:
 
 
 def bound_name(alias: ast.alias, is_from: bool) -> str:
-    """Name that an import binds."""
+    """Return the name that an import binds."""
     return alias.asname or (alias.name if is_from else alias.name.partition(".")[0])
 
 
@@ -125,7 +127,7 @@ def _bind_node(node: ast.AST, scope: Scope) -> None:
 
 
 def build_scopes(tree: ast.Module, module: str) -> dict[ast.AST, Scope]:
-    """Scope of each module, class, function and comprehension of a tree."""
+    """Return the scope of each module, class, function and comprehension of a tree."""
     scopes: dict[ast.AST, Scope] = {}
 
     def build(node: ast.AST, parent: Scope | None, path: tuple[str, ...]) -> None:

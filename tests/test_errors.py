@@ -1,4 +1,4 @@
-"""Errors have codes that are listed, and keep code and fields on their way through a cluster."""
+"""Errors have listed codes, and a cluster preserves their code and fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks of docs/ run, and say what they print."""
+"""The notebooks of docs/ run and print the recorded output."""
 
 from __future__ import annotations
 

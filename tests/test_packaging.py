@@ -1,4 +1,4 @@
-"""The package imports as itself from anywhere, and layers import only downwards."""
+"""The package imports the same from any folder, and layers import only lower ones."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.pages import module
 
 PICTURES = module("pictures")
 ROOT = Path(__file__).resolve().parents[1]
-# Each layer may import itself and the ones after it.
+# Each layer may import itself and the layers after it.
 LAYERS = ("tfe_bench.cli", "benchmarks", "tfe_bench.tf_encrypted", "models", "cluster", "protocols")
 
 
-# A text that is the name of a module, whoever it is given to.
+# A text that is the name of a module, wherever it is used.
 _MODULE = re.compile(r"tfe_bench(\.\w+)+(:\w+)?")
 
 
@@ -115,7 +115,10 @@ def _layer(module: str) -> int | None:
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """The modules that a file imports: also late, and as texts (import_module, entry points)."""
+    """Yield the modules that a file imports, also in functions and as texts.
+
+    Texts name modules for `import_module` and for entry points.
+    """
     yield from PICTURES.imported_names(path)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
@@ -135,20 +138,23 @@ def test_imports_go_only_downwards() -> None:
 
 
 def _needed(path: Path, modules: set[str]) -> Iterator[str]:
-    """Modules that a file names: imported, also in functions or for type checkers, or as texts."""
+    """Yield the modules that a file imports or names as texts.
+
+    Imports in functions and for type checkers count, too.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from {alias.name for alias in node.names} & modules
         elif isinstance(node, ast.ImportFrom):
             for name in (f"{node.module}.{alias.name}" for alias in node.names):
                 if found := {name, str(node.module)} & modules:
-                    yield max(found, key=len)  # a name of a module, or a module of a package
+                    yield max(found, key=len)  # name of a module, or a module of a package
         elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
             yield from {str(node.value).partition(":")[0]} & modules
 
 
 def _circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The groups of modules that lead to each other."""
+    """Return the groups of modules that import each other."""
 
     def reached(start: str) -> set[str]:
         found: set[str] = set()
@@ -188,7 +194,7 @@ def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
 
 
 def _locked(name: str) -> dict[str, list[str]]:
-    """Of a lock file the entries by package: version and marker, without hashes."""
+    """Return the entries of a lock file by package: version and marker, without hashes."""
     entries: dict[str, list[str]] = {}
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     lines = [x for x in text.splitlines() if not x.startswith("#")]
@@ -219,7 +225,7 @@ def test_lock_files_have_hashes_and_versions_within_the_ranges(
         assert all(each.specifier.contains(v) for v in versions), (str(each), versions)
     bounded = [r for r in wanted if not any(s.operator in ("<", "==") for s in r.specifier)]
     assert [r.name for r in bounded] == (["setuptools"] if extra else [])
-    # the larger file has the smaller one's versions: one environment takes both
+    # The larger file contains the versions of the smaller one, so that one environment suits both.
     larger = _locked("test.txt")
     assert {k: larger[k] for k in _locked("base.txt")} == _locked("base.txt")
 
@@ -260,7 +266,7 @@ runpy.run_path("setup.py", run_name="__main__")
         pytest.param(
             *("Linux", "x86_64", "sh -c 'case $* in *syntax*) ;; *) exit 3; esac' sh"),
             "'sh' ended with 3 on ",
-            marks=pytest.mark.slow,  # imports TensorFlow, which says more
+            marks=pytest.mark.slow,  # imports TensorFlow, which prints more
         ),
     ],
 )
@@ -289,7 +295,7 @@ def test_a_build_that_cannot_be_says_in_one_line_what_is_missing(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["normal", "editable", "wheel", "sdist"])
 def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) -> None:
-    """Builds without isolation, on the TensorFlow of the running environment."""
+    """Build without isolation, with the TensorFlow of the running environment."""
     checkout = tmp_path / "checkout"
     ignore = shutil.ignore_patterns(".git", "*.so", "__pycache__", "build", "*.egg-info")
     shutil.copytree(ROOT, checkout, symlinks=True, ignore=ignore)
@@ -338,7 +344,7 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
 
 
 def test_extras_are_installed_from_the_checkout_as_no_registry_has_this_package() -> None:
-    """Somebody else could publish a package of the name that a text recommends."""
+    """Anyone could publish a package under a name that a text recommends."""
     tracked = subprocess.run(
         ["git", "ls-files", "-z", "*.py", "*.md", "*.ipynb"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The comparison of two versions finds every change that is not an allowed rename or a text."""
+"""The comparison of two versions finds every change except allowed renames and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README.md and docs/ say what the code does: their samples run, parse and print that."""
+"""The samples of README.md and docs/ run, parse, and print the stated output."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_sample_prints_what_its_page_says(page: Path) -> None:
 def test_the_files_of_the_cluster_page_fit_each_other_and_its_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the steps make is what later commands name, and is read as it stands there."""
+    """Check that later commands name the files of earlier steps and can read them as written."""
     blocks = samples.parse_blocks((ROOT / "docs" / "cluster.md").read_text())
     monkeypatch.chdir(tmp_path)
     for block in blocks:
@@ -124,11 +124,11 @@ def test_the_files_of_the_cluster_page_fit_each_other_and_its_commands(
 
 
 class _Ordered(Exception):
-    """A program was ordered."""
+    """Signal that a program was submitted."""
 
 
 class _Runner:
-    """A cluster that runs nothing and says what it was asked to."""
+    """A cluster that runs nothing and records its requests."""
 
     profile = emulation = realized = None
     start_seconds = 0.0
@@ -170,7 +170,7 @@ def test_commands_order_the_programs_of_the_table(
 
 
 def test_commands_fit_a_page_of_the_site() -> None:
-    """At 1200 px a line of code shows some 110 characters; what follows has to be scrolled to."""
+    """A line of code shows about 110 characters at 1200 px; a reader must scroll to see more."""
     for page in samples.PAGES:
         for block in samples.parse_blocks(page.read_text()):
             if block.language == "sh":
@@ -199,11 +199,11 @@ def test_the_table_has_every_command_and_every_program() -> None:
         for name, p in commands.items()
         if any("--cluster" in a.option_strings for each in _parsers(p) for a in each._actions)
     }
-    none = {"submit", "status", "cancel", "worker"}  # any that is named, or none
+    none = {"submit", "status", "cancel", "worker"}  # any name, or no name
     by_command = {words.split()[0] for words in samples.PROGRAMS if "." not in words}
     assert by_command == ordering - none
     named = {name for names in samples.PROGRAMS.values() for name in names}
-    assert named == set(jobs.installed_programs()) - {"channel"}  # of local workers alone
+    assert named == set(jobs.installed_programs()) - {"channel"}  # for local workers only
     assert samples.PROGRAMS["deploy"] == ("deploy",)
     assert samples.PROGRAMS["models --remove"] == ("undeploy",)
     assert samples.PROGRAMS["predict"] == ("serve",)
@@ -266,7 +266,7 @@ def test_a_sample_that_is_stale_or_fails_is_told_and_renewed(
     assert samples.main([str(page), "--fast", "--write"]) == 0
     assert "```text output\na note\nname,salary,bonus\n```" in page.read_text()
     assert "print(1 + 1)  # -> 2\n" in page.read_text()
-    page.write_text(python)  # three lines where the page shows one
+    page.write_text(python)  # three lines; the page shows one
     assert samples.main([str(page)]) == 1
 
 

@@ -1,4 +1,4 @@
-"""The documentation builds as a site: every link holds, every name of the API has a docstring."""
+"""The documentation builds as a site: every link works, every name of the API has a docstring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples that docs.samples skips as they take hosts and files: run here, on three hosts."""
+"""Run the samples that docs.samples skips because they need hosts and files, on three hosts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.pages import module
 samples = module("samples")
 pytestmark = pytest.mark.slow
 CLIENTS = ("analyst", "bank", "telco", "owner", "hospital", "alice", "bob")
-# Samples of these reasons run here, all others nowhere, for the reason that they state.
+# Samples with these reasons run here; all others run nowhere, for the stated reason.
 REASONS = (
     *("takes three hosts", "two owners' files", "takes a table of customers"),
     "it starts three workers",
 )
-# Lines and blocks that do not, and why.
+# Lines and blocks that do not run here, with the reason.
 LEFT_OUT = {
     "python -m tfe_bench worker": "serves until it is stopped; tests/cluster/test_hosts.py",
     "python -m tfe_bench cancel": "there is no such job; tests/cluster/test_client_jobs.py",
@@ -30,7 +30,7 @@ LEFT_OUT = {
     "private.fit(cluster, columns_of": "a line of a longer program; tests/models/test_aligned.py",
 }
 PAGES = ("cluster", "tables", "training", "service", "recurrent")
-# What a page takes as given, before the block that begins so.
+# Preparation that a page assumes, by the start of its block.
 _BEFORE = {
     "python -m tfe_bench table put accounts --input accounts.csv --unique phone \\\n"
     '    --type "phone:int[0,9999999]" "income:decimal': (
@@ -54,7 +54,7 @@ images = public[:1]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Three hosts' shared folder, with the files that the pages speak of."""
+    """Provide the shared folder of three hosts, with the files that the pages mention."""
     hosts = Hosts(tmp_path_factory.mktemp("pages") / "trial", CLIENTS)
     try:
         _write(hosts.folder)
@@ -121,7 +121,7 @@ def _run(words: list[str], folder: Path, where: str) -> None:
     done = subprocess.run(
         words,
         cwd=folder,
-        # (a page's reader has one client's key)
+        # # (a reader of the page has the key of one client)
         env=environment(PYTHONPATH=str(samples.ROOT), TFE_BENCH_CLIENT="analyst"),
         capture_output=True,
         text=True,

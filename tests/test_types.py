@@ -1,4 +1,4 @@
-"""Types are right, as two checkers see them."""
+"""Types are correct for two type checkers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Prose in standard words: what is counted against it may only fall.
+"""Bounds on non-standard prose: the counts may only decrease.
 
-python -m tests.test_words --write      # renew tests/words.toml after it fell
+python -m tests.test_words --write      # update tests/words.toml after a decrease
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEADER = """\
 
 
 def _measure() -> dict[str, dict[str, int]]:
-    """Counts above 0 by measure and folder, as the table has them."""
+    """Return the counts above 0 by measure and folder, as in the table."""
     table = {
         name: {folder: n for folder, n in sorted(count().items()) if n}
         for name, count in MEASURES.items()

@@ -1,8 +1,8 @@
 """Comparison of two syntax trees up to allowed renames, docstrings and error texts.
 
-Both trees are walked at once.  A plain name may change only together with all uses of what binds
-it: for each scope old and new names are in a one-to-one relation, and a use resolves to the same
-scope in both trees.  So a renamed variable cannot capture another one.
+Both trees are walked at once. A plain name may change only together with all uses of its binding:
+for each scope, old and new names are in a one-to-one relation, and a use resolves to the same scope
+in both trees. So a renamed variable cannot capture another one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _shorten(node: object) -> str:
 
 
 def _statements(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Statements of a body without docstrings and `pass`."""
+    """Return the statements of a body without docstrings and `pass`."""
     return [
         s
         for s in body
@@ -87,7 +87,7 @@ class TreeComparison:
     # names
 
     def _name(self, old: str, new: str, s: Scope, t: Scope) -> None:
-        """Note that a name became another, at a use or a binding in the scopes s and t."""
+        """Record that a name became another, at a use or a binding in the scopes s and t."""
         home, other = s.resolve(old), t.resolve(new)
         if isinstance(home, str) or isinstance(other, str):
             if home != other or (old != new and not self.renames.is_reference(old, new)):
@@ -117,7 +117,7 @@ class TreeComparison:
         path = (*scope.path, old)
         if renames.is_definition(path, new):
             return True
-        if scope.is_class:  # an override follows what it overrides
+        if scope.is_class:  # an override gets the name of the overridden method
             return renames.is_reference(old, new)
         if not scope.is_function:
             return False
@@ -412,7 +412,9 @@ class TreeComparison:
         self.renamed += 1
 
     def _is_refusal(self, old: Any, new: Any, s: Scope, t: Scope) -> bool:
-        """Whether `pytest.raises(X, match=...)` became `raises(X, code, ...)` of tests.refusals."""
+        """Return whether `pytest.raises(X, match=...)` became `raises(X, code, ...)` of
+        tests.refusals.
+        """
         if not (self.context.is_tests and isinstance(old, ast.Call) and isinstance(new, ast.Call)):
             return False
         if (callee(old), callee(new)) != ("raises", "raises") or not (old.args and new.args):
@@ -438,7 +440,7 @@ class TreeComparison:
         self._report("another constant", repr(a), repr(b))
 
     def _code(self, old: str, new: str, s: Scope, t: Scope, mode: str) -> bool:
-        """Compare two texts that are code: annotations, or programs of another process."""
+        """Compare two texts that contain code: annotations, or programs of another process."""
         try:
             a, b = ast.parse(old, mode=mode), ast.parse(new, mode=mode)
         except SyntaxError:

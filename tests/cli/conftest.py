@@ -1,4 +1,4 @@
-"""Runs the command line as users do: a process of its own, here without a terminal."""
+"""Run the command line as users do: in a separate process, without a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.commands import Done, finished
 
 Command = Callable[..., Done]
 
-# Room for three workers' start on a busy machine; what fails early takes a fraction of a second.
+# Time for the start of three workers on a busy machine; early failures take a fraction of a second.
 PATIENCE = 180.0
 
 
@@ -36,7 +36,7 @@ def command(tmp_path: Path) -> Command:
 
 
 class Lent:
-    """A cluster that stays open, however often a command that it is lent to closes it."""
+    """A cluster that stays open when a command that uses it closes it."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -48,6 +48,6 @@ class Lent:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stays open."""
+        """Keep the cluster open."""
 
     close = __exit__

@@ -1,4 +1,4 @@
-"""What users get wrong: an exit code, one screen on stderr, and nothing else."""
+"""Mistakes of users: an exit code, one screen on stderr, and nothing else."""
 
 from __future__ import annotations
 
@@ -401,6 +401,6 @@ def test_a_name_that_is_taken_is_told_before_a_model_is_converted(
     words = ["deploy", str(tmp_path / "m.keras"), "--cluster", "c.toml", "--name"]
     assert main([*words, "m"]) == 2
     assert "--replace" in capsys.readouterr().err
-    for more in (["n"], ["m", "--replace"], ["other"]):  # (another's is refused by the workers)
+    for more in (["n"], ["m", "--replace"], ["other"]):  # (the workers refuse another client's)
         assert main([*words, *more]) == 1
         assert "AssertionError" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Reading users' files: exact, never silent about a doubt, and quiet about what cells say."""
+"""Reading users' files: exact, with an error for each doubtful value, and without cell values in
+output.
+"""
 
 from __future__ import annotations
 
@@ -255,7 +257,7 @@ def test_a_file_without_permission_is_a_data_error(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)  # root may read anything, so chmod shows nothing
+    monkeypatch.setattr(Path, "open", refuse)  # root can read every file, so chmod has no effect
     with pytest.raises(DataError, match=r"No permission to read"):
         load_column(path)
 
@@ -276,7 +278,7 @@ def test_an_integer_that_float64_would_round_is_refused_among_reals(csv_file: An
     error.match("Line 3 ")
 
 
-# --- what stays with its owner ----------------------------------------------------------------
+# --- files that stay with their owner -----------------------------------------------------------
 
 
 def test_columns_are_kept_as_they_stand_in_the_file(csv_file: Any) -> None:
@@ -299,7 +301,7 @@ def test_a_column_that_is_asked_for_twice_or_shares_its_name_is_refused(csv_file
         with raises(UsageError, "duplicate-column"):
             load_with_others(path, 0, others)
     with raises(DataError, "duplicate-name", operation="a", received=2):
-        load_with_others(path, 0, [2])  # written side by side, one would replace the other
+        load_with_others(path, 0, [2])  # two files side by side: one would replace the other
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">f8", "u1", "<i8", "u8"])
@@ -475,7 +477,7 @@ def test_a_header_that_claims_more_than_the_file_holds_takes_no_memory(tmp_path:
         load_column(path)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Python, on a damaged header
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from Python, for a damaged header
 def test_every_damaged_array_file_is_a_data_error_or_still_numbers(tmp_path: Path) -> None:
     seed = 7
     print("seed", seed)

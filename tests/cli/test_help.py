@@ -1,4 +1,4 @@
-"""Help texts: there for every command, and no wider than a terminal."""
+"""Help texts: present for every command, and not wider than a terminal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_help_names_every_command(command: Command) -> None:
 
 
 def test_help_needs_neither_tensorflow_nor_grpc(command: Command) -> None:
-    # -X importtime lists what is imported, on stderr.
+    # -X importtime lists the imported modules on stderr.
     done = command("--help", PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "argparse" in imported
@@ -129,7 +129,7 @@ def test_the_help_lists_every_command_in_one_group() -> None:
     listed = [name for names in listing.GROUPS.values() for name in names]
     assert len(set(listed)) == len(listed)
     unlisted = {name for name, entry in operations.OPERATIONS.items() if not entry.help}
-    unlisted -= set(listed)  # (exp and matmul have commands of their own)
+    unlisted -= set(listed)  # (exp and matmul have separate commands)
     assert set(listed) == set(commands.choices) - unlisted - set(RENAMED)
     text = parser.format_help()
     assert all(f"\n{heading}:\n" in text for heading in listing.GROUPS)

@@ -1,4 +1,4 @@
-"""What native libraries write while they load stays off the terminal, unless it matters."""
+"""Output of native libraries while they load stays off the terminal, unless it is important."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.launch import _free_ports
 
 _NOISE = "I0000 port.cc:153] oneDNN custom operations are on."
-# A TensorFlow that loads in no time.
+# A TensorFlow that loads instantly.
 _FAKE = f"""
 import os, sys
 os.write(2, {(_NOISE + chr(10)).encode()!r})
@@ -71,7 +71,7 @@ def test_what_is_said_while_tensorflow_loads_is_dropped_and_all_else_is_shown(
 def test_last_words_are_shown(tmp_path: Path, ending: str, code: int) -> None:
     done = _run(tmp_path, ending)
     assert done.returncode == code
-    # (of a process that has died its watcher may be the last to write)
+    # (the watcher of a dead process may write last)
     assert _NOISE in done.stderr and "F0000 needs AVX" in done.stderr
     assert "later words" not in done.stderr
 

@@ -46,7 +46,7 @@ def command(
         capsys.readouterr()
         try:
             code = main(list(arguments))
-        except SystemExit as ended:  # argparse
+        except SystemExit as ended:  # from argparse
             code = int(ended.code or 0)
         said = capsys.readouterr()
         return code, said.out, said.err
@@ -87,7 +87,7 @@ def refused(
     return check
 
 
-# ---- files of one's own
+# ---- files of users
 
 _TABLE = "a,b\n1,2.5\n3,-4\n5,5\n"
 _KEYS = "name,s,t\nx,9223372036854775807,-9223372036854775808\ny,-5,-5\nz,3,4\n"
@@ -298,7 +298,7 @@ def test_what_was_measured_before_a_failure_is_shown(
     assert "\nrelu " in out and "\nmul" not in out and "1 operations" in out
 
 
-# ---- what does not fit
+# ---- inputs that do not fit
 
 
 @pytest.mark.parametrize(

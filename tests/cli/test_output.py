@@ -1,4 +1,4 @@
-"""What a successful command prints and writes."""
+"""Output and files of a successful command."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def test_json_prints_one_record_and_the_result_goes_to_a_private_file(
     assert done.stdout.count("\n") == 1 and done.stdout.endswith("}\n")
     record = Record.from_json(done.stdout)
     assert record.workload == "sort" and record.correct and record.tls
-    # Made-up keys are sorted five times and more, a file once.
+    # Generated keys are sorted at least five times, a file once.
     assert record.repeats == 1 and record.parameters["warm_up"] == 0 and record.cluster == "local"
     assert record.parameters["n"] == 4 and record.parameters["source"] == "people.csv"
 
     result = tmp_path / "result.csv"
     assert result.stat().st_mode & 0o777 == 0o600
-    # Key and payload as they were read, to the last sign; equal keys in the file's order.
+    # Key and payload are as read, to the last digit; equal keys keep the file's order.
     assert result.read_text() == (
         "salary,bonus,name\n91000.77,29.2718,cy\n85000.10,31.4159,ann\n"
         '72000.1, 244.59,"Bob, Jr."\n72000.10,52.500,di\n'
     )
 
     assert read_records(tmp_path / "records.jsonl") == [record]
-    # A record is made to be published: no value of the input is in it.
-    # (As a number of its own: a time may hold the same digits.)
+    # A record may be published: it contains no value of the input. (Only whole numbers count: a
+    # time may contain the same digits.)
     numbers = set(re.findall(r"[\d.]+", done.stdout))
     for _, salary, bonus in _ROWS:
         assert not numbers & {salary, f"{salary}.0", bonus.strip()}
@@ -113,7 +113,7 @@ def _on_terminal(
     said = b""
     limit = time.monotonic() + 180
     try:
-        with suppress(OSError):  # the terminal is gone once the last process has closed it
+        with suppress(OSError):  # the terminal closes with its last process
             while block := os.read(from_us, 1 << 16):
                 said += block
                 assert time.monotonic() < limit
@@ -129,7 +129,7 @@ def _screen(said: str, columns: int) -> list[str]:
     """Return the remaining lines, without text that a carriage return or an erasure removed."""
     lines: list[str] = []
     for line in said.replace("\r\n", "\n").split("\n"):
-        if "\x1b[1A\x1b[2K" in line:  # up one line, which is erased
+        if "\x1b[1A\x1b[2K" in line:  # up one line, and erase it
             lines.pop()
         line = line.rpartition("\x1b[2K")[2].rpartition("\r")[2]
         lines.append(_ESCAPE.sub("", line).rstrip())
@@ -141,9 +141,9 @@ def test_a_narrow_terminal_shows_a_bar_and_then_the_table(tmp_path: Path) -> Non
     code, said = _on_terminal(tmp_path, 50, "sort", "--n", "400", "--repeat", "3")
     assert code == 0, said
     assert "starting the workers" in said and "━" in said
-    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1  # the cursor comes back
+    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1  # the cursor is shown again
     screen = _screen(said, 50)
-    assert "━" not in "".join(screen)  # the bar is gone
+    assert "━" not in "".join(screen)  # the progress bar is erased
     assert any(line.startswith("run time") for line in screen)
     assert any(line.startswith("correct") and "yes" in line for line in screen)
     assert _COLOR.search(said)
@@ -170,7 +170,7 @@ def test_an_error_on_a_terminal_is_readable(tmp_path: Path) -> None:
     assert "\x1b" not in said and "Received: -1" in said
 
 
-# A line of print's, and a table of rich's, whose console ends the process by itself.
+# A line printed by print, and a table of rich, whose console ends the process itself.
 PRINTING = [
     ["certs", "party", "--party", "0", "--out", "x"],
     ["TABLE"],

@@ -1,4 +1,4 @@
-"""The command line in this process: numbers as people write them, the version, what a file is."""
+"""The command line in this process: formats of numbers, the version, types of files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
 def test_every_operation_is_a_command_with_its_options(name: str) -> None:
     parsed = vars(make_parser().parse_args([name, "--repeat", "2"]))
     assert parsed["repeat"] == 2 and callable(parsed["run"])
-    if name not in ("exp", "matmul"):  # with options of their own
+    if name not in ("exp", "matmul"):  # their options differ
         for option, default in operations.find_operation(name).options.items():
             assert option == "profile" or parsed[option] == default
 
@@ -194,7 +194,7 @@ def test_the_environment_names_a_cluster_and_a_client_where_the_line_does_not(
     parsed = parse_command(["sort", "--cluster", "d.toml", "--client", "bob"])
     assert (parsed.cluster, parsed.client) == (Path("d.toml"), "bob")
     assert capsys.readouterr().err == ""
-    # what a worker serves, and what is looked at, is always said on its own line
+    # `doctor` and `worker` ignore the variables: their own command line names the files
     assert parse_command(["doctor"]).cluster is None
     with pytest.raises(SystemExit):
         parse_command(["worker", "--party", "0"])

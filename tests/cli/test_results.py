@@ -1,4 +1,4 @@
-"""Writing results: whole or not at all, private, and read back equal."""
+"""Writing results: complete or not at all, private, and equal when read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands train and provide: what they refuse before any worker starts, and whole rounds."""
+"""The commands train and provide: refusals before any worker starts, and complete rounds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _table(path: Path, rows: int = 120, columns: str = "abc", seed: int = 4) -> 
 def test_a_small_table_takes_more_epochs_of_smaller_batches(
     rows: int | None, given: tuple[int | None, int | None], chosen: tuple[int, int]
 ) -> None:
-    """600 steps, 5 to 100 epochs; what is given stays."""
+    """Take 600 steps, or 5 to 100 epochs; a specified value has precedence."""
     arguments = argparse.Namespace(batch=given[0], epochs=given[1])
     train_options.choose_defaults(arguments, rows)
     assert (arguments.batch, arguments.epochs) == chosen
@@ -139,7 +139,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, An
 
 @pytest.fixture
 def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Commands that start workers of their own, to keep models there, get those that run."""
+    """Let commands that would start their own workers use the running ones, and store models
+    there.
+    """
     folder, cluster = running
 
     def started(models: Path | str, **_: Any) -> Lent:
@@ -202,7 +204,7 @@ def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
 def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Train, predict in the clear, predict privately: by names, in the columns' own units."""
+    """Train, predict in the clear, predict privately: by names, in the units of the columns."""
     import keras
 
     past, new = tmp_path / "past.csv", tmp_path / "new.csv"
@@ -246,7 +248,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     said = ran("predict", "loans", "--input", tmp_path / "less.csv", code=10)
     assert "lacks columns" in said and "'income', 'ratio'" in said
 
-    # a model without names takes as many columns as it has inputs, and says in which order
+    # a model without names accepts one column per input, and the error states their order
     plain = tmp_path / "plain.keras"
     layer = keras.layers.Dense(1, kernel_initializer="ones")
     keras.Sequential([keras.Input((2,)), layer]).save(plain)
@@ -256,7 +258,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     assert abs(float(written(out)[0]["output0"]) - 3) < 1e-3
     assert "with 5 columns" in ran("predict", plain, "--input", new, code=2)
 
-    # a number is learned and told in its own unit; the columns that are named are the features
+    # a number is learned and reported in its own unit; the named columns are the features
     features = ("--features", "income", "age")
     about = ("--dataset", past, "--label", "price")
     said = ran("train", "linear", *about, *features, *common, "--output", houses)
@@ -266,7 +268,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     ran("predict", houses, "--input", new, "--output", out)
     np.testing.assert_allclose([float(r["price"]) for r in written(out)], want, rtol=1e-3)
 
-    # owners' rows, and weights that stay
+    # rows of owners, and weights that stay at the workers
     drop = ("--drop", "id", "note", "price")
     scale = tmp_path / "scale.json"
     ran("provide", "ours", "--csv", past, *table[2:], *drop, "--save-scale", scale)
@@ -277,7 +279,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     ran("predict", "stayed", "--input", new, "--output", out)
     got = written(out)
     np.testing.assert_allclose([float(r["probability_yes"]) for r in got], want, atol=1e-2)
-    # and trained on
+    # and use them for training
     ran("train", loans, *table, *common, "--output", houses)
     assert in_the_clear(houses, "age", "income", "year", "ratio").shape == (7,)
 

@@ -1,4 +1,4 @@
-"""Three local workers that stay until Ctrl-C."""
+"""Three local workers that run until Ctrl-C."""
 
 from __future__ import annotations
 

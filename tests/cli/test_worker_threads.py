@@ -1,4 +1,4 @@
-"""Workers that share few cores leave them to each other."""
+"""Workers that share few cores do not slow each other down."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(layers.Dense is keras.layers.Dense, tf.keras.layers.Dense is keras.layers.
 
 
 def test_idle_threads_do_not_spin_and_keras_is_loaded_by_who_asks_for_it() -> None:
-    """TensorFlow ignores such options without a word if they come too late."""
+    """TensorFlow silently ignores such options if they come too late."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
     )

@@ -1,7 +1,7 @@
-"""Calls every op of the library with hostile shapes and numbers; test_shape_fuzz.py runs it.
+"""Call every op of the library with hostile shapes and numbers; test_shape_fuzz.py runs this.
 
-A process of its own, because the defect that is looked for ends it.  Each case is named on stdout
-before it begins; the one that is named last is the one that ended the process.
+It is a separate process because the expected defect crashes it. Each case is printed on stdout
+before it starts; the last printed case is the one that crashed the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import numpy as np
 
 HUGE = 1 << 40
-MOST = 1 << 33  # what kernels take at most
+MOST = 1 << 33  # maximum that kernels accept
 ADDRESS_SPACE = 12 << 30
 
 _SITE = {"site": 5, "dealer": 0}
@@ -82,7 +82,7 @@ _ROUTE = {**_SITE, "drop": 10, "cells": 2, "width": 64}
 _CONV = {"N": 1, "depthwise": False, **_WINDOWS}
 _GRADIENT = {**_CONV, "size": [1, 1]}
 
-# Attributes with which each op can be called; one that is missing here fails the test.
+# Valid attributes of each op; the test fails if an op is missing here.
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "AddPacked": {"width": 5},
     "AndDeal": _FIELDS,
@@ -141,7 +141,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "UnpackWords": {"width": 5},
     "WideMul": {},
 }
-# Two shapes for the ops that take two sides: each fits an op, and their product is too large.
+# Two shapes for ops with two operands: each fits an op, and their product is too large.
 PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((HUGE, 0), (0, HUGE)),
     ((1 << 20, 0), (0, 1 << 20)),
@@ -154,7 +154,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((1, 1, 1 << 12, 1), (1, 1, 1, 1 << 12)),
     ((0, 1, 1, 1), (1, 1 << 20, 1, 1)),
 ]
-# Shapes that fit, of ops that none of the others fits.
+# Valid shapes of ops that none of the other shapes fit.
 FITTING: dict[str, list[tuple[int, ...]]] = {
     "ExpandSeed": [(16,), (3, 5)],
     "Permute": [(1, 1, 1), (1, 1)],
@@ -194,7 +194,7 @@ SHAPES: list[tuple[int, ...]] = [
     (0, (1 << 62) - 1),
     ((1 << 63) - 1, 0),
 ]
-# Of inputs that hold a shape or a size.
+# Values of inputs that hold a shape or a size.
 NUMBERS: list[list[int]] = [
     [],
     [0],
@@ -222,7 +222,9 @@ _SIZES = ("shape", "n")
 
 @dataclass(frozen=True)
 class Case:
-    """One call: shapes, or for an input that holds sizes its numbers, and attributes."""
+    """One call of an op: shapes of its inputs (values of inputs that hold sizes), and
+    attributes.
+    """
 
     op: str
     inputs: tuple[tuple[int, ...], ...]
@@ -234,7 +236,7 @@ class Case:
 
 
 def operations() -> dict[str, Any]:
-    """The definitions of all ops that the library registers, by name."""
+    """Return the definitions of all ops that the library registers, by name."""
     from tensorflow.python.framework import op_def_registry
 
     from tfe_bench.protocols.session import ops
@@ -246,7 +248,7 @@ def operations() -> dict[str, Any]:
 
 
 def arguments(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, str]]:
-    """(name, type) of each tensor but the call; lists are parted."""
+    """Return (name, type) of each tensor except the call; a list counts once for each element."""
     found = []
     for argument in definition.input_arg:
         if argument.name in ("call",):
@@ -258,7 +260,7 @@ def arguments(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, st
 
 
 def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> Iterator[Case]:
-    """The cases of an op: `each` random ones besides the planned."""
+    """Yield the cases of an op: the planned ones, then `each` random ones."""
     attributes = ATTRIBUTES[name]
     names = [n for n, _ in arguments(definition, attributes)]
     ordinary: tuple[tuple[int, ...], ...] = tuple((1,) for _ in names)
@@ -268,7 +270,7 @@ def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> It
 
     if name in FITTING:
         yield Case(name, tuple(FITTING[name]), attributes)
-    # all alike, then one of them otherwise
+    # all inputs alike, then one of them different
     for shape in SHAPES:
         alike = tuple(
             (int(np.prod(shape, dtype=object)),) if n == "n" else tuple(shape) for n in names
@@ -282,7 +284,7 @@ def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> It
             yield Case(name, (a, b, *ordinary[2:]), attributes)
             yield Case(name, (b, a, *ordinary[2:]), attributes)
     counts = {a.number_attr for a in definition.input_arg}
-    # attributes out of their range, in the company of small shapes
+    # attributes out of their range, with small shapes
     for attribute in definition.attr:
         if attribute.name in counts or attribute.type not in ("int", "list(int)"):
             continue
@@ -318,7 +320,9 @@ def _value(kind: str, name: str, given: tuple[int, ...]) -> Any:
 
 
 class Sessions:
-    """Three parties' sessions with an open step; and one that is over, where a receipt ends."""
+    """Sessions of three parties with an open step, and an ended session, in which a receive
+    fails.
+    """
 
     def __init__(self) -> None:
         from tfe_bench.protocols.session import ops
@@ -336,12 +340,12 @@ class Sessions:
         self.over = (over, 1, 0)
 
     def of(self, op: str) -> list[tuple[int, int, int]]:
-        """Who calls an op."""
+        """Return the calls of all sessions that run an op."""
         return [self.over] if op == "Recv" else self.calls
 
 
 def function_of(op: str) -> Any:
-    """The Python function of an op."""
+    """Return the Python function of an op."""
     from tfe_bench.protocols.session import ops
 
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in op).lstrip("_")
@@ -351,9 +355,9 @@ def function_of(op: str) -> Any:
 
 
 def run(case: Case, definition: Any, sessions: Sessions) -> bool:
-    """One case, as three parties, eagerly and as a graph of these static shapes.
+    """Run one case as three parties, eagerly and as a graph of these static shapes.
 
-    Returns whether some party could do it.
+    Return whether it succeeded for some party.
     """
     import tensorflow as tf
 
@@ -399,7 +403,7 @@ def run(case: Case, definition: Any, sessions: Sessions) -> bool:
 
 
 def main(seed: int, percent: int, each: int, begin: int) -> None:
-    """Runs a part of the planned cases and `each` random ones of every op, from `begin` on."""
+    """Run a part of the planned cases and `each` random ones of every op, from `begin` on."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     definitions = operations()
@@ -421,7 +425,7 @@ def main(seed: int, percent: int, each: int, begin: int) -> None:
                 print(f"CASE {number} {case}", flush=True)
                 if run(case, definitions[name], sessions):
                     worked.add(name)
-    # What an op refuses by itself, whatever it is given, would test nothing.
+    # An op that refuses all calls would test nothing.
     print(f"END {' '.join(sorted(set(definitions) - worked))}", flush=True)
 
 

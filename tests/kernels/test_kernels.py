@@ -1,4 +1,4 @@
-"""Compiles and runs the core's own tests: no TensorFlow, no Python in between."""
+"""Compile and run the core's own tests, without TensorFlow or Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No shape and no number ends a process: every op of the library is called with hostile ones."""
+"""No shape and no number crashes a process: every op of the library gets hostile ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("shape_fuzz.py")
-WAITING = ["Recv"]  # in the fuzz its session is over: it would wait for a message
+WAITING = ["Recv"]  # its session has ended in the fuzz: it would wait for a message
 
 
 def _run(*words: int) -> tuple[list[str], int, str]:
@@ -25,7 +25,7 @@ def _run(*words: int) -> tuple[list[str], int, str]:
 
 
 def _endings(seed: int, percent: int, each: int) -> list[str]:
-    """The cases that end the process, each with what it said last."""
+    """Return the cases that crash the process, each with its last output."""
     found: list[str] = []
     begin = 0
     while len(found) < 40:

@@ -16,7 +16,7 @@ tfe: Any = compatible
 
 
 class Simulated(LocalConfig):
-    """A configuration of given workers."""
+    """A configuration of existing workers."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every name of tf-encrypted's ABY3, on values of its programs."""
+"""Every name of tf-encrypted's ABY3, on values from its programs."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def _carried(a: Any, b: Any, pos: int) -> Any:
 
 
 def _times() -> Any:
-    """Return the number of 2 x 2 windows with stride 1 over each place of a 4 x 4 image."""
+    """Return the number of 2 x 2 windows with stride 1 over each position of a 4 x 4 image."""
     return np.outer([1, 2, 2, 2], [1, 2, 2, 2])
 
 
 Case = tuple[Callable[[Any], Any], Any, float]
-# By name: the expression, its plaintext value, and its largest error.
+# Expression, plaintext value and largest error by name.
 CASES: dict[str, Case] = {
     "add": (lambda v: 1 + (v.x + v.y) + v.c, 1 + X + Y + Y, 0),
     "add_n": (lambda v: tfe.add_n([v.x, v.y, v.c]), X + 2 * Y, 0),
@@ -266,7 +266,7 @@ CASES: dict[str, Case] = {
     ),
 }
 
-# Names of the protocol that create or release values, or are refused; they have tests below.
+# Names of the protocol that create, release or refuse values; they have tests below.
 OTHERS = {
     *("assign", "define_constant", "define_local_computation", "define_output"),
     *("define_private_input", "define_private_placeholder", "define_private_variable"),
@@ -303,7 +303,7 @@ def given(workers: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def found(given: Any) -> dict[str, Any]:
-    """Reveal every case's result, many by one job."""
+    """Reveal the results of all cases, many in one job."""
     made = {name: of(given) for name, (of, _, _) in CASES.items()}
     names = list(made)
     shown: dict[str, Any] = {}

@@ -167,7 +167,7 @@ print(f"[Time] {sys.argv[1]}: {seconds} s")
 def test_example_programs_run_in_folders_of_their_own(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Here, and in an environment of tf-encrypted, which this one replaces."""
+    """Run them here, and in an environment of tf-encrypted, which this package replaces."""
     folder = tmp_path / "examples" / "benchmark" / "training"
     folder.mkdir(parents=True)
     (folder / "private_training.py").write_text(EXAMPLE)

@@ -318,7 +318,11 @@ def test_the_command_advises_from_records_or_a_quick_run(
         (["--network", "wan", "--job", "J1"], 2, "--trust"),
         (["--records", "x.jsonl", "--job", "J1"], 2, "--trust"),
         (["--trust", "one-server", "--job", "J1", "--network", "moon"], 2, "Unknown network"),
-        (["--trust", "one-server", "--job", "J1", "--records", "absent.jsonl"], 10, "file-not-found"),
+        (
+            ["--trust", "one-server", "--job", "J1", "--records", "absent.jsonl"],
+            10,
+            "file-not-found",
+        ),
         (["--job", "J3", "--data-dir", "absent"], 10, "does not exist"),
         (["--repeat", "0"], 2, "--repeat is"),
         (["--record", "/absent/folder/x.jsonl"], 10, "--record"),
