@@ -451,11 +451,5 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
         try:
             records.append(Record.from_json(line))
         except DataError as error:
-            raise DataError(
-                f"Line {number} of {os.fspath(path)!r}: {error}",
-                code=error.code,
-                operation=error.operation,
-                received=error.received,
-                expected=error.expected,
-            ) from error
+            raise error.with_text(f"Line {number} of {os.fspath(path)!r}: {error}") from error
     return records

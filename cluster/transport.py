@@ -274,7 +274,8 @@ class SessionLink:
                     return
                 if native.push(handle, peer, blob, len(blob), text) != 0:
                     if not self._finished:
-                        self.fail(ProtocolError(text.value.decode(errors="replace")))
+                        reason = text.value.decode(errors="replace")
+                        self.fail(ProtocolError(reason, code="session-aborted"))
                     return
             self._fail_peer_lost(peer, "its stream ended")
         except Exception as error:

@@ -37,7 +37,8 @@ class DeployedModel(StoredEntry):
         try:
             return PrivateModel(Plan.from_header(self.about["plan"]), self.about["bounds"], True)
         except (DataError, UsageError) as error:
-            raise type(error)(f"The deployed model {self.name!r} cannot be read. {error}") from None
+            text = f"The deployed model {self.name!r} cannot be read. {error}"
+            raise error.with_text(text) from None
 
     @property
     def preprocessing(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ CLASSES = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.TfeBenchError)
 }
+# Classes without the argument `code`: their own code names their only condition.
+ONE_CONDITION = {"PeerLost"}
 
 
 def product_trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -48,11 +50,86 @@ def codes_in(node: ast.AST) -> Iterator[str]:
                     yield str(default.value)
 
 
+def name_of(node: ast.AST | None) -> str:
+    """Return the last part of a name such as `errors.UsageError`, or ''."""
+    return getattr(node, "id", "") or getattr(node, "attr", "")
+
+
+def classes_in(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names of the error classes and of all their subclasses."""
+    bases = {
+        node.name: {name_of(base) for base in node.bases}
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    classes = set(CLASSES)
+    while more := {name for name in bases.keys() - classes if bases[name] & classes}:
+        classes |= more
+    return classes
+
+
+def errors_without_code(tree: ast.Module, classes: set[str]) -> Iterator[int]:
+    """Yield the lines that create or raise an error of a class without a code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func) in classes:
+            if all(keyword.arg != "code" for keyword in node.keywords):
+                yield node.lineno
+        elif isinstance(node, ast.Raise) and name_of(node.exc) in classes:
+            yield node.lineno
+
+
 def test_every_code_is_listed_and_used() -> None:
     used = {code for _, tree in product_trees() for code in codes_in(tree)}
-    assert used <= CODES.keys() | DEFAULT_CODES.keys(), sorted(used - CODES.keys())
+    listed = CODES.keys() | DEFAULT_CODES.keys()
+    assert used <= listed, f"not in tfe_bench/error_codes.py: {sorted(used - listed)}"
+    assert CODES.keys() <= used, f"no error has these codes: {sorted(CODES.keys() - used)}"
     assert not CODES.keys() & DEFAULT_CODES.keys()
     assert {getattr(errors, name).code for name in CLASSES} == DEFAULT_CODES.keys()
+
+
+def test_codes_are_sorted_sentences() -> None:
+    for codes in (CODES, DEFAULT_CODES):
+        assert list(codes) == sorted(codes)
+        assert all(text.endswith(".") and text[:1].isupper() for text in codes.values())
+        assert all(errors._CODE.fullmatch(code) for code in codes)
+
+
+def test_every_error_has_a_code() -> None:
+    files = list(product_trees())
+    classes = classes_in(tree for _, tree in files) - ONE_CONDITION
+    places = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path, tree in files
+        for line in errors_without_code(tree, classes)
+    ]
+    assert not places, "give these errors a code of tfe_bench/error_codes.py"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise UsageError('text')",
+        "raise errors.UsageError('text', received=1) from None",
+        "raise UsageError",
+        "raise Own('text')",
+        "raise Nested('text')",
+        "error = DataError('text')",
+        "job.fail(failure or ProtocolError(text))",
+    ],
+)
+def test_an_error_without_a_code_is_found(text: str) -> None:
+    source = f"class Nested(Own): pass\nclass Own(errors.DataError, ValueError): pass\n{text}"
+    tree = ast.parse(source)
+    assert list(errors_without_code(tree, classes_in([tree]))) == [3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["raise UsageError('text', code='not-static')", "raise ValueError('text')", "raise"],
+)
+def test_other_statements_are_accepted(text: str) -> None:
+    assert not list(errors_without_code(ast.parse(text), classes_in([])))
 
 
 def test_the_page_lists_every_code() -> None:

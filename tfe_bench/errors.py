@@ -62,11 +62,18 @@ class TfeBenchError(Exception):
         fields = {k: str(v)[:_MAX_FIELD] for k, v in texts.items() if v is not None}
         return {**fields, "party": self.party}
 
-    def with_text(self, text: str) -> Self:
-        """Return the same error, with its code and fields, with another text."""
+    def with_text(self, text: str, operation: str | None = None) -> Self:
+        """Return the same error, with its code and fields, with another text.
+
+        Args:
+            text: the new text.
+            operation: the new `operation`; None keeps it.
+        """
         error = type(self).__new__(type(self))
         error.__dict__.update(self.__dict__)
         error.args = (text,)
+        if operation is not None:
+            error.operation = operation
         return error
 
     def read_fields(self, fields: Mapping[str, Any]) -> None:
@@ -188,12 +195,11 @@ class RangeError(TfeBenchError):
         self.position = position
         super().__init__(text, **fields)
 
-    def with_place(self, words: str) -> RangeError:
+    def with_place(self, words: str) -> Self:
         """Return the error with other words for the position, such as a line of a file."""
         assert self.position is not None
-        text = str(self).replace(describe_position(self.position), words)
-        error = RangeError(text, received=self.received, expected=self.expected)
-        error.code, error.operation, error.party = self.code, self.operation, self.party
+        error = self.with_text(str(self).replace(describe_position(self.position), words))
+        error.position = None
         return error
 
 

@@ -186,7 +186,7 @@ def _name_line(error: Exception, path: Path, line: int | None) -> DataError:
     """Return the error of a malformed record with its file and line."""
     text = f"{_describe_place(path, line)}: {error}"
     if isinstance(error, DataError):
-        return DataError(text, code=error.code, operation=error.operation, received=error.received)
+        return error.with_text(text)
     return DataError(text, code="invalid-record")
 
 

@@ -23,8 +23,6 @@ from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
 from tfe_bench.protocols.session import aligned_buffers
 
-_CLIENT_LEFT = "The client cancelled the job or its connection ended."
-
 
 class ClientStreams:
     """Serves the streams of clients.
@@ -98,7 +96,7 @@ class ClientStreams:
             if connect_timer is not None:
                 connect_timer.cancel()
             if job is not None:
-                job.fail(JobCancelled(_CLIENT_LEFT))
+                job.fail(_client_left_error())
                 host.jobs.remove_job(job)
                 self._log_end(job)
             if slot is not None:
@@ -207,11 +205,16 @@ class ClientStreams:
         except TfeBenchError as error:
             job.fail(error)
         except BaseException:  # the stream was cancelled
-            job.fail(JobCancelled(_CLIENT_LEFT))
+            job.fail(_client_left_error())
+
+
+def _client_left_error() -> JobCancelled:
+    text = "The client cancelled the job or its connection ended."
+    return JobCancelled(text, code="job-cancelled")
 
 
 def _cancel_job(job: Job, _: object) -> None:
-    job.fail(JobCancelled(_CLIENT_LEFT))
+    job.fail(_client_left_error())
 
 
 def _report_position(job: Job, before: int) -> None:

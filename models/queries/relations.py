@@ -99,9 +99,7 @@ def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
         try:
             relation = _derive_relation(step, [relations[i] for i in step.inputs], tables)
         except UsageError as error:
-            raise UsageError(
-                f"Step {number} ({step.op}): {error}", code=error.code, operation=error.operation
-            ) from None
+            raise error.with_text(f"Step {number} ({step.op}): {error}") from None
         if relation.rows * max(1, len(relation.columns)) > MAX_CELLS:
             raise UsageError(
                 f"Step {number} ({step.op}) has {relation.rows} rows of "

@@ -164,10 +164,5 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
     except UsageError as error:
         if str(error).startswith("polyval"):
             raise
-        raise UsageError(
-            f"polyval of degree {len(coefficients) - 1}: {error} Or give bits.",
-            code=error.code,
-            operation="polyval",
-            received=error.received,
-            expected=error.expected,
-        ) from None
+        text = f"polyval of degree {len(coefficients) - 1}: {error} Or give bits."
+        raise error.with_text(text, "polyval") from None

@@ -187,13 +187,9 @@ def scaled_dot_product_attention(
             bits=operands.check_bits(name, bits, 62),
         )
     except UsageError as error:
-        raise UsageError(
-            str(error).replace("attention ", f"{name} ", 1),
-            code=error.code,
-            operation=name if error.operation == "attention" else error.operation,
-            received=error.received,
-            expected=error.expected,
-        ) from None
+        operation = name if error.operation == "attention" else None
+        text = str(error).replace("attention ", f"{name} ", 1)
+        raise error.with_text(text, operation) from None
 
 
 def _check_activation(operation: str, x: Shared, bits: int) -> Shared:
@@ -249,13 +245,8 @@ def avg_pool2d(
         extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
         return reductions.avg_pool(party, x, ksize, strides, padding, extra_bits=extra_bits)
     except UsageError as error:
-        raise UsageError(
-            str(error).replace("avg_pool ", "avg_pool2d ", 1),
-            code=error.code,
-            operation="avg_pool2d",
-            received=error.received,
-            expected=error.expected,
-        ) from None
+        text = str(error).replace("avg_pool ", "avg_pool2d ", 1)
+        raise error.with_text(text, "avg_pool2d") from None
 
 
 def conv2d(

@@ -228,13 +228,7 @@ def encode_public(
     try:
         return FixedPoint(fractional_bits).encode(array)
     except (RangeError, UsageError) as error:
-        raise type(error)(
-            f"{operation} of a public value: {error}",
-            code=error.code,
-            operation=operation,
-            received=error.received,
-            expected=error.expected,
-        ) from None
+        raise error.with_text(f"{operation} of a public value: {error}", operation) from None
 
 
 def _are_whole(array: np.ndarray[Any, Any]) -> bool:

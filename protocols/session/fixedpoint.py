@@ -192,6 +192,7 @@ class FixedPoint:
             f"is {admitted}. Received: {kind}, {describe_position(position)}{count_note}. "
             "Scale or clean the data, or use fewer fractional bits.",
             position,
+            code="value-out-of-range",
             received=kind,
             expected=admitted,
         )

@@ -280,7 +280,9 @@ class PrivateFunction:
             aborted = text.value.decode(errors="replace")
         message = aborted or _error_line(str(error.message))
         known = party._on_abort(message) if party._on_abort else None
-        return known or ProtocolError(message)
+        return known or ProtocolError(
+            message, code="session-aborted" if aborted else "graph-failed"
+        )
 
     def _get_graph(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
         """Return the graph of a signature, kept or traced now, the same at all three parties."""

@@ -83,6 +83,7 @@ def built_for(path: Path) -> str:
         raise OpsMissing(
             f"The compiled ops are missing. Received: no file {path}. "
             "Run `pip install .` in the checkout (it needs g++), then try again.",
+            code="ops-missing",
             received=path,
         )
     match = _MARK.search(path.read_bytes())

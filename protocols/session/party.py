@@ -201,7 +201,7 @@ class Party:
         if not error:
             return
         known = self._on_abort(error) if self._on_abort else None
-        raise known or ProtocolError(error)
+        raise known or ProtocolError(error, code="session-aborted")
 
     def exchange_each(self, payloads: dict[int, bytes]) -> dict[int, bytes]:
         """Send each peer its payload and return theirs; both directions have the same length."""
