@@ -44,7 +44,7 @@ from tfe_bench.protocols.nn import (
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# where the largest constant of each stops to fit, and one exchange to suffice
+# widths at which the largest constant of each no longer fits, and the last one with one exchange
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 SELU = elu.EluForm(1.05, 1.76)
 
@@ -87,7 +87,7 @@ def gated_row(function: Function, f: int) -> Row:
 
 
 def gated_slope(function: Function) -> Row:
-    """(one bit more than its outermost knot has)"""
+    """Return the row of a slope (its outermost knot takes one more bit)."""
     least = F + function.slope_edge.bit_length() + 2
     return Row(
         least,
@@ -102,7 +102,7 @@ def gated_slope(function: Function) -> Row:
 
 
 def gradient_row(classes: int, f: int = F) -> Row:
-    """Softmax of logits that more fractional bits leave less room."""
+    """Return the row of softmax whose logits have less room, because of more fractional bits."""
     made = logits(classes, F, cross_entropy.CUTOFF)
     most = 45 if f == F else 39
     return Row(
@@ -119,7 +119,7 @@ def gradient_row(classes: int, f: int = F) -> Row:
 
 
 def series_row(name: str, f: int) -> Row:
-    """Near the knots and beyond, off by 2^-10.5 and two ulp at most."""
+    """Return the row of a series: errors near the knots and beyond are at most 2^-10.5, 2 ulp."""
     edges = [k << (f - 2) for k in (series.ACTIVATIONS[name].low, series.ACTIVATIONS[name].high)]
     more = f + series.extra_bits(name)
     most = series.max_bits(name, f)

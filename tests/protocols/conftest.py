@@ -37,12 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def unchanged_graphs(as_in_a_worker: None) -> None:
-    """Keep TensorFlow from rewriting the graphs of these tests; test_graph.py and others let it."""
+    """Keep TensorFlow from rewriting graphs; test_graph.py and other modules allow it."""
 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """Messages received in the graphs that a test traces, by party."""
+    """Record the messages received in the graphs that a test traces, by party."""
     found: list[list[Any]] = [[], [], []]
     recv = Site.recv
 
@@ -57,7 +57,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 
 @pytest.fixture
 def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
-    """Messages that all parties receive while the test runs."""
+    """Record the messages that all parties receive while the test runs."""
     tap = Tap()
     site, recv = Party.site, Site.recv
 

@@ -1,7 +1,6 @@
-"""Dealers of tests: shares, masks and messages are tested with each dealer, the rest with one.
+"""Dealers of tests: tests of shares, masks and messages run with each dealer, the rest with one.
 
-Roles are counted from the dealer in one place (Site); the slow tests rotate them for all
-protocols.
+Roles are counted from the dealer in one place (Site); the slow tests rotate them for all protocols.
 """
 
 from __future__ import annotations

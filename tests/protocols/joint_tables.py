@@ -25,7 +25,7 @@ def signs(party: Party, x: Shared) -> MaskedBits:
 
 
 def shuffled(party: Party, x: Shared, y: Shared) -> Any:
-    """Open one comparison of shuffled values: the secret order affects nothing else.
+    """Open one comparison of shuffled values: the secret order affects no other message.
 
     The opened bits affect no message.
     """
@@ -35,7 +35,7 @@ def shuffled(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
-    """Move columns of two rings by one order and back, one after the other."""
+    """Permute columns of two rings by one secret order and back, one after the other."""
     columns = [shaped(x, 1, -1), small_ring.reduce_ring(shaped(y, 1, -1), 13)]
     factors = shuffle.draw_permutation(party, 1, x.shape[0], x.dealer)
     there = [shuffle.apply_permutation(party, factors, [c])[0] for c in columns]

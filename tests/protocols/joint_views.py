@@ -217,7 +217,7 @@ class _Received:
         self, party: int, view: View, moved: Mapping[Pad, Moved], log: Words, names: dict[int, str]
     ) -> None:
         self._view, self._names = view, names
-        # party i holds the keys i and i + 1
+        # # party i holds the keys i and i + 1
         self._moved = {pad: m for pad, m in moved.items() if pad.stream.key == (party + 2) % 3}
         self.regions = {m: list(self._cut(m, moved, log)) for m in view}
         self._moves = {pad: set(self._touched(m)) for pad, m in self._moved.items()}
@@ -357,7 +357,7 @@ class _Together:
 
     @contextlib.contextmanager
     def or_not_at_all(self) -> Iterator[None]:
-        """Propagate a failure of one thread to all."""
+        """Let a failure of one thread fail the others."""
         try:
             yield
         except BaseException:
@@ -402,7 +402,7 @@ class _Experiment:
         return words
 
     def of_streams(self) -> list[tuple[Pad, int]]:
-        """Return pads and bits to change next, for whole streams: whether they cover regions."""
+        """Return the pads and bits to change next, as whole streams, and if they cover regions."""
         for p in range(3):
             moved = dict(zip(self.pads, self.moved[p], strict=True))
             self.received.append(_Received(p, self.base[p], moved, self.log, self.names))
@@ -422,7 +422,7 @@ class _Experiment:
         return dict(zip(self.asked, self.tops[party], strict=True))
 
     def outcome(self, publishes: bool) -> Outcome:
-        """Return the results."""
+        """Return the outcome of all changes."""
         unexplained = [
             [
                 received.text(r)
@@ -472,7 +472,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             base = run()
             log = get_mask_log(party)
             ops.native().record(party.handle, 0)
-            logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run alone
+            logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run only
             made: _Experiment = together(
                 lambda: _Experiment(np.concatenate(logs), party.site_names)
             )

@@ -146,9 +146,7 @@ def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
 
 
 def erf_edges(f: int) -> Callable[[int, np.random.Generator], list[Array]]:
-    """Return ring elements with |x| < 2^(bits-1): where erf's two polynomials meet, and where it is
-    1.
-    """
+    """Return |x| < 2^(bits-1) at the edges of erf: between its polynomials, and where it is 1."""
     step = error_function.fit_erf(f).step
     return lambda bits, rng: [below(1 << (bits - 1), rng, [step, 2 * step])]
 

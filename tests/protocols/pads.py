@@ -26,9 +26,7 @@ def fields_of(pads: Array) -> dict[str, Array]:
 
 
 def assert_one_message_each(sim: Simulation) -> Array:
-    """Check that each mask of a recorded simulation hides one message; return the pads that were
-    sent.
-    """
+    """Check that each mask of a recorded simulation hides one message; return the sent pads."""
     sent: Array = sim.pads[sim.pads["sent"] == 1]
     names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
     words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))

@@ -14,7 +14,7 @@ Fault = Callable[[Patch], None]
 
 
 def merged(site: str, tensors: dict[int, int]) -> Fault:
-    """Give masks of one site the numbers of others at both holders: the results stay right."""
+    """Give masks of one site the numbers of others at both holders: the results stay correct."""
 
     def seed(patch: Patch) -> None:
         named = Site._named

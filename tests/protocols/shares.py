@@ -1,4 +1,4 @@
-"""Inputs that tests give to three parties, and results that they read."""
+"""Inputs of three parties in tests, and results that tests read."""
 
 from __future__ import annotations
 
@@ -113,8 +113,9 @@ def assert_costs_of_all(
 def assert_refused_by_name(
     refused: Mapping[str, Callable[[Party, Shared], Any]], values: Array
 ) -> None:
-    """Check that each call raises a UsageError that begins with its key's first word, with
-    "Received".
+    """Check that each call raises a UsageError that begins with its key's first word.
+
+    The error also contains "Received".
     """
     texts: dict[str, str] = {}
 

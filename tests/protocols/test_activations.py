@@ -38,7 +38,7 @@ PLAIN: dict[str, Callable[[Array], Array]] = {"sigmoid": sigmoid, "tanh": np.tan
 
 
 def whole_range(rng: np.random.Generator, f: int, n: int) -> Array:
-    """Ring elements: the interesting middle, all of the range, and every edge of the protocol."""
+    """Return ring elements: the middle, the whole range, and every edge of the protocol."""
     one = 1 << f
     middle = rng.integers(-16 * one, 16 * one, n)
     everywhere = rng.integers(1 - LIMIT, LIMIT, n // 4)
@@ -74,7 +74,7 @@ def test_sigmoid_and_tanh_are_within_two_ulp_everywhere(rng: np.random.Generator
         assert sim.outputs[0][i].fractional_bits == f
 
 
-# classes and rows; 10 is the last number that is compared all at once
+# classes and rows; 10 is the largest number of classes whose pairs are compared at once
 CLASSES = [(1, 5), (2, 999), (3, 700), (9, 250), (10, 350), (11, 200), (33, 60), (1000, 4)]
 SCALES = np.array([3.0, 5.0, 8000.0, 16000.0])
 
@@ -89,7 +89,7 @@ def test_softmax_is_within_two_ulp_for_every_number_of_classes(rng: np.random.Ge
         x[2] = -LIMIT + 1
         x[2, -1] = LIMIT - 1  # one certain class
         xs.append(x)
-        if classes > 1:  # where a class stops to count
+        if classes > 1:  # where a class vanishes
             x[-2:] = 0
             x[-2:, 1] = -activations._cutoff_units(F) + np.arange(-1, 1)
     assert sum(x.size for x in xs) > 10**4

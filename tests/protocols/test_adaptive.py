@@ -32,7 +32,7 @@ MANY = 10_000
 
 
 def variances(rng: np.random.Generator) -> Array:
-    """1 and up to 2^46 in ring units: powers of two with their neighbors, and all sizes."""
+    """Return ring elements from 1 to 2^46: powers of two, neighbors, and random magnitudes."""
     edges = {2**k + d for k in range(47) for d in (-1, 0, 1)} | {2**46 - 1}
     near = {int(2**k * (1 + e)) for k in range(46) for e in (-0.04, -0.03, -0.01, 0.01)}
     fixed = sorted(v for v in edges | near | set(range(1, 70)) if 0 < v < 2**46)

@@ -1,4 +1,4 @@
-"""Linear operations and products are exact in the ring, refuse misfits, and cost as declared."""
+"""Linear operations and products: exact in the ring, refusals of shapes, declared costs."""
 
 from __future__ import annotations
 
@@ -255,12 +255,12 @@ def test_wide_sums_are_exact_modulo_2_128(rng: np.random.Generator) -> None:
     want += [[i - j for i, j in zip(u, v, strict=True)], [-i for i in u]]
     for number, expected in enumerate(want):
         got = sim.value(itemgetter(number))
-        # right at least modulo the ring of the operands, 2^125
+        # correct at least modulo the ring of the operands, 2^125
         assert [int(g) % 2**125 for g in got] == [e % 2**125 for e in expected], number
 
 
 def small(p: Party, x: Shared) -> Shared:
-    """Return x / 2^16 in the ring Z_2^31, of the scale of x."""
+    """Return x / 2^16 in the ring Z_2^31, with the scale of x."""
     return replace(truncation.truncate_reduce(p, x, 16, 31), fractional_bits=x.fractional_bits)
 
 

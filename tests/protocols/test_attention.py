@@ -1,4 +1,4 @@
-"""Attention and its components: maxima of rows, powers of two and their sums, the whole."""
+"""Attention and its parts: maxima of rows, powers of two and their sums, the layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST = att.MAX_UNITS * math.log(2)
 
 
 def revealed(values: Array, bits: int) -> Array:
-    """Words of Z_2^bits, read as signed."""
+    """Return words of Z_2^bits, read as signed."""
     return (values.astype(np.int64) << (64 - bits)) >> (64 - bits)
 
 
@@ -41,7 +41,7 @@ def revealed(values: Array, bits: int) -> Array:
 def test_a_coarse_maximum_is_near_whatever_the_level_of_a_row(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    """Rows of 1 to 40 values, as far apart as bits allow, anywhere in the ring."""
+    """Check rows of 1 to 40 values, as far apart as the bits allow, anywhere in the ring."""
     cut, ring, bits = 10, 21, 11
     lengths = np.concatenate([rng.integers(1, 41, 20), [1, 2, 40]])
     furthest = (1 << (bits - 1 + cut)) - (3 << cut)
@@ -89,7 +89,7 @@ def test_groups_are_as_a_network_wants_them() -> None:
 def test_powers_of_two_are_right_in_the_whole_window(
     f: int, scale: int, width: int, rng: np.random.Generator
 ) -> None:
-    """Both ends and any of the ring's periods, with the sums of the opened values."""
+    """Check both ends and every period of the ring, with the sums of the opened values."""
     low, high = math.ceil(exp2.LOW * 2**f), math.floor(exp2.HIGH * 2**f)
     t = np.concatenate([[low, low + 1, 0, high], rng.integers(low, high + 1, 30), [-(2**f)] * 6])
     words = t + (rng.integers(-3, 4, t.size) << exp2.ring_bits(f))
@@ -195,7 +195,7 @@ def test_shares_of_a_lift_refuse_other_rings(k: int, to: int, width: int) -> Non
 
 
 def weights(q: Array, k: Array, keep: Any = True, scale: float | None = None) -> Array:
-    """Powers of e, less the largest of a row."""
+    """Return powers of e, relative to the largest of a row."""
     s = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     s = np.where(np.broadcast_to(keep, s.shape), s, -np.inf)
     return np.asarray(np.exp(s - s.max(-1, keepdims=True)))
@@ -219,16 +219,16 @@ KEYS = 7
 PRIVATE = np.array([[1, 0, 1, 1, 0, 1, 0.0]])
 ONE = np.eye(1, KEYS, 3, dtype=int)
 FURTHEST = column(0, *[-MOST] * (KEYS - 1))
-# A masked key is above the others by the largest spread of a private mask.
+# A masked key exceeds the others by the largest spread of a private mask.
 ABOVE = column(0, 54, -0.5, 0.5, 53.5, -1, 0)
 CASES: dict[str, tuple[Array, Array, dict[str, Any], Any]] = {
     "all scores alike": (np.zeros((3, 4)), np.ones((KEYS, 4)), {}, True),
     "one far above": (np.ones((2, 1)), column(*[-60] * 6, 40), {"scale": 1.0}, True),
     "as far apart as may be": (np.ones((1, 1)), FURTHEST, {"scale": 1.0, "spread": MOST}, True),
-    # Scores, but not their differences, are far outside the period.
+    # Scores are far outside the period; their differences are not.
     "far from zero": (column(1, 1), FURTHEST / 2 + 5000, {"scale": 1, "spread": 60}, True),
     "causal": (np.eye(KEYS, 5) * 3, np.eye(KEYS, 5) - 1, {"causal": True}, np.tri(KEYS)),
-    # Keys behind the last are arbitrary, and the others are far below 0.
+    # Keys after the last one are arbitrary, and the others are far below 0.
     "up to the last": (
         *(np.ones((2, 1)), column(-60, -61, -60.5, 9000, -9000, 0, 60)),
         {"scale": 1.0, "last": 2},
@@ -250,7 +250,7 @@ CASES: dict[str, tuple[Array, Array, dict[str, Any], Any]] = {
 
 
 def later(value: Any) -> Any:
-    """A tensor."""
+    """Return a value as a tensor."""
     import tensorflow as tf
 
     return tf.constant(value, tf.int64)
@@ -263,7 +263,7 @@ def value_of(q: Array, k: Array) -> Array:
 
 @pytest.mark.parametrize("dealer", [0, 1, 2])
 def test_attention_at_the_edges_of_what_it_takes(dealer: int) -> None:
-    """All at once: rows of every kind, private masks as numbers of two scales."""
+    """Check all edges at once: rows of every kind, private masks as numbers of two scales."""
     fixed = FixedPoint(16)
     given = [(q, k, value_of(q, k), options) for q, k, options, _ in CASES.values()]
     arrays = [fixed.encode(a) for q, k, v, _ in given for a in (q, k, v)]
@@ -328,7 +328,7 @@ def test_attention_of_any_shape_and_scale_costs_what_it_says(
 
 
 def test_a_spread_that_is_exceeded_is_flagged_for_its_sample() -> None:
-    """Differences of scores below, slightly above and far above the declared spread."""
+    """Use differences of scores below, slightly above and far above the declared spread."""
     fixed, differences = FixedPoint(16), np.array([0, 100, MOST, 140, 165, 200, 221])
     k = np.zeros((len(differences), 5, 1))
     k[:, 2, 0] = -differences
@@ -455,7 +455,7 @@ def test_attention_refuses_private_masks_that_do_not_fit() -> None:
             count_cost(masked, A, mask, **options)
 
 
-# ---- BERT's
+# ---- attention of BERT
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_attention_refuses_private_masks_that_do_not_fit() -> None:
 def test_attention_of_a_large_model_costs_what_is_said_of_it(
     given: dict[str, Any], fractional: int, most: float, rounds: int
 ) -> None:
-    """12 heads of 128 queries and keys of 64: megabytes of all three parties."""
+    """Count 12 heads of 128 queries and keys of 64: megabytes of all three parties."""
     x = Private((1, 12, 128, 64), fractional)
     cost = cost_of(att.attention, x, x, x, **given)
     assert 0.95 * most < cost.total / 8e6 <= most

@@ -1,4 +1,4 @@
-"""Batch normalization is TensorFlow's to 1e-3, forward, backward and in its running statistics."""
+"""Batch normalization: within 1e-3 of TensorFlow, forward, backward and in running statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encoded(a: Array, bits: int) -> Array:
 
 
 def batch_inputs(shape: tuple[int, ...], rng: np.random.Generator) -> list[Array]:
-    """x, gamma, beta, dy, running mean and variance; channels of very different sizes."""
+    """Return x, gamma, beta, dy, running mean and variance; channels have very different sizes."""
     c = shape[-1]
     x = rng.normal(0, 1, shape) * np.geomspace(0.01, 30, c) + rng.normal(0, 2, c)
     x[..., 0] = 0.25  # a channel without variance
@@ -152,7 +152,7 @@ def test_numbers_are_integers_that_all_parties_agree_on() -> None:
 
 
 def test_a_mean_whose_reciprocal_has_no_bits_left_is_refused() -> None:
-    """1/M gets 62 - bits fractional bits: of 2^24 values of 40 bits it was 0."""
+    """1/M gets 62 - bits fractional bits: for 2^24 values of 40 bits it would be 0."""
     for bits in range(17, 41):
         most = min(2**24, 2 ** (55 - bits + 1) - 1)
         n = batch_norm.plan_batch_norm(most, bits=bits)

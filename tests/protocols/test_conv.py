@@ -250,7 +250,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
             seen = np.concatenate([np.asarray(m).ravel() for m in messages])
             assert len(np.unique(seen)) == len(seen), party
             dealt += 1
-    assert dealt == 3  # E2 receives from D, E1 and E2 from each other
+    assert dealt == 3  # E2 receives from D; E1 and E2 receive from each other
 
 
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {

@@ -101,7 +101,8 @@ def test_the_reference_has_tensorflows_gradients(rng: np.random.Generator) -> No
                 image, padding = tf.pad(a, [(0, 0), *padding, (0, 0)]), "VALID"
             layer = tf.nn.depthwise_conv2d if depthwise else tf.nn.conv2d
             steps = [1, *windows.strides, 1]
-            # TensorFlow has no gradients of dilated kernels here: zeros between their elements
+            # TensorFlow lacks gradients of dilated kernels here: put zeros between the kernel's
+            # elements
             spread = [
                 np.eye(k * n)[::n, : 1 - n or None]
                 for k, n in zip(w_shape[:2], windows.dilations, strict=True)

@@ -151,7 +151,7 @@ def small_edges(k: int) -> Array:
 def test_inject_extends_every_small_ring_at_one_dealer_or_another(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
-    """Inject nonnegative values times 1, all values times 0; masks at the ends of the ring."""
+    """Inject nonnegative values times 1, all values times 0; masks are at the ends of the ring."""
     rings = range(2 + dealer, 64, 3)
     cases: list[tuple[Array, Array]] = []
     for k in rings:

@@ -111,7 +111,7 @@ def test_what_runs_side_by_side_shares_its_rounds() -> None:
         return relu.relu(party, relu.relu(party, x))
 
     chain = cost_of(after, Private((64,)))
-    # the dealer's messages of both are sent ahead
+    # the dealer sends the messages of both ahead
     assert (chain.rounds, chain.with_dealing) == (2 * one.rounds, one.with_dealing + one.rounds)
     assert chain.by_party(0) == tuple(2 * bits for bits in one.by_party(0))
 
@@ -248,7 +248,7 @@ def test_words_that_local_maps_move_are_counted() -> None:
     assert count_cost(mapped, Private((n,))).moved_words == 6 * n
     party = CostParty()
     x = Private((n,)).to_symbolic()
-    mapped(party, x)  # without a request
+    mapped(party, x)  # counted only while the party is active
     assert party.moved_words == 0
     with party.active():
         mark = party.take_snapshot()

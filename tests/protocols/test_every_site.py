@@ -8,7 +8,7 @@ from pathlib import Path
 import tfe_bench
 from tests.protocols.test_joint_views import ROWS
 
-# The messages of these programs are public: they measure links.
+# These programs measure links: their messages are public.
 MEASURING = {"channel.py", "links.py"}
 Function = ast.FunctionDef
 
@@ -54,13 +54,13 @@ def sites_of_the_package() -> set[str]:
                         found.update(s for s in strings if isinstance(s, str))
 
     ask("site", 0)
-    ask("Slope", 0)  # which keeps the name of its site
+    ask("Slope", 0)  # which stores the name of its site
     return found
 
 
 def test_every_site_has_a_joint_view_test() -> None:
     """Require a row in ROWS that names the sites of each new protocol."""
     sites = sites_of_the_package()
-    assert {"mul", "conv2d", "logistic", "squares", "mantissa"} <= sites  # they come by parameters
+    assert {"mul", "conv2d", "logistic", "squares", "mantissa"} <= sites  # they are parameters
     assert sites == {site for row in ROWS.values() for site in row.sites}
     assert sites == {site for row in ROWS.values() if not row.slow for site in row.sites}

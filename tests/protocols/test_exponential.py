@@ -191,7 +191,7 @@ def test_clamped_inputs_outside_the_range_give_the_value_at_its_end(
         low, high = valid_range(method, ring_bits, f, clamp)
         x = np.clip(values / 2.0**f, low, high)
         exact = np.exp(x)
-        if method == "taylor":  # its own power inside, e^high above
+        if method == "taylor":  # its own power within range, e^high above it
             above = values / 2.0**f > high
             exact = np.where(above, exact, np.exp(256 * np.log1p(np.maximum(x, -255.999) / 256)))
         bound = tolerance(method, ring_bits, f, x, False) + exact * 2.0**-f
@@ -241,7 +241,7 @@ def test_iterations_of_the_taylor_form_sharpen_it(seed: int) -> None:
     cases: list[tuple[Array, str, str, dict[str, Any]]] = [
         (x, "taylor", "none", {"iterations": k}) for k in counts
     ]
-    # (1 + x / 2)^2 is no approximation of e^-4, but it is the form of k = 1
+    # (1 + x / 2)^2 does not approximate e^-4, but it is the form of k = 1
     for k, got in zip(counts, run(cases, 64, 16, seed), strict=True):
         power = (1 + x / 2.0**16 / 2**k) ** (2**k)
         bound = 3 * 2**k * 2.0**-16 * np.maximum(np.maximum(power, np.exp(x / 2.0**16)), 1)
@@ -304,7 +304,7 @@ def test_effective_ranges_and_errors_are_the_published_ones(seed: int) -> None:
         found += [float(np.mean(absolute < t)) for t in (5, 1, 0.05)]
         mape = relative[3000:].mean()
         mse, mae = (error[3000:] ** 2).mean(), error[3000:].mean()
-        if method == "one-round":  # better than any of them; at -20 its last bit makes the MAPE
+        if method == "one-round":  # better than all of them; at -20 its last bit dominates the MAPE
             assert all(a > b for a, b in zip(found, PUBLISHED["prime"][0], strict=True))
             assert mape < 5e-6 and mae < 1e-3
             continue

@@ -32,7 +32,7 @@ EDGES = np.array(
     np.int64,
 )
 WIDTHS = (*range(1, 11), 11, 17)
-# One, two, and odd ones left over at each depth.
+# One, two, and numbers with an element left over at each depth.
 DAILY = (1, 2, 3, 5, 7, 17)
 ROWS = 150
 NAMES = ("reduce_max", "reduce_min", "argmax", "argmin")
@@ -45,7 +45,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def columns(width: int, rng: np.random.Generator) -> Array:
-    """[width, ROWS]: edges, values all over the range, many ties, and each place as the first."""
+    """Return [width, ROWS]: edges, values of all sizes, ties, each position as the first."""
     x = rng.choice(EDGES, (width, ROWS))
     x[:, 50:90] = rng.integers(-(2**62), 2**62, (width, 40))
     x[:, 90:120] = rng.integers(0, 2, (width, 30))
@@ -248,7 +248,7 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
 
 
 def test_the_result_composes(rng: np.random.Generator) -> None:
-    """Its masks are fresh: max - min of rows, and the largest of that."""
+    """The masks of a result are fresh: compute max - min of rows, and the largest of that."""
     x = rng.integers(-1000, 1000, (8, 5))
 
     def program(p: Party, x: Shared) -> Any:

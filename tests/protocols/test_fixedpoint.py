@@ -1,4 +1,4 @@
-"""Fixed point rounds to even, is exact where documented, and never names a value."""
+"""Fixed-point encoding rounds to even, is exact where documented, and never prints a value."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ Case = tuple[Callable[..., Any], Callable[..., Any], Any]
 
 
 def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
-    """Multiples of an ulp."""
+    """Return multiples of an ulp."""
     return np.asarray(np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP)
 
 
@@ -58,7 +58,7 @@ def check(
 
 
 def test_every_function_is_a_lazy_name_of_the_package() -> None:
-    """`import tfe_bench` loads no TensorFlow, and Python's names stay usable in the package."""
+    """`import tfe_bench` loads no TensorFlow, and the package does not shadow Python's names."""
     for name in OPERATIONS:
         assert name in tfe.__all__ and name in dir(tfe)
         assert getattr(tfe, name).__doc__, name
@@ -190,7 +190,7 @@ def test_layers_of_networks(rng: np.random.Generator) -> None:
 
     x, w = reals(rng, 2, 5, 6, 2, scale=8), reals(rng, 3, 2, 2, 3, scale=2)
     b = reals(rng, 3)
-    public = 1 + 12 * 8 * 2.0**-17 / ULP  # kernels of 24 bits, 16 after the point at least
+    public = 1 + 12 * 8 * 2.0**-17 / ULP  # kernels have 24 bits, at least 16 of them fractional
 
     def tf_conv(x: Any, w: Any, **more: Any) -> Array:
         return np.asarray(tf.nn.conv2d(x, w, **{"strides": 1, "padding": "VALID", **more}))

@@ -152,7 +152,7 @@ BAD: list[Bad] = [
 ]
 BAD += [(name, partial(call_on_public, name, np.ones(3))) for name in ONE]
 BAD += [(name, partial(call_on_public, name, "text")) for name in ONE]
-OF_BITS = ("reveal", "squeeze", "transpose")  # take bits as well
+OF_BITS = ("reveal", "squeeze", "transpose")  # accept bits as well
 BAD += [(name, partial(call_on_bits, name)) for name in ONE if name not in OF_BITS]
 
 BETWEEN: list[Bad] = [
@@ -174,7 +174,7 @@ BETWEEN += [(name, partial(call_on_public, name, np.ones(3))) for name in SORTED
 
 
 def images(x: Shared) -> Shared:
-    """[1, 3, 3, 1]"""
+    """Return x as [1, 3, 3, 1]."""
     return tfe.reshape(tfe.tile(x, [3]), [1, 3, 3, 1])
 
 
@@ -188,7 +188,7 @@ def expect_refusal(name: str, wrong: Callable[[Any], Any], x: Shared) -> None:
 
 
 def refuse_all(bad: list[Bad], value: Array) -> None:
-    """`refuse` of each, of private reals."""
+    """Check that each call with a wrong argument is rejected, on private reals."""
 
     def graph(x: Shared) -> Shared:
         for name, wrong in bad:
@@ -222,7 +222,7 @@ def test_what_functions_do_not_take_is_refused_by_name_with_what_was_received() 
     simulate(program, FIXED.encode(np.array([1.0, -2.0, 3.0])), fractional_bits=F)
 
 
-# That are local: they send nothing, and need no party.
+# Local functions: they send nothing, and need no party.
 LOCAL = {"add", "add_n", "broadcast_to", "concat", "cumsum", "expand_dims", "gather", "negative"}
 LOCAL |= {"pad", "reduce_sum", "reshape", "reverse", "slice", "split", "squeeze", "stack"}
 LOCAL |= {"subtract", "tile", "transpose", "unstack", "logical_not", "logical_xor"}

@@ -1,4 +1,4 @@
-"""GELU, SiLU and their like: values over the whole range, slopes, declared costs, refusals."""
+"""GELU, SiLU and similar functions: values of the whole range, slopes, declared costs, refusals."""
 
 from __future__ import annotations
 

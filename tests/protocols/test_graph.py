@@ -1,4 +1,4 @@
-"""The traced graphs leave TensorFlow free to run ahead, and hold nothing private."""
+"""Traced graphs let TensorFlow run ahead, and hold nothing private."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
 def test_no_invocation_sends_or_receives_only_after_another_has(
     graphs: list[Traced], party: int, kind: str, others: set[str]
 ) -> None:
-    """Let a send follow another's send: the first message does not wait."""
+    """Check that no send waits for another's receive, and no receive for another's message."""
     traced = graphs[party]
     for end in traced.ops(kind):
         own = traced.names[end.get_attr("site")]
@@ -263,7 +263,7 @@ def test_every_send_reaches_the_outputs_by_data(graphs: list[Traced], party: int
 def test_all_that_the_graph_declares_to_depend_on_is_what_it_depends_on(
     graphs: list[Traced], party: int
 ) -> None:
-    """Check the declared receives of each send, from which a channel measures rounds."""
+    """Check the declared receives of each send: a channel measures rounds with them."""
     for send in graphs[party].ops(SEND):
         declared = int.from_bytes(send.get_attr("deps"), "little")
         real = {op.get_attr("index") for op in before(send) if op.type == RECV}
@@ -329,7 +329,7 @@ def test_one_inter_op_thread_is_enough() -> None:
 
 
 def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
-    """Check that a constant's later users do not wait for what its first user waits for."""
+    """Check that later users of a constant do not wait for the operands of its first user."""
     import tensorflow as tf
 
     made: list[Any] = []
@@ -391,7 +391,7 @@ def test_what_changes_no_shape_makes_no_op() -> None:
 def test_what_a_role_does_not_use_is_received_all_the_same(rng: np.random.Generator) -> None:
     """Receive unused messages: TensorFlow prunes ops that only control edges hold.
 
-    Such a message would arrive in a finished step.
+    An unreceived message would arrive in a finished step.
     """
     import tensorflow as tf
     from tensorflow.python.grappler import tf_optimizer

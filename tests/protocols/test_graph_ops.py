@@ -1,4 +1,4 @@
-"""Nodes made without TensorFlow's own functions equal the nodes that those make."""
+"""Nodes built without TensorFlow's own functions equal the nodes that those functions build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = np.array([[2], [-(1 << 63)]], np.int64)
 
 
 def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any], Any]:
-    """Return the nodes that a function makes, without their names, and their results."""
+    """Return the nodes that a function builds, without their names, and their results."""
     import tensorflow as tf
 
     of = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
@@ -26,7 +26,7 @@ def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any],
         shapes = [t.shape for t in op.outputs]
         attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
         found.append((op.type, attributes, [t.op.type for t in op.inputs], shapes))
-    found.sort(key=lambda node: node[0])  # constants are placed elsewhere
+    found.sort(key=lambda node: node[0])  # constants have another position
     return found, graph(*map(tf.constant, arrays)).numpy()
 
 

@@ -1,4 +1,4 @@
-"""Revealed values equal the inputs, reach the named parties alone, and hold the stated bits."""
+"""Revealed values equal the inputs, reach only the named parties, and hold the stated bits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
 SIZES = (1, 63, 64, 65, 1000)
 ROLES = ("dealer", "e1", "e2")
-LACKS = ("m", "l2", "l1")  # of a value, by role
+LACKS = ("m", "l2", "l1")  # part that each role lacks, by role
 
 
 def bit_share(bits: Array, party: int, dealer: int, seed: int) -> EvaluatorBits:
@@ -158,8 +158,8 @@ def test_what_reveal_sends_determines_no_more_than_the_result(
 ) -> None:
     """Change bits outside of the ring: the messages and the result stay the same.
 
-    A reader lacks one part. Other bits outside of the ring are another secret word with the same
-    result.
+    A reader lacks one part. Other bits outside of the ring correspond to another secret word with
+    the same result.
     """
     cases = []
     for bits in rings:
@@ -218,7 +218,7 @@ def test_what_reveal_bits_sends_determines_no_more_than_the_bits(
 
     for party, (results, received) in enumerate(simulate(program).outputs):
         assert all(map(np.array_equal, results[::2], results[1::2]))
-        if party != dealer:  # which receives halves under fresh masks, whose sum is the result
+        if party != dealer:  # the dealer receives halves under fresh masks, whose sum is the result
             assert all(map(np.array_equal, received[::2], received[1::2]))
 
 

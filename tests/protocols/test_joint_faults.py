@@ -1,6 +1,6 @@
 """The check of joint_views.py catches faults, and its limits are known.
 
-A new protocol needs a fault in FAULTS: a way to be wrong and still compute the right result.
+A new protocol needs a fault in FAULTS: an error that does not change its result.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def without_the_third_permutation(patch: Patch) -> None:
 
 
 def zeroed(site: str) -> Fault:
-    """Replace masks that are made and added by zeros."""
+    """Replace masks that are generated and added by zeros."""
 
     def seed(patch: Patch) -> None:
         import tensorflow as tf
@@ -97,7 +97,7 @@ def leaves_under_a_dealt_mask(patch: Patch) -> None:
 
 
 def one_site_for_all(site: str) -> Fault:
-    """Refresh kept shares under the same masks each time."""
+    """Refresh stored shares under the same masks each time."""
 
     def seed(patch: Patch) -> None:
         named = Site._named
@@ -134,7 +134,7 @@ def one_turn_for_all(site: str) -> Fault:
 
 
 def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
-    """Pad with the key that both evaluators of another dealer hold."""
+    """Mask with the key that both evaluators of another dealer hold."""
 
     def wrong(self: Site) -> int:
         if self.dealer != self.party.dealer:
@@ -145,7 +145,7 @@ def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
 
 
 def own(fault: Callable[..., Fault], site: str, *about: Any) -> tuple[str, Fault]:
-    """Return a fault of a row that has its site's name."""
+    """Return a fault of a row with the site's name."""
     return site, fault(site, *about)
 
 
@@ -239,7 +239,7 @@ def test_an_order_is_found_if_there_is_one() -> None:
 
 
 def toy(kind: str) -> Row:
-    """Send E2 two messages of three words from E1, in one way or another."""
+    """Send E2 two messages of three words from E1, with the masks of the named kind."""
 
     def protocol(party: Party, x: Shared, y: Shared) -> Any:
         import tensorflow as tf
@@ -321,8 +321,9 @@ def test_masks_are_replayed_and_altered_in_simulations_only(call: str) -> None:
 
 
 def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
-    """Return whether each word of two inputs' m has a word of its own in the seeds that E1 or E2
-    lacks.
+    """Return whether a separate word of the seeds that E1 or E2 lacks hides each word of m.
+
+    The words are those of m for two inputs.
 
     Args:
         holds: 0 for E1, which receives the first seed of each input, 1 for E2.

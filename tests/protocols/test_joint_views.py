@@ -1,7 +1,7 @@
 """All messages that each party receives, together, disclose nothing: see joint_views.py.
 
-A new protocol needs a row in ROWS, which names its sites (the last test fails without it), and a
-fault of its own in FAULTS of test_joint_faults.py, which is caught.
+A new protocol needs a row in ROWS, which names its sites (otherwise the last test fails), and a
+separate fault in FAULTS of test_joint_faults.py, which the check catches.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def unpooled(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def kept(party: Party, x: Shared, y: Shared) -> Any:
-    """Use the same shares in two graph calls, as a model's weights in two jobs."""
+    """Use the same shares in two graph calls, like a model's weights in two jobs."""
     times = party.cached_function("kept", lambda: lambda a, b: arithmetic.mul(party, a, b))
     return [times(x, y) for _ in range(2)]
 
@@ -419,7 +419,7 @@ ROWS: dict[str, Row] = {
         n=1,
         fractional_bits=12,
     ),
-    # (three steps, of which a loop takes two)
+    # (three steps; a loop runs two of them)
     "recurrent": Row(
         steps, ("truncated_sum", "harmonics", "pick_small", "extend_small"), n=1, fractional_bits=13
     ),
@@ -462,7 +462,7 @@ def assert_simulatable(row: Row, dealer: int, n: int | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dealt_by"),  # (of parameters called `dealer` conftest keeps one by itself)
+    ("name", "dealt_by"),  # (conftest keeps only one value of parameters called `dealer`)
     [
         pytest.param(name, d, marks=[pytest.mark.slow] * (row.slow or d != i % 3))
         for i, (name, row) in enumerate(ROWS.items())

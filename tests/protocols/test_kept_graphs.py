@@ -81,7 +81,7 @@ def test_another_name_or_signature_is_another_graph(kept: graph.KeptGraphs) -> N
 
 
 def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
-    """Keep the time of a job from disclosing which jobs others ran."""
+    """Keep the time of a job from disclosing the jobs of other clients."""
     program = _program("two", [])
 
     def of(client: str) -> Any:
@@ -127,7 +127,7 @@ def test_the_oldest_graphs_go_first() -> None:
 def test_of_a_graph_only_what_runs_is_left(
     kept: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drop Python's graph and the call stack of each op, which are most of its memory."""
+    """Drop Python's graph and the call stack of each op, which take most of its memory."""
     traced: list[Any] = []
     compiled = graph._Compiled
 

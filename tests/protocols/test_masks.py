@@ -1,4 +1,4 @@
-"""Every required message is sent, once, and no step or iteration repeats."""
+"""Every required message is sent once, and no step or iteration repeats."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_after_a_failed_call_no_step_runs_in_the_session() -> None:
 
     with pytest.raises(ProtocolError, match="sent twice"):
         in_time(program, np.arange(5))
-    # (the failure of another party, which ends the session too, may be reported in between)
+    # (the failure of another party, which also ends the session, may be reported instead)
     failed = {f"party {party} failed" for party in range(3)}
     for first, *others in errors.values():
         assert len(others) == 2 and {first, *failed}.issuperset(others)

@@ -21,7 +21,7 @@ ENDS = np.array([0, 1, -1, 2, -2, 2**31, -(2**31), 2**62, -(2**62), MOST, -MOST,
 
 
 def wrapped(values: Any) -> Array:
-    """Python integers modulo 2^64, as int64."""
+    """Return Python integers modulo 2^64, as int64."""
     flat = [(int(v) + MOST + 1) % 2**64 - MOST - 1 for v in np.ravel(values)]
     return np.array(flat, np.int64).reshape(np.shape(values))
 
@@ -67,7 +67,7 @@ def test_division_with_a_remainder_is_exact(rng: np.random.Generator) -> None:
         (lambda x, y, w: tfe.floordiv(x % 8, 3, bits=4), lambda x, y, w: x % 8 // 3, 0),
     ]
     check(cases, x, y, wide, dealer=int(rng.integers(3)), fixed=INTEGERS)
-    # reals: of the numbers as they are encoded
+    # reals: as encoded
     v, w = x * ULP, y * ULP
     third = round(2**F / 3) * ULP
     cases = [
@@ -87,7 +87,7 @@ def _bits_3_to_40(x: Any, y: Any, s: Any) -> Any:
 
 
 def _permute_values(bits: Any, of: Any) -> Any:
-    """Eight bits through all that moves elements, by NumPy's and by TensorFlow's names."""
+    """Pass eight bits through NumPy's and TensorFlow's operations that move elements."""
     private = of is tfe
     parts = of.split(of.reshape(bits, [2, 4]), 2, axis=1)
     joined = (of.concat if private else np.concatenate)([parts[1], parts[0][:, ::-1]], axis=1)
@@ -173,7 +173,7 @@ def test_words_of_bits(rng: np.random.Generator) -> None:
 def test_products_and_running_values(rng: np.random.Generator) -> None:
     x = reals(rng, 2, 5, 3, scale=2)
     i = rng.integers(-MOST, MOST, (7, 2))
-    product = 5 * 2.0**5  # of five below 2
+    product = 5 * 2.0**5  # of five factors below 2
     cases: list[Case] = [
         (tfe.reduce_prod, np.prod, 30 * 2.0**14),
         (lambda x: tfe.reduce_prod(x, 1), lambda x: x.prod(1), product),
@@ -235,7 +235,7 @@ def test_norms_and_moments(rng: np.random.Generator) -> None:
         (lambda x: tfe.reduce_std(x[0, 0, 0]), lambda x: 0.0, 3),
     ]
     check(cases, x, dealer=int(rng.integers(3)))
-    # a mean of integers is no integer
+    # a mean of integers is not an integer
     i = rng.integers(-(2**31), 2**31, (3, 4, 4, 1))
     cases = [
         (lambda i: tfe.reduce_mean(i, 0), lambda i: i.mean(0), 1 + 2.0**31 * 3 * 2.0**-31 / ULP),

@@ -26,7 +26,7 @@ OPERATIONS = {n for n, of in MODULES.items() if ".protocols." in of} - CLASSES
 
 
 def wire(part: slice) -> dict[str, tuple[int, float]]:
-    """(rounds, bytes per element by all three parties together) of a part of the measured rows."""
+    """Return rounds and bytes per element, of all three parties, by name for some measured rows."""
     cases = dict(list(MEASURED.items())[part])
 
     def program(p: Party, x: Shared) -> Any:
@@ -44,14 +44,14 @@ def wire(part: slice) -> dict[str, tuple[int, float]]:
 
 
 def rows(heading: str = "All operations") -> list[list[str]]:
-    """The cells of the table of operations under a heading."""
+    """Return the cells of the table of operations under a heading."""
     _, text = PAGE.read_text().split(f"## {heading}\n")
     lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def named(rows: list[list[str]]) -> set[str]:
-    """The operations of the first cells."""
+    """Return the operations in the first cells."""
     return {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
 
 
@@ -63,7 +63,7 @@ def test_every_operation_is_in_the_table_and_no_other() -> None:
 def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries(
     every: int, rng: np.random.Generator
 ) -> None:
-    """All rows are counted below, and each protocol's test holds its count against the wire."""
+    """The tests below count all rows, and each protocol's test compares its count with the wire."""
     table = {row[0]: row[-2:] for row in rows()}
     leading = {operations.row_name(name): cells for name, cells in table.items()}
     for name, (rounds, size) in wire(slice(int(rng.integers(every)), None, every)).items():
@@ -95,7 +95,7 @@ def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> N
 def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
     rng: np.random.Generator,
 ) -> None:
-    """At 20 bits: ring units below 2^19 are inside."""
+    """The range has 20 bits: ring units below 2^19 are inside."""
     x = rng.integers(1 << 19, 1 << 40, (64, 4)) * rng.choice([-1, 1], (64, 4))
     y = rng.integers(-(1 << 40), 1 << 40, (64, 4))
     unit = 2.0**-F
@@ -124,7 +124,7 @@ def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
     out = {name: sim.value(itemgetter(i)) for i, name in enumerate(found)}
 
     def among(name: str, *choices: Any) -> None:
-        # The truncation of leaky_relu rounds by less than an ulp.
+        # The truncation of leaky_relu is off by less than an ulp.
         near = [np.abs(out[name] - c) <= (name == "leaky_relu") for c in choices]
         assert np.any(near, 0).all(), name
 

@@ -1,4 +1,4 @@
-"""Python's operators on private tensors equal numpy's, with public values on both sides."""
+"""Python's operators on private tensors equal NumPy's, with public values on both sides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, 
 
 
 def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
-    """Multiples of an ulp, some of them equal, 0, and +-1 ulp."""
+    """Return multiples of an ulp, some of them equal, 0, and +-1 ulp."""
     x = np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP
     edge = rng.choice([0.0, ULP, -ULP, 1.0, -1.0], shape)
     return np.asarray(np.where(rng.random(shape) < 0.3, edge, x))
@@ -116,7 +116,7 @@ def test_public_operands_of_every_kind_on_both_sides(rng: np.random.Generator) -
     ]
     x = reals(rng, 2, 3)
     cases: list[Case] = []
-    # a public real keeps 24 bits of the largest, 16 after the point at least
+    # a public real keeps 24 bits of the largest, at least 16 of them fractional
     weight = np.abs(x) * 2.0**-17 / ULP
     for value, plain in kinds:
         rounded = FIXED.decode(FIXED.encode(plain))

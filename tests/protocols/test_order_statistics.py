@@ -1,4 +1,4 @@
-"""The k largest are TensorFlow's, quantiles numpy's within their bound."""
+"""The k largest are TensorFlow's; quantiles are NumPy's within their bound."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_algorithm_gives_the_same(rng: np.random.Generator) -> None:
 
 
 def exact_quantile(x: Array, q: float) -> tuple[list[Fraction], list[int]]:
-    """Quantiles of rows without rounding, and the distances of the two neighbors."""
+    """Return quantiles of rows without rounding, and the distances of the two neighbors."""
     rows = np.sort(x.reshape(-1, x.shape[-1]), axis=1)
     place = Fraction(q) * (rows.shape[1] - 1)
     below = min(int(place), rows.shape[1] - 1)
@@ -159,7 +159,7 @@ def test_a_place_of_few_bits_leaves_room_for_distant_neighbors() -> None:
 def test_they_cost_what_their_sort_does_and_one_truncation_whatever_the_values(
     rng: np.random.Generator,
 ) -> None:
-    """Costs by the network: the shuffle of a quicksort is fresh in every run."""
+    """Count costs of the network: the shuffle of a quicksort is fresh in every run."""
     inputs = [np.zeros((3, 8), np.int64), rng.integers(-(2**40), 2**40, (3, 8))]
     by: dict[str, Any] = {"algorithm": "network"}
     calls: list[Callable[[Party, Shared], Any]] = [

@@ -1,4 +1,4 @@
-"""A graph call always ends: no party waits forever, whatever another one does."""
+"""A graph call always ends: no party waits forever, whatever the others do."""
 
 from __future__ import annotations
 

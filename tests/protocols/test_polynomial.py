@@ -91,7 +91,7 @@ def test_polyval_takes_values_in_small_rings_and_of_any_shape(rng: np.random.Gen
     sim = simulate(program, x, fractional_bits=20)
     want = (x / 2.0**20) ** 3 - 0.5
     assert sim.value().shape == x.shape
-    # the truncation before is off by an ulp itself, times 3 x^2
+    # the preceding truncation is off by an ulp itself, times 3 x^2
     assert np.abs(sim.value() - want * 2**16).max() < 4.3
 
 
@@ -227,7 +227,7 @@ def test_received_words_are_uniform_and_fresh_for_frozen_shares(
         f = p.function(traced)
         import tensorflow as tf
 
-        # one and the same share for every element: only the masks differ
+        # the same share for every element: only the masks differ
         still = [v.map(lambda a: tf.fill(tf.shape(a), a[0])) for v in (x, y)]
         return [f(*still), f(*still)]
 

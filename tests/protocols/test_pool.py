@@ -60,7 +60,7 @@ def expected_pool(x: Array, case: Case) -> Array:
 
 
 def images(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Edges, random values, and all negative ones: a cell outside of the image must not win."""
+    """Return edges, random and all negative values: cells outside of the image never win."""
     x = rng.choice(EDGES, shape)
     x[1:] = rng.integers(-(2**29), 2**29, x[1:].shape)
     x[-1:] = -1 - abs(x[-1:] >> 1)

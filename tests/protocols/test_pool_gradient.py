@@ -1,4 +1,4 @@
-"""Max pooling with its choice and the way back: TensorFlow's values, exact costs, fresh masks."""
+"""Max pooling with its choice, and its gradient: TensorFlow's values, exact costs, fresh masks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def nested_item(*places: int) -> Callable[[Any], Any]:
 
 
 def images(case: Case, rng: np.random.Generator) -> Array:
-    """Ties around zero, the ends of the domain, and values throughout."""
+    """Return ties around zero, the ends of the domain, and values throughout."""
     shape, bits = case[0], case[5]
     most = 2 ** (bits - 2) - 1
     x = rng.integers(-most, most, shape, np.int64, endpoint=True)
@@ -105,7 +105,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         got = sim.value(nested_item(i, 0))
         if case[5] < 64:
             assert np.array_equal(got, want.astype(np.int64)), case
-        else:  # as integers, which TensorFlow cannot take here
+        else:  # as integers: TensorFlow has no such pooling
             assert np.allclose(got, want, rtol=1e-15), case
         chosen = bits_of(sim.outputs, i, dealer)
         geometry = pool_gradient.window_geometry("test", case[0], *case[1:4])

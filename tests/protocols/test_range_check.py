@@ -1,4 +1,4 @@
-"""Exactly the values that leave their range are flagged, at the stated cost."""
+"""A check flags exactly the values that leave their range, at the stated cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def edges(*magnitudes: int) -> list[int]:
 
 
 def part(*path: int) -> Callable[[Any], Any]:
-    """Return out[a][b]..."""
+    """Return a function that returns out[a][b]..."""
     return lambda out: functools.reduce(operator.getitem, path, out)
 
 
@@ -107,7 +107,7 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
             assert_costs(calls, cost_of(range_check.in_range, Private((n,)), 31), dealer)
 
 
-# ---- a whole computation
+# ---- a complete computation
 
 
 def one(value: Shared) -> products.Product:
@@ -187,7 +187,7 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
             width = min(max(least + above, least), 64)
             if drop + bits + more + (kind == "beside") > width:
                 continue
-            # (a sum that uses all read bits could be rounded up: no plan has that)
+            # (no plan has a sum that uses all read bits: it could be rounded up)
             reach = width if width > least else least - 1
             end = 1 << (reach - 1)
             near = rng.integers(-(2**63), 2**63, 40) >> max(0, 62 - bits - drop)
@@ -224,7 +224,7 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
 
 
 def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> None:
-    """Compare flags of one violation: another number in every step, also in the next sample."""
+    """Compare flags of one violation: the number differs in every step, also in the next sample."""
     too_large = 1 << 50
     x = np.array([0, too_large, too_large, -1, too_large])
 
@@ -247,7 +247,7 @@ def test_samples_of_many_values_are_told_apart(rng: np.random.Generator) -> None
     bad = {1: (0,), 3: (1030,), 4: (511, 512)}
     for row, places in bad.items():
         x[row, list(places)] = 1 << 47
-    x[4, 512] = -(1 << 47)  # two that would cancel in a sum
+    x[4, 512] = -(1 << 47)  # two values that cancel in a sum
 
     def program(p: Party, x: Shared) -> Any:
         return p.function(lambda x: watched(p, x, 16, 31, "lift")[1])(x)

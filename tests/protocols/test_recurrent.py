@@ -45,7 +45,7 @@ CLEAR: dict[str, Callable[[Array], Array]] = {
 def expected_steps(
     cell: Cell, x: Array, w: dict[str, Array], states: list[Array]
 ) -> tuple[Array, Array]:
-    """The outputs of all steps and the last memory, in float64, as Keras' documentation has it."""
+    """Return the outputs of all steps and the last memory, in float64, by Keras' documentation."""
     f, s = CLEAR[cell.activation], CLEAR[cell.gate]
     u = w["recurrent"].shape[0]
     h, c, found = states[0], states[-1], []
@@ -67,7 +67,7 @@ def expected_steps(
 
 
 class Drawn:
-    """A layer, its numbers and values."""
+    """A layer with random weights, inputs and states."""
 
     def __init__(
         self, cell: Cell, ways: int, steps: int, rng: np.random.Generator, states: bool = True
@@ -90,7 +90,7 @@ class Drawn:
 
     @property
     def values(self) -> list[tuple[Array, int]]:
-        """All that is private, with its fractional bits."""
+        """All private values with their fractional bits."""
         scales = (SCALE - F, SCALE - self.fraction, SCALE, SCALE)
         names = NAMES if self.cell.kind == "gru" else NAMES[:3]
         return [
@@ -121,7 +121,7 @@ class Drawn:
         return [found.output, *memory, *([] if watch is None else [watch.compute_flag()])]
 
     def right(self) -> tuple[Array, Array]:
-        """Outputs [batch, directions, steps, units] and memories."""
+        """Return the expected outputs [batch, directions, steps, units] and memories."""
         n, found = STATES[self.cell.kind], []
         for d, (w, back) in enumerate(zip(self.weights, self.backwards, strict=True)):
             states = self.states[d * n : (d + 1) * n] or self.zeros
@@ -174,7 +174,7 @@ CASES = [
 def test_steps_are_right_and_cost_what_is_declared(
     cell: Cell, ways: int, steps: int, states: bool, rng: np.random.Generator
 ) -> None:
-    """Costs of loops too: bytes, online and total rounds."""
+    """Compare costs of loops too: bytes, online and total rounds."""
     Drawn(cell, ways, steps, rng, states).check(int(rng.integers(3)))
 
 
@@ -182,7 +182,7 @@ def test_steps_are_right_and_cost_what_is_declared(
     "short", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["series", "exact"]
 )
 def test_no_turn_takes_a_mask_again(short: bool, rng: np.random.Generator) -> None:
-    """Three iterations, two of them in a loop, and a second call of the graph."""
+    """Run three iterations, two of them in a loop, and call the graph a second time."""
     drawn = Drawn(Cell("gru", series=short), 1, 3, rng, False)
 
     def program(party: Party, *shares: Shared) -> None:
@@ -197,7 +197,7 @@ def test_no_turn_takes_a_mask_again(short: bool, rng: np.random.Generator) -> No
 
 
 def test_turns_of_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a second message leaves under the first one's mask."""
+    """Refuse them before a second message leaves under the first one's mask."""
     iteration = Party.iteration
     monkeypatch.setattr(Party, "iteration", lambda party, number: iteration(party, 0 * number))
     drawn = Drawn(Cell("simple", "linear"), 1, 4, np.random.default_rng(5), False)
@@ -209,11 +209,11 @@ def test_turns_of_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         in_time(program, *(np.rint(v * 2.0**f).astype(np.int64) for v, f in drawn.values))
 
 
-# ---- a memory that is held
+# ---- memory of a held gate
 
 
 def test_the_series_of_a_held_gate_is_near() -> None:
-    """Up to a quarter beyond the knots, and 0 and 1 from a quarter before them."""
+    """Check a quarter beyond the knots, and 0 and 1 from a quarter before them."""
     v = np.linspace(-9.75, 9.75, 20001)
     assert np.abs(exactly(series.MEMORY_GATE.series, v) - sigmoid(v)).max() < 2.0**-13.7
     assert sigmoid(np.array(-9.25)) < 2.0**-13.3
@@ -259,7 +259,7 @@ def memory_error(series_of: bool, f: int, steps: int, levels: Array) -> Array:
     ],
 )
 def test_a_held_memory_is_held(series_of: bool, f: int, steps: int) -> None:
-    """Off by steps 2^-13 + 2^-9 of itself at most, for every gate that holds it."""
+    """Check the relative error, at most steps 2^-13 + 2^-9, for every gate that holds."""
     levels = np.array([4.0, 4.1, 5.7, 6.4, 6.8, 7.7, 8.5, 9.3, 9.5, 9.6, 12, 30])
     assert memory_error(series_of, f, steps, levels).max() <= steps * 2.0**-13 + 2.0**-9
 
@@ -294,7 +294,7 @@ def count_run(cell: Cell, steps: int, **options: Any) -> Any:
 def test_a_step_of_128_units_and_16_samples(
     kind: str, short: bool, megabytes: float, rounds: int
 ) -> None:
-    """The numbers of docs/recurrent.md."""
+    """Compare the numbers of docs/recurrent.md."""
     each = [count_run(Cell(kind, series=short), n, exchanges=lambda n, bits: 1) for n in (5, 6)]
     assert each[1].rounds - each[0].rounds == rounds
     bits = each[1].total - each[0].total

@@ -73,7 +73,7 @@ def test_every_pair_of_edges_and_random_values_compare_exactly(
     x = rng.integers(-(2**62), 2**62, MANY)
     y = rng.permutation(x)
     y[:1000] = x[:1000] + rng.integers(-1, 2, 1000)  # equal and next to each other
-    # and the differences at the ends of the range
+    # and differences at the ends of the range
     x[-2:], y[-2:] = [2**62 - 1, -(2**62)], [-(2**62), 2**62 - 1]
 
     def program(p: Party, *given: Shared) -> Any:
@@ -210,7 +210,8 @@ COSTS: list[Callable[..., Any]] = [
 def test_comparisons_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    # shapes must be known to `equal`: one size at each dealer, all with what takes any shape
+    # `equal` needs known shapes: one size with each dealer, all sizes with functions that accept
+    # any
     sizes = (SIZES[dealer + 1],)
     inputs = [x for n in sizes for x in (np.zeros(n, np.int64), rng.integers(-(2**40), 2**40, n))]
 

@@ -1,4 +1,4 @@
-"""ReLU is exact in its range, the truncated product errs less than one unit and never fails."""
+"""ReLU is exact in its range; the truncated product is off by less than one unit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nested_item(*places: int) -> Callable[[Any], Any]:
 
 
 def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
-    """0, +-1, 2^k and its neighbors, the ends of (-bound, bound), and random values."""
+    """Return 0, +-1, 2^k and its neighbors, the ends of (-bound, bound), and random values."""
     top = (bound - 1).bit_length()
     found = {s * 2**k + d for s in (1, -1) for k in range(top + 1) for d in (-1, 0, 1)}
     edges = sorted(v for v in found | {0, bound - 1, 1 - bound} if abs(v) < bound)
@@ -40,7 +40,7 @@ def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
 
 
 def signed(sim: Simulation, pick: Callable[[Any], Shared], bits: int) -> Array:
-    """The value of a small ring, read as signed."""
+    """Return the value of a small ring, read as signed."""
     raw = sim.value(pick)
     return np.array([int(v) - (int(v) >> (bits - 1) << bits) for v in raw.reshape(-1)]).reshape(
         raw.shape
@@ -147,7 +147,7 @@ def test_relu_carries_every_value_of_a_small_ring_back(
 def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
-    """Elementwise by 1, so that every z in the documented range can be had."""
+    """Multiply elementwise by 1, so that every z in the documented range occurs."""
     rings = ((16, 31), (1, 2), (1, 63), (13, 51), (48, 16), (62, 2), (8, 24))
     limits = [(2 ** (bits - 1) - 1) * 2**drop for drop, bits in rings]
     data = [below(limit + 1, rng, 40_000) for limit in limits]
@@ -167,7 +167,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     )
     for i, (drop, bits) in enumerate(rings):
         z = data[i]
-        # all in integers: no float holds 63 bits
+        # all in integers: floats do not hold 63 bits
         got = signed(sim, nested_item(i), bits)
         floor, rest = z >> drop, z & (2**drop - 1)
         up = got - floor

@@ -34,7 +34,7 @@ def orders(rng: np.random.Generator, fault: str | None = None) -> Words:
 
 
 def orders_p(codes: Words) -> float:
-    """Uniformity over the 24 orders."""
+    """Return the p-value of uniformity over the 24 orders."""
     counts = np.zeros(24, np.int64)
     found = np.unique(codes, return_counts=True)[1]
     counts[: len(found)] = found
@@ -55,7 +55,7 @@ def test_a_biased_permutation_shows_in_the_orders_of_rows(rng: np.random.Generat
 
 
 def comparisons(monkeypatch: pytest.MonkeyPatch, matrix: Words, **options: Any) -> Words:
-    """Bits [rows, pairs] that the first level of a sort reveals."""
+    """Return the bits [rows, pairs] that the first level of a sort reveals."""
     first: list[tuple[Words, Words]] = []
 
     class Recording(SortPlan):
@@ -118,7 +118,7 @@ def test_a_biased_permutation_shows_in_what_a_quick_sort_reveals(
 def test_what_a_sort_reveals_does_not_depend_on_the_data_after_a_sort_of_another_shape(
     monkeypatch: pytest.MonkeyPatch, descending: bool
 ) -> None:
-    """[256, 3] and then [384, 2], one pair per row: each revealed bit is a fair coin.
+    """Sort [256, 3] and then [384, 2], one pair per row: each revealed bit is a fair coin.
 
     A second shuffle by the rows of the first shape would leave the low triples before the high
     ones, so that every third pair compares a low key with a high one.
@@ -148,7 +148,7 @@ def test_what_a_sort_reveals_does_not_depend_on_the_data_after_a_sort_of_another
 def test_what_a_lookup_reveals_takes_all_orders_alike_whatever_is_asked(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three keys: of a table of one row, its end, and a position that is there or is not."""
+    """Look up three keys: in a table of one row, at its end, with and without a match."""
     seen: list[tuple[int, ...]] = []
     cached = Party.cached_function
 

@@ -32,7 +32,7 @@ CASES = [
 
 
 def values(rng: np.random.Generator, bits: int, n: int) -> Array:
-    """Return zero, negative values, all edges, and log-uniform ones."""
+    """Return zero, negative values, all edges, and log-uniform values."""
     edges = {2**k + d for k in range(bits + 1) for d in (-2, -1, 0, 1, 2)}
     edges |= {2**k - 2 ** max(k - 5, 0) + d for k in range(bits + 1) for d in (-1, 0, 1)}
     fixed = np.array(sorted(e for e in edges if 0 < e < 2**bits), np.int64)
@@ -80,7 +80,7 @@ SCALED = [(58, 54, 32), (42, 61, 0), (52, 61, 38), (20, 20, 14), (61, 61, 38), (
 def test_roots_of_more_bits_are_right_from_the_lowest_value_on(
     times: Fraction, rng: np.random.Generator
 ) -> None:
-    """Check within 2^-18 of the result, and 1.2: the largest leave 19 of 61 bits."""
+    """Check within 2^-18 of the result, and 1.2 units: the largest leave 19 of 61 bits."""
     given = []
     for _, bits, lowest in SCALED:
         x = values(rng, bits, 300)

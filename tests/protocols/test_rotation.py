@@ -1,4 +1,4 @@
-"""Shares with another dealer are the same values, and thirds cost as declared."""
+"""Shares for another dealer are the same values, and thirds cost as declared."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_party_that_does_not_exist_deals_nothing() -> None:
 def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_chain(
     dealer: int, turn: int, rng: np.random.Generator
 ) -> None:
-    """Check any number of exchanges before and after; also of a small ring."""
+    """Check any number of exchanges before and after, also in a small ring."""
     values = rng.integers(-(2**20), 2**20, 77)
 
     def path(p: Party, x: Shared, before: int, behind: int) -> Shared:

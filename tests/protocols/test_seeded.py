@@ -1,4 +1,4 @@
-"""Inputs held with seeds instead of masks: the same words, made in the graph."""
+"""Inputs held as seeds instead of masks: the same words, generated in the graph."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ Array = np.ndarray[Any, Any]
 def run_selection(
     monkeypatch: pytest.MonkeyPatch, answer: Any, n: int, ranks: list[int] | int, profile: str
 ) -> tuple[Array, int]:
-    """Positions, and the number of comparisons, with answers in the place of the parties'.
+    """Return positions, and the number of comparisons, with answers in the place of the parties'.
 
     Args:
-        ranks: or how many elements are the first ones.
+        ranks: ranks, or the number of first elements.
     """
     made = 0
 
@@ -43,7 +43,7 @@ def run_selection(
 
 
 def ranked(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
-    """Ranks of elements, and the answers by them."""
+    """Return ranks of elements, and the answers by them."""
     rank = rng.permutation(n)
     return rank, lambda a, b: rank[a] < rank[b]
 

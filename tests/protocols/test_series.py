@@ -24,7 +24,7 @@ UNIT = 2.0**-harmonics.WEIGHT_BITS
 
 
 def exactly(s: Series, v: Array) -> Array:
-    """The series in float64."""
+    """Return the series in float64."""
     constant, *rest = (w * UNIT for w in s.weights)
     total = np.full(np.shape(v), constant)
     for j, (a, b) in enumerate(zip(rest[::2], rest[1::2], strict=True), 1):
@@ -35,7 +35,7 @@ def exactly(s: Series, v: Array) -> Array:
 
 @pytest.mark.parametrize("name", series.ACTIVATIONS)
 def test_a_table_is_as_near_as_it_states(name: str) -> None:
-    """A quarter beyond the knots; the ends from the knots on; weights that rounding bears."""
+    """Check a quarter beyond the knots, the ends from the knots on, and coarse weights."""
     bend, right = series.ACTIVATIONS[name], EXACT[name]
     low, high = bend.low / 4, bend.high / 4
     v = np.linspace(low - 0.25, high + 0.25, 4001)
@@ -61,7 +61,7 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["held", *series.ACTIVATIONS])
 def test_a_series_fits_the_ring_of_its_values(name: str) -> None:
-    """The values and their error fit, wherever in its period x is."""
+    """The values and their error fit, for every phase of x."""
     bend = series.MEMORY_GATE if name == "held" else series.ACTIVATIONS[name]
     v = np.linspace(0, 2**bend.series.turn / bend.series.odd, 20001)
     for f in range(series.MIN_BITS, series.MAX_BITS + 2):
@@ -76,9 +76,9 @@ CASES = [(f, 12) for f in (0, 1, 11, 20)] + [(16, 16), (16, 17), (23, 31)]
 
 @pytest.mark.parametrize("count", [1, 2, harmonics.MAX_HARMONICS])
 def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) -> None:
-    """All wraps of the sum of the masks, and every phase of a small one."""
+    """Check all wraps of the sum of the masks, and every phase of a small series."""
     weights = rng.integers(-(1 << 15), 1 << 15, 2 * count + 1)
-    # A period of 32/5; fewer harmonics are not a special case.
+    # The period is 32/5; fewer harmonics are not a special case.
     s = Series(5, 5, tuple(int(w) for w in weights))
     edges = np.array([0, 1, -1, (1 << 63) - 1, -(1 << 63)])
     x = np.concatenate([np.arange(1 << 8), rng.integers(-(1 << 62), 1 << 62, 801), edges])

@@ -1,4 +1,4 @@
-"""Shape operations equal NumPy's, on 64-bit and wide values, and refuse misfits."""
+"""Shape operations equal NumPy's, on 64-bit and wide values, and reject wrong shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
 
-# on x [2, 3, 4] and y [2, 1, 4], of one kind
+# on x [2, 3, 4] and y [2, 1, 4] of the same kind
 CASES: list[tuple[Callable[[Shared, Shared], Shared], Callable[[Array, Array], Array]]] = [
     (lambda x, y: shapes.reshape(x, [4, 6]), lambda x, y: x.reshape(4, 6)),
     (lambda x, y: shapes.reshape(x, [3, -1]), lambda x, y: x.reshape(3, -1)),

@@ -1,4 +1,4 @@
-"""A shuffle only permutes, each row separately and all columns alike, at the declared cost."""
+"""A shuffle only permutes: each row separately, all columns alike, at the declared cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_all_orders_are_equally_likely() -> None:
     got = simulate(shuffled, x).value(itemgetter(0))
     codes = got @ [9, 3, 1]
     for order in itertools.permutations(range(3)):
-        # 2,000 expected, of standard deviation 41: six of them
+        # 2,000 expected, with a standard deviation of 41: six of them
         assert abs(np.sum(codes == np.dot(order, [9, 3, 1])) - 2000) < 6 * 41
 
 

@@ -48,7 +48,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 
 def assert_sorted(sim: Simulation, keys: Array, descending: bool, pick: Any = lambda o: o) -> None:
-    """Keys, payload (the keys' own complement) and indices follow NumPy's stable argsort."""
+    """Check that keys, their complements (payload) and indices follow a stable argsort."""
     order = stable_order(keys, descending)
     want = np.take_along_axis(keys, order, axis=-1)
     assert np.array_equal(sim.value(lambda out: pick(out).indices), order)
@@ -126,7 +126,7 @@ def test_keys_below_2_61_are_sorted_without_the_extension_to_full_range(
 def test_keys_of_declared_bits_are_sorted_in_one_word_or_two(
     bits: int, algorithm: str, rng: np.random.Generator
 ) -> None:
-    # 32 keys have 5 bits more: 58 of a key are the most for one word with its sign
+    # 32 keys have 5 more bits: 58 bits of a key are the most for one word with its sign
     edges = [0, 1, 2**bits - 1, 2 ** (bits - 1)]
     keys = np.stack([rng.integers(0, 2**bits, 32), rng.choice(edges, 32), np.full(32, edges[2])])
 
@@ -158,7 +158,7 @@ def test_key_bits_that_are_none_are_refused(bits: Any) -> None:
 def test_expected_comparisons_are_those_of_a_random_order(
     n: int, profile: str, rng: np.random.Generator
 ) -> None:
-    """The mean of 8 orders: one alone is off by 3.6 % (one standard deviation), the mean by 5 %."""
+    """Use the mean of 8 orders: one deviates by 3.6 % (one standard deviation), the mean by 5 %."""
     orders, made = 8, 0
     for rank in (rng.permutation(n) for _ in range(orders)):
         with SortPlan(1, n, 10, round_cost(profile)) as plan:

@@ -29,7 +29,7 @@ def packed(bits: Array) -> Array:
 
 
 def run_plan(keys: Array, all_pairs_at: int, round_cost: float) -> tuple[Array, list[int]]:
-    """The order that a plan finds for distinct keys [rows, n], and the pairs of each level."""
+    """Return the order of distinct keys [rows, n], and the number of pairs of each level."""
     rows, n = keys.shape
     flat = keys.reshape(-1)
     counts = []
@@ -125,8 +125,8 @@ def test_the_comparators_of_a_layer_are_disjoint_and_within_range(n: int) -> Non
         assert (low < high).all()
 
 
-# Keys outside the range that the caller promised (|key| < 2^62), which a client is free to send,
-# compare in a circle: a < b < c < a.  Their order means nothing, but memory must stay whole.
+# Keys outside the promised range (|key| < 2^62), which a client is free to send, compare in a
+# circle: a < b < c < a. Their order is meaningless, but memory must stay valid.
 INCONSISTENT = r"""
 #include "protocols/kernels/core/sort_plan.h"
 #include <random>

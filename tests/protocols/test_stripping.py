@@ -1,4 +1,4 @@
-"""A receiver that removes every pad it can make uncovers nothing."""
+"""A receiver that removes every pad it can generate uncovers nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def holds(party: int) -> tuple[int, int]:
 
 
 def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
-    """Return the one or two pads that leave words that do not vary: the message was in the clear.
+    """Return the one or two pads whose removal leaves constant words: the message was in the clear.
 
     The shares are frozen, so that a word without its masks repeats.
     """
@@ -110,7 +110,7 @@ STRIPPED = (
 )
 
 
-# (test_joint_views.py checks for every site whether its receivers lack the pads' keys.)
+# (test_joint_views.py checks for every site whether its receivers lack the keys of the pads.)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICKLY_STRIPPED)) for n in STRIPPED],
@@ -149,11 +149,11 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
 def test_stripping_shows_two_parties_with_one_key(
     name: str, receiver: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    """Set k0 = k1: E1, E2 can make each other's masks, though counters carry another role."""
+    """Set k0 = k1: E1 and E2 can generate each other's masks despite other role counters."""
     keys = [rng.bytes(16)] * 2 + [rng.bytes(16)]
     run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
     assert stripped(run, keys, 0)[receiver]
-    assert failing(run, frozen_checks) == set()  # the marginals do not show it
+    assert failing(run, frozen_checks) == set()  # the marginal statistics do not show it
 
 
 def test_masks_are_aes_of_the_documented_counter_block(rng: np.random.Generator) -> None:

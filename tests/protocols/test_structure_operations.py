@@ -172,7 +172,7 @@ def test_parts_at_public_places_and_mirrored_edges(rng: np.random.Generator) -> 
 
 
 def test_private_positions(rng: np.random.Generator) -> None:
-    """Positions of every magnitude, inside and outside; tables of one row and in batches."""
+    """Use positions of every magnitude, inside and outside; tables of one row and in batches."""
     edges = [0, 4, 5, 6, -1, 2**20, -(2**20), 2**61, -(2**62) + 1, 2**62]
     i = np.array([*edges, *rng.integers(0, 5, 6)])
     few = np.array([[0, 3], [-2, 1]])
@@ -235,7 +235,10 @@ def test_the_cheaper_way_is_taken() -> None:
 
 
 def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> None:
-    """Between graphs: positions outside yield 0; the revealed order is independent of the data."""
+    """Look up between graphs: positions outside yield 0.
+
+    The revealed order is independent of the data.
+    """
     x = rng.integers(-(2**62), 2**62, (9, 2, 2))
     i = np.array([8, 0, 3, 3, -1, 9, *(s * 2**k for k in (4, 40, 63) for s in (-1, 1))][:-1])
     i = np.append(i, rng.integers(0, 9, 20))

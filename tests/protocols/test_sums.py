@@ -27,7 +27,7 @@ from tfe_bench.protocols.session.sharing import Shared
 def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    """exchanged is exact; truncated errs by less than 1 unit for |sum| <= 2^39 - 2^16."""
+    """`exchanged` is exact; `truncated` is off by less than 1 unit for |sum| <= 2^39 - 2^16."""
     n, top = 10_000, 1 << 18
     edges = np.array([0, 1, -1, top, -top, top - 1, 1 - top])
     x = np.stack([np.concatenate([edges, rng.integers(-top, top, n - 7)]) for _ in range(2)])

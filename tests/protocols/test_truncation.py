@@ -170,7 +170,7 @@ def test_truncation_keeps_shapes_also_empty_and_scalar() -> None:
     for i in range(12):
         got = np.asarray(sim.value(itemgetter(i)))
         assert got.shape == inputs[i % 3].shape
-        # nothing is rounded here, and only the probable method errs then
+        # nothing is rounded here; only the probabilistic method errs then
         assert np.all(np.abs(got.astype(np.float64) - 5) <= (1 if i >= 9 else 0))
 
 

@@ -56,9 +56,8 @@ def published(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 def test_revealed_bits_give_away_nothing_but_themselves(tap: Tap, rng: np.random.Generator) -> None:
     """Check that every single message is uniform.
 
-    The dealer's two messages, and an evaluator's with its own share, give the bits. (The masks of
-    the
-    comparison make the evaluators' shares of them.)
+    The dealer's two messages, and an evaluator's message with its own share, determine the bits.
+    (The masks of the comparison generate the evaluators' shares of them.)
     """
     run = watch(tap, published, rng)
     p_values = []

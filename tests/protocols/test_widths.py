@@ -1,8 +1,8 @@
-"""Every operation that takes `bits` is right at every width that it accepts, up to its edges.
+"""Every operation that takes `bits` is correct at every accepted width, up to its edges.
 
-`WIDTHS` has a row for each of them, or for the one that passes its width on (test_width_rows.py).
-By default the tested widths are those where behavior changes; all of them are `pytest -m slow
-tests/protocols/test_widths.py`.
+`WIDTHS` has a row for each of them, or for the operation that passes its width on
+(test_width_rows.py). By default the tested widths are those at which behavior changes; `pytest -m
+slow tests/protocols/test_widths.py` tests all of them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
 
 
 def attention_row(x: Shared, bits: int) -> Shared:
-    """Return attention to one key each: x."""
+    """Compute attention with one key per query: the result is x."""
     zero = x.map(lambda a: 0 * a)
     return tfe.scaled_dot_product_attention(zero, zero, x, bits=bits)
 
@@ -386,7 +386,7 @@ def cases_of(name: str, widths: Iterable[int], seed: int) -> Cases:
 
 
 def run(name: str, p: Party, given: Any) -> list[Shared]:
-    """Run the operation at each width, inside of one graph."""
+    """Run the operation at each width, inside one graph."""
     found = [WIDTHS[name].run(p, b, *xs) for b, xs in given]
     return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
 

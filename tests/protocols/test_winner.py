@@ -1,4 +1,4 @@
-"""Greedy choice: the place of each row's largest, as a row with one 1."""
+"""Greedy choice: a row with one 1 at the position of each row's largest value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfe_bench.protocols.session.sharing import Shared
 def test_the_first_of_the_largest_is_chosen(
     rows: int, width: int, k: int, dealer: int, rng: np.random.Generator
 ) -> None:
-    """Differences as large as they may be, ties of all values and of some; cost is the wire's."""
+    """Check the largest allowed differences, all kinds of ties, and the cost on the wire."""
     half = 1 << (min(k, 62) - 2)
     x = rng.integers(-half, half, (rows, width))
     x[0] = half - 1 if width < 100 else rng.integers(-2, 2, width)
@@ -57,7 +57,7 @@ def test_a_vocabulary_is_chosen_from_in_few_rounds() -> None:
 
 def test_noise_is_gumbel_s_and_bounded(rng: np.random.Generator) -> None:
     found = gumbel.draw_gumbel((500, 100), 2.0, 12, rng.bytes) / 2.0**13
-    # of the standard distribution: mean 0.5772, deviation pi / sqrt(6), median -log(log(2))
+    # moments of the standard distribution: mean 0.5772, deviation pi / sqrt(6), median -log(log(2))
     assert abs(found.mean() - 0.57722) < 0.04 and abs(found.std() - 1.28255) < 0.04
     assert abs(np.median(found) - 0.36651) < 0.04
     for byte in (b"\0", b"\xff"):

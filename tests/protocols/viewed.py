@@ -31,7 +31,7 @@ from tfe_bench.protocols.session.sharing import Shared
 ALPHA = 1e-6
 SIDE = 128
 WORDS = SIDE * SIDE  # elements per message
-SOME = 2048  # of these, for correlations of every plane with every other
+SOME = 2048  # elements for correlations of every plane with every other
 PAIRS = ((0, 1), (1, 2**63), (3, 2**64 - 1))
 SECRETS = tuple(dict.fromkeys(s for pair in PAIRS for s in pair))
 LOOSE = 24  # bits that truncate_reduce leaves: whole bytes
@@ -212,6 +212,5 @@ LAYOUTS = {
 }
 # Factors' rings of lifted products, in a protocol that is their test.
 LIFTED = (LOOSE, 26, 14)
-# Bytes per element below which words repeat by chance: too short to be distinguished from bare
-# ones.
+# Bytes per element below which words repeat by chance: too short to tell from unmasked ones.
 TELLING = 5

@@ -1,10 +1,9 @@
 """Three tools that examine a party's view of private values.
 
-Each catches faults that the others miss (the seeded faults prove it): statistics of every received
-word against uniformity, the secret and the receiver's own shares; frozen shares under fresh masks,
-where all received words must differ; and stripping, where the receiver subtracts every pad that
-its
-own keys can generate.
+Each catches faults that the others miss (the seeded faults prove it). Statistics compare every
+received word with uniformity, the secret and the receiver's own shares. Frozen shares under fresh
+masks must give distinct received words. Stripping subtracts every pad that the receiver's own keys
+can generate.
 """
 
 from __future__ import annotations

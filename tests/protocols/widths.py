@@ -16,12 +16,12 @@ class Row:
     """One operation.
 
     Attributes:
-        least, most: the widths that it accepts.
+        least, most: the accepted widths.
         inputs: (width, rng) -> its private operands, ring elements.
         run: (party, width, *operands) -> private numbers or bits.
         right: (width, *operands) -> the expected result in ring units: floats, or exact integers.
-        off: (right) -> the documented error of floats, in those units.
-        some: widths that are tested by default; none: the least and the greatest.
+        off: (right) -> the documented error of floats, in ring units.
+        some: widths that are tested by default; if empty, the least and the greatest.
         fraction: fractional bits of the operands.
         refused: widths that it refuses.
     """

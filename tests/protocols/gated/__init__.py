@@ -1,4 +1,4 @@
-"""Functions that are 0 far below 0 and x far above: one module each, whose FUNCTION all tests read.
+"""Functions that are 0 far below 0 and x far above: one module each, with a FUNCTION.
 
 test_gated.py compares values, slopes and costs; test_widths.py has their rows of widths,
 test_joint_views.py and test_joint_faults.py those of views and of seeded faults.
@@ -24,14 +24,14 @@ class Function:
     """A function under test.
 
     Attributes:
-        module: of its protocol, which has its name, and of `slope`.
+        module: module of its protocol, with its name and `slope`.
         rest: max(v, 0) - f(v): as a difference, since doubles do not hold all of 62 bits.
-        slope: in float64.
+        slope: derivative in float64.
         ulps: its documented error.
         edges: fractional bits -> the ring elements other than 0 that it compares with.
         slope_edge: the outermost knot of its slope, as a real.
-        widths: of 16 fractional bits where the behavior changes.
-        sites: of its protocol, for which its row of joint views is the test; none if it consists of
+        widths: widths for 16 fractional bits at which the behavior changes.
+        sites: sites of its protocol that its row of joint views tests; empty if it consists of
             other protocols, which have rows.
         slope_fitted: True if its slope is fitted by pieces, at a separate site.
         exact_beyond: True if it is max(x, 0) from the last of its edges on, and 0 at 0.
@@ -68,7 +68,7 @@ class Function:
         return np.asarray((got - np.maximum(x, 0)) + self.rest(x * 2.0**-f) * 2.0**f)
 
     def operands(self, width: int, f: int, rng: np.random.Generator) -> Array:
-        """Ring elements: the middle, all of the range, and both sides of every comparison."""
+        """Return ring elements: the middle, the whole range, both sides of every comparison."""
         middle = rng.integers(-6 << f, 6 << f, 600)
         top = 1 << (width - 1)
         inside = middle[np.abs(middle) < top]

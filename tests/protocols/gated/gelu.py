@@ -22,7 +22,7 @@ def slope(v: Array) -> Array:
 def residual_function(
     gelu: ModuleType, part: Callable[[Array], Array], slope: Callable[[Array], Array], **more: Any
 ) -> Function:
-    """GELU in one of its forms: x times a part of it."""
+    """Return a GELU in one of its forms: x times a factor that rises from 0 to 1."""
     return Function(
         gelu,
         rest=lambda v: np.abs(v) * part(-np.abs(v)),

@@ -1,4 +1,4 @@
-"""GELU by tanh, at the sites of GELU."""
+"""GELU with tanh, at the sites of GELU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOT = math.sqrt(2 / math.pi)
 
 
 def rising(v: Array) -> Array:
-    """(1 + tanh z) / 2, 1e3 being as far as floats take its cube."""
+    """Return (1 + tanh z) / 2; 1e3 is the largest argument whose cube fits."""
     v = np.clip(v, -1e3, 1e3)
     return sigmoid(2 * _ROOT * (v + 0.044715 * v**3))
 

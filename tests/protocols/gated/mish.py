@@ -1,4 +1,4 @@
-"""Mish, which is made of ReLUs, exponentials, polynomials and products."""
+"""Mish, which consists of ReLUs, exponentials, polynomials and products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def kept(v: Array) -> Array:
 
 
 def rest(v: Array) -> Array:
-    """Without a difference of large numbers: above 0, 1 - tanh(softplus) is of t^2."""
+    """Return max(v, 0) - mish(v) without a difference of large numbers.
+
+    Above 0, 1 - tanh(softplus) has the order of t^2.
+    """
     t = np.exp(-np.abs(v))
     left = 2 * t * t / (1 + 2 * t + 2 * t * t)
     return np.asarray(np.where(v > 0, v * left, -v * (t * t + 2 * t) / (t * t + 2 * t + 2)))

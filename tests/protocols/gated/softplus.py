@@ -1,4 +1,4 @@
-"""Softplus, which is made of ReLUs, an exponential and a polynomial."""
+"""Softplus, which consists of ReLUs, an exponential and a polynomial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain tables, made private and read again."""
+"""Plain tables, shared and revealed again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ INT64 = np.iinfo(np.int64)
 
 
 def bit(x: Shared) -> Shared:
-    """0 and 1 as a value of Z_2."""
+    """Return 0 and 1 as a value of Z_2."""
     return replace(x, bits=1)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a key of 3 bits, a number, one that may be NULL, and a unique key of 5 bits.
+    """A table with a key of 3 bits, a number, a nullable number, and a unique key of 5 bits.
 
-    Rows that do not count, and NULLs, hold anything.
+    Invalid rows and NULL values contain arbitrary words.
     """
 
     key: Array
@@ -41,21 +41,21 @@ class Table:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """(key, value, maybe, unique) of rows that count."""
+        """Valid rows (key, value, maybe, unique)."""
         maybe = [None if n else int(m) for m, n in zip(self.maybe, self.null, strict=True)]
         every = zip(self.key, self.value, maybe, self.unique, self.valid, strict=True)
         return [(int(k), int(v), m, int(u)) for k, v, m, u, ok in every if ok]
 
 
 def relation(parts: Sequence[Shared]) -> Relation:
-    """Columns key, value, maybe, unique."""
+    """Return the relation with columns key, value, maybe, unique."""
     key, value, maybe, null, unique, valid = parts
     columns = (Column(key, 3), Column(value), Column(maybe, ANY_BITS, bit(null)), Column(unique, 5))
     return Relation(columns, bit(valid))
 
 
 def tables(n: int, rng: np.random.Generator) -> Iterator[Table]:
-    """Strategy of tables: random, equal and distinct keys; extreme numbers; no valid row."""
+    """Yield tables: random, equal and distinct keys; extreme numbers; no valid row."""
     for kind in ("random", "equal", "distinct", "extreme", "none", "all"):
         key = {"equal": np.full(n, 5), "distinct": rng.permutation(8)[np.arange(n) % 8]}.get(
             kind, rng.integers(0, 4, n)
@@ -83,10 +83,10 @@ def parts_of(relation: Relation) -> list[list[Shared]]:
 
 
 def delivered(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, ...]]:
-    """The rows that count of `parts_of`, None where NULL.
+    """Return the valid rows of `parts_of`, None for NULL.
 
     Args:
-        kept: those that do not are 0 altogether.
+        kept: whether invalid rows must be 0 throughout.
     """
     columns, _ = pick(sim.outputs[0])
     found = []
@@ -105,16 +105,16 @@ def delivered(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, 
         rows.append(
             tuple(None if len(v) == 2 and int(v[1][row]) else int(v[0][row]) for v in found)
         )
-        for v in found:  # NULL values are 0
+        for v in found:  # NULL values must be 0
             assert len(v) == 1 or not int(v[1][row]) or int(v[0][row]) == 0
     return rows
 
 
 def wrapped(total: int) -> int:
-    """A sum modulo 2^64, signed."""
+    """Return a sum modulo 2^64, signed."""
     return (total + 2**63) % 2**64 - 2**63
 
 
 def ranked(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return values in their own order, None last."""
+    """Return rows in ascending order, None last."""
     return sorted(rows, key=lambda row: tuple((v is None, v or 0) for v in row))

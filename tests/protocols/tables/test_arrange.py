@@ -118,7 +118,7 @@ def test_what_a_partition_opens_takes_all_orders_alike_whatever_its_bits(
 
 
 def test_private_tables_are_opened_in_two_places_alone() -> None:
-    """Openings: a vector in a separate order, and one bit that is an AND of all rows."""
+    """Check the two openings: a vector in a separate order, and the AND of a bit per row."""
     opened = re.compile(r"\breveal(?:_bits)?\(")
     root = Path(arrange.__file__).parent
     found = {f.name: len(opened.findall(f.read_text())) for f in root.glob("*.py")}

@@ -146,7 +146,7 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
     given = list(tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
-        # unique numbers that are keys: of the rows that count alone
+        # unique numbers serve as keys: those of valid rows only
         asked = Relation((r.columns[0], r.columns[2]), r.valid)
         known = Relation((r.columns[3], r.columns[2], r.columns[1]), r.valid)
         found = [joins.lookup_join(p, asked, known, [(0, 0)], kind) for kind in joins.KINDS]
@@ -252,9 +252,9 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
 
 @pytest.mark.parametrize("width", [4, 61, 62, 64])
 def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -> None:
-    # the largest key: with one more it fills a ring, or a word; of 64 bits it is -1
+    # the largest key: one more would fill a ring, or a word; a key of 64 bits is -1
     top = 2**width - 1 if width < 64 else -1
-    # the last bin is empty; one key stands in three, and one bin is asked three times
+    # the last bin is empty; one key occurs in three rows, and one bin is requested three times
     held, used, v = [top, top, top, 5, 9, 0], [1, 1, 1, 1, 1, 0], [1, 2, 3, 4, -(2**63), 6]
     asking, asked = [top, 5, 9, top, 0], [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)]
     target = hash_bins.request_targets(np.array(asked).T, 6)
@@ -294,7 +294,7 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
         several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
         found = []
         for x, y in zip(several[::2], several[1::2], strict=True):
-            # the third one repeats keys
+            # the third side has repeated keys
             third = relations.union_rows([x, relations.limit_rows(y, 3)])
             for some in ([x, y], [x, y, third]):
                 aligned = joins.link_records(p, some, [[3]] * len(some))
@@ -320,7 +320,7 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
                 assert np.array_equal(key[:rows], keys[0][:rows]) and there[:rows].all()
             assert [c.sum() for c in counted] == [x.valid.sum(), y.valid.sum(), third][: 2 + j]
             found = set(keys[0][:rows].tolist())
-            # a key that the third relation repeats may find no match
+            # a key that the third relation repeats may have no match
             assert found == common if j == 0 else found <= common
 
 
@@ -368,7 +368,7 @@ def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> Non
     def program(p: Party, key: Shared, valid: Shared) -> Any:
         column = (relations.Column(key, 20), relations.Column(key))
         found = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
-        # of 64 bits all rows are sorted
+        # with 64 bits all rows are sorted
         wide = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(1, True), ranks[:1])
         return [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in (found, wide)]
 

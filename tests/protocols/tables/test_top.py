@@ -1,4 +1,4 @@
-"""The first rows in an order: those of a sort, ties included, for less where they are few."""
+"""The first rows in an order: those of a sort, ties included, at a lower cost for few rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
 def _places(
     monkeypatch: pytest.MonkeyPatch, keys: Any, seeds: list[bytes], fault: str | None = None
 ) -> list[tuple[int, ...]]:
-    """The shuffled positions of the first 2 of 32 by a selection, again and again."""
+    """Return the shuffled positions of the first 2 of 32 elements for repeated selections."""
     monkeypatch.setitem(sort.ROUND_COST, "local", 1.0)
     select._plan_cut.cache_clear()
     assert select.is_selection_cheaper(32, 2)
