@@ -41,7 +41,7 @@ USUAL: dict[str, Any] = {
 
 @pytest.fixture
 def one_theme(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws pictures for a light page alone, which stand for those of a dark one too."""
+    """Draw pictures for a light page only, to save the time of the dark ones."""
     draw = drawing._render_png
     once = functools.cache(lambda make, narrow: draw(make, drawing.LIGHT, narrow))
     monkeypatch.setattr(drawing, "_render_png", lambda make, theme, narrow: once(make, narrow))

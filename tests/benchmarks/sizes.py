@@ -1,4 +1,4 @@
-"""How large the arrays of traced graphs are."""
+"""Sizes of the arrays in traced graphs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tfe_bench.protocols.session.graph import PrivateFunction
 
 @contextlib.contextmanager
 def traced() -> Iterator[list[tuple[float, str]]]:
-    """(words, op) of every array in the graphs that parties trace meanwhile, if its size is known.
+    """Collect (words, op) of every array of known size in graphs traced in this context.
 
-    A message that the dealer makes has its size where it is received.
+    The size of a dealer's message counts where it is received.
     """
     found: list[tuple[float, str]] = []
     trace = PrivateFunction._trace

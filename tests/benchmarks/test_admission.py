@@ -1,4 +1,4 @@
-"""Requests of clients are refused before they cost anything, or their size is known."""
+"""Requests of clients are refused before they use resources, or their size is known."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ VALUES: list[Any] = [
 
 
 class NoStore:
-    """A worker that keeps nothing."""
+    """A worker without stored items."""
 
     party = 0
 
@@ -92,7 +92,7 @@ class NoStore:
 
 @dataclass(frozen=True)
 class Job:
-    """What a client orders."""
+    """A job of a client."""
 
     program: str
     parameters: Mapping[str, Any]
@@ -207,7 +207,7 @@ def _largest(job: Job, program: Program, inputs: Sequence[InputSpec], parameters
 
 
 def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
-    """ "": refused in words, or admitted with a known size; else what came instead."""
+    """Return "" for a refusal or an admission of known size, else the wrong outcome."""
     try:
         specs = [InputSpec(**{**vars(spec), **change}) for spec, change in inputs]
         largest = _largest(job, program, specs, parameters)
@@ -227,20 +227,20 @@ def test_every_installed_program_says_how_large_it_gets_or_holds_its_inputs_alon
 def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
     assert {job.program for job in ordinary} == set(jobs.installed_programs())
     for job in ordinary:
-        if job.program not in ("serve", "query", "align"):  # for which something is kept
+        if job.program not in ("serve", "query", "align"):  # these need stored items
             assert (
                 _largest(job, jobs.load_program(job.program), job.inputs, job.parameters) < 1 << 26
             )
 
 
-# A value of each JSON type, of which a parameter accepts one: 1.5 in addition to 3.
+# A value of each JSON type; a parameter accepts one type: 1.5 in addition to 3.
 OF_TYPES: list[Any] = [True, 3, "no", [1], {"a": 1}]
 
 
 def test_every_parameter_of_every_program_has_one_type(
     ordinary: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`descending: "no"` is not true, and `repeat: true` is not 1."""
+    """Check that `descending: "no"` is not true, and `repeat: true` is not 1."""
     several, asked, named = {}, set(), set[str]()
     check_known = jobs.check_known
 
@@ -290,7 +290,7 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
             changes += [{"fractional_bits": v} for v in VALUES] + [{"name": "z"}, {"limbs": 2}]
             spec = plain[i][0]
             every += [[*plain[:i], (spec, c), *plain[i + 1 :]] for c in changes]
-        # all inputs at once: so they may fit each other
+        # all inputs at once: so they may be consistent
         every += [[(spec, {"shape": shape}) for spec, _ in plain] for shape in SHAPES]
         for inputs in every:
             found = _outcome(job, program, inputs, job.parameters)
@@ -326,7 +326,7 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
 
 def test_the_largest_array_of_an_operation_is_counted() -> None:
     n, k = 1000, 31
-    # what D sends of a GELU's last step are its two polynomials and an injection
+    # for the last step of a GELU, D sends two polynomials and an injection
     terms = sum(part.plan.dealt_words for part in gelu.residual_for_scale(16).parts)
     assert (
         operations.find_operation("gelu").max_array_words((n,), {}) >= (terms + 2) * n > GROWTH * n
@@ -357,11 +357,11 @@ def test_limits_of_growth_times_the_largest_input_and_of_what_is_sent() -> None:
         policy.permit_size(Size(160, 1001))
 
 
-# ---- the sizes are upper bounds of what is made
+# ---- the sizes are upper bounds of the arrays
 
 
 def _measured(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
-    """Words of the largest array of a run in this process."""
+    """Return the words of the largest array of a run in this process."""
     specs = {spec.name: spec for spec in job.inputs}
 
     def of_party(party: Any, *shares: Any) -> Any:

@@ -1,6 +1,6 @@
 """Baselines: their requests, their answers, and missing installations.
 
-The baselines here are scripts in made-up environments; no baseline is installed.
+The baselines here are scripts in fake environments; no baseline is installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of the exp study: metrics, lines and published ones, as the benchmark has them."""
+"""The figures of the exp study: metrics, lines and published figures match the benchmark's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exp study: metrics as in the published benchmark, and files that say what is what."""
+"""The exp study: metrics as in the published benchmark, and files that label their contents."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from tfe_bench.errors import (
 )
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
-# ---- the whole study, on workers that compute in the clear
+# ---- the complete study, on workers that compute in the clear
 
 
 class Plain:
-    """A cluster that does what is declared: results of numpy, bytes and rounds of the cost.
+    """A cluster that behaves as declared: results of NumPy, bytes and rounds of the cost.
 
-    At a network level it takes NETWORK times what the model gives.
+    At a network level it takes NETWORK times the modeled time.
     """
 
     NETWORK = 1.25
@@ -68,7 +68,7 @@ class Plain:
         self.level: Profile | None = None
 
     def at(self, profile: str) -> None:
-        """Choose another network."""
+        """Select another network."""
         self.level = next((v for v in levels.LEVELS if v.name == profile), None)
         self.emulation = self.realized = None
         if self.level is not None:
@@ -279,7 +279,7 @@ def test_a_report_that_fails_leaves_nothing_behind(
     found: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(page: Page) -> str:
-        assert list(tmp_path.rglob("report.html"))  # half of it is there
+        assert list(tmp_path.rglob("report.html"))  # a part of it exists
         raise KeyboardInterrupt
 
     empty = {name: Picture(name, b"", b"", 1) for name in PICTURES}
@@ -289,7 +289,7 @@ def test_a_report_that_fails_leaves_nothing_behind(
         with pytest.raises(KeyboardInterrupt):
             report.write_report(found, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "report").mkdir()  # an empty one is filled
+    (tmp_path / "report").mkdir()  # an empty folder is filled
     assert report.write_report(found, tmp_path / "report")
     with raises(DataError, "file-exists"):
         report.write_report(found, tmp_path / "report")

@@ -1,4 +1,4 @@
-"""Made-up keys: their seed and kind say what they are."""
+"""Generated keys: a seed and a kind determine them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation of the catalogue is right at a small size, and its tolerance means something."""
+"""Every operation of the catalogue is correct at a small size, and its tolerance detects errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INT64 = np.iinfo(np.int64)
 
 
 def small(operation: Operation) -> tuple[int, ...]:
-    """About a thousand elements, and an odd number of rows."""
+    """Return about a thousand elements, and an odd number of rows."""
     if len(operation.size) == 4:
         return (1, 5, 6, 8)
     sizes = {1: (999,), 2: (33, 5), 3: (5, 40, 7)}
@@ -60,7 +60,7 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
     verdict = operations.judge_result(operation, inputs, options, result, bits)
     assert verdict.correct, verdict
     assert (verdict.max_error == 0) or operation.tolerance is not None
-    if operation.tolerance is not None:  # reported in its unit: below the limits of the tolerances
+    if operation.tolerance is not None:  # reported in its unit, below the limits of the tolerances
         assert verdict.error is not None and verdict.error["unit"] == operation.tolerance.unit
         assert verdict.error["value"] <= (4 if operation.tolerance.unit == "ulp" else 2.0**-14)
 
@@ -69,8 +69,8 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
         return not found.correct and found.max_error > 0 and found.ulps > 0
 
     worst = result.copy().reshape(-1)
-    place = int(np.argmin(np.abs(worst)))  # where a relative tolerance allows least
-    worst[place] += 10 if operation.tolerance else 1  # (it is off by up to 4 the other way)
+    place = int(np.argmin(np.abs(worst)))  # smallest relative tolerance
+    worst[place] += 10 if operation.tolerance else 1  # (it may be off by 4 the other way)
     assert wrong(worst.reshape(result.shape))
     assert wrong(result.reshape(-1)[::-1].reshape(result.shape)) or result.size == 1
     assert wrong(result[..., :-1])
@@ -97,7 +97,7 @@ def test_integers_stay_integers(name: str, values: Any) -> None:
     assert operations.judge_result(operation, inputs, options, done.value(), 0).correct
 
 
-# ---- what does not fit
+# ---- inputs that do not fit
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Prediction: what a run would take on a network."""
+"""Prediction: the time of a run on a network."""
 
 from __future__ import annotations
 

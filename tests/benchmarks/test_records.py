@@ -1,4 +1,4 @@
-"""A record says all that is needed, survives its file, and refuses what it does not know."""
+"""A record is complete, survives its file, and refuses unknown fields."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_figures_that_cannot_be_are_refused_here_and_in_files(changes: dict[str,
     try:
         line = without(a_record(), **changes)
     except (TypeError, ValueError):
-        return  # no JSON says this
+        return  # JSON cannot express this
     with pytest.raises(DataError):
         Record.from_json(line)
 

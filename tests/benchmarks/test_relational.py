@@ -1,4 +1,4 @@
-"""Questions on made-up tables: they can be asked, and their answers are held against DuckDB's."""
+"""Queries on generated tables: they are valid, and their answers are compared with DuckDB's."""
 
 from __future__ import annotations
 

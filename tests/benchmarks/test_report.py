@@ -41,7 +41,7 @@ _EVIL = "<script>alert('x')</script>\"&$\\alpha$"
 
 
 class _Page(HTMLParser):
-    """Checks that elements nest, and collects what the tests look at."""
+    """Parser that checks the nesting of elements and collects the parts that tests examine."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Page(HTMLParser):
 
 
 def _write(folder: Path, make_record: Maker) -> Path:
-    """Return records of every kind that the page has a section for."""
+    """Write and return records for every section of the page."""
     shaped = {"profile": "wan", "profile_emulation": "netns+tun"}
     for n in (1024, 65536, 1 << 20):
         append_record(folder / "records.jsonl", make_record(parameters={"n": n}, seconds=n / 1e5))
@@ -99,7 +99,7 @@ def test_the_page_has_every_section_and_nothing_from_outside(
     assert ids == [section.key for section in sections] and len(ids) == 9
     assert all(section.title in parsed.text for section in sections)
 
-    # Self-contained: no address but data and the page's own places, one script.
+    # Self-contained: no address except data and places on the page, and one script.
     for tag, attributes in parsed.tags:
         for name in ("src", "srcset", "href"):
             if name in attributes:
@@ -108,11 +108,11 @@ def test_the_page_has_every_section_and_nothing_from_outside(
     assert "http" not in re.sub('data:image/png;base64,[^"]*', "", text).replace("http-equiv", "")
     assert sum(t == "script" for t, _ in parsed.tags) == 1
 
-    # Nothing of a record becomes markup.
+    # No text of a record becomes markup.
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text
     assert "$\\alpha$" in parsed.text
 
-    # Wrong results are said, and headline nothing.
+    # Wrong results are reported, and never a headline.
     assert "Wrong results" in parsed.text and "1 of 9" in parsed.text
     assert "host-limited" in parsed.text and "no TLS" in parsed.text
     assert published.CAVEAT in parsed.text
@@ -140,7 +140,7 @@ def test_a_telephone_gets_narrow_pictures_and_whole_captions(
     parsed = _Page(written[0].read_text("utf-8"))
     narrow = [a for t, a in parsed.tags if t == "source" and "max-width: 40rem" in str(a["media"])]
     assert len(narrow) == 8 and all(int(a["width"] or 999) <= 376 for a in narrow)
-    # What scrolls sideways holds a table and no words, which would be cut off.
+    # Elements that scroll sideways contain a table and no text, which would be cut off.
     scrolls = re.findall(r'<div class="scroll">(.*?)</div>', written[0].read_text("utf-8"), re.S)
     assert len(scrolls) == 5 and all(s.startswith("<table>") for s in scrolls)
     assert not any("caption" in s for s in scrolls)
@@ -204,7 +204,7 @@ def test_a_single_bare_record_makes_a_page(tmp_path: Path, make_record: Maker) -
     )
     parsed = _Page(written[0].read_text("utf-8"))
     assert "unheard-of" in parsed.text and "1 result not checked" in parsed.text
-    assert written[1:] == []  # there is nothing to draw
+    assert written[1:] == []  # nothing to draw
 
 
 @pytest.mark.parametrize(
@@ -402,8 +402,8 @@ def test_a_browser_shows_the_page(tmp_path: Path, make_record: Maker, scheme: st
     pixels = np.asarray(image.imread(shot))[..., :3]
     assert pixels.shape == (2400, 1280, 3)
     assert (np.median(pixels) > 0.9) == (scheme == "light")
-    assert pixels.std() > 0.02  # it is not an empty page
-    # Its own script ran: heads of tables are buttons now.
+    assert pixels.std() > 0.02  # the page is not empty
+    # Its script ran: heads of tables are buttons now.
     dom = subprocess.run(
         [*common, "--dump-dom", address], check=True, capture_output=True, text=True, timeout=120
     ).stdout

@@ -1,6 +1,6 @@
-"""Suites: which rows they have, that they resume, and what a failure does.
+"""Suites: their rows, resumption, and the effect of a failure.
 
-No worker is started here: the commands are replaced by one that leaves records.
+No worker starts here: a replacement of the commands writes records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Commands:
-    """Stand-in for the command line: it leaves the record of each row, or fails on request."""
+    """Stand-in for the command line: it writes the record of each row, or fails on request."""
 
     def __init__(self, make_record: Maker) -> None:
         self.ran: list[list[str]] = []
@@ -118,7 +118,7 @@ def test_trainings_are_run_once_and_learned_from_on_fast_networks(
     trained = [("logistic", "lan"), ("network-a", "lan"), ("logistic", "lan")]
     assert ran == [*trained, ("logistic", "wan"), ("network-a", "wan")]
     assert all("--repeat" not in words and "mnist" in words for words in commands.ran)
-    # what is there needs no data
+    # existing records need no data
     monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: 1 / 0)
     assert _suite(tmp_path, only="train,learn", profiles="lan,wan") == 0
     assert len(commands.ran) == 5
@@ -135,9 +135,9 @@ def test_a_finished_suite_runs_nothing_again(
     assert len(commands.ran) == 4
     assert capsys.readouterr().out.count("kept") == 4
     assert len(records.read_records(tmp_path / "out" / "records.jsonl")) == 4
-    # other code, other rows
+    # other code needs other rows
     assert _suite(tmp_path / "out", quick=False, only="max") == 0
-    assert len(commands.ran) == 4 + 2  # max 1024x4 is of both
+    assert len(commands.ran) == 4 + 2  # max 1024x4 is in both
 
 
 def test_records_of_another_commit_do_not_count(
@@ -216,7 +216,7 @@ def test_operations_share_one_cluster_and_skip_the_one_that_fails(
     failing = rows[2]
     commands.fails[failing.label] = PeerLost(0, "its process ended")
     assert _suite(tmp_path, suite="ops") == PeerLost.exit_code
-    assert len(commands.ran) == 2  # all; then those after the one that failed
+    assert len(commands.ran) == 2  # all; then the rows after the failed one
     assert len(records.read_records(tmp_path / "records.jsonl")) == len(rows) - 1
 
 

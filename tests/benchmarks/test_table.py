@@ -1,4 +1,4 @@
-"""The table shows what the record says, fits its console and is plain where it must be."""
+"""The table shows the record's values, fits its console and is plain where required."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def a_record(**changes: Any) -> Record:
 
 def drawn(record: Record, width: int = 80, **options: Any) -> str:
     stream = io.StringIO()
-    options = {"force_terminal": False} | options  # whatever FORCE_COLOR says
+    options = {"force_terminal": False} | options  # for any FORCE_COLOR
     print_record(record, Console(file=stream, width=width, **options))
     return stream.getvalue()
 
@@ -128,7 +128,7 @@ def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -
         line.split() == ["waits", "for", "1", "100", "ms", "-", "100", "ms"]
         for line in text.splitlines()
     )
-    # somebody else's record may hold anything
+    # records of other people may contain anything
     odd = drawn(a_record(breakdown=[{}, {}, {}], prediction={"seconds": {"wan": "soon"}}))
     assert "waits" not in odd and "predicted" not in odd
 
@@ -180,7 +180,7 @@ def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
         ({"correct": False, "max_error": float("inf")}, "NO, max error inf\n"),
         ({"correct": None, "max_error": None}, "not checked\n"),
         ({"correct": True, "max_error": 0.0}, "yes, max error 0\n"),
-        # (right to nine digits, and 34,800 off)
+        # (correct to nine digits, yet off by 34,800)
         (
             {"max_error": 34800.0, "error": {"unit": "relative", "value": 5.3e-10}},
             "yes, max error 5.3e-10 (relative above 1)\n",
@@ -282,7 +282,7 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
     said = learned(record)
     for word in ("96.41 %", "96.39 %", "+0.02", "10000 test rows", "0.1400", "96.8 %"):
         assert word in said, word
-    assert "5.08 s" in said and "4.88x" in said  # of the WAN; 1.04 s is ours
+    assert "5.08 s" in said and "4.88x" in said  # of the WAN; the local time is 1.04 s
     without = learned(a_record(workload="train", agreement={**learning, "plain": None}))
     assert "96.41 %" in without and "published" not in without
     error = {**learning, "score": "mse", "loss": None}

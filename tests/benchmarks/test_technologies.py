@@ -1,4 +1,4 @@
-"""Measurements of other technologies: written, read back, refused, and shown by the report."""
+"""Measurements of other technologies: written, read, refused, and shown by the report."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A trace is valid trace-event JSON, holds what was seen, and is written whole or not at all."""
+"""A trace is valid trace-event JSON, holds the measurements, and is written completely or not."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
     parts[1]["gaps"] = {"0": 20_000 + 1_000_000_000}
     parts[2]["gaps"] = {"0": 4_000 - 5_000}
     assert trace_file.clock_offsets(parts) == [(0, 0), (1_000_000_000, 20_000), (-5_000, 4_000)]
-    # on one host there is one clock, whatever the messages took
+    # one host has one clock, whatever the time of messages
     for part in parts:
         part["host"] = "a"
     assert trace_file.clock_offsets(parts) == [(0, 0)] * 3

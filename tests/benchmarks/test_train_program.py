@@ -1,4 +1,4 @@
-"""The program "train" without a cluster: what it gives, and the bits and scores it computes."""
+"""The program "train" without a cluster: its outputs, and the bits and scores it computes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
 
 
 def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
-    # (which begins with something to remember, and ends with averages)
+    # (it begins with stored state, and ends with averages)
     recipe = _recipe(optimizer="Adagrad", use_ema=True, ema_momentum=0.5)
     x = rng.normal(0, 1, (_ROWS, 3))
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
@@ -138,7 +138,7 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
 
 
 def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.Generator) -> None:
-    """The sum itself has the coins of many truncations in its last bits."""
+    """Round without a coin: the sum has the coins of many truncations in its last bits."""
     recipe, steps = _recipe(), 5
     answers = steps * _BATCH
     drop = 24 - 16 + 6  # 2^6 <= 80 answers
@@ -159,7 +159,7 @@ def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.G
 
 
 def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
-    """400 steps with errors of 50: their sum of squares is 1.6e7, above 2^23."""
+    """Run 400 steps with errors of 50: their sum of squares is 1.6e7, above 2^23."""
     from tfe_bench.models.training import step
 
     recipe = _recipe()
@@ -200,7 +200,7 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
     assert again.total_steps == 12 and [len(c) for c in again.chunk_ranges] == [32, 32]
     assert [i.name for i in again.expected_inputs()][-4:] == ["x0", "y0", "x1", "y1"]
     assert again.expected_inputs()[-1].late
-    # names of layers and learning rates may be others
+    # names of layers and learning rates may vary
     assert _recipe().to_header() != job.recipe.to_header()
     other = TrainingJob(_recipe(), 9, 64, 5, chunk=32)
     assert other.checkpoint_facts() == job.checkpoint_facts()

@@ -74,7 +74,7 @@ class Processes:
         return left
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-        """Return the first true value of a condition."""
+        """Return the first true value of a condition, within a time limit."""
         return wait_until(condition, what, seconds)
 
     def close(self) -> None:
@@ -90,11 +90,11 @@ class Processes:
 
 
 class Hosts:
-    """Three workers as three organizations would start them, each on its own address.
+    """Three workers as three organizations would start them, each on a separate address.
 
     Attributes:
         folder: the output of ``certs all``.
-        ports: of party 0, 1 and 2.
+        ports: ports of party 0, 1 and 2.
     """
 
     def __init__(self, folder: Path, clients: tuple[str, ...] = ("analyst",)) -> None:
@@ -174,7 +174,7 @@ class Trio:
     Args:
         folder: for keys and stored values.
         clients: names; each has a certificate.
-        limits: of all three policies.
+        limits: limits of all three policies.
     """
 
     def __init__(self, folder: Path, clients: tuple[str, ...], **limits: Any) -> None:
@@ -215,7 +215,7 @@ class Trio:
             self.workers.append(Worker(self.config, policy))
 
     def client(self, name: str) -> Client:
-        """Return a client on its own connections."""
+        """Return a client with separate connections."""
         from tfe_bench.cluster.client import Client
 
         client = Client(self.config, *self._keys[name])
@@ -269,7 +269,7 @@ def trio(
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Return the first true value of a condition."""
+    """Return the first true value of a condition, within a time limit."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"

@@ -199,7 +199,7 @@ def test_the_last_words_of_a_worker_that_died_are_told(
 
 
 def test_a_new_job_has_a_name_that_is_taken(client: Client) -> None:
-    with pytest.raises(ClusterError):  # of no running worker
+    with pytest.raises(ClusterError):  # no worker runs
         client.run("sort", {}, _KEYS, job=new_job())
     client.close()
 

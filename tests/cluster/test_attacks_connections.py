@@ -125,7 +125,7 @@ def test_thousands_of_idle_connections_stop_no_job_and_keep_nobody_out(three: Ho
     assert told and "max_connections_per_address" in log
     assert len(told) <= 8, told  # and not 4,100
     assert "Too many open files" not in log
-    assert log.count("ssl_transport_security") == 0  # gRPC's own line for each of them
+    assert log.count("ssl_transport_security") == 0  # gRPC would print such a line for each of them
 
 
 class _SortInThread:
@@ -181,7 +181,7 @@ def test_the_oldest_strangers_make_room_for_the_newest(trio: Trio) -> None:
         second.open(8)
         wait_until(lambda: first.count_open() == 0, "the old ones are closed", 60)
         assert second.count_open() == 8
-        trio.client("guest")  # gets in
+        trio.client("guest")  # is accepted
     finally:
         first.close()
         second.close()
@@ -239,7 +239,7 @@ def test_a_member_holds_no_more_than_its_share(trio: Trio) -> None:
 def test_a_client_is_told_that_a_worker_takes_no_more_connections(
     trio: Trio, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error does not blame the client's certificate."""
+    """Check that the error does not blame the client's certificate."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

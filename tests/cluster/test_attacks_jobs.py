@@ -41,10 +41,10 @@ def _check_job_runs(client: Client) -> None:
 
 
 class _Raw:
-    """A job's three streams of a client that violates the rules.
+    """The three streams of a job whose client violates the rules.
 
     Args:
-        size: of its one input, in words.
+        size: words of its one input.
         data: bytes of the input that the evaluators receive.
         late: whether the input is late.
     """

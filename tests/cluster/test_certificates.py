@@ -90,7 +90,7 @@ def test_an_unfit_certificate_is_refused_with_the_reason(case: str) -> None:
 def test_a_private_file_is_never_readable_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mode is read after every system call that accesses the file."""
+    """Read the mode after every system call that accesses the file."""
     modes: list[int] = []
 
     def watched(name: str) -> None:

@@ -384,7 +384,7 @@ def test_status_names_a_worker_that_does_not_answer(hosts: Hosts) -> None:
 def test_a_running_worker_of_another_version_is_named_with_both(
     hosts: Hosts, tmp_path: Path
 ) -> None:
-    """Party 2 runs a copy of the package with another version."""
+    """Run party 2 from a copy of the package with another version."""
     import tfe_bench
     from tfe_bench.errors import VersionMismatch
 

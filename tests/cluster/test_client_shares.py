@@ -38,7 +38,7 @@ def _refused(
     kind: type[TfeBenchError] = ProtocolError,
     told: str | None = None,
 ) -> None:
-    """Check that altered messages are refused, and that the cluster stays usable."""
+    """Check that the cluster refuses altered messages and stays usable."""
     with monkeypatch.context() as patch:
         alter_messages(patch, cluster, lies)
         with pytest.raises(kind, match=told):
@@ -240,7 +240,7 @@ def _given_to_client(party: int, value: Any) -> int:
 
 @pytest.mark.parametrize("limbs", [1, 2])
 def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Generator) -> None:
-    """The client does not receive the parts of the mask, which it cannot compute."""
+    """Check that the client does not receive the parts of the mask, which it cannot compute."""
     x, l1, l2 = (rng.integers(-(2**63), 2**63, (4, limbs)[:limbs]) for _ in range(3))
     m = seeds.mask_values(x, l1, l2, limbs)
     sent = []
@@ -256,7 +256,7 @@ def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Genera
 
 @pytest.mark.parametrize("party", range(3))
 def test_a_result_for_a_client_is_over_the_whole_ring_or_refused(party: int) -> None:
-    """The other bits of a word may contain more than the result."""
+    """Check that other bits of a word, which may contain more than the result, are not sent."""
     words = np.arange(4)
     refused = [
         *(Shared(words, words, words, bits=bits) for bits in range(2, 64)),

@@ -199,7 +199,7 @@ def test_the_links_between_all_pairs_are_measured(
 def test_a_partys_certificate_does_not_pass_for_another_party(
     own_hosts: Hosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Party 1's operator starts a worker on party 2's address with its own key and certificate."""
+    """Start a worker with party 1's key and certificate on party 2's address."""
     hosts = own_hosts
     hosts.ensure(2)
     other = tmp_path / "impostor"

@@ -1,4 +1,4 @@
-"""The program "exp" on three workers: results, bytes and rounds as declared, in both rings."""
+"""The program "exp" on three workers: correct results, declared bytes and rounds, both rings."""
 
 from __future__ import annotations
 

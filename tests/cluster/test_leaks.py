@@ -183,7 +183,7 @@ def _is_cancelled(cluster: LocalCluster, rng: np.random.Generator) -> None:
     asked: list[str] = []
 
     def cancel(fraction: float, text: str) -> None:
-        if not asked:  # more progress may have been in transit
+        if not asked:  # more progress reports may have been in transit
             asked.append(job)
             cluster.client.cancel(job)
 

@@ -1,4 +1,4 @@
-"""Spent privacy stays spent, to the last billionth, whatever stops a worker."""
+"""Spent privacy stays spent, to the last billionth, however a worker stops."""
 
 from __future__ import annotations
 

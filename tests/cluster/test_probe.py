@@ -1,4 +1,4 @@
-"""A wrong certificate is reported after two probes, not after the time for an answer.
+"""A wrong certificate is reported after two probes, before the time limit for an answer.
 
 Every wait here may last ten minutes: an earlier report comes from a probe.
 """

@@ -243,7 +243,7 @@ def test_a_party_and_a_client_change_certificates_one_restart_at_a_time(own_host
 
 @pytest.mark.slow
 def test_an_expired_or_early_end_is_told_by_workers_and_clients(own_hosts: Hosts) -> None:
-    """The certificates expire in 20 days: workers warn; an expired one prevents their start."""
+    """Warn of certificates that expire in 20 days, and start no worker with an expired one."""
     hosts = own_hosts
     folder = hosts.folder
     for stem, name in (("party2", tls.party_common_name(2)),):

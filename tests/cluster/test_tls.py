@@ -110,7 +110,7 @@ def test_a_server_refuses_cleartext(serve: Serve) -> None:
     ids=["a caller of a trusted name", "a server of the right name", "another of the cluster"],
 )
 def test_who_only_carries_a_name_is_refused(serve: Serve, serving: str, calling: str) -> None:
-    """A caller of party 0 requires its pinned certificate; a server requires a trusted one."""
+    """Check that a caller of party 0 requires its pinned certificate; a server a trusted one."""
     numbers = {"zero": 0, "one": 1, "two": 2, "also zero": 0, "also one": 1}
     parties = {name: party(number) for name, number in numbers.items()}
     known = [parties[name][1] for name in ("zero", "one") if name != serving]

@@ -1,6 +1,7 @@
-"""ristretto255 in plain Python, from RFC 9496 and the curve's equation: slow, and not the kernel's.
+"""ristretto255 in plain Python, from RFC 9496 and the curve's equation, for comparison.
 
-A class of `pymife`, so that its schemes run in this group.
+It is slow, and independent of the kernel. It implements a class of `pymife`, so
+that the schemes of `pymife` run in this group.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Y = 4 * pow(5, -1, P) % P
 
 
 def root(ratio: int) -> int | None:
-    """The even square root modulo P, or None."""
+    """Return the even square root modulo P, or None."""
     found = pow(ratio, (P + 3) // 8, P)
     if (found * found - ratio) % P:
         found = found * I % P
@@ -32,7 +33,7 @@ def absolute(value: int) -> int:
 
 
 class Element(GroupElem):  # type: ignore[misc]
-    """A point of edwards25519, for its class."""
+    """A point of edwards25519 as a representative of its class."""
 
     def __init__(self, x: int, y: int) -> None:
         self.x, self.y = x % P, y % P
@@ -66,7 +67,7 @@ class Element(GroupElem):  # type: ignore[misc]
         return {"encoded": str(self)}
 
     def encoded(self) -> bytes:
-        """RFC 9496, section 4.3.2, with z = 1."""
+        """Encode it by RFC 9496, section 4.3.2, with z = 1."""
         x, y, t = self.x, self.y, self.x * self.y % P
         u1, u2 = (1 + y) * (1 - y) % P, t
         square = u1 * u2 * u2 % P
@@ -86,7 +87,7 @@ class Element(GroupElem):  # type: ignore[misc]
 
 
 def decoded(data: bytes) -> Element:
-    """RFC 9496, section 4.3.1; of what encodes an element."""
+    """Decode valid encodings by RFC 9496, section 4.3.1."""
     s = int.from_bytes(data, "little")
     u1, u2 = 1 - s * s, 1 + s * s
     v = (-D * u1 * u1 - u2 * u2) % P
@@ -100,7 +101,7 @@ BASE = Element(root((Y * Y - 1) * pow(D * Y * Y + 1, -1, P)) or 0, Y)
 
 
 class Group(GroupBase):  # type: ignore[misc]
-    """For pymife."""
+    """The group, with the interface of pymife."""
 
     def __call__(self, elem: Any) -> Element:
         return decoded(elem)
@@ -128,5 +129,5 @@ class Group(GroupBase):  # type: ignore[misc]
 
 
 def times(k: int, point: Element = BASE) -> Element:
-    """A multiple of a point."""
+    """Return a multiple of a point."""
     return point.__rmul__(k)

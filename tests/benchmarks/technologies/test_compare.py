@@ -183,7 +183,7 @@ ALL = (
         ("local", "one-server", "homomorphic"),
         ("wan", "one-server", "homomorphic"),
         ("lan", "three-servers", "secret-sharing"),
-        ("wan", "three-servers", "homomorphic"),  # 20 rounds of 20 ms are too many
+        ("wan", "three-servers", "homomorphic"),  # 20 rounds of 20 ms exceed the limit
         ("lan", "key-authority", "homomorphic"),  # functional encryption leaks the inputs here
     ],
 )

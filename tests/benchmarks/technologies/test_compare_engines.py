@@ -29,7 +29,7 @@ EFFORT = Effort(repeat=1, values=16, steps=1, images=4)
 
 @pytest.fixture(scope="module")
 def inputs() -> Inputs:
-    """Random pictures."""
+    """Return random pictures."""
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (384, 28, 28)).astype(np.uint8)
     labels = rng.integers(0, 10, 384).astype(np.uint8)
@@ -40,7 +40,7 @@ def inputs() -> Inputs:
 
 @pytest.fixture(scope="module")
 def models(inputs: Inputs) -> Networks:
-    """Networks with untrained weights for inference."""
+    """Return networks with untrained weights for inference."""
     found = Networks(inputs)
     found.__dict__["inference_model"] = model.made_up(1)
     return found
@@ -95,7 +95,8 @@ def test_homomorphic_encryption_and_a_device_do_the_network(
     assert found.figures["security_bits"] >= 128 and found.figures["key_bytes"] > 1e6
     projected = Storage(encrypted).measure_task(task)
     assert projected.seconds is None and "latency_seconds" in projected.modeled
-    # the device reads weights and keys once, at 8 GB/s, and computes faster than this machine
+    # the model: the device reads weights and keys once, at 8 GB/s, and computes faster than this
+    # machine
     assert projected.figures["device_seconds"] < found.figures["evaluate_seconds"]
     assert projected.figures["device_seconds"] > projected.figures["key_bytes"] / 8e9
 
@@ -139,7 +140,7 @@ def test_the_quick_table_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     for m in network:
         assert m.figures["accuracy"] >= 0.9
     leaky = {m.job for m in found if m.figures.get("leakage") == "the inputs"}
-    assert leaky == set(tasks.JOBS)  # plaintext
+    assert leaky == set(tasks.JOBS)  # plaintext leaks
     lenet = [m for m in found if m.technology == "functional" and m.job in ("J3", "J7")]
     assert {m.figures["leakage"] for m in lenet} == {"the inputs"}
     assert all(json.loads(m.to_json()) for m in found)

@@ -1,4 +1,4 @@
-"""`functional`: what it measures, keeps and prints, and what it refuses."""
+"""The command `functional`: measurements, files, output, and refusals."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_jobs_say_what_they_cost_and_leak(tmp_path: Path) -> None:
 
 @pytest.fixture
 def digits(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> Any:
-    """Pictures of noise in MNIST's place."""
+    """Use random pictures in the place of MNIST."""
     from tfe_bench.models import mnist
 
     def some(n: int) -> Any:
@@ -163,7 +163,7 @@ def test_lenet_is_measured_and_attacked(
 
 
 def _trained(**changed: Any) -> Measurement:
-    """A measurement of LeNet-5, as `training.measure` gives it."""
+    """Return a measurement of LeNet-5 in the form of `training.measure`."""
     picture = bytes(range(256)) * 3 + bytes(16)
     figures = {
         **{"encrypt_all_hours": 0.05, "epoch_hours": 0.8, "plain_epoch_hours": 0.002},

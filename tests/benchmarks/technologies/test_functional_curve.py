@@ -113,7 +113,7 @@ def numbers(given: Bytes) -> list[int]:
 
 
 def points_of(logarithms: Any) -> curve.Words:
-    """Points as `evaluate` gives them: sums of one column that holds the base point."""
+    """Return points in the form of `evaluate`: sums of one column that holds the base point."""
     rows = Rows.from_dense(np.array(logarithms, np.int64)[:, None])
     one = curve.decode_elements(curve.multiply_base(scalars([1])))
     return curve.evaluate_rows(one, np.empty((0, len(rows), 32), np.uint8), rows)
@@ -367,7 +367,7 @@ def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
 
 
 def compiled(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:
-    """Compiles all kernels, each for its instruction set; what the compiler says if it fails."""
+    """Compile all kernels, each for its instruction set; return the compiler's errors."""
     common = ["g++", "-O1", "-std=c++17", "-fPIC", f"-I{ROOT}", *flags]
     objects = []
     for source in (*KERNELS.glob("*.cc"), *extra):
@@ -383,7 +383,7 @@ def compiled(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> st
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The library with a counter of products in the field, which only portable code counts."""
+    """Yield the library with a counter of field products, which only portable code increments."""
     target = tmp_path_factory.mktemp("counting") / "curve.so"
     assert not compiled(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
     library = curve.open_library(target)
@@ -418,7 +418,7 @@ def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> Non
 
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that calls the library with arrays of exactly their sizes."""
+    """Return a program that calls the library with arrays of the exact sizes."""
     program = tmp_path_factory.mktemp("sanitized") / "bounds"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
     own = Path(__file__).with_name("curve_bounds.cc")
@@ -443,7 +443,7 @@ def test_nothing_is_read_or_written_out_of_bounds(sanitized: Path, isa: str) -> 
 
 
 def test_every_processor_computes_the_same(seed: int) -> None:
-    """The tests of what the processor is chosen for, again with the portable code."""
+    """Run the tests of code that depends on the processor again with the portable code."""
     chosen = "multiples or encryption or products or scheme"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", chosen, __file__]
     environment = {**os.environ, "TFE_BENCH_ISA": "avx2", "TFE_BENCH_TEST_SEED": str(seed)}
@@ -454,7 +454,7 @@ def test_every_processor_computes_the_same(seed: int) -> None:
 
 
 def test_files_for_one_instruction_set_share_no_functions_with_others() -> None:
-    """One of theirs, chosen by the linker, would end other processors' programs."""
+    """Check for shared functions: the linker could choose one that crashes on other processors."""
     allowed = {
         "<immintrin.h>",
         "<cstdint>",

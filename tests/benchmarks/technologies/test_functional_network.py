@@ -1,4 +1,4 @@
-"""The encrypted first layer, what its keys show, the group modulo a prime, and the energy sheet."""
+"""The encrypted first layer, its keys' leakage, the group modulo a prime, and the energy sheet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfe_bench.errors import PolicyError, RangeError, SecurityError, UsageError
 
 
 def direct(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The convolution by its definition."""
+    """Compute the convolution by its definition."""
     padded = np.pad(image.reshape(28, 28), 2)
     out = np.zeros((28, 28, 6), np.int64)
     for i in range(28):
@@ -34,7 +34,7 @@ def direct(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def layer(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pictures, weights, and a gradient of the outputs."""
+    """Return pictures, weights, and a gradient of the outputs."""
     images = rng.integers(0, 256, (2, 784))
     return images, rng.integers(-127, 128, (5, 5, 6)), rng.integers(-127, 128, (2, 28, 28, 6))
 

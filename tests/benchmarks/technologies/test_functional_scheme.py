@@ -1,4 +1,4 @@
-"""Both schemes: right results, an independent library, mix-ups, bytes, and invalid inputs."""
+"""Both schemes: correct results, an independent library, mix-ups, bytes, and invalid inputs."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_broken_bytes_are_refused(name: str, seed: int) -> None:
                 read(data[:size])
         with pytest.raises(DataError):
             read(data + b"\0")
-        # the head: magic, kind, scheme, 0, length and count, each another
+        # the head: magic, kind, scheme, 0, length and count; each case alters one of them
         for at, value in [(0, 1), (4, 2), (5, 9), (6, 9), (7, 1), (8, 255), (11, 0), (12, 255)]:
             with pytest.raises((DataError, UsageError)):
                 read(data[:at] + bytes([value]) + data[at + 1 :])

@@ -1,4 +1,4 @@
-"""Parameters, parties and operations of homomorphic encryption: right at the edges, or refused."""
+"""Homomorphic encryption: parameters, parties and operations at the edges, and refusals."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_a_foreign_key_is_refused_though_the_scheme_would_not_see_it(
         other.decrypt(encrypted)
     with raises(SecurityError, "encryption-key-mismatch", operation="evaluation keys"):
         server.rotate(other.encrypt(x), 1)
-    # what the fingerprint is for: without it the result is noise, and no error
+    # the purpose of the fingerprint: without it the result is noise, without an error
     forged = Encrypted(encrypted.handle, encrypted.bound, other.key)
     assert np.abs(other.decrypt(forged) - x).max() > 1e3
 

@@ -1,4 +1,4 @@
-"""The command `homomorphic`, its advice, and what the report says."""
+"""The command `homomorphic`, its advice, and its section of the report."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any)
 
 
 def table(**slow: float) -> list[Measurement]:
-    """All schemes at two degrees, every operation 10 ms but for those named."""
+    """Return all schemes at two degrees; every operation takes 10 ms, except the named ones."""
     found = []
     for scheme in SCHEMES:
         for degree, depth in ((8192, 3), (16384, 7)):

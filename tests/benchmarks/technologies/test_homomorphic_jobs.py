@@ -45,7 +45,7 @@ def linear() -> tuple[Setting, Client]:
 
 
 def by_product(product: Product, weights: Any, vectors: Any) -> Any:
-    """What `Product.multiply` and `fold` do, on plain slots."""
+    """Compute `Product.multiply` and `fold` on plain slots."""
     layout = product.layout
     x = layout.pack_vectors(vectors, product.shift)
     diagonals = product.list_diagonals(weights)
@@ -365,7 +365,7 @@ def _handler(kind: str) -> Any:
 
 
 def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).parents[3])  # where they find this module
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])  # programs find this module there
     items = list(range(5))
     assert dict(processes.run_spread(_handler, ("",), items, 2)) == {i: i * i for i in items}
     assert list(processes.run_spread(_handler, ("",), [])) == []

@@ -1,4 +1,4 @@
-"""`python -m tfe_bench storage`: what it prints, keeps, refuses, and what the report says of it."""
+"""`python -m tfe_bench storage`: output, files, refusals, and the section of the report."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_report_has_both_tables_and_a_picture(
     text = (tmp_path / "report.html").read_text()
     assert "Homomorphic inference on storage devices" in text
     assert text.count("empty in the source") == 1
-    assert text.count("published CNN") == 1  # the newest of two alike
+    assert text.count("published CNN") == 1  # the newest of two equal ones
 
 
 def test_a_page_takes_figures_of_other_people() -> None:

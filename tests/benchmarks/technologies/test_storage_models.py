@@ -180,7 +180,7 @@ def test_values_that_do_not_fit_are_written_and_read_again() -> None:
         found = run(tight, given)
         excess = 4.0 - (1 - 2 * 1.0 / simulation.CHUNKS)
         assert found.spilled_bytes == pytest.approx(excess * GIGA)
-        # computing is hidden behind all that is read and written
+        # reads and writes hide the computation
         assert found.latencies[0] == pytest.approx((1.0 + factor * excess) / 8, rel=0.01)
 
 
@@ -227,7 +227,7 @@ def test_what_a_client_sends_and_gets_is_counted() -> None:
 
 
 def test_work_is_conserved(rng: np.random.Generator) -> None:
-    """Under any load all is computed and read once, and no latency is below that of one request."""
+    """Compute and read each request once under any load; no latency is below one request's."""
     for _ in range(15):
         given = network(*((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3)))
         devices, clients, requests = (int(rng.integers(1, high)) for high in (5, 9, 20))
@@ -251,7 +251,7 @@ def test_a_link_gives_equal_parts() -> None:
     link.start_stream(0.0, 1, 10.0)
     assert link.next_end() == pytest.approx(1.0)
     link.start_stream(0.5, 2, 7.5)
-    # each has 7.5 per second: the first needs 5 more, the second 7.5
+    # each gets 7.5 per second: the first needs 5 more, the second 7.5
     assert link.next_end() == pytest.approx(0.5 + 5 / 7.5)
     assert link.end_stream(link.next_end()) == 1
     assert link.next_end() == pytest.approx(0.5 + 5 / 7.5 + 2.5 / 10)
@@ -368,7 +368,7 @@ def test_the_disk_may_be_exactly_full() -> None:
     assert run(made(disk_gigabytes=3.8), PUBLISHED).latencies
 
 
-# ---- layers that are described by their operations
+# ---- layers described by their operations
 
 
 def counted(*operations: tuple[str, int, int]) -> Model:

@@ -1,4 +1,4 @@
-"""Weights that are read at a set rate, and a real network that computes with them."""
+"""Weights read at a set rate, and a real network that computes with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_bucket_lets_bytes_pass_at_its_rate() -> None:
     bucket = Bucket(rate=100.0, now=0.0)
     assert bucket.due_time(50, now=0.0) == pytest.approx(0.5)
     assert bucket.due_time(50, now=0.1) == pytest.approx(1.0)
-    # a short wait is made up for, a long one is not saved
+    # a short delay is caught up, a long one is not saved for later
     assert bucket.due_time(1, now=1.0 + streaming._CREDIT / 2) == pytest.approx(1.01)
     assert bucket.due_time(1, now=9.0) == pytest.approx(9.0 - streaming._CREDIT + 0.01)
 
