@@ -294,7 +294,7 @@ def _offered(leaves: list[Any], steps: list[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Said:
-    """An expression of a query: its columns, and whether it is a * x + b without rounding."""
+    """An expression of a query: its columns, and if it is a * x + b without rounding."""
 
     given: list[Any]
     names: frozenset[tuple[str, str]]
@@ -410,7 +410,7 @@ def _may_ask(
 
     Args:
         uses: uses of columns.
-        rows: the tables on whose rows, or on whose number of rows, the result depends.
+        rows: the tables whose rows, or number of rows, determine the result.
         function: "" if rows are shown.
         kind: kind of the join.
     """

@@ -1,11 +1,10 @@
 """Random programs over stored items, and the decision of the documented rules about each.
 
 A `World` is one worker's store that random clients fill: tables with random rights, aligned and
-provided data sets, stored arrays, handles.  Items are removed, and other clients reuse names.  Each
-decision of the worker is compared with that of a small oracle, which identifies items by
-themselves,
-not by names and deployments.  Clients are patched: they use deployments of earlier items, others'
-handles, and hidden columns.
+provided data sets, stored arrays, handles. Items are removed, and other clients reuse names. Each
+decision of the worker is compared with that of a small oracle, which identifies items directly, not
+by names and deployments. Clients are patched: they use deployments of earlier items, handles of
+other clients, and hidden columns.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Alone:
 
 @dataclass(eq=False)
 class Thing:
-    """A stored item of the oracle, identified by itself.
+    """A stored item of the oracle, with its identity.
 
     Attributes:
         rights: of a table, by client and column.
@@ -138,7 +137,7 @@ class World:
         return "" if found == wanted else f"{name}: due {wanted}, found {found} {why}: {text}"
 
     def listed(self) -> str:
-        """Return how a list of items differs from the items that its client may know, or ""."""
+        """Return how a list of items differs from the items that its client may see, or ""."""
         client, kind = self.one(CLIENTS), self.one((TABLE, DATA, ARRAY))
         rows = self.store.for_kind(kind).list_visible(client)
         due = {t.name for t in self.live.values() if t.kind is kind and t.used_by(client)}

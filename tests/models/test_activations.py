@@ -1,4 +1,4 @@
-"""Activations with arguments: what they are read as, at the edges of each, and what is refused."""
+"""Activations with arguments: their interpretation, their values at the edges, and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RELUS = [
         (0.0, 0.25), (None, 0.0, 1.5, 6), (-0.75, 0.0, 1.0, 1.5)
     )
 ]
-# Of those, one of each form, and other activations at the edges of their arguments.
+# Private forms of these, and other activations at the edges of their arguments.
 PRIVATE: list[tuple[str, dict[str, Any]]] = [
     *(RELUS[i] for i in (0, 2, 8, 16, 18, 20, 24, 25, 26, 27)),
     ("leaky_relu", {"negative_slope": -3.0}),
@@ -59,7 +59,7 @@ KNOTS = (-3.0, -1.25, -1.0, -0.75, 0.0, 1.0, 1.25, 1.5, 3.0, 6.0)
 def every(
     some: list[tuple[str, dict[str, Any]]], shape: tuple[int, ...], called: bool = False
 ) -> Any:
-    """A model of several activations of the same values, as layers or as functions."""
+    """Build a model of several activations of the same values, as layers or as functions."""
     x = keras.Input(shape)
     functions = [partial(getattr(A, name), **options) for name, options in some]
     given = [f(x) if called else L.Activation(f)(x) for f in functions]
@@ -67,7 +67,7 @@ def every(
 
 
 def edges() -> Any:
-    """Both sides of every knot, and far from all: multiples of an ulp, which floats hold."""
+    """Return both sides of every knot and distant values, as multiples of an ulp."""
     near = [knot + i * ULP for knot in KNOTS for i in (-1, 0, 1)]
     return np.array([*near, -30.0, 30.0, -7.5, 7.5, 0.5, -0.5]).reshape(1, 6, 6)
 
@@ -99,7 +99,7 @@ SERIES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("bits", [8, 16, 20])
 def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Generator) -> None:
-    """Of values with samples or without; what follows takes theirs with one bit more."""
+    """Use values with samples or without; the next layer reads them with one bit more."""
     x, dealer = edges() / 2, int(rng.integers(3))
     given = keras.Input((6, 6))
     model = every(SERIES, (6, 6))
@@ -119,11 +119,11 @@ def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Gen
         ((got, calls),) = run_all([some], dealer)
         assert_costs(calls, execute.model_cost(some[0]), dealer)
         (got,) = plaintext.finish_outputs(private.plan.graph, [got])
-        # (a step of 2^-16 goes missing where values have 8 fractional bits)
+        # (a step of 2^-16 vanishes where values have 8 fractional bits)
         bound = most * (2.0**-10.5 + 4 * 2.0 ** -min(bits, 16))
         off = np.abs(got - net.predict(x, verbose=0)).max()
         assert off < bound
-        if calibrated:  # and what they are off by is told of
+        if calibrated:  # the summary reports the error
             told = {e.name: e.error.largest for e in private.summary().rows if e.error is not None}
             assert off < 4 * max(told.values())
 

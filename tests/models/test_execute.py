@@ -1,4 +1,4 @@
-"""Private layers compute what Keras computes, and cost what is declared."""
+"""Private layers compute the same as Keras, at the declared cost."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def of(*layers: Any, shape: tuple[int, ...] = (5, 5, 2)) -> Any:
     return keras.Sequential([L.Input(shape), *layers])
 
 
-# What has to be told how large its values are.
+# Layers that need calibration, or given ranges of values.
 CALIBRATED = ("exponential",)
-# What is refused where it shall be watched, as a dense layer's values may be too large for it.
+# Models without range checks: values of a dense layer may be too large for them.
 UNWATCHED = ("activations of dense", "exponential of dense")
-# What is not right to a few ulp: weights of attention are off by 2^-11 of each.
+# Larger tolerances: weights of attention have a relative error of 2^-11.
 NEAR = {"encoder": 2.0**-9}
 
 
 def named() -> dict[str, Any]:
-    """Every activation that is converted, with arguments where it has no defaults."""
+    """Return every supported activation, with arguments if it has no defaults."""
     more = {"threshold": partial(A.threshold, threshold=0.3, default_value=-1.0)}
     known = ((f, name) for f, (name, _) in registry.map_keras_functions(keras).items())
     return {name: more.get(name, name if hasattr(A, name) else f) for f, name in known}
 
 
 def every_activation(shape: tuple[int, ...]) -> Any:
-    """A model of all of them next to each other, but for those that are always calibrated."""
+    """Build a model of parallel activations, except those that always need calibration."""
     x = keras.Input(shape)
     given = [L.Activation(f)(x) for name, f in named().items() if name not in CALIBRATED]
     return keras.Model(x, L.Concatenate()(given))
@@ -60,20 +60,20 @@ def joined(layer: Any, *branches: Any) -> Any:
 
 
 def adapted(shape: tuple[int, ...]) -> Any:
-    """A Normalization that has seen rows."""
+    """Return a Normalization that is adapted to rows."""
     layer = L.Normalization()
     layer.adapt(np.random.default_rng(3).normal(0.4, 3, (50, *shape)).astype(np.float32))
     return layer
 
 
 def shared_layer() -> Any:
-    """A dense layer and a convolution that are called twice, once of values at another scale."""
+    """Build a dense layer and a convolution that are called twice, on values of two scales."""
     x, dense, conv = keras.Input((4, 4, 2)), L.Dense(2, name="d"), L.Conv2D(2, 1, name="c")
     return keras.Model(x, L.Add()([dense(conv(x)), L.ReLU()(dense(conv(L.ReLU()(x))))]))
 
 
 def encoder() -> Any:
-    """Blocks of a transformer, one of them causal, as `keras.layers` has their parts."""
+    """Build blocks of a transformer from `keras.layers`, one of them causal."""
     x = keras.Input((5, 6))
     y = L.LayerNormalization()(x)
     y = L.Add()([x, L.MultiHeadAttention(2, 3, value_dim=2)(y, y)])
@@ -81,12 +81,12 @@ def encoder() -> Any:
     y = L.LayerNormalization()(y)
     half, attention = L.Cropping1D((0, 2))(y), L.MultiHeadAttention(3, 4, None, 0.1, False)
     y = attention(y, half, key=half, use_causal_mask=True)
-    near = L.Rescaling(0.25)(L.LayerNormalization()(y))  # (large scores make much of rounding)
+    near = L.Rescaling(0.25)(L.LayerNormalization()(y))  # (rounding matters more for large scores)
     return keras.Model(x, L.Attention()([near, half]))
 
 
 def added_numbers() -> Any:
-    """Numbers beside a product, and beside what they are broadcast with."""
+    """Add constants to a product, and to its broadcast operand."""
     x = keras.Input((4, 3))
     y = L.Dense(3)(x) + np.linspace(-2, 2, 3)
     y = y[:, :1] - np.linspace(-1, 9, 12).reshape(1, 4, 3)
@@ -94,7 +94,7 @@ def added_numbers() -> Any:
 
 
 def cases() -> dict[str, Any]:
-    """Models of one kind of layer each, with what makes it run as it does in larger ones."""
+    """Return models of one kind of layer each, with neighbors as in larger models."""
     flat = (6,)
     same = {"padding": "same"}
     return {
@@ -219,7 +219,7 @@ Case = tuple[execute.Prediction, list[Array], Array]
 def case(
     private: PrivateModel, images: Array, profile: str = "local", watched: bool = False
 ) -> Case:
-    """A setting with the encoded weights and images."""
+    """Return a prediction with the encoded weights and images."""
     plan = private.plan
     (name,) = plan.graph.inputs
     x = FixedPoint(plan.fraction_of(name)).encode(
@@ -233,7 +233,7 @@ def case(
 
 
 def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
-    """Of each case its outputs, and what the second call cost."""
+    """Simulate all cases: the outputs of each, and the cost of a second call."""
     flat = [a for _, own, x in some for a in (*own, x)]
 
     def program(party: Party, *given: Shared) -> Any:
@@ -259,9 +259,9 @@ def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
 
 
 def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:
-    """Of each case the first output, and what the second call cost at the three parties.
+    """Return the output of each case, and the cost of a second call at the three parties.
 
-    Where values are watched, none is found out of its range.
+    Range checks must not flag any value.
     """
     sim = simulated(some, dealer, again)
     results = []
@@ -285,9 +285,10 @@ WAYS = [(True, True), (False, False), (True, False), (False, True)]  # calibrate
 def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
     turn: int, rng: np.random.Generator
 ) -> None:
-    """Within 32 ulp of 2^-16: values and weights below 8, sums of up to 18 products.
+    """Check to 32 ulp of 2^-16: values and weights are below 8, sums have up to 18 products.
 
-    Models take calibrated and assumed ranges, watched and not, by turns; in four turns, all.
+    Models alternate between calibrated and assumed ranges, with and without range checks; four
+    turns cover all combinations.
     """
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     dealer = int(rng.integers(3))
@@ -309,7 +310,7 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
     ):
         (got,) = plaintext.finish_outputs(s.plan.graph, [got])
         assert got.shape == want.shape, name
-        # (an exponential's error is one of its argument: relative to what it is)
+        # (an exponential amplifies its argument's error: the error is relative)
         near = NEAR.get(name, 32 * ULP)
         assert (np.abs(got - want) / np.maximum(np.abs(want), 1)).max() < near, name
         try:
@@ -319,7 +320,7 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
 
 
 def small_net() -> Any:
-    """A convolutional net with a residual block."""
+    """Build a convolutional net with a residual block."""
     x = keras.Input((8, 8, 1))
     y = L.Conv2D(4, 3, padding="same", activation="relu")(x)
     z = L.Conv2D(4, 3, padding="same")(y)
@@ -384,7 +385,7 @@ def relu_of(name: str, given: str) -> LayerSpec:
 def test_large_values_are_rescaled_and_small_weights_keep_their_digits(
     rng: np.random.Generator,
 ) -> None:
-    """Relative error below 2^-12: 14 bits of the weights, 35 of the values."""
+    """Check a relative error below 2^-12: weights have 14 bits, values 35."""
     up = rng.uniform(0.5, 1, (2, 3)) * 2e5
     down = rng.uniform(0.5, 1, (3, 2)) / 1e8
     graph = net(
@@ -408,7 +409,7 @@ def test_large_values_are_rescaled_and_small_weights_keep_their_digits(
 def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     rng: np.random.Generator,
 ) -> None:
-    """Values of 1e-4 times weights of 1e4, as a Rescaling leaves them."""
+    """Multiply values of 1e-4 by weights of 1e4, as after a Rescaling."""
     graph = net(dense("a", "x", rng.uniform(0.5, 1, (2, 3)) * 1e4), relu_of("r", "a"))
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
@@ -422,7 +423,7 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     (row,) = private.summary().rows
     assert error < 2**-9 and row.error is not None and error < 4 * row.error.largest
     assert not private.summary().imprecise
-    # softmax has 20 fractional bits at most, so that nothing else can be done
+    # softmax has 20 fractional bits at most, so that no format helps
     soft = LayerSpec("s", "softmax", ("small",), {"axis": 1})
     small = dense("small", "x", rng.uniform(0.5, 1, (2, 3)))
     told = convert(net(small, soft, dense("b", "small", np.eye(3) * 1e5)), samples=images).summary()

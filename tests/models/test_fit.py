@@ -1,4 +1,4 @@
-"""Private training: as accurate as in plaintext, and nothing leaves that was not requested."""
+"""Private training: as accurate as in plaintext, and only requested values leave the workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converted models compute what Keras computes, before and after each optimization pass."""
+"""Converted models compute the same as Keras, before and after each optimization pass."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_keys_may_be_shared_and_texts_dealt_by_each_party(
 def test_logits_of_any_scale_are_as_fine_as_they_should(
     scale: float, offset: float, rng: np.random.Generator
 ) -> None:
-    """The factor that the recipient applies to logits is part of the choice."""
+    """Include the recipient's factor of logits in the choice of a token."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     logits = L.Rescaling(scale, offset)(L.Dense(WORDS)(L.Embedding(WORDS, 6)(words)))
     private = converted(keras.Model(words, logits), rng)
@@ -211,7 +211,7 @@ def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Genera
 
 
 def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> None:
-    """Of a prompt's last layer only the last position is computed; a step has its own cost."""
+    """Compute only the last position in a prompt's last layer; a step has a separate cost."""
     private = converted(writer(rng), rng)
     d = Decoding.from_plan(private.plan)
     assert d.round_up_length(3) == LENGTH
@@ -287,7 +287,7 @@ def test_gpt2_costs_what_its_page_says() -> None:
 def test_a_cluster_goes_on_with_texts(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Use a model that is sent along, and one that the workers store."""
+    """Use a model that the client sends, and one that the workers store."""
     while True:
         model = writer(rng)
         prompts = rng.integers(0, WORDS, (2, PROMPT))

@@ -222,7 +222,7 @@ def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
         assert again.header() == graph.header() and again.weight_count == 12
         one, other = (again.by_name[x.name].weights for x in (first, second))
         assert all(one[name] is other[name] for name in one)
-    # an untrusted header: of a missing array, or with another shape
+    # an untrusted header: with a missing array, or with another shape
     for wrong in ("nobody/kernel0", f"{first.name}/bias"):
         header = graph.header()
         header["layers"][1]["weights"]["kernel0"][2] = wrong
@@ -234,7 +234,7 @@ def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
 def test_no_layer_is_empty_or_too_large(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A size of 0 does not hide another size: workers multiply all of them."""
+    """A size of 0 must not hide another size: workers multiply all of them."""
     monkeypatch.setattr("tfe_bench.models.kinds.registry.infer_shape", lambda *given: shape)
     relu = LayerSpec("f", "relu", ("x",))
     with raises(UsageError, "too-large", operation="f"):

@@ -52,7 +52,7 @@ def model_of(form: Callable[[Any, Any], Any]) -> Any:
 
 
 def given(rng: np.random.Generator, scale: float = 2.0) -> list[Any]:
-    """Return rows of which each form leaves some positions unmasked."""
+    """Return rows in which each form leaves some positions unmasked."""
     mask = rng.integers(0, 2, (4, N)).astype(float)
     mask[:, 0] = 1
     x = rng.normal(0, scale, (4, N))

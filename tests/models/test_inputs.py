@@ -66,7 +66,7 @@ def _plans() -> list[Any]:
 
 
 def _facts(plan: Plan) -> list[Any]:
-    """Return everything that a plan's order decides."""
+    """Return all parts of a plan that depend on its order."""
     graph = plan.graph
     return [
         json.dumps(plan.header()["graph"]["inputs"]),

@@ -128,7 +128,7 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     for _ in range(200):
         facts, values = stored_shares.load_cached(store, "net", "alice")
         assert facts.deployment == f"{7:032x}" and values["many"].m is first["many"].m
-    doubled = values["many"].m + values["many"].m  # nothing is computed in place
+    doubled = values["many"].m + values["many"].m  # no computation changes the stored arrays
     assert (doubled.numpy() == 14).all() and (values["many"].l1.numpy() == 7).all()
     with raises(UsageError, "name-not-found", operation="net"):
         stored_shares.load_cached(store, "net", "bob")

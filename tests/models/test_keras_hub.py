@@ -77,7 +77,7 @@ def given_to(model: Any, rng: np.random.Generator, steps: int = 12) -> dict[str,
 
 
 def shaken(model: Any, rng: np.random.Generator) -> Any:
-    """With weights that a wrong place would show."""
+    """Change the weights so that a wrong position shows."""
     for w in model.weights:
         if "kernel" not in w.path:
             w.assign(w + rng.normal(0, 0.2, w.shape))
@@ -115,7 +115,7 @@ def test_more_tokens_than_places_are_refused() -> None:
 
 
 def check_private(model: Any, steps: int, rng: np.random.Generator) -> None:
-    """Within 1 % of the logits' deviation."""
+    """Check an error below 1 % of the logits' deviation."""
     given = given_to(shaken(model, rng), rng, steps)
     private = convert(model, samples=given, length=None if "images" in given else steps)
     (want,) = keras_gives(model, given)
@@ -129,7 +129,7 @@ def test_logits_of_a_decoder_are_private(rng: np.random.Generator) -> None:
 
 
 def written_by(cluster: Any, private: Any, model: Any, prompt: list[int], count: int) -> list[int]:
-    """The tokens of a text, each the likeliest for Keras too, or as likely to 0.05 deviations."""
+    """Return a text's tokens, each as likely for Keras as its best, within 0.05 deviations."""
     found = cluster.generate(private, prompt, count).tolist()
     text = prompt + found
     rows = np.asarray([text + [0] * (STEPS + 4 - len(text))])
@@ -141,7 +141,7 @@ def written_by(cluster: Any, private: Any, model: Any, prompt: list[int], count:
 
 
 def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> None:
-    """Its padding mask is 1 at every position that there is, and no input of the steps."""
+    """Set the padding mask to 1 at every position; the steps have no such input."""
     model = shaken(M.GPT2CausalLM(texts(M.GPT2Backbone, 1, 8)), rng)
     samples = {
         "token_ids": rng.integers(0, WORDS, (16, STEPS + 4)),
@@ -160,7 +160,7 @@ def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> N
 def test_a_saved_model_writes_text_by_command(
     tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By numbers and by texts, from its file and deployed, as its tokenizer has them."""
+    """Use numbers and texts, with the file and the deployed model, by its own tokenizer."""
     words = {word: i for i, word in enumerate(["<|endoftext|>", "a", "b", "ab", "Ġ", "Ġa", "ba"])}
     tokenizer = hub.tokenizers.GPT2Tokenizer(vocabulary=words, merges=["a b", "Ġ a", "b a"])
     backbone = M.GPT2Backbone(len(words), 1, 2, 8, 16, max_sequence_length=16)
@@ -214,7 +214,7 @@ def embedded(**named: Any) -> tuple[Any, Any]:
 
 
 def encoder(first: bool) -> Any:
-    """A mask that comes with the tensor, one that is an argument, and one for each query."""
+    """Build masks of three forms: attached to a tensor, as an argument, and one for each query."""
     given, x = embedded()
     own, each = mask(STEPS), mask(STEPS, STEPS, name="each")
     x = H.TransformerEncoder(16, 2, activation="relu", normalize_first=first)(x)

@@ -1,4 +1,4 @@
-"""Operations on Keras' tensors compute what Keras computes, or are refused in words."""
+"""Operations on Keras' tensors compute the same as Keras, or are refused with an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Written = Callable[[Any, Any], Any]
 PAIR = np.array([1.0, -2.0], np.float32)
 WHOLE = np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 4, 2)
 
-# Of x and y, both [batch, 4, 4, 2]; y > 0.
+# Operations on x and y, both [batch, 4, 4, 2]; y > 0.
 OPERATIONS: dict[str, Written] = {
     "add": lambda x, y: x + y,
     "add a number": lambda x, y: 1.5 + x,
@@ -113,7 +113,7 @@ OPERATIONS: dict[str, Written] = {
 
 
 def model_of(written: Written, apart: bool = True) -> Any:
-    """A model of two inputs, or of one that holds both."""
+    """Build a model of two inputs, or of one input that holds both."""
     if apart:
         given = [keras.Input((4, 4, 2)), keras.Input((4, 4, 2))]
         return keras.Model(given, written(*given))
@@ -145,13 +145,13 @@ def test_each_operation_is_what_keras_computes(name: str, rng: np.random.Generat
 def test_private_operations_agree_and_cost_what_is_declared(
     calibrated: bool, rng: np.random.Generator
 ) -> None:
-    """Every other one in turn, calibrated; all, by two runs."""
+    """Run alternate operations with calibration, and the others without."""
     names = [n for i, n in enumerate(OPERATIONS) if i % 2 == calibrated]
     some, expected = [], []
     both = np.concatenate(inputs(rng), -1)
     for name in names:
         model = model_of(OPERATIONS[name], apart=False)
-        # (an exponential without samples is refused: 2^14 has none)
+        # (an exponential without samples is refused: its assumed range 2^14 is too large)
         known = calibrated or "exp" in name
         private = convert(model, samples=both if known else None)
         some.append(case(private, both))

@@ -46,9 +46,9 @@ def convolution(name: str, axes: int, groups: int = 1) -> Callable[[Random], Dra
             options["groups"] = groups
         size = some(rng, axes, 1, 3)
         if axes == 3 and options.get("strides", 1) > min(size):
-            options["padding"] = "valid"  # (where oneDNN is off, Keras errs otherwise)
+            options["padding"] = "valid"  # (without oneDNN, Keras computes wrong values otherwise)
         if "Transpose" in name and options.get("strides", 1) > 1 and rng.integers(2):
-            # (of 0 at the border of windows of 2, Keras itself fails)
+            # (Keras itself fails for 0 at the border of windows of 2)
             least = int(options["padding"] == "same" and 2 in size)
             options["output_padding"] = int(rng.integers(least, options["strides"]))
         return getattr(L, name)(kernel_size=size, **options), (*some(rng, axes, 9, 12), 2 * groups)
@@ -64,7 +64,7 @@ def pooling(name: str, axes: int) -> Callable[[Random], Drawn]:
             "padding": str(rng.choice(["same", "valid"])),
         }
         if axes == 3 and (options["strides"] or 1) > min(size):
-            options["padding"] = "valid"  # (where oneDNN is off, Keras errs otherwise)
+            options["padding"] = "valid"  # (without oneDNN, Keras computes wrong values otherwise)
         return getattr(L, name)(size, **options), (*some(rng, axes, 4, 7), 2)
 
     return draw
@@ -119,7 +119,7 @@ def resizing(rng: Random) -> Drawn:
 
 def adaptive(name: str, axes: int) -> Callable[[Random], Drawn]:
     def draw(rng: Random) -> Drawn:
-        new = some(rng, axes, 2, 4)  # (of 1, Keras itself divides by 0)
+        new = some(rng, axes, 2, 4)  # (Keras divides by 0 for a size of 1)
         old = tuple(n * int(k) for n, k in zip(new, rng.integers(1, 4, axes), strict=True))
         if "Average" in name and axes < 3:
             old = tuple(n + int(k) for n, k in zip(new, rng.integers(0, 5, axes), strict=True))
@@ -166,7 +166,7 @@ def test_layers_of_any_shape_compute_what_keras_computes(name: str, rng: Random)
     for _ in range(_TURNS):
         layer, shape = FAMILIES[name](rng)
         model = shaken(keras.Sequential([L.Input(shape), layer]), rng)
-        # (of few digits: a norm of two that nearly agree would have Keras' rounding only)
+        # (few digits: a norm of two nearly equal values would only show Keras' rounding)
         x = (np.round(64 * rng.normal(size=(2, *shape))) / 64).astype(np.float32)
         said = f"{layer.get_config()} of {shape}"
         expected = np.asarray(verify.run_in_keras(model, x))

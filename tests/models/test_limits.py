@@ -114,7 +114,7 @@ def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
     ],
 )
 def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None:
-    """So range checks have no gap there."""
+    """Range checks therefore have no gap there."""
     built = zoo.build(name, "seeded", 1)
     for given in (zoo.samples(zoo.find_model(name), 1), None):
         private = convert(built.keras, samples=given)
@@ -123,7 +123,7 @@ def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None
 
 
 def test_a_sum_that_could_leave_the_ring_is_not_watched() -> None:
-    """The weights' sum exceeds the room of the plan, whatever the samples are."""
+    """The sum of the weights exceeds the room of the plan, whatever the samples are."""
     first = L.Dense(200, use_bias=False, kernel_initializer="ones")
     model = keras.Sequential([keras.Input((200,)), first, L.Dense(2)])
     samples = np.zeros((2, 200))

@@ -61,7 +61,7 @@ def ran(plan: Plan, given: Any) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])
 def test_a_norm_knows_its_rows_and_tells_of_others(kind: str, rng: np.random.Generator) -> None:
-    """Rows of a quarter to four times the samples' size are right; rows far from it are flagged."""
+    """Accept rows of a quarter to four times the samples' size, and flag rows far from it."""
     layer = getattr(L, kind)(epsilon=1e-6)
     model = model_of(layer)
     samples = rng.normal(0, 1, (16, 3, 24)).astype(np.float32)
@@ -114,9 +114,9 @@ def scheme_of(plan: Plan) -> tuple[PlacedLayer, row_scheme.RowScheme]:
 def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
     kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of few large values bound values, but not a row of such values.
+    """Use rows of few large values: they bound values, but not a row of such values.
 
-    If a row's statistic exceeds its modulus and falls among right ones, only the second statistic
+    If a row's statistic exceeds its modulus and falls among correct ones, only the second statistic
     flags it.
     """
     n = 256
@@ -142,7 +142,7 @@ def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
 
 
 def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Generator) -> None:
-    """No limit of an input is known when it is shared; a client keeps to the model's bounds."""
+    """Test inputs without a public limit: a client keeps to the bounds of the model."""
     n = 1024
     samples = rng.normal(0, 0.1, (8, 2, n)).astype(np.float32)
     samples[..., 7] = 40.0
@@ -164,7 +164,7 @@ def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Ge
 def test_no_row_within_its_limit_is_taken_for_another(
     by: str, count: int, rng: np.random.Generator
 ) -> None:
-    """The two statistics, in integers, of rows at the ends of the distinguishable range."""
+    """Compare the statistics of rows at the ends of the distinguishable range, in integers."""
     tried = 0
     for given, bits, room in [(12, 50, 3), (16, 44, 0), (12, 61, 8), (10, 30, 12), (16, 52, 6)]:
         plain = row_scheme.RowScheme(count, by, 1e-6, given, 0, bits, bits - 9)

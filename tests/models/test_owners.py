@@ -85,7 +85,7 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     history = private.fit(clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=BATCH)
     twin = plain_twin(private, x, y, 6)
     assert_close(history.model, twin)
-    # some are kept for evaluation
+    # some are stored for evaluation
     private = private_model()
     history = private.fit(
         clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=BATCH, holdout=40
@@ -207,7 +207,7 @@ def _asked_alone(three: Hosts, client: Any, party: int, plan: dict[str, Any]) ->
 def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(
     clients: dict[str, Any], rng: np.random.Generator
 ) -> None:
-    """Two owners' images pass the bank's backbone; its head is used with it."""
+    """Pass images of two owners through the bank's backbone; its head is used with it."""
     layers = keras.layers
     keras.utils.set_random_seed(4)
     y = rng.integers(0, 2, 96)
@@ -341,7 +341,7 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
         twin.finish_training()
         assert_close(history.model, twin)
         ours, theirs = (m.predict(joined, verbose=0)[:, 0] for m in (history.model, twin.model))
-        sure = np.abs(theirs - 0.5) > 1e-2  # as right as plaintext, except on the boundary
+        sure = np.abs(theirs - 0.5) > 1e-2  # as accurate as plaintext, except on the boundary
         assert sure.mean() > 0.8 and np.array_equal(ours[sure] > 0.5, theirs[sure] > 0.5)
         assert ((ours > 0.5) == y[common]).mean() > 0.6
     few: dict[str, Any] = {"holdout": 20, "batch_size": 16}

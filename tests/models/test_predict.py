@@ -136,7 +136,7 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
 
 
 def test_models_that_cannot_be_checked_are_predicted_with_unless_asked_for() -> None:
-    """Reading two sums up to 2^14 is right up to 2^15.6, and their product reaches 2^63."""
+    """Multiply two sums, correct up to 2^15.6 for a bound of 2^14: the product reaches 2^63."""
     x = keras.Input((2,))
     y, z = L.Dense(2)(x), L.Dense(2)(x)
     private = tfe.convert(keras.Model(x, L.Multiply()([y, z])))

@@ -167,7 +167,7 @@ def test_filled_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: in
     assert np.all(np.abs(got - want).max(1) < np.abs(want).max(1) / 16)
 
 
-# ---- single cases
+# ---- individual cases
 
 
 ALONE: dict[str, tuple[Any, float]] = {
@@ -193,7 +193,7 @@ def test_layers_alone_are_right_at_the_edge_of_their_ranges(rng: np.random.Gener
 
 
 def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:
-    """A bias that cancels on the samples does not cancel on larger or negated ones."""
+    """Check a bias that cancels on the samples, but not on larger or negated ones."""
     x = keras.Input((1,), name="x")
     dense = L.Dense(1, activation="relu", name="d")
     model = keras.Model(x, dense(x))

@@ -120,7 +120,7 @@ def told(private: PrivateModel, given: Any) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Generator) -> None:
-    """convert itself compares; its header produces the same plan."""
+    """Convert it (`convert` compares the values); its header must produce the same plan."""
     model = shaken(MODELS[name](), rng)
     given = drawn(model, rng)
     private = convert(model)
@@ -136,7 +136,7 @@ def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Gener
 def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
     name: str, rng: np.random.Generator
 ) -> None:
-    """With samples and without, with range checks; nothing is flagged."""
+    """Check with samples and without, and with range checks; nothing is flagged."""
     model = shaken(MODELS[name](), rng)
     given = drawn(model, rng)
     want = np.asarray(model(given if len(given) > 1 else given[0], training=False))
@@ -149,7 +149,7 @@ def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
         private = convert(model, **known, activations=activations)
         value, flags = told(private, inputs)
         assert not flags.any()
-        # (a series is off by 2^-10 in every gate)
+        # (a series has an error of 2^-10 in every gate)
         assert np.abs(value - want).max() < (2.0**-8 if activations == "series" else 2.0**-13)
 
 
@@ -202,7 +202,7 @@ def test_options_of_chance_are_predicted(turn: int, rng: np.random.Generator) ->
 def test_three_dealers_take_a_third_each(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three loops of one graph have their own masks and messages."""
+    """Check that three loops of one graph have separate masks and messages."""
     monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     model = shaken(of(L.Bidirectional(L.GRU(2))), rng)
     (given,) = drawn(model, rng, 4)
@@ -227,7 +227,7 @@ def test_a_model_is_cut_behind_a_layer_s_output(rng: np.random.Generator) -> Non
 @pytest.mark.parametrize("bits", [8, 16, 20])
 @pytest.mark.parametrize("activations", ["exact", "series"])
 def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
-    """States have enough bits for every model."""
+    """Check that states have enough bits for every model."""
     model = shaken(of(L.LSTM(3, **ALL), L.GRU(2)), rng)
     (given,) = drawn(model, rng)
     private = convert(model, samples=given, fractional_bits=bits, activations=activations)
@@ -244,7 +244,7 @@ def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("activations", ["exact", "series"])
 def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) -> None:
-    """A memory is held to the end, as the biases of its gates demand."""
+    """Check that a memory is held to the end, as the biases of its gates demand."""
     layer = getattr(L, kind)(4)
     model = shaken(of(layer, shape=(100, 2)), rng, 0.2)
     bias = np.asarray(layer.cell.bias)
@@ -263,7 +263,7 @@ def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) 
 
 
 def test_a_step_costs_what_the_page_says() -> None:
-    """128 units and 16 samples, initialized by Keras: at most 1.3 MB with series, 14 rounds."""
+    """Count 128 units and 16 samples, as Keras initializes them: <= 1.3 MB with series, 14 rounds."""
     keras.utils.set_random_seed(4)
     samples = np.random.default_rng(4).normal(0, 1, (16, 11, 64))
     for activations, most in (("series", 1.3), ("exact", 5.6)):
@@ -300,7 +300,7 @@ def test_a_long_sequence_with_series_is_warned_of(rng: np.random.Generator) -> N
 
 
 def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Generator) -> None:
-    """Small samples do not bound sums: the bounds follow from weights and lengths."""
+    """Small samples must not bound sums: the bounds follow from weights and lengths."""
     model = shaken(of(L.LSTM(3, **ALL)), rng, 3.0)
     small = rng.normal(0, 0.01, (4, STEPS, INPUTS)).astype(np.float32)
     private = convert(model, samples=small)
@@ -314,7 +314,7 @@ def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Gener
 
 @pytest.mark.slow
 def test_a_cell_without_bounds_is_watched(rng: np.random.Generator) -> None:
-    """The client receives a flag if a ReLU's states exceed those of the samples."""
+    """Check that the client receives a flag if a ReLU's states exceed those of the samples."""
     model = of(L.SimpleRNN(2, activation="relu"), shape=(6, 2))
     model.layers[0].set_weights([np.eye(2), 2 * np.eye(2), np.zeros(2)])
     given = np.full((3, 6, 2), 0.1, np.float32)
@@ -472,7 +472,7 @@ def test_a_stranger_s_numbers_are_checked() -> None:
 
 @pytest.mark.slow
 def test_texts_and_sensors_are_predicted_on_a_cluster(rng: np.random.Generator) -> None:
-    """Embedding, both directions and a dense layer; a row of measurements, to the next one."""
+    """Use Embedding, both directions and a dense layer; predict the next measurements of a row."""
     words = keras.Input((6,), dtype="int32")
     y = L.Bidirectional(L.LSTM(4))(L.Embedding(20, 5)(words))
     texts = shaken(keras.Model(words, L.Dense(2, activation="softmax")(y)), rng)

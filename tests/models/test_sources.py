@@ -51,7 +51,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 
 def align(workers: Workers, name: str, table: str = "people") -> None:
-    """Mallory has its own table and another client's stored as one for trainings."""
+    """Store an aligned set of Mallory's table and another client's table for training."""
     store = workers.stores[0].for_kind(TABLE)
     tables = [
         Table(n, f.owner, f.deployment, Schema.from_header(f.about), "mallory")
@@ -277,7 +277,7 @@ def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
 
 
 def test_one_table_says_which_right_is_enough() -> None:
-    """No other module checks a client's rights."""
+    """No other module may check a client's rights."""
     root = Path(models.__file__).parent
     asking = {str(p.relative_to(root)) for p in root.rglob("*.py") if ".allows(" in p.read_text()}
     assert asking == {"queries/rights.py"}

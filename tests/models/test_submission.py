@@ -359,7 +359,7 @@ def _wide(folder: Path, policy: WorkerPolicy | None = None) -> tuple[_Gate, dict
 def test_a_model_that_does_not_fit_is_refused_by_its_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three workers share the machine; m takes 72 MB, masks twice as much, 66 MB in addition."""
+    """Let three workers share the machine; m takes 72 MB, masks twice as much, 66 MB more."""
     gate, fields = _wide(tmp_path)
     there = [3 * 10**9]
     monkeypatch.setattr(ops.native(), "available_memory", lambda: there[0])

@@ -155,7 +155,7 @@ def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
 def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
     rng: np.random.Generator,
 ) -> None:
-    """No pass may merge another layer's numbers into an array that training replaces."""
+    """Check that no pass merges other layers' numbers into an array that training replaces."""
     image = [L.Input((6, 6, 1)), L.Conv2D(2, 3)]
     kept = {
         "average": [*image, L.AveragePooling2D(2), L.Flatten(), L.Dense(1)],

@@ -56,7 +56,7 @@ def test_whoever_deals_for_a_layer_the_model_is_the_same(
 
 @pytest.mark.parametrize("wrong", range(3))
 def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random.Generator) -> None:
-    """The differences of one layer are 0 in all samples, and not in the second row."""
+    """Use a layer whose differences are 0 in all samples, and not in the second row."""
     stack = [L.Dense(4, activation="relu", use_bias=False) for _ in range(3)]
     model = keras.Sequential([L.Input((4,)), *stack])
     for i, layer in enumerate(stack):
@@ -74,7 +74,7 @@ def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random
 def test_turns_are_long_and_begin_where_little_is_handed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each wide layer precedes a narrow one: stretches begin only there, and once in eight."""
+    """Put each wide layer before a narrow one: stretches begin only there, and once in eight."""
     x = y = keras.Input((64,))
     for _ in range(9):
         y = L.Dense(64)(L.Dense(1, activation="relu")(L.Dense(512, activation="relu")(y)))

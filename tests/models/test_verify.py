@@ -1,4 +1,4 @@
-"""No model is returned that computes other values than Keras."""
+"""Conversion returns no model whose values differ from Keras'."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_models_of_any_precision_pass(kind: str) -> None:
 
 
 def test_what_keras_itself_rounds_away_is_no_difference() -> None:
-    """A variance of 1e-11 amplifies single precision; each layer is right on its own input."""
+    """Use a variance of 1e-11, which amplifies single precision; each layer alone is correct."""
     keras.utils.set_random_seed(2)
     normal = L.BatchNormalization(epsilon=1e-12, name="large")
     dense = L.Dense(3, bias_initializer=keras.initializers.Constant(3.0))
@@ -95,7 +95,7 @@ def test_what_keras_itself_rounds_away_is_no_difference() -> None:
 
 
 def test_numbers_are_tried_that_are_like_the_samples() -> None:
-    """exp(100 + x) is infinite in single precision, but not on values like the samples."""
+    """Use exp(100 + x): infinite in single precision, but not on values like the samples."""
     x = keras.Input((3,))
     model = keras.Model(x, keras.ops.relu(x - 100) * 0.5)
     assert convert(model, samples=np.full((2, 3), 101.0)).plain([[102.0] * 3]).tolist() == [[1] * 3]

@@ -248,7 +248,7 @@ def test_language_models_have_their_architecture_and_spread_of_logits() -> None:
 
 
 def test_a_language_models_logits_read_the_table_of_its_tokens() -> None:
-    """The weights are shared once, for the prompt and for each step."""
+    """Check that the weights are shared once, for the prompt and for each step."""
     given = convert(
         texts.build_language_model("gpt2-tiny", 9),
         samples=texts.generate_texts("gpt2-tiny", 9),

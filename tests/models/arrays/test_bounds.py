@@ -30,7 +30,7 @@ def test_every_operation_has_a_rule() -> None:
 PAY = 40000 + 9000 * np.sin(np.arange(300.0))
 HOURS = 10 + 50 * np.abs(np.cos(np.arange(300.0)))
 MASK = np.arange(300) % 3 > 0
-# Expressions of amounts by their plaintext form, as functions of (pay, hours, mask).
+# Expressions of amounts as functions of (pay, hours, mask), by their plaintext form.
 AMOUNTS: dict[str, Callable[..., Any]] = {
     "std": lambda p, h, m: p.std(),
     "var": lambda p, h, m: p.var(),

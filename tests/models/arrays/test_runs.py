@@ -123,7 +123,7 @@ def test_operators_may_refuse_what_costs_too_much(tmp_path: Path) -> None:
 
 
 def test_regression_by_hand(cluster: LocalCluster, rng: np.random.Generator) -> None:
-    """Check ten lines that a client drives: two handles remain, and only the model is revealed."""
+    """Check ten lines that a client runs: two handles remain, and only the model is revealed."""
     x = rng.normal(size=(64, 3))
     t = (x @ [2.0, -1.0, 0.5] > 0) * 1.0
     rows, labels = cluster.compute(cluster.private(x), cluster.private(t))

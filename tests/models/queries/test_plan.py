@@ -78,9 +78,7 @@ def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _judged(plan: Any) -> bool:
-    """Return whether a plan is valid; check that its error is typed, short, and
-    contains no value.
-    """
+    """Return whether a plan is valid; its error is typed, short, and contains no value."""
     known = _known()
     try:
         checked = Plan.from_header(plan)

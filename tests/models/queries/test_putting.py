@@ -258,7 +258,7 @@ def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
 
 
 def test_what_rounding_changes_is_said() -> None:
-    """Check columns with large and small values of many digits."""
+    """Check the report of rounding for columns of large and small values with many digits."""
     given = {
         "a": np.array([1 / 3e5, 1e5 / 3]),
         "b": [0.25, 0.5],

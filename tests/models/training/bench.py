@@ -37,9 +37,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The state after the steps by key, cost and loss of the last step, and the number of right
-    answers.
-    """
+    """State after the steps by key, cost and loss of the last step, and number of right answers."""
 
     state: dict[str, Array]
     calls: list[Any]

@@ -312,12 +312,11 @@ def learned(model: Any, rng: np.random.Generator) -> Case:
 def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
     variants: bool, rng: np.random.Generator
 ) -> None:
-    """Weights agree within 2^-8 of the largest change, or 4 units in the last place.
+    """Check that weights agree within 2^-8 of the largest change, or 4 units in the last place.
 
-    (A product of three values, whose gradients are products too, reaches 3 of them.)
-
-    A value within rounding of a ReLU's edge, or of another value in its window, selects the other
-    branch, and no tolerance covers that: about one run of a case in fifty, so each has three tries.
+    (A product of three values, whose gradients are products too, reaches 3 of them.) A value within
+    rounding of a ReLU's edge, or of another value in its window, selects the other branch, and no
+    tolerance covers that: about one run of a case in fifty, so each has three tries.
     """
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     dealer = int(rng.integers(3))

@@ -1,4 +1,4 @@
-"""Each loss on shares has Keras' gradient and value, also at its edges, and refuses by name."""
+"""Each loss on shares has Keras' gradient and value, also at its edges, and named refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
     z[1], y[1] = [1.5, -0.5, 0.5], [0, 1, 1]  # delta, the margin
     z[2], y[2] = [8000, -8000, 2.5], [-8000, 8000, 2.5]
     huge, hot = z.copy(), np.eye(3)[rng.integers(0, 3, 12)]
-    # the largest wrong one is below 0, and just at the margin
+    # the largest wrong one is below 0, and exactly at the margin
     huge[0], hot[0] = [1, 0.5, -2], [1, 0, 0]
     huge[3], hot[3] = [3, -1, -2], [1, 0, 0]
     huge[4], hot[4] = [2, 1, -1], [1, 0, 0]
@@ -104,9 +104,9 @@ def of_keras(loss: Any, z: Array, y: Array) -> tuple[Array, float]:
     "fraction", [40, pytest.param(16, marks=pytest.mark.slow)], ids=["product", "value"]
 )
 def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.Generator) -> None:
-    """Gradients agree within 2^-10 (absolute or relative), values within 2^-9 a number.
+    """Check gradients within 2^-10 (absolute or relative), and values within 2^-9 per number.
 
-    All together cost what they declare.
+    All together have the declared cost.
     """
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
@@ -220,7 +220,7 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
     [("poisson", "number"), ("mape", "binary"), ("hinge", "number"), ("kl_divergence", "binary")],
 )
 def test_labels_of_owners_are_such_as_a_loss_is_for(loss: str, target: str) -> None:
-    """No party sees these labels, so no party would detect a mismatch."""
+    """No party sees these labels, so that no party can detect a mismatch."""
     joined = CombinedSchema(8, (3,), (1,), 2, target)
     check_target(joined, losses.read_keras_loss("mse")[0])
     with raises(UsageError, "unsupported-labels", received=target):

@@ -104,8 +104,8 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
             most = max(most, RATE * STEPS)
             off = off[seen(case, model)]
         spread = np.sqrt(np.mean(off**2)) if off.size else 0.0
-        # (Poisson's gradient is a difference of 1 and a quotient; small features are coarse,
-        # as a warning states; and Lion uses the sign of a value that may be close to 0)
+        # (Poisson's gradient is a difference of 1 and a quotient; small features are coarse, as a
+        # warning states; and Lion uses the sign of a value that may be close to 0)
         coarse = np.abs(case.x).max() < MIN_STEPS * 2.0**-case.recipe.numbers.activation
         rough = case.recipe.loss.name == "poisson" or coarse or name.startswith("lion")
         part = 4 if rough else 16
@@ -113,7 +113,7 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
 
 
 def test_gradients_above_eight_train_as_in_keras(rng: np.random.Generator) -> None:
-    """Targets are 50 to 8000, features 300."""
+    """Use targets of 50 to 8000, and features of 300."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
 
     def linear(optimizer: Any, x: float, y: float, loss: str = "mse") -> tuple[Any, ...]:
@@ -146,7 +146,7 @@ SIZES = (1e-3, 0.1, 1.0, 30.0, 1000.0)
 def test_every_optimizer_follows_keras_at_every_magnitude(
     loss: str, rng: np.random.Generator
 ) -> None:
-    """Features and labels from 10^-3 to thousands agree with Keras, or are refused."""
+    """Train on features and labels from 10^-3 to thousands: as in Keras, or refused."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     chosen: dict[str, Any] = {}
     for kind, cls in optimizers.KINDS.items():
@@ -183,7 +183,7 @@ def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) 
 
 
 def test_clipped_gradients_have_the_exponent_of_their_bound(rng: np.random.Generator) -> None:
-    """Gradients that are small, or clipped to 1, have no exponent."""
+    """Check that gradients that are small, or clipped to 1, have no exponent."""
     x, y = np.ones((16, 2)), np.full(16, 100.0)
     model = model_of("mse", False, rng)
     assert not planned(model, Opt.Adam(0.1, clipnorm=1.0), "mse", x, y).exponents

@@ -201,7 +201,7 @@ VALUED = ("momentum", "one output", "regression", "huber", "percentage", "diverg
 
 
 def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
-    """Five steps; weights agree within 2^-8 (with up to 10 samples of 2^-10 in a logistic)."""
+    """Train five steps; weights agree within 2^-8 (up to 10 samples of 2^-10 in a logistic)."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     compared(sgd_cases(), rng, 5, 2.0**-8, loss=VALUED)
 
@@ -210,7 +210,7 @@ def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
     "largest", [MOST_WEIGHT, *(pytest.param(v, marks=pytest.mark.slow) for v in (0.5, 3.0))]
 )
 def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generator) -> None:
-    """Three steps with weights from 0 to the maximum; changes are about as large as without."""
+    """Train three steps with weights from 0 to the maximum: changes are about as large."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate = 0.5 / max(1.0, largest)
     chosen = {
@@ -232,7 +232,7 @@ def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generato
         "numbers": (net(L.Dense(2)), Opt.SGD(rate), "mse"),
         "adam": (net(L.Dense(1, activation="sigmoid")), Opt.Adam(2.0**-6), "binary_crossentropy"),
     }
-    if largest == MOST_WEIGHT:  # (the other cases have all of them)
+    if largest == MOST_WEIGHT:  # (the other cases have all weights)
         del chosen["sparse"], chosen["numbers"]
     weights = rng.choice([0.0, 0.25, min(1.0, largest), largest], 2 * BATCH)
     # (gradients are in units of the largest weight: without one, Adam's squares have no bits)
@@ -273,12 +273,12 @@ def adaptive_cases(rate: float) -> dict[str, tuple[Any, Any, Any]]:
 
 
 def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
-    """Five steps of rate 1/64: where gradients are small, squares have few bits."""
+    """Train five steps of rate 1/64: where gradients are small, squares have few bits."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate, steps = 2.0**-6, 5
     chosen = adaptive_cases(rate)
     found = compared(chosen, rng, steps, rate, typical=rate * steps / 32)
-    # (each is here)
+    # (each scheme occurs)
     assert {case.recipe.optimizer.kind for case, _, _ in found.values()} == {*optimizers.KINDS} - {
         "sgd"
     }
@@ -294,7 +294,7 @@ def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any,
             own = rate * (1 - value) ** 0.5 if setting.name == "rho" else rate
             try:
                 made = kind(schedules.read_keras_schedule(own), **{setting.name: value})
-            except UsageError:  # another setting has to change with it
+            except UsageError:  # another setting has to change as well
                 continue
             found[name] = (net(L.Dense(3)), made.build_keras_optimizer(own), "mse")
     return found
@@ -315,7 +315,7 @@ def test_settings_follow_keras_to_the_ends_of_their_ranges(
 
 @pytest.mark.slow
 def test_common_options_follow_keras_to_the_ends_of_their_ranges(rng: np.random.Generator) -> None:
-    """Gradients are far above and below their bounds, also of summed losses."""
+    """Use gradients far above and below their bounds, also of summed losses."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     summed = keras.losses.MeanSquaredError(reduction="sum")
     chosen = {}
@@ -347,9 +347,7 @@ def test_directions_are_dealt_by_thirds_where_that_pays(
 
 
 def test_the_rounds_of_the_published_networks() -> None:
-    """Logistic regression takes 6 rounds by SGD; network A 23 by SGD, 34 by Adam; at most 39 by
-    AMSGrad.
-    """
+    """Count rounds: logistic regression 6 by SGD; network A 23 (SGD), 34, 39 (AMSGrad)."""
     hidden = [L.Dense(128, activation="relu") for _ in range(2)]
     a = keras.Sequential(
         [L.Input((28, 28)), L.Flatten(), *hidden, L.Dense(10, activation="softmax")]
