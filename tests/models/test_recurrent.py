@@ -263,7 +263,7 @@ def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) 
 
 
 def test_a_step_costs_what_the_page_says() -> None:
-    """Count 128 units and 16 samples, as Keras initializes them: <= 1.3 MB with series, 14 rounds."""
+    """Count 128 units and 16 samples, as Keras initializes them: 14 rounds, at most 1.3 MB."""
     keras.utils.set_random_seed(4)
     samples = np.random.default_rng(4).normal(0, 1, (16, 11, 64))
     for activations, most in (("series", 1.3), ("exact", 5.6)):

@@ -347,7 +347,7 @@ def test_directions_are_dealt_by_thirds_where_that_pays(
 
 
 def test_the_rounds_of_the_published_networks() -> None:
-    """Count rounds: logistic regression 6 by SGD; network A 23 (SGD), 34, 39 (AMSGrad)."""
+    """Count rounds: logistic regression 6 by SGD; network A 23 (SGD), 34 (Adam), 39 (AMSGrad)."""
     hidden = [L.Dense(128, activation="relu") for _ in range(2)]
     a = keras.Sequential(
         [L.Input((28, 28)), L.Flatten(), *hidden, L.Dense(10, activation="softmax")]
