@@ -57,7 +57,11 @@ def apply_operation(name: str, *operands: Any, **public: Any) -> Any:
     )
     composed = planning.compose_operation(apply_operation, name, bound.arguments)
     if composed is not None:
-        return composed
+        guards = _build_extra_guards(composed.cluster, name, bound.arguments)
+        if not guards:
+            return composed
+        node = composed._node
+        return PrivateArray(composed.cluster, replace(node, guards=(*node.guards, *guards)))
     if operation.bits is not None:
         bound.arguments.setdefault("bits", operation.bits)
     return _build_operation(operation, bound.args, bound.kwargs)
@@ -120,11 +124,7 @@ def _build_operation(
         bounds, node_named = found_bounds, {**node_named, **more}
         guards = [count_guard(cluster, guard) for guard in open_guards]
         wrapped = {key: _wrap_node(cluster, each) for key, each in bound.arguments.items()}
-        for value, guard in planning.extra_guards(apply_operation, name, wrapped):
-            node = value._node
-            if not node.range.within(guard.low, guard.high):
-                guards.append(count_guard(cluster, replace(guard, nodes=(node,))))
-                guards += node.guards
+        guards += _build_extra_guards(cluster, name, wrapped)
     whole_node = Node(
         specs[0],
         op=name,
@@ -142,6 +142,19 @@ def _build_operation(
         for i, m in enumerate(specs)
     ]
     return [PrivateArray(cluster, node) for node in nodes]
+
+
+def _build_extra_guards(
+    cluster: Client, name: str, arguments: Mapping[str, Any]
+) -> list[tuple[str, Node]]:
+    """Return the guards of values that an operation derives from its arguments."""
+    guards: list[tuple[str, Node]] = []
+    for value, guard in planning.extra_guards(apply_operation, name, arguments):
+        node = value._node
+        if not node.range.within(guard.low, guard.high):
+            guards.append(count_guard(cluster, replace(guard, nodes=(node,))))
+            guards += node.guards
+    return guards
 
 
 def _wrap_node(cluster: Client, value: Any) -> Any:

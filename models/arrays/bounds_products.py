@@ -280,10 +280,8 @@ def _cap_squares(call: Call, more: int) -> tuple[PrivateOperand, int, int]:
     terms = terms_per_result(x, call.made[0])
     x = call.require_bits(x, 59 - more - max(1, (terms - 1).bit_length()))
     number = (terms - 1).bit_length()
-    max_bits = min(
-        x.bounds.bits, 30 + (60 - number) // 2 - 8 - more, 24 + (60 - number) // 2 - more
-    )
-    x = call.require_bits(x, max_bits)
+    # (at most 36 bits of the sum are dropped: a sum from 2^60 on keeps the 24 that its root reads)
+    x = call.require_bits(x, min(x.bounds.bits, 18 + (60 - number) // 2 - more))
     return x, x.bounds.bits + more, terms
 
 

@@ -276,6 +276,13 @@ def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tu
     Args:
         arguments: arguments by name, with private arrays among them.
     """
+    if op == "pow":
+        exponent = arguments["y"]
+        if not all(hasattr(arguments[key], "kind") for key in ("x", "y")):
+            return []
+        limit = MAX_EXPONENT << exponent.fractional_bits
+        text = f"{op}: an exponent is above {MAX_EXPONENT} in magnitude"
+        return [(exponent, Guard((), text, -limit, limit))]
     if op != "scaled_dot_product_attention":
         return []
     query, key = arguments["query"], arguments["key"]
@@ -292,6 +299,8 @@ def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tu
     return [(scores, Guard((), text, -limit, limit))]
 
 
+# An error of the logarithm is multiplied by the exponent: beyond this one nothing is left of a power.
+MAX_EXPONENT = 1 << 14
 # Scores of a row that differ by more get wrong weights; the second limit is for a private mask.
 _SPREAD, _MASKED_SPREAD = 119.0, 50.0
 
@@ -321,6 +330,14 @@ def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
         return apply("sqrt" if power > 0 else "rsqrt", x)
     if power == int(power):
         return None
+    if abs(power) > MAX_EXPONENT:
+        raise UsageError(
+            f"pow expects an exponent of at most {MAX_EXPONENT} in magnitude. Received: {power:g}.",
+            code="number-out-of-range",
+            operation="pow",
+            received=power,
+            expected=f"{-MAX_EXPONENT} to {MAX_EXPONENT}",
+        )
     return apply("exp", apply("multiply", apply("log", x), power))
 
 

@@ -38,7 +38,7 @@ LIMIT = 62
 # A sum of squares below 2^_NARROW is used unchanged; a larger one without its last bits.
 _NARROW = 60
 # A square root of ring elements gets half as many fractional bits.
-_ROOT_BITS = 8
+_ROOT_BITS = 20
 # Successive divisions, each of which leaves fewer bits.
 _MAX_PARTS = 8
 

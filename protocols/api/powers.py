@@ -24,7 +24,7 @@ def pow(x: Operand, y: Operand) -> Shared:
         y: one public number, or private, broadcast. x ** 0 is 1, for x = 0 too.
 
     A whole y uses repeated squaring, of 1 / x if it is negative (0 for x = 0); 1/2 and -1/2 are
-    `sqrt` and `rsqrt`; all others are e^(y ln(x)), where y ln(x) is below 31.8.
+    `sqrt` and `rsqrt`; all others are e^(y ln(x)), where y ln(x) is below 31.8 and |y| below 2^14.
     Error: of each product 1 ulp, in all at most n max(|x|, 1)^(n-1) ulp; for a negative y also that
     of 1 / x; of e^(y ln(x)) relative (1.4 |y| + 1.2) 2^-f, and 1.1 ulp.
     Rounds: 2 for each binary digit of n after the first, and 2 more if more than one digit is 1; 9

@@ -12,6 +12,7 @@ import pytest
 from tests.models.arrays.edge_rows import CASES
 from tests.models.arrays.edges import Real, bounds_of, walk_case
 from tests.models.arrays.simulated import Client, Workers, tfb
+from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 
 
@@ -80,6 +81,22 @@ def test_kept_integers_compare_in_all_that_a_count_admits(client: Client) -> Non
     kept = client.load("numbers")  # (only their 64-bit range is known)
     less, places = client.reveal(kept < 5, tfb.one_hot(kept, 4))
     assert less.tolist() == [True, False] and places.tolist() == [[0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_a_power_by_a_large_exponent_is_refused(client: Client) -> None:
+    base = client.private([1 + 2.0**-16])
+    with raises(RangeError, "values-left-range"):
+        (base ** client.private([2.0**14 + 1])).reveal()
+    with raises(UsageError, "number-out-of-range", operation="pow"):
+        _ = base**16384.5
+    assert (base ** client.private([2.0**14])).reveal() == pytest.approx(1.284, rel=0.5)
+
+
+def test_the_root_of_a_large_sum_of_squares_keeps_its_precision(client: Client) -> None:
+    values = np.array([6153.8, -258.1, 20726.0])
+    wide = client.private(values, bound=2.0**44)
+    norm, std = client.reveal(tfb.norm(wide), wide.std())
+    np.testing.assert_allclose([norm, std], [np.linalg.norm(values), values.std()], rtol=2.0**-18)
 
 
 @pytest.mark.slow
