@@ -299,7 +299,7 @@ def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tu
     return [(scores, Guard((), text, -limit, limit))]
 
 
-# An error of the logarithm is multiplied by the exponent: beyond this one nothing is left of a power.
+# The exponent multiplies an error of the logarithm: beyond this limit powers have no correct bit.
 MAX_EXPONENT = 1 << 14
 # Scores of a row that differ by more get wrong weights; the second limit is for a private mask.
 _SPREAD, _MASKED_SPREAD = 119.0, 50.0
