@@ -143,7 +143,7 @@ class Record:
         cpu_seconds: processor time of each worker in one run, user and system, in seconds.
         messages: that each party sent in one run.
         bytes_by_link: payload bytes by sender and receiver.
-        breakdown: parts of each worker's last run, in seconds (docs/performance.md).
+        breakdown: parts of each worker's last run, in seconds (docs/benchmarking.md).
         prediction: as from `prediction.forecast`.
         agreement: of a model's private outputs with plaintext ones: "samples", "top1" and "top5"
             as parts of 1, "largest_error", and "relative_error" of the plaintext's range.
