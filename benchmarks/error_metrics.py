@@ -39,8 +39,8 @@ def error_to_json(unit: str, value: float) -> dict[str, Any] | None:
 
 def format_error(record: Record, digits: int = 3) -> str | None:
     """Format the largest error; None if no result was compared."""
-    found = record.error or {}
-    words, value = _FORMATS.get(str(found.get("unit"))), found.get("value")
+    error = record.error or {}
+    words, value = _FORMATS.get(str(error.get("unit"))), error.get("value")
     if words and isinstance(value, int | float) and record.max_error:
         return words.format(f"{value:.{digits}g}")
     return None if record.max_error is None else f"{record.max_error:.{digits}g}"

@@ -127,10 +127,10 @@ def _copy_json_value(name: str, value: Any) -> Any:
 
 
 def check_names(
-    what: str, given: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
+    what: str, names: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
 ) -> None:
     """Reject unknown and missing fields (DataError)."""
-    for name in given:
+    for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
             raise DataError(
@@ -139,7 +139,7 @@ def check_names(
                 operation=what,
                 received=name,
             )
-    missing = [name for name in known if name not in given and name not in optional]
+    missing = [name for name in known if name not in names and name not in optional]
     if missing:
         raise DataError(
             f"The {what} lacks {', '.join(missing)}.",

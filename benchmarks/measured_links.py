@@ -64,13 +64,16 @@ class MeasuredLinks:
         words = []
         for (a, b), delay in zip(PAIRS, self.delays, strict=True):
             if abs(delay - profile.delay) > tolerance * profile.delay:
-                wanted = f"{1e3 * profile.delay:.3g} ms"
-                words.append(f"one-way delay {a}-{b} {1e3 * delay:.3g} ms instead of {wanted}")
+                expected = f"{1e3 * profile.delay:.3g} ms"
+                words.append(f"one-way delay {a}-{b} {1e3 * delay:.3g} ms instead of {expected}")
         rate = profile.bits_per_second
-        for party, own in enumerate(self.rates):
-            if abs(own - rate) > tolerance * rate:
-                wanted = f"{rate / 1e6:.4g} Mbit/s"
-                words.append(f"egress of worker {party} {own / 1e6:.4g} Mbit/s instead of {wanted}")
+        for party, measured_rate in enumerate(self.rates):
+            if abs(measured_rate - rate) > tolerance * rate:
+                expected = f"{rate / 1e6:.4g} Mbit/s"
+                words.append(
+                    f"egress of worker {party} {measured_rate / 1e6:.4g} Mbit/s "
+                    f"instead of {expected}"
+                )
         if self.lost_bytes:
             words.append(f"{self.lost_bytes} bytes lost")
         return words
@@ -100,11 +103,11 @@ def measure_links(
     # The best of the turns, see `best_of`.
     trips = [min(measured[a]["trip_seconds"][i]) for i, (a, _) in enumerate(PAIRS)]
     rates = []
-    for p, own in enumerate(measured):
+    for p, figures in enumerate(measured):
         # The receipts take a round trip, to the slower of the two.
         trip = max(t for t, pair in zip(trips, PAIRS, strict=True) if p in pair)
-        seconds = min(own["send_seconds"])
-        rates.append(8 * own["sent_bytes"] / max(seconds - trip, 0.05 * seconds))
+        seconds = min(figures["send_seconds"])
+        rates.append(8 * figures["sent_bytes"] / max(seconds - trip, 0.05 * seconds))
     return MeasuredLinks(
         (trips[0] / 2, trips[1] / 2, trips[2] / 2),
         (rates[0], rates[1], rates[2]),

@@ -47,9 +47,11 @@ def print_overview(lines: Sequence[OperationLine], console: Console) -> None:
     left_out: list[str] = []
     rows: list[str] = []
     for name in (*_DISPENSABLE, None):
-        kept = [column for column in cells[0] if column not in left_out]
-        right = [i for i, column in enumerate(kept) if column not in ("operation", "size")]
-        rows = align_columns([kept, *([row[column] for column in kept] for row in cells)], right)
+        columns = [column for column in cells[0] if column not in left_out]
+        right = [i for i, column in enumerate(columns) if column not in ("operation", "size")]
+        rows = align_columns(
+            [columns, *([row[column] for column in columns] for row in cells)], right
+        )
         if name is None or max(map(len, rows)) <= width:
             break
         left_out.append(name)

@@ -65,14 +65,16 @@ def versions() -> dict[str, str | None]:
 
     Reads the installed packages' metadata and imports none of them.
     """
-    found: dict[str, str | None] = {}
+    package_versions: dict[str, str | None] = {}
     for name in VERSIONED:
-        found[name] = next(
+        package_versions[name] = next(
             filter(None, map(_distribution_version, _DISTRIBUTIONS.get(name, (name,)))), None
         )
-    found["tfe_bench"] = tfe_bench.__version__  # the code that runs, also from a bare checkout
-    found["python"] = platform.python_version()
-    return found
+    package_versions["tfe_bench"] = (
+        tfe_bench.__version__
+    )  # the code that runs, also from a bare checkout
+    package_versions["python"] = platform.python_version()
+    return package_versions
 
 
 @functools.cache

@@ -75,16 +75,16 @@ class Seconds:
             ("min", min(times)),
             ("max", max(times)),
         ):
-            given = fields.check_number(f"seconds.{name}", getattr(self, name))
-            if not math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12):
+            received = fields.check_number(f"seconds.{name}", getattr(self, name))
+            if not math.isclose(received, expected, rel_tol=1e-9, abs_tol=1e-12):
                 raise UsageError(
                     f"Expected seconds.{name} to be {expected!r}, as computed from seconds.all. "
-                    f"Received: {given!r}.",
+                    f"Received: {received!r}.",
                     code="inconsistent-times",
                     operation=name,
-                    received=given,
+                    received=received,
                 )
-            object.__setattr__(self, name, given)
+            object.__setattr__(self, name, received)
 
     @classmethod
     def from_times(cls, times: Iterable[float]) -> Seconds:

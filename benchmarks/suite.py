@@ -130,14 +130,14 @@ def _learning_row(model: str, optimizer: str, epochs: int) -> Row:
 def paper_rows(quick: bool = False) -> list[Row]:
     """Return the published table's rows that have commands; `quick`: small sizes."""
     sizes = (256, 1024) if quick else (1 << 10, 1 << 16, 1 << 20)
-    found = [*(_sort_row(n) for n in sizes), *(_max_row(n) for n in sizes)]
+    rows = [*(_sort_row(n) for n in sizes), *(_max_row(n) for n in sizes)]
     models = ("logistic", "network-a") if quick else TRAINED
     optimizers = ("sgd",) if quick else OPTIMIZERS
     pairs = [(m, o) for m in models for o in optimizers]
-    found.append(_resnet50_row())
-    found += [_batch_row(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
+    rows.append(_resnet50_row())
+    rows += [_batch_row(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
     whole = models[:1] if quick else LEARNED
-    return [*found, *(_learning_row(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
+    return [*rows, *(_learning_row(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
 
 
 def operation_rows(quick: bool = False) -> list[Row]:
@@ -145,27 +145,27 @@ def operation_rows(quick: bool = False) -> list[Row]:
     from tfe_bench.benchmarks import operations
 
     scale = _QUICK_OPS if quick else 1.0
-    found = []
+    rows = []
     for entry in operations.listed_operations():
         size = "x".join(map(str, entry.scaled_size(scale)))
         command = ("ops", "--scale", str(scale))
         expected = {"shape": size, "source": "seed 1"}
-        found.append(Row(entry.name, size, command, entry.name, expected, entry.name))
-    return found
+        rows.append(Row(entry.name, size, command, entry.name, expected, entry.name))
+    return rows
 
 
 def table_rows(quick: bool = False) -> list[Row]:
     """Return queries on private tables; `quick`: on few rows."""
     from tfe_bench.benchmarks.relational import WORKLOADS
 
-    found = []
+    rows = []
     for each in WORKLOADS.values():
         size = each.sizes[quick]
         kind = "scale" if each.scaled else "rows"
         expected = {"question": each.name, kind: size, "seed": 1}
         words = ("relational", each.name, f"--{kind}", f"{size:g}" if each.scaled else str(size))
-        found.append(Row(each.name, f"{kind} {size:g}", words, "relational", expected))
-    return found
+        rows.append(Row(each.name, f"{kind} {size:g}", words, "relational", expected))
+    return rows
 
 
 def model_rows(quick: bool = False) -> list[Row]:
@@ -226,8 +226,8 @@ def find_record(task: Task, cluster: str, measured: Iterable[Record]) -> Record 
 
     A wrong result finishes nothing: the row runs again.
     """
-    found = [r for r in measured if task.row.matches_record(r, task.profile, cluster)]
-    right = [r for r in found if r.correct is not False]
+    matching = [r for r in measured if task.row.matches_record(r, task.profile, cluster)]
+    right = [r for r in matching if r.correct is not False]
     return right[-1] if right else None
 
 

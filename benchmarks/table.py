@@ -125,19 +125,19 @@ def print_learning(record: Record, console: Console) -> None:
     """Print a training's scores by epoch, with plaintext and published figures."""
     width = min(console.width, _WIDEST)
     print_within(console, Text(), width)
-    found = record.agreement or {}
-    if rows := _score_rows(found):
+    agreement = record.agreement or {}
+    if rows := _score_rows(agreement):
         table = _plain_table("epochs", ("private", "plaintext", "difference"), least=10)
         for row in rows:
             table.add_row(*row)
         print_within(console, table, width)
-        losses = found.get("loss")
+        losses = agreement.get("loss")
         if isinstance(losses, list) and all(isinstance(v, float) for v in losses):
             shown = ", ".join(f"{v:.4f}" for v in losses)
             print_faint(console, [f"loss of each epoch, revealed: {shown}"], width)
-        words = "mean squared error" if found.get("score") == "mse" else "right answers"
-        print_faint(console, [f"{words} on {found.get('samples')} test rows"], width)
-        if isinstance(error := found.get("root_error"), float):
+        words = "mean squared error" if agreement.get("score") == "mse" else "right answers"
+        print_faint(console, [f"{words} on {agreement.get('samples')} test rows"], width)
+        if isinstance(error := agreement.get("root_error"), float):
             shown = f"the label is scaled; the root of the last one is {error:.4g} in its own unit"
             print_faint(console, [shown], width)
         print_within(console, Text(), width)
@@ -149,17 +149,25 @@ def print_learning(record: Record, console: Console) -> None:
         print_within(console, table, width)
 
 
-def _score_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def _score_rows(agreement: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Return lines of a training's scores; a record from elsewhere may hold malformed ones."""
     try:
-        squared = found["score"] == "mse"
-        plain = found["plain"] or [None] * len(found["private"])
+        squared = agreement["score"] == "mse"
+        plain = agreement["plain"] or [None] * len(agreement["private"])
         rows = []
-        for epoch, own, other in zip(found["epochs"], found["private"], plain, strict=True):
-            shown = [_ABSENT if v is None else _format_score(v, squared) for v in (own, other)]
+        for epoch, private_score, other in zip(
+            agreement["epochs"], agreement["private"], plain, strict=True
+        ):
+            shown = [
+                _ABSENT if v is None else _format_score(v, squared) for v in (private_score, other)
+            ]
             gap = _ABSENT
             if other is not None:
-                gap = f"{own - other:+.4f}" if squared else f"{100 * (own - other):+.2f}"
+                gap = (
+                    f"{private_score - other:+.4f}"
+                    if squared
+                    else f"{100 * (private_score - other):+.2f}"
+                )
             rows.append((f"{epoch:.3g}", shown[0], shown[1], gap))
         return rows
     except (KeyError, TypeError, ValueError):
@@ -172,8 +180,8 @@ def _format_score(value: float, squared: bool) -> str:
 
 def _published_rows(record: Record) -> list[tuple[str, str, str, str, str]]:
     """Return published figures for this model and optimizer, at batches of 128."""
-    given = record.parameters
-    if given.get("batch") != 128 or given.get("dataset") not in ("mnist", None):
+    parameters = record.parameters
+    if parameters.get("batch") != 128 or parameters.get("dataset") not in ("mnist", None):
         return []
     rows = []
     ours = record.seconds.median
@@ -211,14 +219,16 @@ def _figure_rows(record: Record) -> list[tuple[str, str]]:
 
 def _prediction_rows(record: Record) -> list[tuple[str, str]]:
     """Return predicted times on other networks, and the prediction for this one."""
-    found = record.prediction or {}
-    seconds = found.get("seconds")
+    prediction = record.prediction or {}
+    seconds = prediction.get("seconds")
     if not isinstance(seconds, Mapping):
         return []
     lines = []
-    if isinstance(own := seconds.get(record.profile), float | int):
-        ratio = record.seconds.median / own if own else math.inf
-        lines.append(("predicted", f"{human_seconds(own)}  (measured / predicted {ratio:.2f})"))
+    if isinstance(predicted_seconds := seconds.get(record.profile), float | int):
+        ratio = record.seconds.median / predicted_seconds if predicted_seconds else math.inf
+        lines.append(
+            ("predicted", f"{human_seconds(predicted_seconds)}  (measured / predicted {ratio:.2f})")
+        )
     lines += [
         (f"predicted {strip_control(str(name))}", human_seconds(value))
         for name, value in seconds.items()
@@ -275,20 +285,21 @@ def _correctness_text(record: Record) -> Text:
     return text
 
 
-def _describe_agreement(found: Mapping[str, Any]) -> str:
+def _describe_agreement(agreement: Mapping[str, Any]) -> str:
     """Describe the agreement with plaintext; a record from elsewhere may hold malformed figures."""
     try:
-        if "top5" not in found:  # agreement of a generated text
-            same = f"{100 * found['top1']:.1f} % of {found['samples']:d} tokens"
+        if "top5" not in agreement:  # agreement of a generated text
+            same = f"{100 * agreement['top1']:.1f} % of {agreement['samples']:d} tokens"
             return f"{same} are those of plaintext behind the same text"
         text = (
-            f"top-1 {100 * found['top1']:.1f} %, top-5 {100 * found['top5']:.1f} %, largest error "
-            f"{found['relative_error']:.2g} of the range ({found['samples']:d} samples)"
+            f"top-1 {100 * agreement['top1']:.1f} %, top-5 {100 * agreement['top5']:.1f} %, "
+            f"largest error {agreement['relative_error']:.2g} of the range "
+            f"({agreement['samples']:d} samples)"
         )
-        if "accuracy" in found:
+        if "accuracy" in agreement:
             text += (
-                f"; accuracy {100 * found['accuracy']:.2f} % private, "
-                f"{100 * found['plain_accuracy']:.2f} % plaintext"
+                f"; accuracy {100 * agreement['accuracy']:.2f} % private, "
+                f"{100 * agreement['plain_accuracy']:.2f} % plaintext"
             )
         return text
     except (KeyError, TypeError, ValueError):

@@ -31,14 +31,14 @@ def clock_offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     0 if both read the same clock; else from the messages of `timeline.clock_gaps`: half the
     difference of the two directions, off by less than half their sum.
     """
-    found = [(0, 0)]
+    offsets = [(0, 0)]
     for p in (1, 2):
         if parts[p]["host"] and parts[p]["host"] == parts[0]["host"]:
-            found.append((0, 0))
+            offsets.append((0, 0))
             continue
         there, back = int(parts[p]["gaps"]["0"]), int(parts[0]["gaps"][str(p)])
-        found.append(((there - back) // 2, abs(there + back) // 2))
-    return found
+        offsets.append(((there - back) // 2, abs(there + back) // 2))
+    return offsets
 
 
 def trace_events(jobs: Jobs) -> list[Row]:
@@ -83,10 +83,10 @@ def _heading_events(parties: int, names: Mapping[tuple[int, int], str]) -> list[
     return rows
 
 
-def _heading_event(p: int, thread: int, what: str, **told: object) -> list[Row]:
+def _heading_event(p: int, thread: int, what: str, **arguments: object) -> list[Row]:
     return [
         {"name": f"{what}_{key}", "ph": "M", "pid": p, "tid": thread, "args": {key: value}}
-        for key, value in told.items()
+        for key, value in arguments.items()
     ]
 
 
@@ -111,8 +111,8 @@ def _party_events(
             thread = (_TO if kind == _SENT else _FROM) + peer
             names[p, thread] = f"sends to {peer}" if kind == _SENT else f"receives from {peer}"
             row = _slice_event(p, thread, site, begin, end)
-            told = {name: e[name] for name in ("peer", "bytes", "site", "slot", "step")}
-            row["args"] = {**told, "run_ahead": bool(e["run_ahead"])}
+            details = {name: e[name] for name in ("peer", "bytes", "site", "slot", "step")}
+            row["args"] = {**details, "run_ahead": bool(e["run_ahead"])}
             if e["iteration"]:
                 row["args"]["iteration"] = e["iteration"] - 1
             waited = e["begin"] - e["about"] if kind == _SENT else e["end"] - e["about"]

@@ -110,17 +110,17 @@ class HandleStore:
     ) -> None:
         added_bytes = sum(sizes) + _OVERHEAD * len(sizes)
         released_handles = released or set()
-        kept = [
+        stored_sizes = [
             (k, h.size)
             for k, h in self._held.items()
             if k[0] != client or k[1] not in released_handles
         ]
-        client_sizes = [size for (owner, _), size in kept if owner == client]
+        client_sizes = [size for (owner, _), size in stored_sizes if owner == client]
         for needed, limit, name in (
             (len(client_sizes) + len(sizes), MOST_HANDLES, "handles"),
             (sum(client_sizes) + added_bytes, self._per_client, "bytes (max_held_per_client)"),
             (
-                sum(size for _, size in kept) + added_bytes,
+                sum(size for _, size in stored_sizes) + added_bytes,
                 self._max_bytes,
                 "bytes of all clients (max_held)",
             ),

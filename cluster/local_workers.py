@@ -42,7 +42,7 @@ class LocalWorkers:
         command: Sequence[str],
         folder: Path,
         environment: dict[str, str],
-        kept: Sequence[int] = (),
+        inherited_fds: Sequence[int] = (),
     ) -> None:
         self._folder = folder
         self._pids: dict[int, int] = {}
@@ -57,7 +57,7 @@ class LocalWorkers:
                 stderr=out,
                 env=environment,
                 start_new_session=True,
-                pass_fds=kept,
+                pass_fds=inherited_fds,
             )
         assert self._parent.stdout is not None
         os.set_blocking(self._parent.stdout.fileno(), False)

@@ -357,12 +357,12 @@ class Store:
     # ---- reading
 
     def load(
-        self, name: str, client: str, wanted: Collection[str] | None = None
+        self, name: str, client: str, wanted_keys: Collection[str] | None = None
     ) -> tuple[StoredFacts, dict[str, StoredTensor]]:
         """Load this party's parts of a name, checked against their digests.
 
         Args:
-            wanted: names of the wanted values; None for all.  (All are read for the digests.)
+            wanted_keys: names of the wanted values; None for all.  (All are read for the digests.)
 
         Raises:
             UsageError, PolicyError, ConfigError, SecurityError, VersionMismatch: as `get_facts`.
@@ -395,7 +395,7 @@ class Store:
                         raise self._damaged_error(path)
                     digests[part].update(blob)
                     parts[part] = words
-                if wanted is None or key in wanted:
+                if wanted_keys is None or key in wanted_keys:
                     tensors[key] = StoredTensor(parts, **row)
         if any(digests[part].hexdigest() != expected for part, expected in facts.digests.items()):
             raise self._damaged_error(path)

@@ -146,14 +146,14 @@ def _match_mask_term(graph: Graph, name: str, sign: float) -> _MaskedSum | None:
 
 def _is_boolean(graph: Graph, name: str) -> bool:
     """Return whether a value contains 0 and 1 alone, or derives from inputs that may have to."""
-    pending, seen = [name], set[str]()
+    pending, visited = [name], set[str]()
     while pending:
         value_name = pending.pop()
         if value_name in graph.scaling:
             return False
-        if value_name in seen or value_name in graph.inputs:
+        if value_name in visited or value_name in graph.inputs:
             continue
-        seen.add(value_name)
+        visited.add(value_name)
         x = graph.by_name[value_name]
         if x.op in ("negative", "zero"):
             continue

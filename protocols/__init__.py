@@ -11,7 +11,7 @@ FAMILIES = ("session", "ring", "functions", "order", "nn", "api")
 
 
 def __getattr__(name: str) -> ModuleType:
-    """A protocol's module by the name that it had before there were families."""
+    """Return the module of a protocol by its name from before the families, with a warning."""
     for family in FAMILIES if not name.startswith("_") else ():
         path = f"{__name__}.{family}.{name}"
         if importlib.util.find_spec(path):

@@ -57,9 +57,9 @@ def _dispatch_arrays(name: str, function: _Callable[..., object]) -> _Callable[.
         for value in (*args, *named.values()):
             parts = value if isinstance(value, (list, tuple)) else (value,)
             for part in parts:
-                own = getattr(type(part), "__tfe_operation__", None)
-                if own is not None:
-                    return own(part, name, args, named)
+                override = getattr(type(part), "__tfe_operation__", None)
+                if override is not None:
+                    return override(part, name, args, named)
         return function(*args, **named)
 
     return operation

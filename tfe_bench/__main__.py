@@ -95,27 +95,27 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     ]
     after += [technologies, functional, homomorphic, storage]
     after += [jobs, worker, trial, certs, doctor]
-    wanted = {name for module in (*before, *after) for name in module.COMMANDS}
+    command_names = {name for module in (*before, *after) for name in module.COMMANDS}
     command = next((word for word in words or () if not word.startswith("-")), "")
-    is_complete = command not in wanted and "--version" not in (words or ())
+    is_complete = command not in command_names and "--version" not in (words or ())
     if not is_complete:
-        wanted &= {command}
+        command_names &= {command}
     for module in before:
-        _add_commands(commands, module.COMMANDS, wanted)
+        _add_commands(commands, module.COMMANDS, command_names)
     if is_complete:
         from tfe_bench.cli import operation
 
         unlisted = operation.add_parsers(commands)
         parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
     for module in after:
-        _add_commands(commands, module.COMMANDS, wanted)
+        _add_commands(commands, module.COMMANDS, command_names)
     return parser
 
 
 def _add_commands(
-    commands: Any, named: Mapping[str, tuple[Options, Command]], wanted: Set[str]
+    commands: Any, named: Mapping[str, tuple[Options, Command]], command_names: Set[str]
 ) -> None:
-    """Add commands, and the options and functions of those in `wanted`.
+    """Add commands, and the options and functions of those in `command_names`.
 
     The docstring of a command's function is its help.
     """
@@ -131,7 +131,7 @@ def _add_commands(
             epilog=listing.format_examples(name),
             **({} if name in RENAMED else listed),
         )
-        if name in wanted:
+        if name in command_names:
             add_options(p)
             p.set_defaults(run=command)
 

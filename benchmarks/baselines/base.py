@@ -188,7 +188,7 @@ def run_script(
     processes enter.
     """
     profile = profiles.get_profile(request.profile)
-    given = request.as_json()
+    payload = request.as_json()
     spaces: list[int] = []
     with contextlib.ExitStack() as stack:
         if profile.shaped:
@@ -198,9 +198,9 @@ def run_script(
                 reason = f"the profile {request.profile!r} cannot be imposed on it: {error}"
                 return UnavailableBaseline(reason)
             spaces = links.namespaces
-            given |= {"hosts": links.hosts[:3], "namespaces": spaces}
+            payload |= {"hosts": links.hosts[:3], "namespaces": spaces}
         command = [str(python), str(script)]
-        done = run_process(command, request.timeout, json.dumps(given), pass_fds=spaces)
+        done = run_process(command, request.timeout, json.dumps(payload), pass_fds=spaces)
     if isinstance(done, UnavailableBaseline):
         return done
     lines = [line for line in done.splitlines() if line.strip()]
@@ -262,8 +262,8 @@ def run_process(
         _end_process(process)
         raise
     if process.returncode:
-        said = [line.strip() for line in (err or out).splitlines() if line.strip()]
-        last = strip_control(said[-1])[:160] if said else "nothing was said"
+        output_lines = [line.strip() for line in (err or out).splitlines() if line.strip()]
+        last = strip_control(output_lines[-1])[:160] if output_lines else "nothing was said"
         return UnavailableBaseline(f"failed: exit code {process.returncode}, {last}")
     return out[-_LONGEST:]
 

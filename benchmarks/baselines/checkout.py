@@ -125,10 +125,10 @@ def run_tests(source: Path, only: Sequence[str], seconds: int) -> Iterator[TestO
             assert process.stdout is not None
             for line in process.stdout:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
-                    found = json.loads(line)
-                    test = str(found["test"]).rpartition(".")[2]
-                    words = str(found["words"])
-                    yield TestOutcome(name, test, found["outcome"], float(found["seconds"]), words)
+                    row = json.loads(line)
+                    test = str(row["test"]).rpartition(".")[2]
+                    words = str(row["words"])
+                    yield TestOutcome(name, test, row["outcome"], float(row["seconds"]), words)
         if process.returncode:
             yield TestOutcome(
                 name, "(the file)", "failed", 0.0, f"it ended with {process.returncode}"
@@ -187,16 +187,16 @@ def run_with_tf_encrypted(
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe_socket:
+        probe_socket.bind(("127.0.0.1", 0))
+        return int(probe_socket.getsockname()[1])
 
 
 def _parse_times(printed: str | UnavailableBaseline) -> dict[str, float] | UnavailableBaseline:
     if isinstance(printed, UnavailableBaseline):
         return printed
-    found = {m["tag"]: float(m["seconds"]) for m in _TIME.finditer(printed)}
+    times = {m["tag"]: float(m["seconds"]) for m in _TIME.finditer(printed)}
     steps = re.findall(r"([0-9.]+) s a step|time: ([0-9.]+)", printed)
     if steps:
-        found["a step"] = float(next(filter(None, steps[-1])))
-    return found or UnavailableBaseline("failed: it printed no time")
+        times["a step"] = float(next(filter(None, steps[-1])))
+    return times or UnavailableBaseline("failed: it printed no time")

@@ -45,9 +45,9 @@ class Spu(VenvBaseline):
                 return UnavailableBaseline(
                     f"not installed: {folder} exists and is no virtual environment"
                 )
-            made = run_process([sys.executable, "-m", "venv", str(folder)], 300.0)
-            if isinstance(made, UnavailableBaseline):
-                return made
+            venv_result = run_process([sys.executable, "-m", "venv", str(folder)], 300.0)
+            if isinstance(venv_result, UnavailableBaseline):
+                return venv_result
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE]
         done = run_process(pip, _INSTALL_SECONDS)
         return done if isinstance(done, UnavailableBaseline) else None

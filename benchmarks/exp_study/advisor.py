@@ -39,7 +39,7 @@ class FormAdvice:
 
 def list_candidates() -> list[Form]:
     """Return every form that exists, except for other numbers of squarings."""
-    found = []
+    candidates = []
     for ring in (64, 128):
         for method in METHODS:
             for softmax in (False, True) if method in SOFTMAX else (False,):
@@ -50,8 +50,8 @@ def list_candidates() -> list[Form]:
                         form.useful_range()
                     except UsageError:
                         continue
-                    found.append(form)
-    return found
+                    candidates.append(form)
+    return candidates
 
 
 def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[FormAdvice]:
@@ -67,7 +67,7 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
             received=f"{low:g} {high:g}",
         )
     check_range("n", n, 1)
-    found = []
+    ranked = []
     for form in list_candidates():
         first, last = form.useful_range()
         if not first <= low <= high <= last:
@@ -77,7 +77,7 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
             continue
         cost = form.cost(n)
         sent = tuple(bits // 8 for bits in cost.by_party(0))
-        found.append(
+        ranked.append(
             FormAdvice(
                 form,
                 first,
@@ -89,19 +89,19 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
                 {v.name: modeled_seconds(v, 0.0, cost.with_dealing, sent) for v in LEVELS},
             )
         )
-    found.sort(key=lambda a: (a.seconds[level.name], a.bytes_total, a.failure))
-    return found
+    ranked.sort(key=lambda a: (a.seconds[level.name], a.bytes_total, a.failure))
+    return ranked
 
 
 def advice_sentence(low: float, high: float, n: int = 10_000, level: Profile = LEVELS[2]) -> str:
     """Return one line of advice for a range."""
-    found = rank_forms(low, high, n, level)
+    ranked = rank_forms(low, high, n, level)
     where = f"x in [{low:g}, {high:g}]"
-    if not found:
+    if not ranked:
         return f"{where}: no form covers it; clamp or scale x first."
-    best = found[0]
+    best = ranked[0]
     text = f"{where}: {_describe_advice(best, n)}"
-    finer = next((a for a in found if a.form.ring_bits == 128 and a.error < best.error), None)
+    finer = next((a for a in ranked if a.form.ring_bits == 128 and a.error < best.error), None)
     if best.form.ring_bits == 64 and finer is not None:
         text += f"; where more digits are wanted, {_describe_advice(finer, n)}"
     return text + "."

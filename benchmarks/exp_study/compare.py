@@ -49,8 +49,8 @@ def exp_rows(study: Study) -> list[Row]:
     for form, measurements in study.measurements.items():
         by_level = {level: study.times_at_level(form, level) for level in LEVELS}
         for i, m in enumerate(measurements):
-            own = TimePoint(m.n, m.median, MEASURED, math.nan, len(m.seconds))
-            rows.append(_exp_row(form, m, LOCAL, own, ""))
+            point = TimePoint(m.n, m.median, MEASURED, math.nan, len(m.seconds))
+            rows.append(_exp_row(form, m, LOCAL, point, ""))
             for level, times in by_level.items():
                 at = study.levels[level.name] if times[i].source == MEASURED else None
                 rows.append(_exp_row(form, m, level.name, times[i], at.emulation if at else ""))

@@ -103,8 +103,8 @@ class Form:
 
     def valid_range(self) -> tuple[float, float]:
         """Return the declared range of x; a clamp decides the result outside of it."""
-        own = self._choose_exp_form()
-        return own.lowest_input, own.highest_input
+        exp_form = self._choose_exp_form()
+        return exp_form.lowest_input, exp_form.highest_input
 
     def useful_range(self) -> tuple[float, float]:
         """Range of x with a useful result; with a clamp also lower x, whose exp is below an ulp."""
@@ -139,10 +139,10 @@ def main_forms() -> list[Form]:
 
 def variant_forms(quick: bool = False) -> list[Form]:
     """Return other clamps, the softmax ranges, and other numbers of squarings."""
-    found = [Form("prime", 128, "low"), Form("prime", 128, "both")]
-    found += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
+    variants = [Form("prime", 128, "low"), Form("prime", 128, "both")]
+    variants += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
     if not quick:
-        found += [Form("one-round", 128, "low"), Form("one-round", 128, "both")]
-        found.append(Form("pade", 128, "both"))
-        found += [Form("taylor", 128, iterations=k) for k in (4, 6, 10, 12)]
-    return found
+        variants += [Form("one-round", 128, "low"), Form("one-round", 128, "both")]
+        variants.append(Form("pade", 128, "both"))
+        variants += [Form("taylor", 128, iterations=k) for k in (4, 6, 10, 12)]
+    return variants

@@ -14,7 +14,7 @@ def collect_notes(study: Study) -> list[str]:
     declared = all(
         m.matches_declared_cost for forms in every for rows in forms.values() for m in rows
     )
-    found = [
+    notes = [
         published.CAVEAT,
         *_time_notes(study),
         "Rounds and bytes are measured at the channel"
@@ -32,13 +32,13 @@ def collect_notes(study: Study) -> list[str]:
         "is of their process.",
     ]
     if study.cut:
-        found.append("Sizes left out: " + "; ".join(study.cut) + ".")
-    return found + published.find_contradictions()
+        notes.append("Sizes left out: " + "; ".join(study.cut) + ".")
+    return notes + published.find_contradictions()
 
 
 def _time_notes(study: Study) -> list[str]:
     """Return notes on which times are measured, the error of the model, and modeled times."""
-    found = []
+    notes = []
     for name, at in study.levels.items():
         ratios = level_ratios(study, name)
         if ratios:
@@ -51,9 +51,9 @@ def _time_notes(study: Study) -> list[str]:
                     " Host-limited: this machine does not hold the level's figures, see the "
                     "realized ones."
                 )
-            found.append(text)
+            notes.append(text)
         elif at.refused:
-            found.append(f"Nothing is measured at {name}: {at.refused}")
+            notes.append(f"Nothing is measured at {name}: {at.refused}")
     left = [v.name for v in LEVELS if not level_ratios(study, v.name)]
     where = "sizes that were not measured at a level"
     if len(left) == len(LEVELS):
@@ -62,7 +62,7 @@ def _time_notes(study: Study) -> list[str]:
         where = f"Times at {' and '.join(left)}, and of {where},"
     else:
         where = f"Times of {where}"
-    found.append(
+    notes.append(
         f"{where} are MODELED: local measured time + total rounds x latency + bytes of the busiest "
         "party x 8 / rate. It leaves out the evaluators' own bytes where "
         "they wait for the dealer's first (one-round, prime), and that sending overlaps with "
@@ -74,4 +74,4 @@ def _time_notes(study: Study) -> list[str]:
         )
         + " what the formula gives for their network alone."
     )
-    return found
+    return notes

@@ -62,7 +62,7 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
             "Memory of the largest worker (ours with TensorFlow).",
         ),
     ]
-    beside: list[Part] = [
+    comparison_parts: list[Part] = [
         "How many times better ours is: fewer bytes, rounds, seconds; a higher score. "
         + published.CAVEAT
         + " Like for like are the columns of an evaluator's bytes and of rounds with the dealer's "
@@ -78,7 +78,7 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
         Section("cost", "Cost and accuracy", cost),
         Section("time", "Time and memory", time),
         Section("levels", "Network levels", _level_parts(study)),
-        Section("published", "Comparison with the published figures", beside),
+        Section("published", "Comparison with the published figures", comparison_parts),
         Section("advice", "Which form to take", advice),
         Section("notes", "Notes", [Items(collect_notes(study))]),
     ]

@@ -134,16 +134,16 @@ def _plot_error(study: Study, theme: Theme, narrow: bool) -> Drawing:
         ("absolute error (AE)", grid.AE_LIMITS, (1e-13, 1e18)),
     )
     for column, ring in enumerate((64, 128)):
-        own = axes[column::2]
+        column_axes = axes[column::2]
         for form in _forms_of_ring(study, ring):
             a = study.accuracy[form]
             exact = np.exp(a.x)
             ae = np.abs(a.y - exact)
-            for place, error in zip(own, (ae / exact, ae), strict=True):
+            for place, error in zip(column_axes, (ae / exact, ae), strict=True):
                 place.plot(
                     *_max_envelope(a.x, error), label=form.name, lw=1.4, **_line_style(form.name)
                 )
-        for place, (name, limits, shown) in zip(own, kinds, strict=True):
+        for place, (name, limits, shown) in zip(column_axes, kinds, strict=True):
             _set_log_axes(place, "y")
             place.set(xlabel="x", xlim=grid.RANGE, ylabel=name, ylim=shown)
             place.grid()

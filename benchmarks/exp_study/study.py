@@ -169,14 +169,18 @@ class Study:
         """Return times at a network level for each locally measured n: measured or modeled."""
         at = self.levels.get(level.name)
         there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
-        found = []
+        points = []
         for m in self.measurements[form]:
-            modeled, own = m.modeled_seconds(level), there.get(m.n)
-            if own is None:
-                found.append(TimePoint(m.n, modeled, MODELED, modeled, len(m.seconds)))
+            modeled, measured_there = m.modeled_seconds(level), there.get(m.n)
+            if measured_there is None:
+                points.append(TimePoint(m.n, modeled, MODELED, modeled, len(m.seconds)))
             else:
-                found.append(TimePoint(m.n, own.median, MEASURED, modeled, len(own.seconds)))
-        return found
+                points.append(
+                    TimePoint(
+                        m.n, measured_there.median, MEASURED, modeled, len(measured_there.seconds)
+                    )
+                )
+        return points
 
     def fitted_times(self, form: Form, level: Profile) -> list[TimePoint]:
         """Return the times for a level's fit: measured ones if there are two, else modeled ones."""
@@ -273,33 +277,35 @@ def run_study(
 
     def measure_level(level: Profile) -> LevelResults:
         """Measure the main forms at a level, on one set of workers."""
-        found, own = LevelResults(level), plan.levels[level.name]
+        results, level_plan = LevelResults(level), plan.levels[level.name]
         with contextlib.ExitStack() as stack:
             try:
                 cluster = stack.enter_context(open_cluster(level.name))
             except (ProfileError, PolicyError) as error:
-                found.refused = str(error)
-                return found
-            found.emulation, found.realized = cluster.emulation or "", cluster.realized
+                results.refused = str(error)
+                return results
+            results.emulation, results.realized = cluster.emulation or "", cluster.realized
             for form in main:
                 known = {m.n: m for m in study.measurements[form]}
-                for n in (n for n in own.sizes if n in known):
+                for n in (n for n in level_plan.sizes if n in known):
                     seconds = known[n].modeled_seconds(level) * (plan.repeat + 1)
-                    if reason := _describe_excess(seconds, own.job_seconds):
+                    if reason := _describe_excess(seconds, level_plan.job_seconds):
                         study.cut.append(
                             f"{form.label} at {level.name}: n = {n:,} left out, {reason}"
                         )
                         break
                     report_step(form, f"n = {n:,} at {level.name}")
-                    rows = found.measurements.setdefault(form, [])
+                    rows = results.measurements.setdefault(form, [])
                     rows.append(measure_form(cluster, form, n, plan.repeat))
-        return found
+        return results
 
     with contextlib.ExitStack() as stack:
         shared = None if plan.fresh else stack.enter_context(open_cluster(LOCAL))
         for form in main:
-            own = open_cluster(LOCAL) if shared is None else contextlib.nullcontext(shared)
-            with own as cluster:
+            opened_cluster = (
+                open_cluster(LOCAL) if shared is None else contextlib.nullcontext(shared)
+            )
+            with opened_cluster as cluster:
                 measure_one(cluster, form, plan.sizes)
         shared = shared or stack.enter_context(open_cluster(LOCAL))
         for form in others:
@@ -308,8 +314,8 @@ def run_study(
     for again in (False, True):  # a second attempt after the others: a busy moment may be over
         for level in refused if again else at_levels:
             before = done
-            found = study.levels[level.name] = measure_level(level)
-            if found.refused and not again:
+            level_results = study.levels[level.name] = measure_level(level)
+            if level_results.refused and not again:
                 refused.append(level)
             else:
                 done = before + at_levels[level]

@@ -143,6 +143,7 @@ def comparison_table(study: Study) -> Table:
         mark = "~" if row["ours_source"] == MODELED else ""
         pairs.setdefault(pair, {})[row["metric"]] = f"{mark}{row['times_better']:.2g}x"
     rows = [
-        (*pair, *(found.get(metric, "-") for metric in _COMPARED)) for pair, found in pairs.items()
+        (*pair, *(values.get(metric, "-") for metric in _COMPARED))
+        for pair, values in pairs.items()
     ]
     return Table(("ours", "published", *_COMPARED.values()), rows)

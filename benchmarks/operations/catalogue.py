@@ -145,24 +145,24 @@ class Operation:
         Raises:
             UsageError: it does not fit.
         """
-        given = "x".join(map(str, size)) or "none"
+        size_text = "x".join(map(str, size)) or "none"
         axes = len(self.size)
         if len(size) != axes and (axes > 1 or not size):
             raise UsageError(
                 f"{self.name} expects a shape of {axes} axes, such as "
-                f"{self.default_size_text()}. Received: {given}.",
+                f"{self.default_size_text()}. Received: {size_text}.",
                 code="rank-mismatch",
                 operation=self.name,
-                received=given,
+                received=size_text,
             )
         least = [*self.least, *[1] * len(size)]
         if any(n < low for n, low in zip(size, least, strict=False)):
             smallest = "x".join(map(str, least[: len(size)]))
             raise UsageError(
-                f"{self.name} expects a shape of {smallest} or more. Received: {given}.",
+                f"{self.name} expects a shape of {smallest} or more. Received: {size_text}.",
                 code="shape-too-small",
                 operation=self.name,
-                received=given,
+                received=size_text,
             )
 
     def default_size_text(self) -> str:

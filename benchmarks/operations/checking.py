@@ -140,10 +140,10 @@ def judge_result(
     decode = FixedPoint(inputs.fractional_bits).decode
     reals = {name: decode(ring) for name, ring in inputs.rings.items()}
     exact = operation.reference(reals, options)
-    found: Any = np.ldexp(result.astype(np.float64), -fractional_bits)
-    if np.shape(found) != np.shape(exact):
+    decoded: Any = np.ldexp(result.astype(np.float64), -fractional_bits)
+    if np.shape(decoded) != np.shape(exact):
         return Verdict(False, math.inf, math.inf)
-    error = np.abs(found - exact)
+    error = np.abs(decoded - exact)
     allowed = operation.tolerance.allowed(reals, exact) + np.abs(exact) * _FLOAT_ERROR
     unit = operation.tolerance.unit
     parts = error_metrics.largest_error(error_metrics.RELATIVE, error, exact, fractional_bits)

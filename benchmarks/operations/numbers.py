@@ -230,8 +230,8 @@ _exact(
 
 
 def _lookup_shapes(size: Shape) -> dict[str, Shape]:
-    n, width, asked = size
-    return {"x": (n, width), "i": (asked,)}
+    n, width, index_count = size
+    return {"x": (n, width), "i": (index_count,)}
 
 
 def _lookup_size(shapes: Sequence[Shape]) -> Shape:

@@ -172,8 +172,11 @@ def _register_convolution(
     """Register a convolution of images."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-        found = shapes(size)
-        return {"x": rng.uniform(-8, 8, found["x"]), "w": rng.uniform(-1, 1, found["w"])}
+        input_shapes = shapes(size)
+        return {
+            "x": rng.uniform(-8, 8, input_shapes["x"]),
+            "w": rng.uniform(-1, 1, input_shapes["w"]),
+        }
 
     _product(
         *(name, about, run, reference),

@@ -72,7 +72,7 @@ def load_figures() -> tuple[PublishedFigure, ...]:
 
 
 def _parse_figure(row: dict[str, str]) -> PublishedFigure:
-    given: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
+    values: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
     for name in ("build_seconds", "accuracy"):
-        given[name] = float(row[name]) if row[name] else None
-    return PublishedFigure(**given)
+        values[name] = float(row[name]) if row[name] else None
+    return PublishedFigure(**values)

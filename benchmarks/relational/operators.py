@@ -31,8 +31,8 @@ def _make_two_tables(size: float, rng: np.random.Generator) -> Mapping[str, Gene
 
 def _make_linked_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     """Make the same two tables, with a join that their owners prepare."""
-    made = _make_two_tables(size, rng)
-    x, y = made["x"], made["y"]
+    tables = _make_two_tables(size, rng)
+    x, y = tables["x"], tables["y"]
     return {"x": replace(x, hashed_by="id"), "y": replace(y, links=("id=x.id",))}
 
 

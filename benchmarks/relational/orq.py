@@ -45,9 +45,9 @@ def _password_tables(size: float, rng: np.random.Generator) -> Mapping[str, Gene
 
 
 def _taxi_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
-    made = _draw_table(5_000_000 * size, rng, company=(0, 1000), fare=(0, 100), triptype=(0, 20))
-    made.columns["company"][:] = made.columns["company"] ** 2 % 1000
-    return {"taxi": made}
+    taxi = _draw_table(5_000_000 * size, rng, company=(0, 1000), fare=(0, 100), triptype=(0, 20))
+    taxi.columns["company"][:] = taxi.columns["company"] ** 2 % 1000
+    return {"taxi": taxi}
 
 
 def _patient_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
@@ -75,10 +75,10 @@ def _medication_tables(size: float, rng: np.random.Generator) -> Mapping[str, Ge
     )
     # one range of identifiers on both sides
     both = "int[0,1499999]" if size <= 1 else f"int[0,{int(1_500_000 * size)}]"
-    found = {"diagnosis": _diagnosis_table(size, rng), "medication": medication}
+    tables = {"diagnosis": _diagnosis_table(size, rng), "medication": medication}
     return {
-        name: GeneratedTable(made.columns, {**made.types, "pid": both}, made.unique)
-        for name, made in found.items()
+        name: GeneratedTable(table.columns, {**table.types, "pid": both}, table.unique)
+        for name, table in tables.items()
     }
 
 

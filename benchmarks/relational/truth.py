@@ -32,16 +32,16 @@ def query_plaintext(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any
     return rows, time.perf_counter() - started
 
 
-def results_agree(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> bool:
+def results_agree(sql: str, result: Result, expected_rows: Sequence[Sequence[Any]]) -> bool:
     """Compare rows: as a sequence if they are ordered, else as a multiset.
 
     Rows with equal keys of an order may come in any sequence, and all must be there except for the
     last key, of which a limit may cut some.
     """
-    own: list[Sequence[Any]] = list(found.rows)
-    if len(own) != len(wanted):
+    rows: list[Sequence[Any]] = list(result.rows)
+    if len(rows) != len(expected_rows):
         return False
-    reals = [kind.fraction > 0 for kind in found.types.values()]
+    reals = [kind.fraction > 0 for kind in result.types.values()]
 
     def sort_key(row: Sequence[Any]) -> Any:
         exact = [str(v) for v, real in zip(row, reals, strict=True) if not real]
@@ -52,10 +52,10 @@ def results_agree(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> b
 
     # (a window has an order too)
     if sqlglot.parse_one(sql, read="duckdb").args.get("order") is None:
-        own, wanted = sorted(own, key=sort_key), sorted(wanted, key=sort_key)
+        rows, expected_rows = sorted(rows, key=sort_key), sorted(expected_rows, key=sort_key)
     return all(
         all(_values_agree(a, b, real) for a, b, real in zip(x, y, reals, strict=True))
-        for x, y in zip(own, wanted, strict=True)
+        for x, y in zip(rows, expected_rows, strict=True)
     )
 
 

@@ -77,12 +77,12 @@ class Workload:
         return self.make(size, np.random.default_rng(seed))
 
 
-def to_arrow(made: GeneratedTable) -> Any:
+def to_arrow(table: GeneratedTable) -> Any:
     """Return a table of pyarrow."""
     import pyarrow
 
     return pyarrow.table(
-        {name: _to_arrow_array(v, made.types[name]) for name, v in made.columns.items()}
+        {name: _to_arrow_array(v, table.types[name]) for name, v in table.columns.items()}
     )
 
 

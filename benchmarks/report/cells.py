@@ -70,8 +70,8 @@ def describe_code(record: Record) -> str:
     """Describe versions and commit in one line."""
     sha, mark, dirty = (record.commit or "").partition("+")
     commit = f" at {sha[:12]}{mark}{dirty}" if sha else ""
-    own, *others = (f"{name} {version or '–'}" for name, version in record.versions.items())
-    return f"{own}{commit}; {', '.join(others)}"
+    own_version, *others = (f"{name} {version or '–'}" for name, version in record.versions.items())
+    return f"{own_version}{commit}; {', '.join(others)}"
 
 
 def correctness_cell(record: Record) -> RawHtml:

@@ -40,21 +40,21 @@ class RecordPair:
 
 def format_size(record: Record) -> str:
     """Return the size as published figures name it, "" if the record's parameters give none."""
-    given = record.parameters
+    parameters = record.parameters
     if record.workload in _NETWORKS:
-        batch = given.get("batch", 1)
+        batch = parameters.get("batch", 1)
         return record.workload if batch == 1 else f"{record.workload} x{batch}"
     if record.workload == "train":
-        size = str(given.get("model", ""))
-        return size if given.get("batch") == 128 else f"{size} batch {given.get('batch')}"
+        size = str(parameters.get("model", ""))
+        return size if parameters.get("batch") == 128 else f"{size} batch {parameters.get('batch')}"
     if record.workload == "relational":
-        scale, rows = given.get("scale"), given.get("rows")
+        scale, rows = parameters.get("scale"), parameters.get("rows")
         size = str(rows) if scale is None else f"scale {scale:g}"
-        return f"{given.get('question', '')} {size}"
-    if "rows" in given:
+        return f"{parameters.get('question', '')} {size}"
+    if "rows" in parameters:
         return ""  # a sort of rows is other work
     for name in ("shape", "n", "model", "network"):
-        value = given.get(name)
+        value = parameters.get(name)
         if isinstance(value, str) and value:
             return re.sub(r"\s", "", value)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -100,18 +100,18 @@ def find_pairs(record: Record) -> list[RecordPair]:
     """
     if record.correct is False:
         return []
-    found = [
+    pairs = [
         RecordPair(record, figure, figure.size == format_size(record))
         for figure in find_nearby_figures(record)
         if figure.profile in _COLUMN.get(plain_profile(record), ())
     ]
-    return sorted(found, key=lambda pair: (not pair.exact, pair.figure.system))
+    return sorted(pairs, key=lambda pair: (not pair.exact, pair.figure.system))
 
 
 def best_pair(record: Record) -> RecordPair | None:
     """Return the pair for a headline: TF Encrypted's figure, of the same size if there is one."""
-    found = [p for p in find_pairs(record) if p.figure.system.startswith("tf-encrypted")]
-    return found[0] if found else None
+    pairs = [p for p in find_pairs(record) if p.figure.system.startswith("tf-encrypted")]
+    return pairs[0] if pairs else None
 
 
 def latest_records(records: Iterable[Record]) -> list[Record]:

@@ -86,11 +86,11 @@ def draw_pictures(makers: Mapping[str, Maker]) -> dict[str, Picture]:
         ConfigError: matplotlib is not installed.
     """
     require_matplotlib()
-    found = {}
+    pictures = {}
     for name, make in makers.items():
         if (wide := _draw_picture(name, make, False)) is not None:
-            found[name] = replace(wide, narrow=_draw_picture(name, make, True))
-    return found
+            pictures[name] = replace(wide, narrow=_draw_picture(name, make, True))
+    return pictures
 
 
 def _draw_picture(name: str, make: Maker, narrow: bool) -> Picture | None:

@@ -45,12 +45,12 @@ def write_page(reading: ReportInput, path: Path) -> list[Path]:
     text = html.render_html(page.build_page(reading, pictures))
     written = [path]
     for name in (*plots.NAMES, *pages.NAMES):
-        beside = path.with_name(f"{path.stem}-{name}.png")
+        picture_path = path.with_name(f"{path.stem}-{name}.png")
         if name in pictures:
-            _replace_file(beside, pictures[name].light)
-            written.append(beside)
+            _replace_file(picture_path, pictures[name].light)
+            written.append(picture_path)
         else:
-            beside.unlink(missing_ok=True)
+            picture_path.unlink(missing_ok=True)
     _replace_file(path, text.encode())
     return written
 

@@ -19,8 +19,8 @@ _NARROW: Final = "(max-width: 40rem)"  # as page.css has it
 
 def escape_text(words: object) -> str:
     """Return text as HTML: without control characters, of bounded length, escaped."""
-    given = strip_control(str(words))
-    return html.escape(given if len(given) <= _LONGEST else given[:_LONGEST] + "…")
+    clean_text = strip_control(str(words))
+    return html.escape(clean_text if len(clean_text) <= _LONGEST else clean_text[:_LONGEST] + "…")
 
 
 def render_html(page: parts.Page) -> str:
@@ -48,9 +48,11 @@ def render_html(page: parts.Page) -> str:
     )
 
 
-def _render_section(given: parts.Section) -> str:
-    body = "\n".join(map(_render_part, given.parts))
-    return f'<section id="{given.key}">\n<h2>{escape_text(given.title)}</h2>\n{body}\n</section>'
+def _render_section(section: parts.Section) -> str:
+    body = "\n".join(map(_render_part, section.parts))
+    return (
+        f'<section id="{section.key}">\n<h2>{escape_text(section.title)}</h2>\n{body}\n</section>'
+    )
 
 
 def _render_part(part: parts.Part) -> str:
@@ -67,24 +69,26 @@ def _render_part(part: parts.Part) -> str:
             return _render_items(part)
 
 
-def _render_items(given: parts.Items) -> str:
-    if not given.keys:
-        return "<ul>" + "".join(f"<li>{escape_text(line)}</li>" for line in given.lines) + "</ul>"
-    pairs = zip(given.keys, given.lines, strict=True)
+def _render_items(item_list: parts.Items) -> str:
+    if not item_list.keys:
+        return (
+            "<ul>" + "".join(f"<li>{escape_text(line)}</li>" for line in item_list.lines) + "</ul>"
+        )
+    pairs = zip(item_list.keys, item_list.lines, strict=True)
     items = "".join(
         f"<li><b>{escape_text(key)}</b> {escape_text(line)}</li>" for key, line in pairs
     )
     return f'<ul class="legend">{items}</ul>'
 
 
-def _render_table(given: parts.Table) -> str:
+def _render_table(table: parts.Table) -> str:
     """Return a table that the page's script makes sortable; empty columns are left out."""
     columns = [
         (head, cells)
-        for head, *cells in zip(given.head, *given.rows, strict=True)
+        for head, *cells in zip(table.head, *table.rows, strict=True)
         if any(cell != parts.NOTHING for cell in cells)
     ]
-    heads, lines = "", [""] * len(given.rows)
+    heads, lines = "", [""] * len(table.rows)
     for head, cells in columns:
         numbers = [cell for cell in cells if isinstance(cell, parts.Number)]
         heads += f'<th scope="col"{" class=n" if numbers else ""}>{escape_text(head)}</th>'
@@ -94,7 +98,7 @@ def _render_table(given: parts.Table) -> str:
     # The words are outside of what scrolls, where they would be as wide as the table.
     return (
         f'<figure><div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n'
-        f"</tbody></table></div>{_render_caption(given.caption)}</figure>"
+        f"</tbody></table></div>{_render_caption(table.caption)}</figure>"
     )
 
 
@@ -114,20 +118,20 @@ def _render_cell(cell: parts.Cell, width: int) -> str:
     return f'<td class=n data-v="{value}">{escape_text(whole)}{fraction}</td>'
 
 
-def _render_figure(given: parts.Figure) -> str:
+def _render_figure(figure: parts.Figure) -> str:
     """Return a picture inside the page, in the colors and at the width of the reader's choice."""
 
     def source_tag(media: str, of: Picture, content: bytes) -> str:
         return f'<source media="{media}" width="{of.width}" srcset="{_data_url(content)}">'
 
-    dark, wide, small = "(prefers-color-scheme: dark)", given.picture, given.picture.narrow
+    dark, wide, small = "(prefers-color-scheme: dark)", figure.picture, figure.picture.narrow
     sources = source_tag(dark, wide, wide.dark)
     if small is not None:  # the first that fits is taken
         narrow = source_tag(f"{_NARROW} and {dark}", small, small.dark)
         sources = narrow + source_tag(_NARROW, small, small.light) + sources
     return (
-        f'<figure><picture>{sources}<img alt="{escape_text(given.words)}" width="{wide.width}" '
-        f'src="{_data_url(wide.light)}"></picture>{_render_caption(given.caption)}</figure>'
+        f'<figure><picture>{sources}<img alt="{escape_text(figure.words)}" width="{wide.width}" '
+        f'src="{_data_url(wide.light)}"></picture>{_render_caption(figure.caption)}</figure>'
     )
 
 

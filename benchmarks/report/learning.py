@@ -55,13 +55,13 @@ class Curve:
         """TF Encrypted's figure for the same training, with an accuracy after 5 epochs."""
         if self.dataset != "mnist":
             return None
-        wanted = ("tf-encrypted", "train", self.model, self.optimizer)
-        found = (
+        key = ("tf-encrypted", "train", self.model, self.optimizer)
+        matching = (
             f
             for f in published.load_figures()
-            if (f.system, f.workload, f.size, f.optimizer) == wanted and f.accuracy is not None
+            if (f.system, f.workload, f.size, f.optimizer) == key and f.accuracy is not None
         )
-        return next(found, None)
+        return next(matching, None)
 
 
 def collect_curves(records: Iterable[Record]) -> list[Curve]:
@@ -81,13 +81,13 @@ def collect_curves(records: Iterable[Record]) -> list[Curve]:
 
 def _parse_curve(record: Record) -> Curve | None:
     """Return a record's scores; a record from elsewhere may hold malformed ones."""
-    found = record.agreement
-    if record.workload != "train" or not found or found.get("score") != "accuracy":
+    agreement = record.agreement
+    if record.workload != "train" or not agreement or agreement.get("score") != "accuracy":
         return None
     try:
-        epochs = tuple(float(v) for v in found["epochs"])
-        private = tuple(float(v) for v in found["private"])
-        plain = None if found["plain"] is None else tuple(float(v) for v in found["plain"])
+        epochs = tuple(float(v) for v in agreement["epochs"])
+        private = tuple(float(v) for v in agreement["private"])
+        plain = None if agreement["plain"] is None else tuple(float(v) for v in agreement["plain"])
     except (KeyError, TypeError, ValueError):
         return None
     if not epochs or epochs[-1] < 1 or len(private) != len(epochs):
@@ -96,12 +96,12 @@ def _parse_curve(record: Record) -> Curve | None:
 
 
 def draw_curves(
-    found: Sequence[Curve], theme: Theme, axes: Sequence[Any], legend: Callable[[Any], None]
+    curves: Sequence[Curve], theme: Theme, axes: Sequence[Any], legend: Callable[[Any], None]
 ) -> None:
     """Draw one panel per model and data set: lines are private, crosses plaintext."""
-    panels = list(dict.fromkeys((c.model, c.dataset) for c in found))
+    panels = list(dict.fromkeys((c.model, c.dataset) for c in curves))
     for panel, place in zip(panels, axes, strict=False):
-        mine = [c for c in found if (c.model, c.dataset) == panel]
+        mine = [c for c in curves if (c.model, c.dataset) == panel]
         lows = [low for curve in mine for low in _draw_curve(curve, theme, place, curve is mine[0])]
         low = min(100.0, *lows)
         place.set_title(f"{panel[0]}, {panel[1]}", loc="left", fontweight="bold", fontsize=10)

@@ -108,11 +108,11 @@ def _lede_parts(reading: ReportInput) -> list[Part]:
             + [f"{m.technology} {m.job}" for m in lost]
         )
     )
-    said = (
+    sentence = (
         f'<p class="warn"><span class="bad">Wrong results:</span> {len(wrong) + len(lost)} of '
         f"{len(times)} ({escape_text(names)}). They are listed below and compared with nothing.</p>"
     )
-    return [words, RawHtml(said)]
+    return [words, RawHtml(sentence)]
 
 
 def _headline_parts(newest: Sequence[Record]) -> list[Part]:
@@ -127,13 +127,13 @@ def _headline_parts(newest: Sequence[Record]) -> list[Part]:
         largest.values(), key=lambda r: best_pair(r) is None
     )  # otherwise in their order
     tiles = "\n".join(_headline_tile(record) for record in ranked[:_TILES])
-    said = (
+    sentence = (
         "Median run time of the largest size of each workload and network; building the graph and "
         f"starting the workers not counted. {published.CAVEAT}"
     )
     return [
         RawHtml(f'<div class="tiles">\n{tiles}\n</div>'),
-        RawHtml(f'<p class="say">{escape_text(said)}</p>'),
+        RawHtml(f'<p class="say">{escape_text(sentence)}</p>'),
     ]
 
 
@@ -344,8 +344,8 @@ def _memory_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
 
 
 def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    found = [(curve, curve.published_figure()) for curve in learning.collect_curves(newest)]
-    if not found:
+    curves = [(curve, curve.published_figure()) for curve in learning.collect_curves(newest)]
+    if not curves:
         return [
             RawHtml(
                 "<p>No record is of a training of an epoch or more. "
@@ -383,7 +383,7 @@ def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
         "same training in plaintext; diamonds are TF Encrypted's published figures.",
     )
-    return [*drawn, _build_table(columns, found, caption)]
+    return [*drawn, _build_table(columns, curves, caption)]
 
 
 def _record_parts(records: Sequence[Record]) -> list[Part]:
@@ -422,7 +422,7 @@ def _number_keys(words: Iterable[str], letter: str) -> dict[str, str]:
 
 def _report_notes(reading: ReportInput) -> list[str]:
     records = reading.records
-    said = [
+    notes = [
         published.CAVEAT,
         f"TF Encrypted's figures: {published.TF_ENCRYPTED}",
         "A time is the median of its runs after a warm-up, from a barrier of the three workers to "
@@ -433,21 +433,21 @@ def _report_notes(reading: ReportInput) -> list[str]:
     ]
     profiles = {plain_profile(r) for r in records}
     if "local" in profiles:
-        said.append(
+        notes.append(
             "Profile local: all three parties share one machine and its cores, over its loopback. "
             "The comparison with published LANs of three hosts is neither fair to us (a third "
             "of the cores each) nor to them (no wire at all)."
         )
     emulations = sorted({r.profile_emulation for r in records if r.profile_emulation})
     if emulations:
-        said.append(f"Networks were emulated, as each record says: {'; '.join(emulations)}.")
+        notes.append(f"Networks were emulated, as each record says: {'; '.join(emulations)}.")
     if any("host-limited" in f"{r.profile} {r.profile_emulation}" for r in records):
-        said.append(
+        notes.append(
             "“host-limited”: this machine cannot hold the profile's figures; such a record is one "
             "of the machine, not of the named network."
         )
     if not all(r.tls for r in records):
-        said.append("Some records are without TLS; they are marked.")
+        notes.append("Some records are without TLS; they are marked.")
     if any((r.commit or "").endswith("+dirty") for r in records):
-        said.append("Commits with “+dirty” had changes that were not committed.")
-    return [*said, *reading.notes]
+        notes.append("Commits with “+dirty” had changes that were not committed.")
+    return [*notes, *reading.notes]

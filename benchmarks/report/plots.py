@@ -168,17 +168,17 @@ def _record_series(
         groups.setdefault(key, []).append(record)
         words[key] = (profile, ", ".join(f"{k} {v}" for k, v in options.items() if v is not False))
     profiles = [profile for profile, _ in words.values()]
-    found: dict[str, list[Record]] = {}
+    series: dict[str, list[Record]] = {}
     for key, group in groups.items():
         profile, options_text = words[key]
         label = f"ours, {profile}"
         if profiles.count(profile) > 1:
             label += f" ({options_text})"
         label = strip_control(label)[:60]
-        while label in found:
+        while label in series:
             label += "'"
-        found[label] = sorted(group, key=lambda r: record_extents(r) or ())
-    return found
+        series[label] = sorted(group, key=lambda r: record_extents(r) or ())
+    return series
 
 
 def _plot_panel(
@@ -259,8 +259,8 @@ def _plot_network(records: list[Record], theme: Theme, narrow: bool) -> Drawing 
 
 
 def _plot_learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
-    found = learning.collect_curves(records)
-    panels = len({(c.model, c.dataset) for c in found})
+    curves = learning.collect_curves(records)
+    panels = len({(c.model, c.dataset) for c in curves})
     if not panels:
         return None
     columns = 1 if narrow else min(panels, 3)
@@ -269,7 +269,7 @@ def _plot_learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing
     figure = new_figure(width, (4.3 if narrow else 3.9) * rows)
     grid: Any = figure.subplots(rows, columns, squeeze=False)
     legend = functools.partial(drawing.add_legend, narrow=narrow, loc="lower right")
-    learning.draw_curves(found, theme, list(grid.flat), legend)
+    learning.draw_curves(curves, theme, list(grid.flat), legend)
     return figure
 
 

@@ -57,10 +57,10 @@ def read_report_input(paths: Sequence[Path]) -> ReportInput:
     files: list[Path] = []
     for path in paths:
         for file in _list_files(path):
-            found, said = _read_file(file, listed=file == path)
-            notes += said
-            files += [file] if found else []
-            entries += found
+            file_entries, file_notes = _read_file(file, listed=file == path)
+            notes += file_notes
+            files += [file] if file_entries else []
+            entries += file_entries
     if not entries:
         raise DataError(
             "The files and folders hold no records. Received: "
@@ -86,11 +86,11 @@ def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
     Raises:
         DataError: the file cannot be read, or a line is not a record (the text gives its number).
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     unknown: Counter[str] = Counter()
     for number, line in iterate_lines(path):
-        found.append(_parse_record(_parse_json(line, path, number), path, number, unknown))
-    return found, _unknown_field_notes(path, unknown)
+        entries.append(_parse_record(_parse_json(line, path, number), path, number, unknown))
+    return entries, _unknown_field_notes(path, unknown)
 
 
 def _list_files(path: Path) -> list[Path]:
@@ -127,8 +127,8 @@ def _read_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
     if not listed and not any(isinstance(e, dict) and "schema" in e for e in entries):
         return [], [f"{path.name} holds no records and was left out."]
     unknown: Counter[str] = Counter()
-    found = [_parse_record(entry, path, None, unknown) for entry in entries]
-    return found, _unknown_field_notes(path, unknown)
+    records = [_parse_record(entry, path, None, unknown) for entry in entries]
+    return records, _unknown_field_notes(path, unknown)
 
 
 def _describe_place(path: Path, line: int | None) -> str:
@@ -191,11 +191,11 @@ def _name_line(error: Exception, path: Path, line: int | None) -> DataError:
 
 
 def _keep_known_fields(
-    given: dict[str, Any], known: set[str], prefix: str, unknown: Counter[str]
+    values: dict[str, Any], known: set[str], prefix: str, unknown: Counter[str]
 ) -> dict[str, Any]:
     """Return the known fields; count the unknown ones."""
-    unknown.update(prefix + name for name in set(given) - known)
-    return {name: value for name, value in given.items() if name in known}
+    unknown.update(prefix + name for name in set(values) - known)
+    return {name: value for name, value in values.items() if name in known}
 
 
 def _check_bounds(value: Any) -> None:

@@ -26,13 +26,13 @@ LIBRARIES: Final = ("numpy", "seal-python", "gmpy2", "tenseal", "tensorflow")
 
 def list_versions() -> dict[str, str]:
     """Return the versions of the installed LIBRARIES by name."""
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,18 +45,18 @@ def _declared_cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
     from tfe_bench.protocols.functions.exponential import exp
     from tfe_bench.protocols.session.counting import Private, cost_of
 
-    given = Private((x.elements,), x.fractional_bits, limbs=x.limbs)
-    return cost_of(exp, given, **_exp_options(parameters))
+    operand = Private((x.elements,), x.fractional_bits, limbs=x.limbs)
+    return cost_of(exp, operand, **_exp_options(parameters))
 
 
 def _exp_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {"method": "one-round", "clamp": "none", "iterations": 8, "softmax": False}
     options = {name: parameters.get(name, value) for name, value in defaults.items()}
     for name, value in options.items():
-        wanted = type(defaults[name])
-        if type(value) is not wanted:
+        expected_type = type(defaults[name])
+        if type(value) is not expected_type:
             raise UsageError(
-                f"{name} is of type {wanted.__name__}. Received: {value!r}.",
+                f"{name} is of type {expected_type.__name__}. Received: {value!r}.",
                 code="wrong-type",
                 operation=name,
                 received=value,

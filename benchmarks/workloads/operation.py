@@ -40,23 +40,23 @@ def _settle_job(
 ) -> tuple[tuple[int, ...], Mapping[str, Any]]:
     """Return the size and the options of a job."""
     shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
-    given = {k: v for k, v in parameters.items() if k in operation.options}
-    return operations.settle_options(operation, shape, given)
+    requested_options = {k: v for k, v in parameters.items() if k in operation.options}
+    return operations.settle_options(operation, shape, requested_options)
 
 
 def _check_inputs(
     operation: operations.Operation,
-    wanted: Mapping[str, tuple[int, ...]],
+    expected_shapes: Mapping[str, tuple[int, ...]],
     inputs: Sequence[InputSpec],
 ) -> None:
-    given = {i.name: i.shape for i in inputs}
-    if list(given.items()) != list(wanted.items()):
+    received_shapes = {i.name: i.shape for i in inputs}
+    if list(received_shapes.items()) != list(expected_shapes.items()):
         raise UsageError(
-            f"{operation.name} expects the inputs {_format_shapes(wanted)}. Received: "
-            f"{_format_shapes(given)}.",
+            f"{operation.name} expects the inputs {_format_shapes(expected_shapes)}. Received: "
+            f"{_format_shapes(received_shapes)}.",
             code="shape-mismatch",
             operation=operation.name,
-            received=_format_shapes(given),
+            received=_format_shapes(received_shapes),
         )
     scales = {i.fractional_bits for i in inputs}
     known = {operation.input_bits, 0} if operation.integers else {operation.input_bits}

@@ -103,7 +103,7 @@ class PrivateOperand:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is an integer, with arithmetic modulo 2^64 as in NumPy."""
+        """True for an integer, with arithmetic modulo 2^64 as in NumPy."""
         return self.spec.kind == INT
 
 

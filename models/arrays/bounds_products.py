@@ -31,14 +31,14 @@ from tfe_bench.protocols.api import operands
 # ---- products
 
 
-def encode_factor(value: Any, kept: int) -> tuple[int, int]:
+def encode_factor(value: Any, weight_bits: int) -> tuple[int, int]:
     """Return a public factor's largest ring element, and its fractional bits
     (operands.encode_weight).
     """
     array = np.asarray(value)
     if array.dtype.kind != "f":
         return max((abs(int(v)) for v in array.reshape(-1)), default=0), 0
-    _, bits = operands.encode_weight("multiply", array, kept)
+    _, bits = operands.encode_weight("multiply", array, weight_bits)
     largest = float(np.abs(array).max(initial=0.0))
     return math.ceil(Fraction(largest) * (1 << bits)), bits
 
@@ -59,13 +59,13 @@ def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ..
     """
     factors = [x, y]
     private = [isinstance(v, PrivateOperand) for v in factors]
-    scales, sizes, kept = [0, 0], [Bounds(0, 0)] * 2, 0
+    scales, sizes, weight_bits = [0, 0], [Bounds(0, 0)] * 2, 0
     for i, (value, other) in enumerate(((x, y), (y, x))):
         if private[i]:
             scales[i], sizes[i] = value.scale, value.bounds
         else:
-            kept = 0 if other.scale else operands.WEIGHT_BITS
-            largest, scales[i] = encode_factor(value, kept)
+            weight_bits = 0 if other.scale else operands.WEIGHT_BITS
+            largest, scales[i] = encode_factor(value, weight_bits)
             sizes[i] = Bounds(-largest, largest)
     if call.made[0].kind == INT:
         return _exact_bounds(sizes, terms)
@@ -73,7 +73,7 @@ def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ..
         drop = min(scales)
     else:
         drop = scales[private.index(False)]
-        drop -= min(drop, kept)
+        drop -= min(drop, weight_bits)
     if max(1, sizes[0].most) * max(1, sizes[1].most) * terms <= MAX_MAGNITUDE:
         return _truncated_bounds(sizes, terms, drop)
     extra = (terms - 1).bit_length()

@@ -198,7 +198,7 @@ def run_plan(
     leaves: Sequence[Shared],
     name: Hashable | None = None,
     progress: Callable[[float, str], None] = lambda fraction, text: None,
-    observe: Callable[[int, list[Value]], None] = lambda number, made: None,
+    observe: Callable[[int, list[Value]], None] = lambda number, results: None,
 ) -> list[Shared]:
     """Run all steps of a checked plan; return the words of its outputs.
 

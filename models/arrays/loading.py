@@ -51,8 +51,8 @@ class Columns:
         kept: its entry in the workers' list.
     """
 
-    def __init__(self, cluster: Client, infix: str, kept: StoredEntry) -> None:
-        self._cluster, self._infix, self._kept = cluster, infix, kept
+    def __init__(self, cluster: Client, infix: str, entry: StoredEntry) -> None:
+        self._cluster, self._infix, self._kept = cluster, infix, entry
 
     @property
     def owner(self) -> str:
@@ -130,17 +130,17 @@ def load_stored(cluster: Client, name: str) -> Any:
             received=name[:80],
         )
     infix, row = matching[0]
-    kept = StoredEntry.from_row(row)
-    if not kept.complete:
+    entry = StoredEntry.from_row(row)
+    if not entry.complete:
         raise UsageError(
             f"Not all workers store {name!r}. Ask its owner to store it again.",
             code="incomplete-item",
             operation=name,
         )
     if infix != ARRAY.infix:
-        return Columns(cluster, infix, kept)
+        return Columns(cluster, infix, entry)
     return _stored_array(
-        cluster, lineage.parse_header(kept.about), infix, name, kept.deployment, ""
+        cluster, lineage.parse_header(entry.about), infix, name, entry.deployment, ""
     )
 
 

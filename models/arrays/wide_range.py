@@ -268,10 +268,10 @@ def _shift_left(x: Shared, up: int) -> Shared:
 def _sum_products(party: Party, x: Shared, y: Shared, axes: list[int], keepdims: bool) -> Shared:
     """Compute sums of x * y over axes; only the sums are exchanged."""
     sizes = operands.sizes("This function", x)
-    kept = [i for i in range(len(sizes)) if i not in axes]
-    rest, count = [sizes[i] for i in kept], math.prod(sizes[i] for i in axes)
+    kept_axes = [i for i in range(len(sizes)) if i not in axes]
+    rest, count = [sizes[i] for i in kept_axes], math.prod(sizes[i] for i in axes)
     rows = [
-        shapes.reshape(shapes.transpose(replace(v, fractional_bits=0), [*kept, *axes]), shape)
+        shapes.reshape(shapes.transpose(replace(v, fractional_bits=0), [*kept_axes, *axes]), shape)
         for v, shape in ((x, [*rest, 1, count]), (y, [*rest, count, 1]))
     ]
     sums = arithmetic.matmul(party, rows[0], rows[1])

@@ -25,13 +25,13 @@ def add_reduction(
         raise UnsupportedLayer(
             "gives one number for each sample, without an axis; use keepdims=True"
         )
-    kept = [a for a in range(len(x.shape)) if a not in axes]
-    value, order = x.name, [*axes, *kept]
+    kept_axes = [a for a in range(len(x.shape)) if a not in axes]
+    value, order = x.name, [*axes, *kept_axes]
     if order != sorted(order):
         turned = [a + 1 for a in order]
         value = r.add_layer(r.make_unique(f"{name}/turned"), "permute", [value], None, order=turned)
     cells = math.prod(x.shape[a] for a in axes)
-    image = [cells, 1, math.prod(x.shape[a] for a in kept)]
+    image = [cells, 1, math.prod(x.shape[a] for a in kept_axes)]
     value = r.add_layer(r.make_unique(f"{name}/image"), "reshape", [value], None, shape=image)
     value = r.add_layer(r.make_unique(f"{name}/all"), kind, [value], None, keepdims=False)
     return r.add_layer(name, "reshape", [value], None, shape=list(shape) or [1])
@@ -84,8 +84,10 @@ def convert_variance(
 ) -> str:
     """Convert the mean of (x - mean)^2, or its root."""
     axes = read_axes(axis, len(x.shape))
-    kept = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
-    mean = add_reduction(r, r.make_unique(f"{op.name}/mean"), _KINDS["Mean"], x, axes, kept)
+    reduced_shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+    mean = add_reduction(
+        r, r.make_unique(f"{op.name}/mean"), _KINDS["Mean"], x, axes, reduced_shape
+    )
     difference = r.add_layer(r.make_unique(f"{op.name}/apart"), "subtract", [x.name, mean])
     square = r.add_layer(r.make_unique(f"{op.name}/square"), "multiply", [difference, difference])
     root = type(op.keras_operation).__name__ == "Std"

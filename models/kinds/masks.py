@@ -33,12 +33,12 @@ def check_mask_value(r: Reader, name: str) -> str:
         UnsupportedLayer: the value may differ from 0 and 1.
     """
     layers = {x.name: x for x in r.layers}
-    pending, seen = [name], set[str]()
+    pending, visited = [name], set[str]()
     while pending:
         value = pending.pop()
-        if value in seen:
+        if value in visited:
             continue
-        seen.add(value)
+        visited.add(value)
         if value in r.inputs:
             r.masks[value] = None
             continue

@@ -175,14 +175,16 @@ def reshape_value(ops: Operations, x: Shared, shape: Shape) -> Shared:
 def sum_axes(ops: Operations, x: Shared, axes: list[int], keepdims: bool = False) -> Shared:
     """Sum over some axes."""
     old = ops.get_shape(x)
-    kept = [1 if i in axes else n for i, n in enumerate(old)]
-    shape = tuple(kept) if keepdims else tuple(n for i, n in enumerate(old) if i not in axes)
+    kept_shape = [1 if i in axes else n for i, n in enumerate(old)]
+    shape = tuple(kept_shape) if keepdims else tuple(n for i, n in enumerate(old) if i not in axes)
     return ops.apply_local(lambda v: reductions.reduce_sum(v, axes, keepdims), x, shape)
 
 
-def sum_to_shape(ops: Operations, g: Shared, wanted: Shape) -> Shared:
+def sum_to_shape(ops: Operations, g: Shared, target_shape: Shape) -> Shared:
     """Sum g over the axes along which a value of that shape was broadcast."""
-    axes = [i for i, (a, b) in enumerate(zip(wanted, ops.get_shape(g), strict=True)) if a != b]
+    axes = [
+        i for i, (a, b) in enumerate(zip(target_shape, ops.get_shape(g), strict=True)) if a != b
+    ]
     return sum_axes(ops, g, axes, keepdims=True) if axes else g
 
 

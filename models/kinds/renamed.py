@@ -191,11 +191,11 @@ def accept_old_names(cls: type, names: Mapping[str, str]) -> None:
         names: new names by old ones.
     """
     for old, new in names.items():
-        own = vars(cls)
-        if old in own and not isinstance(own[old], _OldName):
+        attributes = vars(cls)
+        if old in attributes and not isinstance(attributes[old], _OldName):
             _warn(f"{cls.__module__}.{cls.__qualname__}.{old}", new, 3)
-            if new not in own:
-                setattr(cls, new, own[old])
+            if new not in attributes:
+                setattr(cls, new, attributes[old])
         if new in vars(cls):
             setattr(cls, old, _OldName(old, new, vars(cls)[new]))
 

@@ -92,8 +92,10 @@ class RowScheme:
         """The factor in X = factor (s + epsilon) 2^scale."""
         if not self.rounded_scale or self.statistic == "sum":
             return Fraction(self.numerator_factor**2)
-        kept = Fraction(self.count, 1 << self._log_count) if self.statistic == "variance" else 1
-        return self.count * Fraction(kept) ** 2
+        count_ratio = (
+            Fraction(self.count, 1 << self._log_count) if self.statistic == "variance" else 1
+        )
+        return self.count * Fraction(count_ratio) ** 2
 
     @property
     def scale(self) -> int:

@@ -161,8 +161,8 @@ class Attention(Untrained):
         if rows is None:
             return attended_values
         r.mask = rows.name
-        kept = add_reshape(r, rows.name, f"{call.name}/rows", (sizes[0], 1))
-        return r.add_layer(call.name, "multiply", [attended_values, kept])
+        row_mask = add_reshape(r, rows.name, f"{call.name}/rows", (sizes[0], 1))
+        return r.add_layer(call.name, "multiply", [attended_values, row_mask])
 
 
 def convert_key_mask(r: Reader, mask: Any, steps: int) -> Any:

@@ -194,7 +194,7 @@ class Recurrent(Kind):
         return self._evaluate_plaintext(x, values, observe, (f, s, memory_gate))
 
     def _evaluate_plaintext(
-        self, x: LayerSpec, values: list[Array], seen: Observer, functions: PlaintextFunctions
+        self, x: LayerSpec, values: list[Array], observe: Observer, functions: PlaintextFunctions
     ) -> Array:
         o, count = x.options, STATES[x.options["cell"]]
         outputs, memories, largest = [], [], [0.0]
@@ -211,7 +211,7 @@ class Recurrent(Kind):
                 direction_outputs[:, ::-1] if back and o["aligned"] else direction_outputs
             )
             memories.append(memory)
-        seen(f"{x.name}:sum", np.array(largest))
+        observe(f"{x.name}:sum", np.array(largest))
         output = np.concatenate(outputs, -1)
         if not o["sequences"]:
             backs = zip(outputs, o["backwards"], strict=True)

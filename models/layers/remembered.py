@@ -50,8 +50,8 @@ class KeyValueCache(DecodingKind):
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         rows, row = values
         here = _one_hot(p.public[POSITION], node.shape[-2])
-        kept = p.ops.mul_public(rows, 1 - here)
-        return p.ops.add(kept, p.ops.mul_public(row, here))
+        kept_rows = p.ops.mul_public(rows, 1 - here)
+        return p.ops.add(kept_rows, p.ops.mul_public(row, here))
 
 
 class CachedAttention(Attend, DecodingKind):

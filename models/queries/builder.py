@@ -121,12 +121,12 @@ class PlanBuilder(ABC):
 
     def _is_repeatable(self, step: int) -> bool:
         """Return whether a step has the same rows in every execution."""
-        pending, seen = [step], set[int]()
+        pending, visited = [step], set[int]()
         while pending:
-            if (number := pending.pop()) not in seen:
-                seen.add(number)
+            if (number := pending.pop()) not in visited:
+                visited.add(number)
                 pending.extend(self._steps[number]["in"])
-        return all(self._is_deterministic(number) for number in seen)
+        return all(self._is_deterministic(number) for number in visited)
 
     def _is_deterministic(self, step: int) -> bool:
         """Return whether neither a free choice nor noise affects the output of a step."""

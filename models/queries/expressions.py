@@ -63,7 +63,7 @@ class Fact:
 
     @property
     def is_word(self) -> bool:
-        """Whether it is a literal word."""
+        """True for a literal word."""
         return self.type is not None and self.type.kind == CATEGORY and self.constant is not None
 
     @property

@@ -76,12 +76,12 @@ def _drop_columns(step: dict[str, Any], needed: set[str]) -> None:
         prefix = f"{step['table']}."
         step["columns"] = [name for name in step["columns"] if prefix + name in needed]
     elif step["op"] == "project":
-        kept = [pair for pair in step["columns"] if pair[0] in needed]
+        used_items = [pair for pair in step["columns"] if pair[0] in needed]
         # (a relation without columns still has rows, and no table's column is read for them)
-        step["columns"] = kept or [[step["columns"][0][0], ["int", 1]]]
+        step["columns"] = used_items or [[step["columns"][0][0], ["int", 1]]]
     elif step["op"] == "group":
-        kept = [each for each in step["aggregates"] if each[0] in needed]
-        step["aggregates"] = kept or ([] if step["keys"] else step["aggregates"][:1])
+        used_items = [each for each in step["aggregates"] if each[0] in needed]
+        step["aggregates"] = used_items or ([] if step["keys"] else step["aggregates"][:1])
     elif step["op"] == "window":
-        kept = [each for each in step["functions"] if each[0] in needed]
-        step["functions"] = kept or step["functions"][:1]
+        used_items = [each for each in step["functions"] if each[0] in needed]
+        step["functions"] = used_items or step["functions"][:1]

@@ -144,7 +144,7 @@ class Table:
 
     @property
     def shown(self) -> bool:
-        """Whether the client may learn which of its rows exist: whether any column is open."""
+        """True if the client may learn which of its rows exist: if any column is open."""
         return any(self.permits(Use.SHOW, column) for column in self.schema.columns)
 
 

@@ -257,7 +257,7 @@ class _QueryBuilder(FromBuilder):
         scalars = self._scalar_compiler(step, names, more)
         columns_by_text = dict(more)
         columns = [[name, ["col", name]] for name in self._facts[step].columns if "?" not in name]
-        kept = len(columns)
+        column_count = len(columns)
 
         def column_for(node: Any) -> str:
             expression = scalars.compile_expression(node)
@@ -267,7 +267,7 @@ class _QueryBuilder(FromBuilder):
             return str(columns[-1][0])
 
         steps = windows.window_steps(over, column_for, self._fresh_name, columns_by_text)
-        if len(columns) > kept:
+        if len(columns) > column_count:
             step = self._add_step("project", [step], columns=columns)
         for about in steps:
             step = self._add_step("window", [step], **about)
@@ -310,8 +310,8 @@ class _QueryBuilder(FromBuilder):
             node, step, {("", name): name for name in outputs_by_name}, ordered
         )
         if len(columns) > len(outputs):
-            kept = [[name, ["col", name]] for name, _ in outputs]
-            step = self._add_step("project", [step], columns=kept)
+            projection = [[name, ["col", name]] for name, _ in outputs]
+            step = self._add_step("project", [step], columns=projection)
         return step
 
     def _resolve_names(self, e: Any, outputs: Mapping[str, Any], names: Names) -> Any:

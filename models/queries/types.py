@@ -153,7 +153,7 @@ class Type:
 
     @property
     def ordered(self) -> bool:
-        """Whether < is defined."""
+        """True if < is defined."""
         return self.kind != TEXT
 
     def header(self) -> dict[str, Any]:

@@ -183,9 +183,9 @@ class Callbacks:
                 for callback in self.deferred:
                     callback.on_epoch_begin(epoch)
                 set_weights(place)
-                seen = dict(known)
+                epoch_logs = dict(known)
                 for callback in self.deferred:
-                    callback.on_epoch_end(epoch, seen)
+                    callback.on_epoch_end(epoch, epoch_logs)
                 passed += 1
                 if model.stop_training:
                     break

@@ -95,8 +95,8 @@ def _polynomial_decay(o: Options, step: int) -> Decimal:
         steps *= max(Decimal(1), (now / steps).to_integral_value(ROUND_CEILING))
     remaining = 1 - min(now, steps) / steps
     # (0^0 is 1, as in Keras)
-    kept = (remaining.ln() * power).exp() if remaining else Decimal(not power)
-    return (first - last) * kept + last
+    decay_factor = (remaining.ln() * power).exp() if remaining else Decimal(not power)
+    return (first - last) * decay_factor + last
 
 
 def _cosine_decay(o: Options, step: int) -> Decimal:

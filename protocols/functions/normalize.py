@@ -53,8 +53,8 @@ def shift_bits(x: Shared, shift: int) -> Shared:
     if shift >= 0:
         return x.map(lambda a: tensor_ops.left_shift(a, shift))
     ring = x.ring_bits
-    kept = x.map(lambda a: tensor_ops.logical_shift(tensor_ops.low_bits(a, ring), -shift))
-    return replace(kept, bits=ring + shift)
+    shifted = x.map(lambda a: tensor_ops.logical_shift(tensor_ops.low_bits(a, ring), -shift))
+    return replace(shifted, bits=ring + shift)
 
 
 def _prepare_comparisons(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
@@ -65,11 +65,13 @@ def _prepare_comparisons(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[A
 
     expanded = tensor_ops.expand_dims(tensor_ops.low_bits(part, x.ring_bits), 0)
     drops, rest = [c.drop for c in cuts], [to_signed_word((1 << (RING - c.drop)) - 1) for c in cuts]
-    kept = get_raw_op("RightShift")(x=expanded, y=_broadcast_cuts(drops, expanded))
-    kept = get_raw_op("BitwiseAnd")(x=kept, y=_broadcast_cuts(rest, expanded))
+    kept_bits = get_raw_op("RightShift")(x=expanded, y=_broadcast_cuts(drops, expanded))
+    kept_bits = get_raw_op("BitwiseAnd")(x=kept_bits, y=_broadcast_cuts(rest, expanded))
     if x.m is not None:
-        kept = tensor_ops.sub(kept, _broadcast_cuts([c.at >> c.drop for c in cuts], expanded))
-    return [tensor_ops.strided_slice(kept, i) for i in range(len(cuts))]
+        kept_bits = tensor_ops.sub(
+            kept_bits, _broadcast_cuts([c.at >> c.drop for c in cuts], expanded)
+        )
+    return [tensor_ops.strided_slice(kept_bits, i) for i in range(len(cuts))]
 
 
 def compare_with_cuts(party: Party, x: Shared, stage: Stage) -> MaskedBits:
@@ -228,8 +230,8 @@ def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
     masks_before = [to_signed_word((1 << ring) - 1 if n else -1) for n in right]
     masks_after = [to_signed_word((1 << (RING - n)) - 1) for n in right]
     left = tf.bitwise.bitwise_and(left, _broadcast_cuts(masks_before, expanded))
-    kept = tf.bitwise.right_shift(left, _broadcast_cuts(right, expanded))
-    return tf.bitwise.bitwise_and(kept, _broadcast_cuts(masks_after, expanded))
+    segment_bits = tf.bitwise.right_shift(left, _broadcast_cuts(right, expanded))
+    return tf.bitwise.bitwise_and(segment_bits, _broadcast_cuts(masks_after, expanded))
 
 
 # ---- the whole
@@ -254,13 +256,13 @@ def normalize(
         bits = compare_with_cuts(party, x, stage)
         final = i + 1 == len(plan.stages)
         narrowed = plan.top - plan.units if final else 0
-        kept = factor.drop if final else 0
+        dropped_bits = factor.drop if final else 0
         cuts = len(stage.cuts)
         if isinstance(party, CostParty):
             cost = _selection_cost(sizes.tensor_size(x.any), plan, i, factor)
             m = party.count_messages(cost, shape, x, bits, previous_bits, running)
             if final or not factor.additive:
-                running = _symbolic_shared(m, x.dealer, factor.width - kept)
+                running = _symbolic_shared(m, x.dealer, factor.width - dropped_bits)
             x, previous_bits = _symbolic_shared(m, x.dealer, stage.width - narrowed), bits
             continue
         s = party.site("normalize", stage, center, factor, dealer=x.dealer)
@@ -281,8 +283,8 @@ def normalize(
             assert running is not None
             u = selector.select_values(multiply_each(running, factor.stages[i]), factor.width, 2, 2)
         if final or not factor.additive:
-            u = masked.truncate_shares(s, u, kept)
-            running = masked.exchange_masked(s, u, shape, 3, 3, width=factor.width - kept)
+            u = masked.truncate_shares(s, u, dropped_bits)
+            running = masked.exchange_masked(s, u, shape, 3, 3, width=factor.width - dropped_bits)
         y = masked.truncate_shares(s, y, narrowed)
         x = masked.exchange_masked(s, y, shape, 4, 4, width=stage.width - narrowed)
         previous_bits = bits

@@ -188,16 +188,16 @@ def evaluate_pieces(
     # x without its lowest bits, minus half a unit for the mean, shifted to at least 0
     lift = 1 << (ring - 2)
     flat = arithmetic.add_constant(flat, -(1 << (f - X_BITS - 1)))
-    kept = arithmetic.add_constant(normalize.shift_bits(flat, X_BITS - f), lift)
+    lifted_x = arithmetic.add_constant(normalize.shift_bits(flat, X_BITS - f), lift)
     steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
     constant_steps = [a - b for a, b in itertools.pairwise(pieces.constants)]
     if isinstance(party, CostParty):
         dealt = convert.inject_dealt(count * n, ring_bits=ring) + 64 * count * n
-        return party.count_exchange(shape, dealt, below, kept, scale=RESULT_BITS)
+        return party.count_exchange(shape, dealt, below, lifted_x, scale=RESULT_BITS)
     import tensorflow as tf
 
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
-    products = convert.inject_shares(s, below, repeat_rows(kept), 0, 0, extend_ring=True)
+    products = convert.inject_shares(s, below, repeat_rows(lifted_x), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
     share = None
     if not s.is_dealer:

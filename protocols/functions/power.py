@@ -153,7 +153,7 @@ def tabulate_powers(
             [_to_fixed_point(sign, e, b) for sign, e in stage]
             for stage, b in zip(stages, fractional, strict=True)
         ]
-        kept = min(keep, sum(fractional))
+        kept_bits = min(keep, sum(fractional))
         largest = None
         if slope > 0:
             exponent = slope * scheme.max_shift + offset - (Fraction(1, 2) if sqrt2 else 0)
@@ -161,8 +161,8 @@ def tabulate_powers(
             if len(stages) == 2 and fine:  # the amount that the fine constants' rounding adds
                 largest += max(abs(v) for v in values[0])
         try:
-            table = normalize_plan.build_table(values, sum(fractional) - kept, largest=largest)
-            return PowerTable(table, kept, sqrt2)
+            table = normalize_plan.build_table(values, sum(fractional) - kept_bits, largest=largest)
+            return PowerTable(table, kept_bits, sqrt2)
         except UsageError:
             if fine <= MIN_FINE_BITS:
                 raise

@@ -68,19 +68,19 @@ def select_ranks(
     rank_positions: dict[int, int] = {}
     pending = [(np.arange(n, dtype=np.int32), sorted(set(ranks)), 0)]
     while pending:
-        segment, wanted, base = pending.pop()
+        segment, segment_ranks, base = pending.pop()
         if _is_small(len(segment), profile):
             ordered = _sort_all_pairs(is_less, segment)
-            rank_positions.update((w, int(ordered[w - base])) for w in wanted)
+            rank_positions.update((w, int(ordered[w - base])) for w in segment_ranks)
             continue
         sample = _sort_sample(compare_positions, segment, profile)
-        cuts = _choose_splitters(sample, [w - base for w in wanted], len(segment))
+        cuts = _choose_splitters(sample, [w - base for w in segment_ranks], len(segment))
         repeated_segment = np.tile(segment, len(cuts))
         below = is_less(repeated_segment, np.repeat(cuts, len(segment))).reshape(len(cuts), -1)
         part_numbers = np.sum(~below, axis=0)
         edges = np.concatenate([[0], np.cumsum(np.bincount(part_numbers, minlength=len(cuts) + 1))])
         for i in range(len(cuts) + 1):
-            inner_ranks = [w for w in wanted if edges[i] <= w - base < edges[i + 1]]
+            inner_ranks = [w for w in segment_ranks if edges[i] <= w - base < edges[i + 1]]
             inner_segment = segment[part_numbers == i]
             if len(inner_segment) == len(segment):
                 raise _contradiction_error()
@@ -248,11 +248,11 @@ def _run_plan(
     return ordered
 
 
-def _choose_splitters(sample: Positions, wanted: Sequence[int], count: int) -> Positions:
+def _choose_splitters(sample: Positions, ranks: Sequence[int], count: int) -> Positions:
     """Return the elements of a sorted sample that enclose some ranks among count elements."""
     size = len(sample)
     gap = _splitter_gap(size)
-    places = {w * size // count + side for w in wanted for side in (-gap, gap)}
+    places = {w * size // count + side for w in ranks for side in (-gap, gap)}
     return sample[sorted(p for p in places if 0 <= p < size)]
 
 

@@ -265,14 +265,14 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
 def _as_matrix(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
     """Return x as a matrix with the axes `over` first or last, and the sizes of the other axes."""
     sizes = conv.list_sizes(x.any)
-    kept = [i for i in range(len(sizes)) if i not in over]
+    kept_axes = [i for i in range(len(sizes)) if i not in over]
     depth, rest = (
         _multiply_sizes([sizes[i] for i in over]),
-        _multiply_sizes([sizes[i] for i in kept]),
+        _multiply_sizes([sizes[i] for i in kept_axes]),
     )
-    transposed = shapes.transpose(x, [*over, *kept] if first else [*kept, *over])
+    transposed = shapes.transpose(x, [*over, *kept_axes] if first else [*kept_axes, *over])
     matrix = shapes.reshape(transposed, [depth, rest] if first else [rest, depth])
-    return matrix, [sizes[i] for i in kept]
+    return matrix, [sizes[i] for i in kept_axes]
 
 
 def _multiply_sizes(sizes: list[Any]) -> Any:

@@ -107,7 +107,7 @@ def _is_difference_zero(
 
 
 def _invert_result(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
-    return lambda *given: logic.invert_bits(of_difference(*given))
+    return lambda *operands: logic.invert_bits(of_difference(*operands))
 
 
 # Rounds: exchanges + 1 online (exchanges + 2 total). Bits sent: those of compare.msb and

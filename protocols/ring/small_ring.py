@@ -165,8 +165,8 @@ def _extend_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tu
     if not s.is_dealer:
         open_tops = tensor_ops.sub(tensor_ops.constant(1), tensor_ops.logical_shift(low.m, k - 1))
         share = tensor_ops.add(wraps, tensor_ops.mul(open_tops, tops))
-        own = tensor_ops.sub(low.m, low.l1) if s.is_e1 else tensor_ops.neg(low.l2)
-        low_shares = tensor_ops.add(tensor_ops.left_shift(share, k), own)
+        additive_share = tensor_ops.sub(low.m, low.l1) if s.is_e1 else tensor_ops.neg(low.l2)
+        low_shares = tensor_ops.add(tensor_ops.left_shift(share, k), additive_share)
     if to_bits == k:
         return x, low_shares
     high = masked.exchange_masked(s, share, shape, 2, 2, scale=scale, width=to_bits - k)

@@ -51,7 +51,7 @@ def repeat_protocol(
         monitor: updated in all iterations.
 
     Returns:
-        The last values, and the kept values of all iterations, [count, ...].
+        The last values, and the recorded values of all iterations, [count, ...].
     Rounds and bits: those of all iterations.
     """
     if isinstance(party, CostParty):
@@ -64,12 +64,14 @@ def repeat_protocol(
             code="outside-party-function",
         )
     first_receive = trace.receives
-    first, kept = iteration(0, values)
+    first, recorded = iteration(0, values)
     if count == 1:
-        return list(first), None if kept is None else kept.map(
+        return list(first), None if recorded is None else recorded.map(
             lambda a: tensor_ops.strided_slice(a, None)
         )
-    return _Loop(party, trace, count, iteration, first, kept, monitor, first_receive).build_loop()
+    return _Loop(
+        party, trace, count, iteration, first, recorded, monitor, first_receive
+    ).build_loop()
 
 
 # Iterations that are counted one by one: each later one costs as much as the last of these.
@@ -83,16 +85,16 @@ def _count_iterations(
     values: Sequence[Shared],
     monitor: DigestCarrier | None,
 ) -> tuple[list[Shared], Shared | None]:
-    uncounted, kept = max(count - _COUNTED, 0), None
+    uncounted, recorded = max(count - _COUNTED, 0), None
     snapshots: list[CostSnapshot] = []
     carried: list[list[tensor_ops.SymbolicTensor]] = []
 
     def list_carried() -> list[tensor_ops.SymbolicTensor]:
-        tensors = [v.m for v in values] + ([] if kept is None else [kept.m])
+        tensors = [v.m for v in values] + ([] if recorded is None else [recorded.m])
         return tensors + ([] if monitor is None else [monitor.digest])
 
     for i in range(min(count, _COUNTED)):
-        values, kept = iteration(i, values)
+        values, recorded = iteration(i, values)
         snapshots.append(party.take_snapshot())
         carried.append(list_carried())
     results = list(values)
@@ -101,12 +103,12 @@ def _count_iterations(
         pairs = zip(carried[-1], carried[-2], strict=True)
         later_tensors = iter([_extrapolate_rounds(a, b, uncounted) for a, b in pairs])
         results = [replace(v, m=next(later_tensors)) for v in results]
-        kept = None if kept is None else replace(kept, m=next(later_tensors))
+        recorded = None if recorded is None else replace(recorded, m=next(later_tensors))
         if monitor is not None:
             monitor.digest = next(later_tensors)
-    if kept is not None:
-        kept = kept.map(lambda a: a.like([count, *a.shape]))
-    return results, kept
+    if recorded is not None:
+        recorded = recorded.map(lambda a: a.like([count, *a.shape]))
+    return results, recorded
 
 
 def _extrapolate_rounds(
@@ -141,23 +143,23 @@ class _Loop:
         count: int,
         iteration: Iteration,
         first: Sequence[Shared],
-        kept: Shared | None,
+        recorded: Shared | None,
         monitor: DigestCarrier | None,
         first_receive: int,
     ) -> None:
         self._party, self._trace, self._count, self._iteration = party, trace, count, iteration
-        self._first, self._kept, self._first_receive = list(first), kept, first_receive
+        self._first, self._recorded, self._first_receive = list(first), recorded, first_receive
         self._monitor = None if monitor is None or monitor.digest is None else monitor
         self._value_dependencies = self._find_dependencies(
-            _list_fields(self._append_kept(first, kept))
+            _list_fields(self._append_recorded(first, recorded))
         )
         self._digest_dependencies = self._find_dependencies(
             [self._monitor.digest] if self._monitor else []
         )
 
     @staticmethod
-    def _append_kept(values: Sequence[Shared], kept: Shared | None) -> list[Shared]:
-        return [*values, *([] if kept is None else [kept])]
+    def _append_recorded(values: Sequence[Shared], recorded: Shared | None) -> list[Shared]:
+        return [*values, *([] if recorded is None else [recorded])]
 
     def _find_dependencies(self, tensors: Sequence[tf.Tensor]) -> tuple[int, int]:
         """Return the dependencies of tensors of the first iteration, and the bit of its last own
@@ -170,13 +172,13 @@ class _Loop:
         return mask, (1 << last) >> 1
 
     def build_loop(self) -> tuple[list[Shared], Shared | None]:
-        """Build the loop and return its last values and the kept ones."""
+        """Build the loop and return its last values and the recorded ones."""
         import tensorflow as tf
 
-        first, kept = self._first, self._kept
+        first, recorded = self._first, self._recorded
         arrays = [
             tf.TensorArray(tf.int64, self._count, element_shape=a.shape).write(0, a)
-            for a in ([] if kept is None else _list_fields([kept]))
+            for a in ([] if recorded is None else _list_fields([recorded]))
         ]
         digest = [self._monitor.digest] if self._monitor else []
         start = (tf.constant(1, tf.int64), tuple(_list_fields(first)), tuple(arrays), tuple(digest))
@@ -189,8 +191,8 @@ class _Loop:
         if self._monitor:
             self._monitor.digest = tf.identity(digest[0])
             self._set_dependencies([self._monitor.digest], self._digest_dependencies, base)
-        results = _replace_fields(self._append_kept(first, kept), values)
-        return results[: len(first)], None if kept is None else results[-1]
+        results = _replace_fields(self._append_recorded(first, recorded), values)
+        return results[: len(first)], None if recorded is None else results[-1]
 
     def _trace_body(self, i: Any, carried: Any, arrays: Any, digest: Any) -> Any:
         import tensorflow as tf
@@ -202,21 +204,23 @@ class _Loop:
             self._gate_dealer()
             if self._monitor:
                 self._monitor.digest = digest[0]
-            values, kept = self._iteration(i, _replace_fields(self._first, carried))
+            values, recorded = self._iteration(i, _replace_fields(self._first, carried))
             if self._monitor:
                 digest = (self._monitor.digest,)
-        self._check_results(values, kept)
+        self._check_results(values, recorded)
         results = [
             tf.ensure_shape(a, b.shape) for a, b in zip(_list_fields(values), carried, strict=True)
         ]
-        rows = [] if kept is None else _list_fields([kept])
+        rows = [] if recorded is None else _list_fields([recorded])
         arrays = [a.write(tf.cast(i, tf.int32), r) for a, r in zip(arrays, rows, strict=True)]
         return i + 1, tuple(results), tuple(arrays), tuple(digest)
 
-    def _check_results(self, values: Sequence[Shared], kept: Shared | None) -> None:
+    def _check_results(self, values: Sequence[Shared], recorded: Shared | None) -> None:
         """Check that an iteration returns values of the same kind as the first one."""
         pairs = zip(
-            self._append_kept(self._first, self._kept), self._append_kept(values, kept), strict=True
+            self._append_recorded(self._first, self._recorded),
+            self._append_recorded(values, recorded),
+            strict=True,
         )
         for a, b in pairs:
             same = (a.dealer, a.fractional_bits, a.bits) == (b.dealer, b.fractional_bits, b.bits)

@@ -309,8 +309,8 @@ def reduce_sum(
     if not isinstance(a, SymbolicTensor):
         return get_raw_op("Sum")(input=a, axis=constant([*axes]), keep_dims=keepdims)
     over = {i % len(a.shape) for i in axes} if a.shape else set()
-    kept = [(1 if i in over else n, i in over) for i, n in enumerate(a.shape)]
-    return record_moved(a.like([n for n, summed in kept if keepdims or not summed]), a)
+    axis_sizes = [(1 if i in over else n, i in over) for i, n in enumerate(a.shape)]
+    return record_moved(a.like([n for n, summed in axis_sizes if keepdims or not summed]), a)
 
 
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:

@@ -147,7 +147,7 @@ def exclude_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Sha
     conjunction_graph = cached_graph(
         party,
         "without_nulls",
-        lambda v, *given: bits.all_of(party, [v, *(bits.invert(b) for b in given)]),
+        lambda v, *null_bits: bits.all_of(party, [v, *(bits.invert(b) for b in null_bits)]),
     )
     is_present: Shared = conjunction_graph(valid, *nulls)
     return is_present

@@ -50,7 +50,7 @@ def run_align(arguments: argparse.Namespace) -> int:
         common.progress_bar(arguments) as bar,
         stored_objects.open_service(arguments, bar) as cluster,
     ):
-        asked = tables(cluster).align(
+        alignment = tables(cluster).align(
             arguments.tables,
             arguments.on,
             arguments.name,
@@ -59,24 +59,26 @@ def run_align(arguments: argparse.Namespace) -> int:
             clients=arguments.allow,
             replace=arguments.replace,
         )
-        if not stored_objects.is_confirmed(arguments, bar, asked.explain(), asked.order):
+        if not stored_objects.is_confirmed(arguments, bar, alignment.explain(), alignment.order):
             return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
-        made = asked.run(bar.update)
+        aligned = alignment.run(bar.update)
         seconds = time.perf_counter() - started
-    told = {
-        **{key: made.about[key] for key in ("rows", "columns", "target", "classes", "made_of")},
-        **{"name": made.name, "clients": arguments.allow},
+    summary = {
+        **{key: aligned.about[key] for key in ("rows", "columns", "target", "classes", "made_of")},
+        **{"name": aligned.name, "clients": arguments.allow},
         "seconds": seconds,
     }
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(summary))
         return 0
-    owned = [f"{each['table']} ({each['owner']})" for each in made.about["made_of"]]
-    print(f"{made.name}: {made.about['rows']:,} rows that {' and '.join(owned)} have in common")
+    owned = [f"{each['table']} ({each['owner']})" for each in aligned.about["made_of"]]
+    print(
+        f"{aligned.name}: {aligned.about['rows']:,} rows that {' and '.join(owned)} have in common"
+    )
     learned = {"number": "a number", "binary": "two classes"}
-    kind = learned.get(made.about["target"], f"{made.about['classes']} classes")
-    print(f"features: {', '.join(made.about['columns'])}; label: {arguments.label}, {kind}")
+    kind = learned.get(aligned.about["target"], f"{aligned.about['classes']} classes")
+    print(f"features: {', '.join(aligned.about['columns'])}; label: {arguments.label}, {kind}")
     print(f"may be trained on by {stored_objects.describe_clients(arguments.allow)}")
     return 0
 

@@ -277,7 +277,7 @@ def _as_usage_errors() -> Iterator[None]:
 def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
     """Write all files; on failure, remove them and a new folder. Never replace a file."""
     try:
-        made = not folder.exists()
+        is_new_folder = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
@@ -295,7 +295,7 @@ def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path,
     except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
-        if made:
+        if is_new_folder:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise

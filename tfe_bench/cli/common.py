@@ -40,9 +40,9 @@ def whole_number(text: str) -> int:
     if power := _POWER.fullmatch(text):
         base, exponent = int(power[1]), int(power[2])
         return int(base**exponent)
-    if found := _WHOLE.fullmatch(text.replace("_", "")):
-        digits, decimals = found[1], (found[2] or "").rstrip("0")
-        exponent = int(found[3] or 0)
+    if match := _WHOLE.fullmatch(text.replace("_", "")):
+        digits, decimals = match[1], (match[2] or "").rstrip("0")
+        exponent = int(match[3] or 0)
         if len(digits) <= 100 and len(decimals) <= exponent:
             return int(digits + decimals.ljust(exponent, "0"))
     raise argparse.ArgumentTypeError(
@@ -140,11 +140,11 @@ def quiet_tensorflow() -> None:
 
 def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters of a job's timing loop."""
-    found = {"trace": True} if arguments.trace is not None else {}
+    trace_option = {"trace": True} if arguments.trace is not None else {}
     if arguments.repeat is not None:
-        return {"repeat": arguments.repeat, **found}
+        return {"repeat": arguments.repeat, **trace_option}
     once = {"repeat": 1, "warm_up": 0}
-    return {**({"repeat": _REPEAT} if arguments.input is None else once), **found}
+    return {**({"repeat": _REPEAT} if arguments.input is None else once), **trace_option}
 
 
 def add_network_options(p: argparse.ArgumentParser) -> None:
@@ -250,8 +250,8 @@ def check_dependent_options(arguments: argparse.Namespace, other: str, *options:
         UsageError: an option is given without the other one.
     """
     for option in options:
-        given = getattr(arguments, option, None) not in (None, False)
-        if given and getattr(arguments, other) in (None, False):
+        is_given = getattr(arguments, option, None) not in (None, False)
+        if is_given and getattr(arguments, other) in (None, False):
             raise UsageError(
                 f"--{option} requires --{other}. Received: no --{other}.",
                 code="option-requires-option",
@@ -266,8 +266,8 @@ def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
 
     A command that runs within another command uses the bar of the outer command, which closes it.
     """
-    if (given := getattr(arguments, "bar", None)) is not None:
-        yield given
+    if (existing_bar := getattr(arguments, "bar", None)) is not None:
+        yield existing_bar
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

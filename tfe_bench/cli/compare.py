@@ -122,17 +122,17 @@ def _run_programs(arguments: argparse.Namespace) -> int:
             operation="tf_keras",
         )
     programs = [] if arguments.programs is None else checkout.select_programs(arguments.programs)
-    found = []
+    outcomes = []
     with common.progress_bar(arguments) as bar:
         for outcome in checkout.run_tests(source, arguments.only, arguments.test_seconds):
-            found.append(outcome)
-            bar.show_text(f"{len(found)} tests, {outcome.test}")
+            outcomes.append(outcome)
+            bar.show_text(f"{len(outcomes)} tests, {outcome.test}")
         times = _time_programs(arguments, programs, bar) if programs else {}
     if arguments.json:
-        print(json.dumps({"tests": [asdict(o) for o in found], "programs": times}))
+        print(json.dumps({"tests": [asdict(o) for o in outcomes], "programs": times}))
     else:
-        _print_outcomes(found, times)
-    return 1 if any(o.outcome == "failed" for o in found) else 0
+        _print_outcomes(outcomes, times)
+    return 1 if any(o.outcome == "failed" for o in outcomes) else 0
 
 
 def _time_programs(
@@ -143,7 +143,7 @@ def _time_programs(
     from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, find_python
 
     there = find_python(arguments.tf_encrypted_env, "--tf-encrypted-env")
-    found: dict[str, dict[str, Any]] = {}
+    times: dict[str, dict[str, Any]] = {}
     for program in programs:
         bar.show_text(program)
         ours = checkout.run_with_tfe_bench(arguments.source, program, checkout.PROGRAM_SECONDS)
@@ -151,14 +151,14 @@ def _time_programs(
         if not isinstance(there, UnavailableBaseline):
             seconds = checkout.PROGRAM_SECONDS
             theirs = checkout.run_with_tf_encrypted(arguments.source, there, program, seconds)
-        found[program] = {
+        times[program] = {
             "here": ours.reason if isinstance(ours, UnavailableBaseline) else ours,
             "there": theirs.reason if isinstance(theirs, UnavailableBaseline) else theirs,
         }
-    return found
+    return times
 
 
-def _print_outcomes(found: list[TestOutcome], times: dict[str, dict[str, Any]]) -> None:
+def _print_outcomes(outcomes: list[TestOutcome], times: dict[str, dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -166,25 +166,27 @@ def _print_outcomes(found: list[TestOutcome], times: dict[str, dict[str, Any]]) 
     from tfe_bench.benchmarks.table import align_columns, human_seconds, print_within
 
     console = Console()
-    counts = Counter((o.file, o.outcome) for o in found)
+    counts = Counter((o.file, o.outcome) for o in outcomes)
     rows: list[tuple[str, ...]] = [("tests of", *OUTCOMES)]
-    for file in sorted({o.file for o in found}):
+    for file in sorted({o.file for o in outcomes}):
         rows.append((file, *(str(counts[file, outcome] or "-") for outcome in OUTCOMES)))
-    totals = Counter(o.outcome for o in found)
+    totals = Counter(o.outcome for o in outcomes)
     rows.append(("all", *(str(totals[outcome] or "-") for outcome in OUTCOMES)))
     lines = list(align_columns(rows, tuple(range(1, len(OUTCOMES) + 1))))
     lines += [
-        f"{o.outcome}: {o.test}: {o.words}" for o in found if o.outcome not in ("passed", "skipped")
+        f"{o.outcome}: {o.test}: {o.words}"
+        for o in outcomes
+        if o.outcome not in ("passed", "skipped")
     ]
     if times:
-        told: list[tuple[str, ...]] = [("program", "prints", "here", "tf-encrypted")]
+        cells_of_programs: list[tuple[str, ...]] = [("program", "prints", "here", "tf-encrypted")]
         for program, by in times.items():
             tags = by["here"] if isinstance(by["here"], dict) else {}
             theirs = by["there"] if isinstance(by["there"], dict) else {}
             for tag in {**tags, **theirs} or {"-": 0}:
                 cells = [human_seconds(of[tag]) if tag in of else "-" for of in (tags, theirs)]
-                told.append((program, tag, *cells))
-        lines += ["", *align_columns(told, (2, 3))]
+                cells_of_programs.append((program, tag, *cells))
+        lines += ["", *align_columns(cells_of_programs, (2, 3))]
         words = {str(by[k]) for by in times.values() for k in by if not isinstance(by[k], dict)}
         lines += [f"no time: {each}" for each in sorted(words)]
     for line in lines:

@@ -20,16 +20,16 @@ def apply_defaults(parsed: argparse.Namespace) -> None:
     """Set the cluster and client of a command from the environment, and print them."""
     if not getattr(parsed, "takes_cluster", False):
         return
-    said = []
-    if parsed.cluster is None and (found := default_cluster_file()) is not None:
-        parsed.cluster = found
-        said.append(f"cluster {found} ({CLUSTER_VARIABLE})")
+    notices = []
+    if parsed.cluster is None and (cluster_file := default_cluster_file()) is not None:
+        parsed.cluster = cluster_file
+        notices.append(f"cluster {cluster_file} ({CLUSTER_VARIABLE})")
     if (
         parsed.cluster is not None
         and parsed.client is None
         and (who := os.environ.get(CLIENT_VARIABLE))
     ):
         parsed.client = who
-        said.append(f"client {who} ({CLIENT_VARIABLE})")
-    if said:
-        print(f"tfe_bench: {', '.join(said)}", file=sys.stderr)
+        notices.append(f"client {who} ({CLIENT_VARIABLE})")
+    if notices:
+        print(f"tfe_bench: {', '.join(notices)}", file=sys.stderr)

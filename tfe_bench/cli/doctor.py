@@ -49,11 +49,11 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         )
     check_range("--megabytes", arguments.megabytes, 1, 256)
     if arguments.json:
-        found = list(_iterate_checks(arguments))
-        print(json.dumps([check.as_dict() for check in found]))
+        results = list(_iterate_checks(arguments))
+        print(json.dumps([check.as_dict() for check in results]))
     else:
-        found = _print_checks(_iterate_checks(arguments))
-    return 1 if any(check.status == checks.FAIL for check in found) else 0
+        results = _print_checks(_iterate_checks(arguments))
+    return 1 if any(check.status == checks.FAIL for check in results) else 0
 
 
 def _iterate_checks(arguments: argparse.Namespace) -> Iterator[Check]:
@@ -93,23 +93,23 @@ def _iterate_checks(arguments: argparse.Namespace) -> Iterator[Check]:
             who.close()
 
 
-def _print_checks(found: Iterator[Check]) -> list[Check]:
+def _print_checks(pending_checks: Iterator[Check]) -> list[Check]:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     styles = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
-    seen = list(found)
+    finished_checks = list(pending_checks)
     table = Table("check", "", "found", "what to do")
-    for check in seen:
+    for check in finished_checks:
         status = Text(check.status, styles[check.status])
         table.add_row(check.name, status, Text(check.found), Text(check.remedy))
     console = Console()
     console.print(table)
-    bad = sum(check.status == "FAIL" for check in seen)
-    warned = sum(check.status == "warn" for check in seen)
-    console.print(f"{len(seen) - bad - warned} ok, {warned} warnings, {bad} failures")
-    return seen
+    bad = sum(check.status == "FAIL" for check in finished_checks)
+    warned = sum(check.status == "warn" for check in finished_checks)
+    console.print(f"{len(finished_checks) - bad - warned} ok, {warned} warnings, {bad} failures")
+    return finished_checks
 
 
 COMMANDS = {"doctor": (_add_doctor_options, run_doctor)}

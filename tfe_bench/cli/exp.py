@@ -179,9 +179,9 @@ def _print_advice(arguments: argparse.Namespace) -> int:
 
     low, high = arguments.advise
     n = arguments.n or 10_000
-    found = advisor.rank_forms(low, high, n)
+    ranked = advisor.rank_forms(low, high, n)
     if arguments.json:
-        told = [
+        form_rows = [
             {
                 "form": a.form.name,
                 "ring": a.form.ring_bits,
@@ -192,12 +192,12 @@ def _print_advice(arguments: argparse.Namespace) -> int:
                 "failure_probability": a.failure,
                 "modeled_network_seconds": a.seconds,
             }
-            for a in found
+            for a in ranked
         ]
-        print(json.dumps({"low": low, "high": high, "n": n, "forms": told}))
+        print(json.dumps({"low": low, "high": high, "n": n, "forms": form_rows}))
         return 0
     print(advisor.advice_sentence(low, high, n))
-    if found:
+    if ranked:
         print(f"\nAll forms that cover it, for n = {n:,} (network alone, modeled):\n")
         head = ("form / ring", "B/element", "rounds", "error", "failure", *(v.name for v in LEVELS))
         rows = [
@@ -209,7 +209,7 @@ def _print_advice(arguments: argparse.Namespace) -> int:
                 f"{a.failure:.0e}",
                 *(f"{a.seconds[v.name]:.3g} s" for v in LEVELS),
             )
-            for a in found
+            for a in ranked
         ]
         _print_table(Table(head, rows))
     return 0
@@ -271,27 +271,27 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
                 arguments.emulate = CHANNEL  # print the fallback message only once
             return cluster
 
-        found = study.run_study(open_level_cluster, plan, bar.update)
-        files = folder.write_report(found, where)
+        results = study.run_study(open_level_cluster, plan, bar.update)
+        files = folder.write_report(results, where)
     if arguments.json:
-        print(json.dumps(_study_to_json(found, where, files), allow_nan=False))
+        print(json.dumps(_study_to_json(results, where, files), allow_nan=False))
         return 0
     print("Measured: bytes (by party), rounds, accuracy on 10,000 points\n")
-    _print_table(tables.summary_table(found))
+    _print_table(tables.summary_table(results))
     print("\nPer element, slopes: memory, local time, and time at the network levels")
-    print(f"({tables.describe_marks(found)})\n")
-    _print_table(tables.times_table(found))
+    print(f"({tables.describe_marks(results)})\n")
+    _print_table(tables.times_table(results))
     print("\nNetwork levels, as the links were found to be; the model against what was measured\n")
-    _print_table(tables.links_table(found))
-    for name, level in found.levels.items():
+    _print_table(tables.links_table(results))
+    for name, level in results.levels.items():
         if level.refused:
             print(f"Nothing is measured at {name}: {level.refused}")
-    checked = tables.model_table(found)
+    checked = tables.model_table(results)
     if len(checked.head) > 1:
         print("\nSeconds measured / predicted over measured, at the largest n of all forms\n")
         _print_table(checked)
     print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
-    _print_table(tables.comparison_table(found))
+    _print_table(tables.comparison_table(results))
     print("\nWhich form to take (cheapest at net2 that covers the range)\n")
     for line in advisor.advice_sentences():
         print(f"- {line}")
@@ -327,26 +327,26 @@ def _choose_levels(
     return {name: plans[name] for name in known if name in names}
 
 
-def _study_to_json(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
+def _study_to_json(results: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
     from tfe_bench.benchmarks.exp_study import advisor, compare
     from tfe_bench.benchmarks.exp_study.notes import collect_notes
 
-    def finite_rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def finite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
             {k: (_finite_or_none(v) if isinstance(v, float) else v) for k, v in row.items()}
-            for row in given
+            for row in rows
         ]
 
     return {
         "report": str(where),
         "files": list(files),
-        "exp": finite_rows(compare.exp_rows(found)),
-        "accuracy": finite_rows(compare.accuracy_rows(found)),
-        "fits": finite_rows(compare.fit_rows(found)),
-        "levels": finite_rows(compare.level_rows(found)),
-        "compare": finite_rows(compare.compare_rows(found)),
+        "exp": finite_rows(compare.exp_rows(results)),
+        "accuracy": finite_rows(compare.accuracy_rows(results)),
+        "fits": finite_rows(compare.fit_rows(results)),
+        "levels": finite_rows(compare.level_rows(results)),
+        "compare": finite_rows(compare.compare_rows(results)),
         "advice": advisor.advice_sentences(),
-        "notes": collect_notes(found),
+        "notes": collect_notes(results),
     }
 
 

@@ -109,21 +109,22 @@ def run_functional(arguments: argparse.Namespace) -> int:
 
 def _check_modes(arguments: argparse.Namespace) -> None:
     """Reject options that have no effect in the chosen mode."""
-    for mode, kept in (
+    for mode, allowed_options in (
         ("energy", ()),
         ("lenet5", ("threads",)),
         ("modulus", ("length", "outputs")),
     ):
         if getattr(arguments, mode) in (None, False):
             continue
-        given = [
+        conflicting = [
             name
             for name in ("length", "result_bits", "batch", "threads", "energy", "lenet5", "modulus")
-            if name not in (*kept, mode) and getattr(arguments, name) not in (None, False)
+            if name not in (*allowed_options, mode)
+            and getattr(arguments, name) not in (None, False)
         ]
-        if given:
+        if conflicting:
             raise UsageError(
-                f"--{mode} does not go with --{given[0].replace('_', '-')}. Received: both.",
+                f"--{mode} does not go with --{conflicting[0].replace('_', '-')}. Received: both.",
                 code="conflicting-options",
                 operation=f"--{mode}",
             )
@@ -162,8 +163,8 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional.curve import Table
 
     for name in ("length", "result_bits", "batch"):
-        if (given := getattr(arguments, name)) is not None:
-            check_range(f"--{name.replace('_', '-')}", given, 1)
+        if (value := getattr(arguments, name)) is not None:
+            check_range(f"--{name.replace('_', '-')}", value, 1)
     if arguments.length is not None:
         check_range("--length", arguments.length, 1, 1 << 14)
     cells = list(_sweep_cells(arguments))
@@ -193,8 +194,10 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
     if not others:
         return code
     title = "Logarithms: one table for all results, one for each, and a walk (modeled)"
-    told = technology.report_measurements(arguments, others, title, _LOGARITHMS, _published_notes())
-    return max(code, told)
+    report_code = technology.report_measurements(
+        arguments, others, title, _LOGARITHMS, _published_notes()
+    )
+    return max(code, report_code)
 
 
 def _logarithm_cell(cell: Cell, bits: int) -> Cell:
@@ -221,11 +224,11 @@ def _measure_modulus(arguments: argparse.Namespace) -> int:
     check_range("--table-bits", arguments.table_bits, 4, 22)
     with common.progress_bar(arguments) as bar:
         bar.show_text(f"inner products modulo {arguments.modulus} bits")
-        found = compared.compare_modulus(
+        measurement = compared.compare_modulus(
             arguments.modulus, length, arguments.outputs, arguments.table_bits
         )
     return technology.report_measurements(
-        arguments, [found], "Modulo a prime, and on the curve", _MODULUS
+        arguments, [measurement], "Modulo a prime, and on the curve", _MODULUS
     )
 
 
@@ -236,7 +239,7 @@ def _measure_lenet(arguments: argparse.Namespace) -> int:
     check_range("--batches", batches, 1, 150)
     common.quiet_tensorflow()
     with common.progress_bar(arguments) as bar:
-        found = training.measure_training(
+        measurement = training.measure_training(
             batches=batches,
             threads=arguments.threads or _count_processors(),
             allowed=arguments.allow_leakage,
@@ -246,7 +249,7 @@ def _measure_lenet(arguments: argparse.Namespace) -> int:
             table_bits=arguments.table_bits,
             say=bar.show_text,
         )
-    f = found.figures
+    f = measurement.figures
     lines = [
         f"Leakage: {f['leakage']}. Least squares gives {f['pixels_recovered']:.1%} of the pixels "
         f"exactly; of {f['few_keys']} random keys, {f['few_keys_pixels_recovered']:.1%}.",
@@ -261,7 +264,7 @@ def _measure_lenet(arguments: argparse.Namespace) -> int:
         ),
     ]
     return technology.report_measurements(
-        arguments, [found], "LeNet-5, first layer encrypted", _LENET, lines
+        arguments, [measurement], "LeNet-5, first layer encrypted", _LENET, lines
     )
 
 
@@ -272,10 +275,10 @@ def _describe_hours(encryption: str, training: str) -> str:
 def _estimate_energy(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
-    given = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
-    inputs = energy.Inputs(**given)
+    option_values = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
+    inputs = energy.Inputs(**option_values)
     sheet = dataclasses.asdict(energy.compute_sheet(inputs))
-    found = Measurement(
+    measurement = Measurement(
         technology="functional",
         job="energy",
         parameters=dataclasses.asdict(inputs),
@@ -293,7 +296,7 @@ def _estimate_energy(arguments: argparse.Namespace) -> int:
     }
     notes = [f"{name}: {value:,g}" for name, value in dataclasses.asdict(inputs).items()]
     return technology.report_measurements(
-        arguments, [found], "Energy, modeled from:", columns, notes
+        arguments, [measurement], "Energy, modeled from:", columns, notes
     )
 
 

@@ -120,25 +120,25 @@ def run_generate(arguments: argparse.Namespace) -> int:
             activations="series",
         )
         del model  # keep a large model in memory only once
-        asked, inputs = generation.build_request(
+        job_parameters, inputs = generation.build_request(
             *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range),
             temperature=warm,
         )
-        asked |= {**common.harness_parameters(arguments), "warm_up": 1}
+        job_parameters |= {**common.harness_parameters(arguments), "warm_up": 1}
         inputs = {**private.shared_weights(), **inputs}
         bar.show_text("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
-            result = cluster.run("generate", asked, inputs, bar.update)
-        found = generation.read_tokens(private, result)
+            result = cluster.run("generate", job_parameters, inputs, bar.update)
+        new_tokens = generation.read_tokens(private, result)
         bar.show_text("comparing with plaintext")
-        written = np.concatenate([prompt, found], 1)
+        written = np.concatenate([prompt, new_tokens], 1)
         top1, worst = _compare_with_plaintext(private, written, count)
         drawn = _surprise_deviations(private, written, count, warm) if warm else 0.0
     d, network = (
         decoding.Decoding.from_plan(private.plan),
         profiles.get_profile(arguments.profile).plan,
     )
-    told = common.JobOutcome(
+    outcome = common.JobOutcome(
         {
             "model": entry.title,
             "weights": f"seeded (seed {arguments.seed})",
@@ -147,7 +147,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
             "tokens": count,
             "new": arguments.new,
             **common.describe_range_check(
-                asked["check_range"],
+                job_parameters["check_range"],
                 lambda on: decoding.build_predictions(
                     d, count, arguments.new, network, len(prompt), on
                 ),
@@ -158,10 +158,10 @@ def run_generate(arguments: argparse.Namespace) -> int:
         drawn <= _SURPRISE if warm else worst <= _TOLERANCE,
         None if warm else worst,
         private.fractional_bits,
-        agreement={"samples": found.size, "top1": top1},
+        agreement={"samples": new_tokens.size, "top1": top1},
         error=None if warm else error_metrics.error_to_json(error_metrics.RANGE, worst),
     )
-    return common.report_result(f"generate {entry.name}", arguments, cluster, result, told)
+    return common.report_result(f"generate {entry.name}", arguments, cluster, result, outcome)
 
 
 def _is_own_model(arguments: argparse.Namespace) -> bool:
@@ -170,8 +170,8 @@ def _is_own_model(arguments: argparse.Namespace) -> bool:
 
     if arguments.model in texts.list_language_models():
         return False
-    kept = arguments.cluster is not None or arguments.models is not None
-    return kept or arguments.model.endswith(".keras") or stored_objects.local_folder().is_dir()
+    has_store = arguments.cluster is not None or arguments.models is not None
+    return has_store or arguments.model.endswith(".keras") or stored_objects.local_folder().is_dir()
 
 
 def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
@@ -229,17 +229,17 @@ def _surprise_deviations(
     """
     import numpy as np
 
-    told, expected, variance = 0.0, 0.0, 0.0
+    observed, expected, variance = 0.0, 0.0, 0.0
     for text in texts:
         logits = np.asarray(private.plain(text[None]), np.float64)[0, first - 1 : -1] / temperature
         logits -= logits.max(1, keepdims=True)
         surprise = np.log(np.exp(logits).sum(1, keepdims=True)) - logits
         p = np.exp(-surprise)
         entropy = (p * surprise).sum(1)
-        told += float(np.take_along_axis(surprise, text[first:, None], 1).sum())
+        observed += float(np.take_along_axis(surprise, text[first:, None], 1).sum())
         expected += float(entropy.sum())
         variance += float((p * (surprise - entropy[:, None]) ** 2).sum())
-    return abs(told - expected) / max(math.sqrt(variance), 1e-6 * max(expected, 1.0))
+    return abs(observed - expected) / max(math.sqrt(variance), 1e-6 * max(expected, 1.0))
 
 
 COMMANDS = {"generate": (_add_generate_options, run_generate)}

@@ -81,15 +81,15 @@ def run_submit(arguments: argparse.Namespace) -> int:
             )
         inputs[name] = value
     job = new_job()
-    told, quiet = "", arguments.json or sys.stderr.isatty()
+    last_text, quiet = "", arguments.json or sys.stderr.isatty()
 
     with _open_client(arguments) as client, common.progress_bar(arguments) as bar:
 
         def print_progress(fraction: float, text: str) -> None:
-            nonlocal told
+            nonlocal last_text
             bar.update(fraction, text)
-            if text.startswith("waiting") and text != told and not quiet:
-                told = text
+            if text.startswith("waiting") and text != last_text and not quiet:
+                last_text = text
                 print(f"job {job[:12]} is {text}", file=sys.stderr)
 
         bar.show_text("connecting to the workers")
@@ -133,11 +133,11 @@ def _parse_input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     file, mark, column = path.rpartition("#")
     if not mark or Path(path).is_file():
         file, column = path, ""
-    found = columns.load_column(file, column or None)
+    loaded_column = columns.load_column(file, column or None)
     # Integers are exact; reals are in the cluster's fixed point.
-    bits = fractional_bits if found.values.dtype.kind == "f" else 0
-    with columns.name_file_positions(file, [found.name]):
-        ring = FixedPoint(bits).encode(found.values)
+    bits = fractional_bits if loaded_column.values.dtype.kind == "f" else 0
+    with columns.name_file_positions(file, [loaded_column.name]):
+        ring = FixedPoint(bits).encode(loaded_column.values)
     return name, PrivateInput(ring, bits)
 
 
@@ -165,8 +165,8 @@ def _give_result(arguments: argparse.Namespace, job: str, result: JobResult) -> 
     if arguments.json:
         shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
         shapes = {k: list(v.shape) for k, v in outputs.items()}
-        told = {"job": job, "shapes": shapes, "outputs": shown, "measured": result.measured}
-        print(json.dumps(told))
+        summary = {"job": job, "shapes": shapes, "outputs": shown, "measured": result.measured}
+        print(json.dumps(summary))
         return
     for name, value in outputs.items():
         line = f"{name}  {list(value.shape)} {value.dtype}"
@@ -189,8 +189,8 @@ def run_status(arguments: argparse.Namespace) -> int:
         answers = client.status()
     silent = [a for a in answers if isinstance(a, TfeBenchError)]
     if arguments.json:
-        told = [{"error": str(a)} if isinstance(a, TfeBenchError) else a for a in answers]
-        print(json.dumps(told))
+        answer_rows = [{"error": str(a)} if isinstance(a, TfeBenchError) else a for a in answers]
+        print(json.dumps(answer_rows))
     else:
         _print_status(answers)
     for error in silent:

@@ -44,11 +44,11 @@ def run_links(arguments: argparse.Namespace) -> int:
     check_range("--pings", arguments.pings, 1, 1000)
     with common.progress_bar(arguments) as bar, common.start_cluster(arguments, bar) as cluster:
         kilobytes = max(1, round(1000 * arguments.megabytes / _TURNS))
-        found = measured_links.measure_links(
+        measured = measured_links.measure_links(
             cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update
         )
         profile, emulation = cluster.profile, cluster.emulation
-    off = found.describe_deviations(profile)
+    off = measured.describe_deviations(profile)
     holds = not off
     if arguments.json:
         shown = {
@@ -56,7 +56,7 @@ def run_links(arguments: argparse.Namespace) -> int:
             "profile_emulation": emulation,
             "holds": holds if profile.shaped else None,
             "off": off,
-            **found.as_json(),
+            **measured.as_json(),
         }
         print(json.dumps(shown))
     else:
@@ -66,13 +66,15 @@ def run_links(arguments: argparse.Namespace) -> int:
             highlight=False,
         )
         table = Table("", "wanted", "measured")
-        wanted = f"{1e3 * profile.delay:g} ms" if profile.shaped else "-"
-        for pair, value in found.as_json()["one_way_ms"].items():
-            table.add_row(f"one-way delay {pair}", wanted, f"{value:.3f} ms")
-        wanted = f"{profile.bits_per_second / 1e6:g} Mbit/s" if profile.shaped else "-"
-        for party, rate in enumerate(found.rates):
-            table.add_row(f"egress of worker {party}", wanted, f"{rate / 1e6:.1f} Mbit/s")
-        table.add_row(f"lost of 3 x {found.megabytes:g} MB", "0 bytes", f"{found.lost_bytes} bytes")
+        target = f"{1e3 * profile.delay:g} ms" if profile.shaped else "-"
+        for pair, value in measured.as_json()["one_way_ms"].items():
+            table.add_row(f"one-way delay {pair}", target, f"{value:.3f} ms")
+        target = f"{profile.bits_per_second / 1e6:g} Mbit/s" if profile.shaped else "-"
+        for party, rate in enumerate(measured.rates):
+            table.add_row(f"egress of worker {party}", target, f"{rate / 1e6:.1f} Mbit/s")
+        table.add_row(
+            f"lost of 3 x {measured.megabytes:g} MB", "0 bytes", f"{measured.lost_bytes} bytes"
+        )
         console.print(table)
         if profile.shaped:
             verdict = "The links hold the profile's figures within 10 %."
@@ -81,7 +83,7 @@ def run_links(arguments: argparse.Namespace) -> int:
                 if not profile.strict:
                     verdict += f" Results are labeled ({measured_links.HOST_LIMITED})."
             console.print(verdict, highlight=False)
-    if found.lost_bytes or (off and profile.strict):
+    if measured.lost_bytes or (off and profile.strict):
         return ProfileError.exit_code
     return 0
 

@@ -32,10 +32,10 @@ def add_parsers(commands: Any) -> list[str]:
     """
     from tfe_bench.benchmarks import operations
 
-    made = [each for each in operations.OPERATIONS.values() if each.name not in commands.choices]
-    for entry in made:
+    entries = [each for each in operations.OPERATIONS.values() if each.name not in commands.choices]
+    for entry in entries:
         _add_parser(commands, entry)
-    return [entry.name for entry in made if not entry.help]
+    return [entry.name for entry in entries if not entry.help]
 
 
 def _add_parser(commands: Any, entry: Operation) -> None:
@@ -274,13 +274,13 @@ def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
 
     from tfe_bench.cli.data import columns
 
-    path, wanted = arguments.input, arguments.column
-    if wanted is None and path.suffix.lower() == ".npy":
+    path, column_words = arguments.input, arguments.column
+    if column_words is None and path.suffix.lower() == ".npy":
         return columns.load_column(path).values, []
-    names = None if wanted is None else [c.strip() for c in wanted.split(",")]
+    names = None if column_words is None else [c.strip() for c in column_words.split(",")]
     table = columns.load_table(path, names)
-    found = list(table.values())
-    return found[0] if len(found) == 1 else np.stack(found, axis=1), list(table)
+    cells = list(table.values())
+    return cells[0] if len(cells) == 1 else np.stack(cells, axis=1), list(table)
 
 
 def _arrange_inputs(
@@ -331,8 +331,8 @@ def perform_work(command: str, arguments: argparse.Namespace, work: OperationWor
         ring = result.outputs["result"]
         values = FixedPoint(bits).decode(ring) if bits else ring
         results.write_result(arguments.output, work.place(values), work.operation.name)
-    found = work_outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
-    return common.report_result(command, arguments, cluster, result, found)
+    outcome = work_outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
+    return common.report_result(command, arguments, cluster, result, outcome)
 
 
 def run_work(

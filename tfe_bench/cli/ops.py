@@ -98,18 +98,18 @@ def _measure_operation(
     from tfe_bench.cluster import profiles
 
     size = entry.scaled_size(scale)
-    given = {"k": min(entry.options["k"], size[-1])} if "k" in entry.options else {}
+    requested_options = {"k": min(entry.options["k"], size[-1])} if "k" in entry.options else {}
     if "profile" in entry.options:
-        given["profile"] = profiles.get_profile(arguments.profile).plan
-    size, options = operations.settle_options(entry, size, given)
+        requested_options["profile"] = profiles.get_profile(arguments.profile).plan
+    size, options = operations.settle_options(entry, size, requested_options)
     inputs = operations.generate_inputs(entry, size, arguments.seed)
     work = operation.OperationWork(entry, options, inputs, f"seed {arguments.seed}", options)
     harness = common.harness_parameters(arguments)
     result, verdict = operation.run_work(cluster, work, harness, progress)
     if arguments.trace is not None:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
-    found = operation.work_outcome(work, verdict)
-    record = common.make_record(entry.name, arguments, cluster, result, found)
+    outcome = operation.work_outcome(work, verdict)
+    record = common.make_record(entry.name, arguments, cluster, result, outcome)
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]
     return OperationLine(record, counted.size, verdict.ulps)

@@ -101,19 +101,19 @@ class Parser(argparse_flags.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all arguments; each command rejects unknown arguments."""
-        found, left = super().parse_known_args(args, namespace)  # type: ignore[no-untyped-call]
-        if left:
+        parsed, remaining = super().parse_known_args(args, namespace)  # type: ignore[no-untyped-call]
+        if remaining:
             known = [name for action in self._actions for name in action.option_strings]
-            word = left[0].partition("=")[0]
+            word = remaining[0].partition("=")[0]
             hint = did_you_mean(word, known) if word.startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(left)}.{hint}")
-        return found, left
+            self.error(f"unrecognized arguments: {' '.join(remaining)}.{hint}")
+        return parsed, remaining
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2: print the error first, then the short usage."""
-        said = message if message.endswith((".", "?")) else f"{message}."
+        sentence = message if message.endswith((".", "?")) else f"{message}."
         where = f"{self.format_usage()}See `{self.prog} --help`.\n"
-        self.exit(2, f"tfe_bench: UsageError: {said[:1].upper()}{said[1:]}\n{where}")
+        self.exit(2, f"tfe_bench: UsageError: {sentence[:1].upper()}{sentence[1:]}\n{where}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

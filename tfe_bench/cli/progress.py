@@ -24,11 +24,11 @@ class ProgressBar:
         """Show a text and ask for confirmation; return True for yes."""
         self._progress.stop()
         print(text, file=sys.stderr)
-        said = input(question).strip().lower() in ("y", "yes")
-        if not said:
+        is_confirmed = input(question).strip().lower() in ("y", "yes")
+        if not is_confirmed:
             print("nothing was run", file=sys.stderr)
         self._progress.start()
-        return said
+        return is_confirmed
 
     def update(self, fraction: float, text: str) -> None:
         """Show the progress of the job."""

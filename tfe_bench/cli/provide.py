@@ -67,11 +67,11 @@ def run_provide(arguments: argparse.Namespace) -> int:
     from tfe_bench.models import owners
 
     common.quiet_tensorflow()
-    asked = [arguments.name is not None, arguments.list, arguments.remove is not None]
-    if sum(asked) != 1:
+    chosen_modes = [arguments.name is not None, arguments.list, arguments.remove is not None]
+    if sum(chosen_modes) != 1:
         raise UsageError(
             "provide takes exactly one of NAME, or --list, or --remove NAME. Received: "
-            f"{sum(asked)} of them.",
+            f"{sum(chosen_modes)} of them.",
             code="exactly-one-required",
             operation="provide",
         )
@@ -80,14 +80,14 @@ def run_provide(arguments: argparse.Namespace) -> int:
         check_name(arguments.name, "A data set's name")
         check_clients(arguments.allow)
         rows = _read_rows(arguments)
-    found: dict[str, Any] = {}
+    datasets: dict[str, Any] = {}
     seconds = 0.0
     with (
         common.progress_bar(arguments) as bar,
         stored_objects.open_service(arguments, bar) as cluster,
     ):
         if arguments.list:
-            found = owners.list_datasets(cluster)
+            datasets = owners.list_datasets(cluster)
         elif rows is None:
             owners.withdraw(cluster, arguments.remove)
         else:
@@ -105,10 +105,10 @@ def run_provide(arguments: argparse.Namespace) -> int:
             if arguments.save_scale is not None:
                 _save_scale(arguments.save_scale, rows)
     if arguments.list:
-        return _print_datasets(arguments, found)
+        return _print_datasets(arguments, datasets)
     if rows is None:
         return stored_objects.report_removed(arguments)
-    told = {
+    summary = {
         "name": arguments.name,
         "rows": len(rows),
         "features": None if rows.x is None else list(rows.x.shape[1:]),
@@ -117,7 +117,7 @@ def run_provide(arguments: argparse.Namespace) -> int:
         "seconds": seconds,
     }
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(summary))
         return 0
     held = " and ".join(
         word for word, part in (("features", rows.x), ("labels", rows.y)) if part is not None
@@ -241,20 +241,20 @@ def _shard_slice(text: str | None, count: int) -> slice:
     return slice(count * (i - 1) // k, count * i // k)
 
 
-def _print_datasets(arguments: argparse.Namespace, found: Any) -> int:
+def _print_datasets(arguments: argparse.Namespace, datasets: Any) -> int:
     columns = {
         "rows": lambda row: f"{row['rows']:,}",
         "features": lambda row: "" if row["x"] is None else "x".join(map(str, row["x"])),
         "labels": lambda row: "" if row["y"] is None else row["target"],
         "made of": lambda row: ", ".join(f"{e['table']} ({e['owner']})" for e in row["made_of"]),
     }
-    told = [
+    rows = [
         {**stored_objects.common_facts(each), "made_of": [], **each.about}
-        for each in found.values()
+        for each in datasets.values()
     ]
-    if not any(row["made_of"] for row in told):
+    if not any(row["made_of"] for row in rows):
         del columns["made of"]
-    return stored_objects.print_list(arguments, told, "data set", columns)
+    return stored_objects.print_list(arguments, rows, "data set", columns)
 
 
 COMMANDS = {"provide": (_add_provide_options, run_provide)}

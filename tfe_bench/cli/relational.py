@@ -49,35 +49,35 @@ def run_relational(arguments: argparse.Namespace) -> int:
     check_known("question", arguments.name, WORKLOADS)
     check_range("--seed", arguments.seed, 0)
     common.quiet_tensorflow()
-    asked = WORKLOADS[arguments.name]
-    size = _choose_size(arguments, asked)
-    made = asked.make_tables(size, arguments.seed)
-    given = {name: workload.to_arrow(each) for name, each in made.items()}
-    wanted = None if arguments.unchecked else truth.query_plaintext(asked.sql, given)
+    question = WORKLOADS[arguments.name]
+    size = _choose_size(arguments, question)
+    generated = question.make_tables(size, arguments.seed)
+    arrow_tables = {name: workload.to_arrow(each) for name, each in generated.items()}
+    expected = None if arguments.unchecked else truth.query_plaintext(question.sql, arrow_tables)
     with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
-        own = tables(cluster)
+        private_tables = tables(cluster)
         started = time.perf_counter()
         try:
-            for name, each in made.items():
+            for name, each in generated.items():
                 bar.show_text(f"sharing {name}")
-                own.put(
+                private_tables.put(
                     name,
-                    given[name],
+                    arrow_tables[name],
                     types=each.types,
                     unique=each.unique,
                     hashed_by=each.hashed_by,
                     links=each.links,
                 )
             put = time.perf_counter() - started
-            query = own.sql(asked.sql)
+            query = private_tables.sql(question.sql)
             result = query.run(bar.update, common.harness_parameters(arguments))
         finally:
-            _remove_afterwards(own, made)
+            _remove_afterwards(private_tables, generated)
     predicted = query.price(arguments.profile)
     shown = {
-        "question": asked.name,
-        "scale" if asked.scaled else "rows": size,
-        "tables": ", ".join(f"{name} {each.rows}" for name, each in made.items()),
+        "question": question.name,
+        "scale" if question.scaled else "rows": size,
+        "tables": ", ".join(f"{name} {each.rows}" for name, each in generated.items()),
         "seed": arguments.seed,
         "answer": len(result),
         "put_seconds": round(put, 3),
@@ -85,34 +85,34 @@ def run_relational(arguments: argparse.Namespace) -> int:
         "predicted_seconds": round(predicted.seconds(), 3),
     }
     correct = None
-    if wanted is not None:
-        rows, seconds = wanted
+    if expected is not None:
+        rows, seconds = expected
         shown["duckdb_seconds"] = round(seconds, 4)
-        correct = truth.results_agree(asked.sql, result, rows)
+        correct = truth.results_agree(question.sql, result, rows)
     outcome = common.JobOutcome(shown, correct, None, 0)
     job = JobResult(measured=[dict(m) for m in result.measured])
     return common.report_result("relational", arguments, cluster, job, outcome)
 
 
-def _choose_size(arguments: argparse.Namespace, asked: Workload) -> float:
-    own, other = ("scale", "rows") if asked.scaled else ("rows", "scale")
+def _choose_size(arguments: argparse.Namespace, question: Workload) -> float:
+    option, other = ("scale", "rows") if question.scaled else ("rows", "scale")
     if getattr(arguments, other) is not None:
         raise UsageError(
-            f"{asked.name} takes --{own}. Received: --{other}.",
+            f"{question.name} takes --{option}. Received: --{other}.",
             code="option-not-applicable",
             operation=f"--{other}",
-            expected=f"--{own}",
+            expected=f"--{option}",
         )
-    given = getattr(arguments, own)
-    return asked.sizes[0] if given is None else given
+    size = getattr(arguments, option)
+    return question.sizes[0] if size is None else size
 
 
-def _remove_afterwards(own: Tables, made: Mapping[str, Any]) -> None:
+def _remove_afterwards(private_tables: Tables, names: Mapping[str, Any]) -> None:
     """Remove the generated tables from hosts that keep running."""
-    kept = own.listed()
-    for name in made:
-        if name in kept:
-            own.remove(name)
+    listed = private_tables.listed()
+    for name in names:
+        if name in listed:
+            private_tables.remove(name)
 
 
 def _print_workloads(known: Mapping[str, Workload]) -> int:

@@ -29,11 +29,11 @@ def run_report(arguments: argparse.Namespace) -> int:
 
     first = arguments.records[0]
     output = arguments.output or (first if first.is_dir() else first.parent) / "report.html"
-    found = reading.read_report_input(arguments.records)
-    written = files.write_page(found, output)
-    for note in found.notes:
+    report_input = reading.read_report_input(arguments.records)
+    written = files.write_page(report_input, output)
+    for note in report_input.notes:
         print(note)
-    print(f"{len(found.records) + len(found.technologies)} records: {written[0]}")
+    print(f"{len(report_input.records) + len(report_input.technologies)} records: {written[0]}")
     print(f"Pictures: {', '.join(p.name for p in written[1:]) or 'none'}")
     return 0
 

@@ -126,10 +126,10 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     common.check_run_options(arguments)
     digits = None if folder is None else _load_digits(folder, arguments, entry, batch)
     if digits is None:
-        given, shown = _generate_inputs(arguments, entry, batch, tokens)
+        sample_inputs, shown = _generate_inputs(arguments, entry, batch, tokens)
     else:
         test = digits.test_images[:batch, :, :, None]
-        given, shown = images.prepare_pixels(test, entry.preprocessing), "MNIST test"
+        sample_inputs, shown = images.prepare_pixels(test, entry.preprocessing), "MNIST test"
     with common.progress_bar(arguments) as bar:
         bar.show_text("building the model")
         built = zoo.build(arguments.model, arguments.weights, arguments.seed, tokens)
@@ -141,23 +141,23 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
             bar.show_text("training")
             built = training.train_network(built, digits, epochs, arguments.seed)
         bar.show_text("converting the model")
-        plain = np.asarray(built.keras(given, training=False), np.float64)
+        plain = np.asarray(built.keras(sample_inputs, training=False), np.float64)
         private = convert(built.keras, samples, activations=how, fractional_bits=bits)
         weights = built.weights
         del built  # keep a large model in memory only once
         at_once = batch if batch <= _AT_ONCE else None
-        asked = private.parameters(arguments.profile, at_once, arguments.check_range)
-        parameters = {**asked, **common.harness_parameters(arguments), "warm_up": 1}
-        inputs = {**private.shared_weights(), **private.shared_inputs(given)}
+        predict_parameters = private.parameters(arguments.profile, at_once, arguments.check_range)
+        parameters = {**predict_parameters, **common.harness_parameters(arguments), "warm_up": 1}
+        inputs = {**private.shared_weights(), **private.shared_inputs(sample_inputs)}
         bar.show_text("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("predict", parameters, inputs, bar.update)
     outputs = private.decode(result)
     part = min(batch, at_once or default_batch(private.plan))
-    found = compare_outputs(plain, outputs)
+    agreement = compare_outputs(plain, outputs)
     # Among thousands of samples, two logits of some may differ by rounding only.
     least = 1.0 if batch < _AT_ONCE else _SAME
-    correct = found.top1 >= least and found.relative_error <= _TOLERANCE
+    correct = agreement.top1 >= least and agreement.relative_error <= _TOLERANCE
     labeled = {}
     if digits is not None:
         labels = digits.test_labels[:batch]
@@ -165,7 +165,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
-    told = common.JobOutcome(
+    outcome = common.JobOutcome(
         {
             "model": entry.title,
             "weights": weights,
@@ -174,24 +174,24 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
             **({"tokens": tokens, "texts": shown} if entry.is_text else {"images": shown}),
             **({"activations": how} if how != "exact" else {}),
             **common.describe_range_check(
-                asked["check_range"],
+                predict_parameters["check_range"],
                 lambda on: [execute.tune_prediction(private.plan, network, part, on)],
             ),
         },
         correct,
-        found.largest_error,
+        agreement.largest_error,
         private.fractional_bits,
         agreement={
-            "top1": found.top1,
-            "top5": found.top5,
-            "largest_error": found.largest_error,
-            "relative_error": found.relative_error,
-            "samples": found.samples,
+            "top1": agreement.top1,
+            "top5": agreement.top5,
+            "largest_error": agreement.largest_error,
+            "relative_error": agreement.relative_error,
+            "samples": agreement.samples,
             **labeled,
         },
-        error=error_metrics.error_to_json(error_metrics.RANGE, found.relative_error),
+        error=error_metrics.error_to_json(error_metrics.RANGE, agreement.relative_error),
     )
-    return common.report_result(entry.name, arguments, cluster, result, told)
+    return common.report_result(entry.name, arguments, cluster, result, outcome)
 
 
 def run_infer(arguments: argparse.Namespace) -> int:
@@ -219,16 +219,16 @@ def _load_digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batc
             code="option-not-applicable",
             operation="--data-dir",
         )
-    found = mnist.load(folder)
-    if len(found.test_labels) < batch:
+    digits = mnist.load(folder)
+    if len(digits.test_labels) < batch:
         raise UsageError(
-            f"Expected at most {len(found.test_labels)} in --batch, the number of test images. "
+            f"Expected at most {len(digits.test_labels)} in --batch, the number of test images. "
             f"Received: {batch}.",
             code="number-out-of-range",
             operation="--batch",
             received=batch,
         )
-    return found
+    return digits
 
 
 def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
@@ -239,8 +239,8 @@ def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
     """
     from tfe_bench.models.zoo import catalogue
 
-    said = getattr(arguments, "tokens", None)
-    if said is not None and not entry.is_text:
+    requested = getattr(arguments, "tokens", None)
+    if requested is not None and not entry.is_text:
         raise UsageError(
             f"--tokens requires a model of texts. Received: {entry.title}.",
             code="option-not-applicable",
@@ -254,7 +254,7 @@ def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
             operation="--image",
             received=entry.title,
         )
-    tokens = catalogue.TOKENS if said is None else int(said)
+    tokens = catalogue.TOKENS if requested is None else int(requested)
     catalogue.check_tokens(entry, tokens)
     return tokens
 

@@ -131,7 +131,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
                 *(way, bar.update, table),
             )
             seconds = time.perf_counter() - started
-    told = {
+    summary = {
         "name": arguments.name,
         "model": private.name,
         "weights": source,
@@ -143,7 +143,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
         "seconds": seconds,
     }
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(summary))
         return 0
     print(f"{arguments.name}: {private.graph.weight_count:,} weights shared in {seconds:.1f} s")
     print(f"may be used by {stored_objects.describe_clients(arguments.allow)}")
@@ -265,12 +265,12 @@ def run_predict(arguments: argparse.Namespace) -> int:
         common.check_output(arguments.output, (".csv", ".npy"), "The outputs")
     model_file = arguments.name if arguments.name.endswith(".keras") else None
     files.check_files_exist(model_file, arguments.input, *arguments.image)
-    own = _load_local_model(arguments) if arguments.name.endswith(".keras") else None
+    local_model = _load_local_model(arguments) if arguments.name.endswith(".keras") else None
     with (
         common.progress_bar(arguments) as bar,
         stored_objects.open_service(arguments, bar) as cluster,
     ):
-        model = own or service.find(cluster, arguments.name)
+        model = local_model or service.find(cluster, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError(
                 "--output requires a model with one output. Received: several outputs. Use --json.",
@@ -293,7 +293,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         print(f"tfe_bench: {note}", file=sys.stderr)
     names = [path.name for path in arguments.image]
     measured = result.measured
-    told = {
+    summary = {
         "model": model.name,
         "seconds": seconds,
         "run_seconds": max(m["seconds"][0] for m in measured),
@@ -312,22 +312,24 @@ def run_predict(arguments: argparse.Namespace) -> int:
         shown: Any = None if arguments.output is not None else [y.tolist() for y in several]
         if labels and shown:
             shown = dict(zip(labels, shown, strict=True))
-        print(json.dumps({**told, "images": names, "outputs": shown}))
+        print(json.dumps({**summary, "images": names, "outputs": shown}))
         return 0
     for i, row in enumerate(several[0] if arguments.output is None else ()):
-        said = _format_largest(row) if names else _format_outputs(row)
+        output_text = _format_largest(row) if names else _format_outputs(row)
         if model.table is not None:
             pairs = zip(header, rows[i], strict=True)
-            said = "  ".join(f"{h} {v if isinstance(v, str) else f'{v:.6g}'}" for h, v in pairs)
-        print(f"{names[i] if names else f'sample {i}'}: {said}")
+            output_text = "  ".join(
+                f"{h} {v if isinstance(v, str) else f'{v:.6g}'}" for h, v in pairs
+            )
+        print(f"{names[i] if names else f'sample {i}'}: {output_text}")
         if i + 1 == 20 and len(several[0]) > 20:
             print(f"... and {len(several[0]) - 20} more (--output FILE takes all)")
             break
     if arguments.output is not None:
         print(f"written to {arguments.output}")
     print(
-        f"{seconds:.2f} s, {told['run_seconds']:.2f} s of it at the workers; "
-        f"{sum(told['bytes_sent']) / 1e6:.3g} MB sent in {told['rounds']} rounds"
+        f"{seconds:.2f} s, {summary['run_seconds']:.2f} s of it at the workers; "
+        f"{sum(summary['bytes_sent']) / 1e6:.3g} MB sent in {summary['rounds']} rounds"
     )
     return 0
 
@@ -429,14 +431,14 @@ def _split_by_input(
     x = csv_file.parse_columns(
         path.name, names, lines, [names.index(name) for name in graph.inputs]
     )
-    found = {name: x[:, [i]] for i, name in enumerate(graph.inputs)}
+    arrays = {name: x[:, [i]] for i, name in enumerate(graph.inputs)}
     for (
         name
     ) in graph.tokens:  # (other values than whole numbers stay floats, and are rejected later)
-        if (found[name] == found[name].round()).all():
-            found[name] = found[name].astype(int)
+        if (arrays[name] == arrays[name].round()).all():
+            arrays[name] = arrays[name].astype(int)
     ignored = [name for name in names if name not in graph.inputs]
-    return found, [f"left out what the model does not take: {', '.join(ignored)}"][: len(ignored)]
+    return arrays, [f"left out what the model does not take: {', '.join(ignored)}"][: len(ignored)]
 
 
 def _output_table(
@@ -447,13 +449,13 @@ def _output_table(
     if table is None:
         flat = outputs.reshape(len(outputs), -1)
         return [f"output{i}" for i in range(flat.shape[1])], flat.tolist()
-    found = table.probabilities(outputs)
+    probabilities = table.probabilities(outputs)
     label = table.label or "prediction"
     if table.target == "number":
-        return [label], found.tolist()
-    known = [*table.classes, *map(str, range(len(table.classes), found.shape[1]))]
-    best = found.argmax(1)
-    rows = [[known[b], *row] for b, row in zip(best, found.tolist(), strict=True)]
+        return [label], probabilities.tolist()
+    known = [*table.classes, *map(str, range(len(table.classes), probabilities.shape[1]))]
+    best = probabilities.argmax(1)
+    rows = [[known[b], *row] for b, row in zip(best, probabilities.tolist(), strict=True)]
     return [label, *(f"probability_{name}" for name in known)], rows
 
 
@@ -466,9 +468,9 @@ def _join_unused_columns(
     inputs = list(model.private.graph.inputs)
     if path.suffix.lower() != ".csv" or (model.table is None and len(inputs) == 1):
         return header, rows
-    taken = inputs if model.table is None else model.table.columns
+    used_names = inputs if model.table is None else model.table.columns
     names, lines = csv_file.read_csv(path)
-    places = [i for i, name in enumerate(names) if name not in taken]
+    places = [i for i, name in enumerate(names) if name not in used_names]
     others = [names[i] if names[i] not in header else f"{names[i]} (given)" for i in places]
     cells = [[line[i] for i in places] for line in lines]
     return [*others, *header], [[*a, *b] for a, b in zip(cells, rows, strict=True)]
@@ -484,9 +486,9 @@ def _format_largest(row: Any) -> str:
 def _format_outputs(row: Any) -> str:
     """Format the outputs in order; if there are many, the first and the largest ones."""
     flat = row.reshape(-1)
-    said = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
+    text = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
     more = f"  ... of {flat.size}; largest: {_format_largest(row)}" if flat.size > _NUMBERS else ""
-    return said + more
+    return text + more
 
 
 def _write_outputs(

@@ -105,9 +105,9 @@ def run_sort(arguments: argparse.Namespace) -> int:
         elif arguments.output:
             print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
         written = arguments.output if correct else None
-        asked = arguments.input is None or arguments.repeat is not None or written is None
+        prints_figures = arguments.input is None or arguments.repeat is not None or written is None
         error = 0.0 if correct else None
-        return common.JobOutcome(shown, correct, error, 0, written=written, figures=asked)
+        return common.JobOutcome(shown, correct, error, 0, written=written, figures=prints_figures)
 
     return common.run_and_report(arguments, "sort", ("sort", parameters, inputs), judge_result)
 

@@ -102,20 +102,22 @@ def run_storage(arguments: argparse.Namespace) -> int:
             received=arguments.degree,
         )
     rates = _parse_bandwidths(arguments.bandwidth)
-    asked = arguments.no_affinity or any(
+    is_projection = arguments.no_affinity or any(
         getattr(arguments, name) is not None for name in _PROJECTED
     )
     if arguments.validate:
-        given = [name for name in _PROJECTED[:-1] if getattr(arguments, name) is not None]
-        if given or arguments.no_affinity:
+        projection_options = [
+            name for name in _PROJECTED[:-1] if getattr(arguments, name) is not None
+        ]
+        if projection_options or arguments.no_affinity:
             raise UsageError(
                 "--validate runs the CNN on this machine: of the options it takes --bandwidth, "
-                f"--degree and --repeat. Received: --{(given or ['no-affinity'])[0]}.",
+                f"--degree and --repeat. Received: --{(projection_options or ['no-affinity'])[0]}.",
                 code="conflicting-options",
                 operation="--validate",
             )
         return _validate_model(arguments, rates)
-    return _project_devices(arguments, rates) if asked else _print_published(arguments)
+    return _project_devices(arguments, rates) if is_projection else _print_published(arguments)
 
 
 def _parse_bandwidths(text: str | None) -> list[float | None]:
@@ -135,17 +137,17 @@ def _parse_bandwidths(text: str | None) -> list[float | None]:
             received=len(words),
         )
     try:
-        found: list[float | None] = [float(word) for word in words]
+        rates: list[float | None] = [float(word) for word in words]
     except ValueError:
         raise UsageError(
             f"Expected numbers of GB/s in --bandwidth, like 1,2. Received: {text[:80]!r}.",
             code="malformed-option",
             operation="--bandwidth",
         ) from None
-    for rate in found:
+    for rate in rates:
         assert rate is not None
         check_range("--bandwidth", rate, 1e-3, 1e5)
-    return found
+    return rates
 
 
 def _print_published(arguments: argparse.Namespace) -> int:
@@ -190,9 +192,9 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
     with common.progress_bar(arguments) as bar:
         bar.show_text("measuring what operations cost")
         if name == "measured":
-            from tfe_bench.benchmarks.technologies.storage import measured as own
+            from tfe_bench.benchmarks.technologies.storage import measured as measured_network
 
-            model = own.build_cnn(arguments.degree)
+            model = measured_network.build_cnn(arguments.degree)
         else:
             model = models.load_model(name)
         costs = _measure_costs(arguments, model, device)
@@ -222,21 +224,23 @@ def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) 
     """Measure costs on this machine if the device profile lacks costs that the model needs."""
     from tfe_bench.benchmarks.technologies.storage.model import list_needed
 
-    wanted = [level for name, level in list_needed(model) if name not in device.microseconds]
-    if not wanted:
+    missing_levels = [
+        level for name, level in list_needed(model) if name not in device.microseconds
+    ]
+    if not missing_levels:
         return None
     from tfe_bench.benchmarks.technologies.storage import measured
 
-    return measured.measure_costs(arguments.degree, max(wanted))
+    return measured.measure_costs(arguments.degree, max(missing_levels))
 
 
 def _validate_model(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
     from tfe_bench.benchmarks.technologies.storage import validation
 
-    asked = [rate for rate in rates if rate is not None] or validation.RATES
+    chosen_rates = [rate for rate in rates if rate is not None] or validation.RATES
     with common.progress_bar(arguments) as bar:
         measured = [
-            *validation.validate_rates(asked, arguments.repeat, arguments.degree, bar.update)
+            *validation.validate_rates(chosen_rates, arguments.repeat, arguments.degree, bar.update)
         ]
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",

@@ -108,45 +108,45 @@ def unconfirmed_exit_code(arguments: argparse.Namespace) -> int:
 
 def report_removed(arguments: argparse.Namespace) -> int:
     """Report the removal of the object of --remove; return the exit code."""
-    told = {"removed": arguments.remove}
-    print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
+    summary = {"removed": arguments.remove}
+    print(json.dumps(summary) if arguments.json else f"{arguments.remove} is removed")
     return 0
 
 
-def common_facts(kept: Any) -> dict[str, Any]:
+def common_facts(stored: Any) -> dict[str, Any]:
     """Return the facts that lists of stored objects have in common."""
     return {
-        "name": kept.name,
-        "owner": kept.owner,
-        "clients": None if kept.clients is None else list(kept.clients),
-        "complete": kept.complete,
+        "name": stored.name,
+        "owner": stored.owner,
+        "clients": None if stored.clients is None else list(stored.clients),
+        "complete": stored.complete,
     }
 
 
 def print_list(
     arguments: argparse.Namespace,
-    told: Sequence[Mapping[str, Any]],
+    facts: Sequence[Mapping[str, Any]],
     noun: str,
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
 ) -> int:
     """Print the stored objects as a table or as JSON; return the exit code.
 
     Args:
-        told: `common_facts` and further facts of each object.
+        facts: `common_facts` and further facts of each object.
         noun: the kind of the objects, in the singular.
         columns: the cells between owner and clients, by heading.
     """
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(facts))
         return 0
-    if not told:
+    if not facts:
         print(f"no {noun} that this client may use")
         return 0
     from rich.console import Console
     from rich.table import Table
 
     table = Table("name", "owner", *columns, "used by")
-    for row in told:
+    for row in facts:
         name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
         clients = (
             "(its owner sees)"

@@ -83,11 +83,11 @@ def run_suite(arguments: argparse.Namespace) -> int:
     return runner.exit_code
 
 
-def _parse_profiles(given: str) -> list[str]:
+def _parse_profiles(text: str) -> list[str]:
     """Return the profiles of --profiles, without repeats."""
     from tfe_bench.cluster import profiles
 
-    names = dict.fromkeys(name.strip() for name in given.split(","))
+    names = dict.fromkeys(name.strip() for name in text.split(","))
     return [profiles.get_profile(name).name for name in names]
 
 
@@ -138,23 +138,23 @@ class _SuiteRunner:
         """
         from tfe_bench.models import mnist
 
-        found = self._find_done()
-        wanting = [t for t in self._tasks if t.row.pictures and t not in found]
+        done = self._find_done()
+        wanting = [t for t in self._tasks if t.row.pictures and t not in done]
         if not wanting:
             return
         try:
             mnist.check_there(self._arguments.data_dir)
         except DataError as error:
-            kept = [task for task in self._tasks if task not in wanting]
-            names = ",".join(dict.fromkeys(task.row.name for task in kept))
-            if not kept or self._arguments.data_dir is not None:
+            remaining_tasks = [task for task in self._tasks if task not in wanting]
+            names = ",".join(dict.fromkeys(task.row.name for task in remaining_tasks))
+            if not remaining_tasks or self._arguments.data_dir is not None:
                 raise
             print(
                 f"tfe_bench: {len(wanting)} of {len(self._tasks)} rows are left out: {error} "
                 f"Without them: --only {names}.",
                 file=sys.stderr,
             )
-            self._tasks, self._left_out = kept, dict.fromkeys(wanting, error)
+            self._tasks, self._left_out = remaining_tasks, dict.fromkeys(wanting, error)
 
     def _read_own_records(self) -> list[Record]:
         from tfe_bench.benchmarks.records import Record
@@ -168,8 +168,8 @@ class _SuiteRunner:
         from tfe_bench.benchmarks import suite
 
         measured = self._read_own_records()
-        found = {task: suite.find_record(task, self._cluster, measured) for task in self._tasks}
-        return {task: record for task, record in found.items() if record is not None}
+        records = {task: suite.find_record(task, self._cluster, measured) for task in self._tasks}
+        return {task: record for task, record in records.items() if record is not None}
 
     def run_tasks(self, bar: Any) -> None:
         """Run all tasks without a record; continue after a failure that concerns one row."""
@@ -220,19 +220,19 @@ class _SuiteRunner:
 
         from tfe_bench.benchmarks import suite_table
 
-        found = self._find_done()
+        records = self._find_done()
         if self._arguments.json:
-            for measured in found.values():
+            for measured in records.values():
                 print(measured.to_json())
             return
         lines = []
         for task in self._tasks:
-            record, failure = found.get(task), self._failures.get(task)
+            record, failure = records.get(task), self._failures.get(task)
             if record is None:
                 state = "not run" if failure is None else "failed"
                 if failure is None and any(
-                    task.row.matches_record(kept, task.profile, self._cluster)
-                    for kept in self._read_own_records()
+                    task.row.matches_record(earlier, task.profile, self._cluster)
+                    for earlier in self._read_own_records()
                 ):
                     state = "WRONG"
             else:

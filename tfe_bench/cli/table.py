@@ -146,19 +146,19 @@ def run_table(arguments: argparse.Namespace) -> int:
         common.progress_bar(arguments) as bar,
         stored_objects.open_service(arguments, bar) as cluster,
     ):
-        own = tables(cluster)
+        private_tables = tables(cluster)
         if arguments.word == "list":
-            return _print_tables(arguments, own.listed(), cluster.identity)
+            return _print_tables(arguments, private_tables.listed(), cluster.identity)
         name = str(arguments.name)
         if arguments.word == "remove":
-            own.remove(name)
+            private_tables.remove(name)
             arguments.remove = name
             return stored_objects.report_removed(arguments)
         bar.show_text("sharing")
         more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # (the report has them)
-            report = own.put(
+            report = private_tables.put(
                 name,
                 source,
                 types=types,
@@ -169,7 +169,7 @@ def run_table(arguments: argparse.Namespace) -> int:
                 **{name: getattr(arguments, name) for name in _AS_GIVEN},
                 **more,
             )
-    told = {
+    summary = {
         "name": arguments.name,
         "rows": report.schema.rows,
         "columns": {name: column.header() for name, column in report.columns.items()},
@@ -178,7 +178,7 @@ def run_table(arguments: argparse.Namespace) -> int:
         "seconds": time.perf_counter() - started,
     }
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(summary))
         return 0
     print(report)
     print(f"may be asked about by {stored_objects.describe_clients(arguments.allow)}")
@@ -226,12 +226,12 @@ def _parse_renaming(text: str) -> tuple[str, str]:
     return old, new
 
 
-def _print_tables(arguments: argparse.Namespace, found: Any, client: str) -> int:
+def _print_tables(arguments: argparse.Namespace, listed: Any, client: str) -> int:
     from tfe_bench.cluster.ledger import format_rho as number
     from tfe_bench.models.queries.schema import Schema
 
-    told = []
-    for each in found.values():
+    rows = []
+    for each in listed.values():
         schema = Schema.from_header(each.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
         rights = {name: sorted(schema.allows(client, each.owner, name)) for name in columns}
@@ -240,7 +240,7 @@ def _print_tables(arguments: argparse.Namespace, found: Any, client: str) -> int
         if schema.budget:
             left = number(max(0, schema.budget - each.spent))
             row["privacy"] = f"rho {left} of {number(schema.budget)} left"
-        told.append(row)
+        rows.append(row)
     shown = {
         "rows": lambda row: f"{row['rows']:,}",
         "columns: your rights": lambda row: "\n".join(
@@ -249,17 +249,17 @@ def _print_tables(arguments: argparse.Namespace, found: Any, client: str) -> int
         "min group": lambda row: f"{row['min_group']:,}",
         "privacy": lambda row: row.get("privacy", ""),
     }
-    return stored_objects.print_list(arguments, told, "table", shown)
+    return stored_objects.print_list(arguments, rows, "table", shown)
 
 
 def _describe_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
     """Return each column with its type, and with the client's rights unless it is the owner."""
-    found = []
+    descriptions = []
     for name, kind in row["columns"].items():
         rights = row["rights"][name]
         words = "open" if "open" in rights else ", ".join(rights) or "none"
-        found.append(f"{name} {kind}" if owned else f"{name} {kind}: {words}")
-    return found
+        descriptions.append(f"{name} {kind}" if owned else f"{name} {kind}: {words}")
+    return descriptions
 
 
 def _add_query_options(p: argparse.ArgumentParser) -> None:
@@ -307,19 +307,19 @@ def run_query(arguments: argparse.Namespace) -> int:
         known = tables(cluster)
         if arguments.texts is not None:
             known.show_texts(arguments.texts)
-        asked = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
-        if not stored_objects.is_confirmed(arguments, bar, asked.explain(), asked.plan):
+        query = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
+        if not stored_objects.is_confirmed(arguments, bar, query.explain(), query.plan):
             return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
-        result = asked.run(bar.update)
+        result = query.run(bar.update)
         seconds = time.perf_counter() - started
     if arguments.output is not None:
         result.write(arguments.output)
     if arguments.json:
         sent = sum(sum(m["payload"]) for m in result.measured)
-        told = {"rows": result.listed(), "seconds": seconds, "bytes_sent": sent}
-        told |= {"noise": result.noise, "notes": list(result.notes)}
-        print(json.dumps(told))
+        summary = {"rows": result.listed(), "seconds": seconds, "bytes_sent": sent}
+        summary |= {"noise": result.noise, "notes": list(result.notes)}
+        print(json.dumps(summary))
     elif arguments.output is None:
         _print_query_result(result)
     else:

@@ -116,8 +116,12 @@ def _measure_cells(
         if tasks.need_pictures([task.job for task in every]):
             bar.show_text("reading MNIST")
             _ = inputs.pictures  # report missing files before anything runs
-        made = makers.all_of(effort, inputs, lambda: stack.enter_context(_start_workers(bar)))
-        chosen = {name: made[name] for name in made if name == "plaintext" or name in only}
+        technologies = makers.all_of(
+            effort, inputs, lambda: stack.enter_context(_start_workers(bar))
+        )
+        chosen = {
+            name: technologies[name] for name in technologies if name == "plaintext" or name in only
+        }
         yield from table.measure_tasks(chosen, every, bar.update)
 
 
@@ -159,9 +163,9 @@ def _print_comparison(measured: Sequence[Measurement]) -> None:
             for name in names:
                 m = cells.get((job, variant, name))
                 value = None if m is None else table.read_figure(m, figure)
-                told = "-" if value is None else show(value)
+                text = "-" if value is None else show(value)
                 marked = m is not None and figure in _MARKED and figure in m.modeled
-                line.append(f"~{told}" if marked else told)
+                line.append(f"~{text}" if marked else text)
             lines.append(line)
         print(title)
         print("\n".join(align_columns(lines, range(1, len(names) + 1))))
@@ -174,8 +178,8 @@ def _worst_leakage(measured: Sequence[Measurement], name: str) -> str:
     """Return a technology's leakage in the worst of its cells."""
     from tfe_bench.benchmarks.technologies.compare.cells import LEAKAGES
 
-    found = {str(m.figures.get("leakage")) for m in measured if m.technology == name}
-    return next((each for each in reversed(LEAKAGES) if each in found), "-")
+    leakages = {str(m.figures.get("leakage")) for m in measured if m.technology == name}
+    return next((each for each in reversed(LEAKAGES) if each in leakages), "-")
 
 
 def _comparison_notes(measured: Sequence[Measurement]) -> list[str]:
@@ -213,17 +217,17 @@ def _print_advice(arguments: argparse.Namespace, job: str, only: Sequence[str]) 
         measured = [
             *_measure_cells(arguments, tasks.QUICK, tasks.list_tasks(tasks.QUICK, [job]), only)
         ]
-    found = advisor.advise_rows(measured, job, network, arguments.trust)
+    recommendations = advisor.advise_rows(measured, job, network, arguments.trust)
     if arguments.json:
-        for advice in found:
+        for advice in recommendations:
             best = None if advice.best is None else advice.best.technology
-            said = {"job": job, "variant": advice.variant, "take": best, "why": advice.why}
-            print(json.dumps(said))
+            summary = {"job": job, "variant": advice.variant, "take": best, "why": advice.why}
+            print(json.dumps(summary))
         return 0
     print(f"{job}, {tasks.JOBS[job]}, on {network}, trusting {advisor.TRUST[arguments.trust]}:")
-    for advice in found:
-        taken = "nothing that was measured" if advice.best is None else advice.best.technology
-        print(f"{advice.variant or job}: take {taken}.")
+    for advice in recommendations:
+        choice = "nothing that was measured" if advice.best is None else advice.best.technology
+        print(f"{advice.variant or job}: take {choice}.")
         for line in advice.why:
             print(f"  {line}")
     return 0

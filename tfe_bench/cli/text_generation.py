@@ -47,33 +47,37 @@ def continue_prompt(arguments: argparse.Namespace) -> int:
             operation="--prompt",
             received=arguments.model,
         )
-    own = arguments.model.endswith(".keras")
-    model = from_keras.load_model(arguments.model) if own else None
+    is_local_file = arguments.model.endswith(".keras")
+    model = from_keras.load_model(arguments.model) if is_local_file else None
     tokenizer = _find_tokenizer(model if arguments.tokenizer is None else None, arguments.tokenizer)
     prompt = _encode_prompt(arguments.prompt, tokenizer)
     prompts = np.tile(np.array(prompt), (arguments.texts, 1))
     with common.progress_bar(arguments) as bar:
-        asked: Any = arguments.model
+        private_model: Any = arguments.model
         if model is not None:
             bar.show_text("converting the model")
             length = len(prompt) + arguments.new
-            asked = convert(model, _random_inputs(model, length), length=length)
+            private_model = convert(model, _random_inputs(model, length), length=length)
         with stored_objects.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
-            found = generation.generate(
-                *(cluster, asked, prompts, arguments.new),
+            generated_tokens = generation.generate(
+                *(cluster, private_model, prompts, arguments.new),
                 temperature=arguments.temperature,
                 positions=arguments.positions,
                 progress=bar.update,
                 check_range=arguments.check_range,
             )
             seconds = time.perf_counter() - started
-    written = [_decode_tokens(tokenizer, row) for row in found] if tokenizer is not None else None
-    told = {"model": arguments.model, "tokens": found.tolist(), "texts": written}
+    written = (
+        [_decode_tokens(tokenizer, row) for row in generated_tokens]
+        if tokenizer is not None
+        else None
+    )
+    summary = {"model": arguments.model, "tokens": generated_tokens.tolist(), "texts": written}
     if arguments.json:
-        print(json.dumps({**told, "seconds": seconds}))
+        print(json.dumps({**summary, "seconds": seconds}))
         return 0
-    for i, row in enumerate(found.tolist()):
+    for i, row in enumerate(generated_tokens.tolist()):
         print(written[i] if written is not None else ",".join(map(str, row)))
     print(f"{arguments.new} tokens in {seconds:.2f} s")
     return 0
@@ -86,13 +90,13 @@ def _random_inputs(model: Any, length: int) -> dict[str, Any]:
     from tfe_bench.models import from_keras
 
     graph, rng = from_keras.read_model(model, length=length).graph, np.random.default_rng(_SEED)
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, shape in graph.inputs.items():
         if name in graph.tokens:
-            found[name] = rng.integers(0, shape[-1], (_SAMPLES, *shape[:-1]))
+            inputs[name] = rng.integers(0, shape[-1], (_SAMPLES, *shape[:-1]))
         else:
-            found[name] = np.ones((_SAMPLES, *shape))
-    return found
+            inputs[name] = np.ones((_SAMPLES, *shape))
+    return inputs
 
 
 def _find_tokenizer(model: Any, file: Path | None) -> Any:
@@ -104,8 +108,8 @@ def _find_tokenizer(model: Any, file: Path | None) -> Any:
     from tfe_bench.models import from_keras
 
     of = model if file is None else from_keras.load_model(file)
-    found = getattr(getattr(of, "preprocessor", None), "tokenizer", None)
-    if file is not None and found is None:
+    tokenizer = getattr(getattr(of, "preprocessor", None), "tokenizer", None)
+    if file is not None and tokenizer is None:
         raise UsageError(
             "Expected a .keras file of a model with a preprocessor in --tokenizer. "
             f"Received: {file.name!r}.",
@@ -113,7 +117,7 @@ def _find_tokenizer(model: Any, file: Path | None) -> Any:
             operation="--tokenizer",
             received=file.name,
         )
-    return found
+    return tokenizer
 
 
 def _encode_prompt(prompt: str, tokenizer: Any) -> list[int]:
@@ -138,6 +142,6 @@ def _encode_prompt(prompt: str, tokenizer: Any) -> list[int]:
 
 
 def _decode_tokens(tokenizer: Any, tokens: Any) -> str:
-    found = tokenizer.detokenize(tokens)
-    found = found.numpy() if hasattr(found, "numpy") else found
-    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+    text = tokenizer.detokenize(tokens)
+    text = text.numpy() if hasattr(text, "numpy") else text
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -68,8 +68,8 @@ def run_train(arguments: argparse.Namespace) -> int:
     train_options.check_train_options(arguments)
     with common.progress_bar(arguments) as bar:
         bar.show_text("reading the data")
-        given = _UserModel.read_file(arguments.model)
-        train, test = _read_rows(arguments, given)
+        user_model = _UserModel.read_file(arguments.model)
+        train, test = _read_rows(arguments, user_model)
         if train is not None:  # without a shuffle, chunks of sorted rows would be learned in order
             train = _shuffle_rows(train, arguments.seed)
         bar.show_text("building the model")
@@ -80,7 +80,7 @@ def run_train(arguments: argparse.Namespace) -> int:
         bar.show_text("starting the workers")
         with contextlib.ExitStack() as stack:
             if train is not None:
-                task = _build_task(arguments, given, train, test, None)
+                task = _build_task(arguments, user_model, train, test, None)
                 job, inputs = _build_job(arguments, task, None)
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
             else:
@@ -88,9 +88,9 @@ def run_train(arguments: argparse.Namespace) -> int:
 
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
                 names: Any = arguments.rows or arguments.columns
-                found = sources.resolve_datasets(cluster, names, arguments.labels)
-                task = _build_task(arguments, given, None, None, found[1])
-                job, inputs = _build_job(arguments, task, found)
+                datasets = sources.resolve_datasets(cluster, names, arguments.labels)
+                task = _build_task(arguments, user_model, None, None, datasets[1])
+                job, inputs = _build_job(arguments, task, datasets)
             history = task.private.run(cluster, job, inputs, bar.update)
         if not history.result.measured[0]["seconds"]:
             return _report_completed(arguments, task, history)
@@ -103,7 +103,7 @@ def run_train(arguments: argparse.Namespace) -> int:
 
 
 def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, history: History) -> int:
-    said = (
+    message = (
         f"The training {arguments.checkpoint!r} is complete: {history.steps} steps. --restart "
         "starts again, more --epochs continue."
     )
@@ -111,7 +111,7 @@ def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, histor
     if arguments.json:
         print(json.dumps({"complete": True, "steps": history.steps, **history.history}))
     else:
-        print(said)
+        print(message)
         for name, values in history.history.items():
             print(f"{name}: {', '.join(f'{v:.4f}' for v in values)}")
     return 0
@@ -155,7 +155,9 @@ class _UserModel:
         return cls(model, table)
 
 
-def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows | None, Rows | None]:
+def _read_rows(
+    arguments: argparse.Namespace, user_model: _UserModel
+) -> tuple[Rows | None, Rows | None]:
     """Return this client's rows to train on and to test on; None with owners' data.
 
     Raises:
@@ -170,7 +172,7 @@ def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows |
         pair = datasets.load_digits(arguments.dataset, arguments.data_dir, target)
         return _limit_rows(arguments.limit, *pair)
     target = arguments.target or train_options.LEARNED.get(arguments.model, "classes")
-    if given.table is not None:
+    if user_model.table is not None:
         if arguments.features or arguments.drop or arguments.target is not None:
             raise UsageError(
                 f"{arguments.model!r} determines the columns and the target. Received: --features, "
@@ -179,15 +181,15 @@ def _read_rows(arguments: argparse.Namespace, given: _UserModel) -> tuple[Rows |
                 operation="--features",
                 received=arguments.model,
             )
-        target = given.table.target
+        target = user_model.table.target
     rows = datasets.table(
         arguments.dataset,
         arguments.label,
         target,
-        standardize=not given.raw,
+        standardize=not user_model.raw,
         columns=arguments.features,
         drop=arguments.drop,
-        like=given.table,
+        like=user_model.table,
     )
     return _limit_rows(arguments.limit, *datasets.split_rows(rows, arguments.seed))
 
@@ -205,7 +207,7 @@ def _limit_rows(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
 
 def _build_task(
     arguments: argparse.Namespace,
-    given: _UserModel,
+    user_model: _UserModel,
     train: Rows | None,
     test: Rows | None,
     joined: CombinedSchema | None,
@@ -214,8 +216,9 @@ def _build_task(
 
     if joined is not None:
         shape, target, table = joined.x, joined.target, joined.table
-        if given.table is not None and (
-            table is None or dataclasses.replace(table, logits=given.table.logits) != given.table
+        if user_model.table is not None and (
+            table is None
+            or dataclasses.replace(table, logits=user_model.table.logits) != user_model.table
         ):
             raise UsageError(
                 f"Expected the columns, classes and scales of {arguments.model!r}. Received: "
@@ -226,7 +229,7 @@ def _build_task(
     else:
         assert train is not None and train.x is not None
         shape, target, table = tuple(train.x.shape[1:]), train.target, train.table
-    model, loss = _build_model(arguments, given.model, shape, target)
+    model, loss = _build_model(arguments, user_model.model, shape, target)
     if tuple(model.input_shape[1:]) != shape:
         raise UsageError(
             f"Expected rows of shape {list(model.input_shape[1:])} for the model. Received: rows "
@@ -244,7 +247,7 @@ def _build_task(
 
 
 def _build_model(
-    arguments: argparse.Namespace, given: Any, shape: tuple[int, ...], target: str
+    arguments: argparse.Namespace, user_model: Any, shape: tuple[int, ...], target: str
 ) -> tuple[Any, Any]:
     """Return the Keras model and its loss: by name if the model ends in a softmax or sigmoid.
 
@@ -265,16 +268,16 @@ def _build_model(
     loss = get_loss(losses[target])
     if arguments.model in NETWORKS:
         return zoo.build(arguments.model, seed=arguments.seed).keras, loss
-    if given is None:
-        wanted = train_options.LEARNED[arguments.model]
-        if target != wanted:
+    if user_model is None:
+        learned = train_options.LEARNED[arguments.model]
+        if target != learned:
             raise UsageError(
-                f"{arguments.model} learns {'numbers' if wanted == 'number' else 'two classes'}. "
+                f"{arguments.model} learns {'numbers' if learned == 'number' else 'two classes'}. "
                 f"Received: data with the target {target!r}.",
                 code="target-mismatch",
                 operation="--target",
                 received=target,
-                expected=wanted,
+                expected=learned,
             )
         start = keras.initializers.GlorotUniform(seed=1000 * arguments.seed)
         layers: list[Any] = [keras.Input(shape)]
@@ -282,13 +285,13 @@ def _build_model(
             layers.append(keras.layers.Flatten())
         layers.append(keras.layers.Dense(1, kernel_initializer=start))
         return keras.Sequential(layers, name=arguments.model), loss
-    if int(given.output_shape[-1]) == 1 and target == "classes":
+    if int(user_model.output_shape[-1]) == 1 and target == "classes":
         loss = get_loss(losses["binary"])
     try:  # a model that ends in softmax or sigmoid, as is usual in Keras
-        Recipe.build(given, loss=loss.name)
+        Recipe.build(user_model, loss=loss.name)
     except UsageError:
-        return given, loss
-    return given, loss.name
+        return user_model, loss
+    return user_model, loss.name
 
 
 def _build_optimizer(arguments: argparse.Namespace) -> Any:
@@ -304,7 +307,7 @@ def _build_optimizer(arguments: argparse.Namespace) -> Any:
 def _build_job(
     arguments: argparse.Namespace,
     task: _TrainingTask,
-    found: tuple[DatasetRef, CombinedSchema] | None,
+    datasets: tuple[DatasetRef, CombinedSchema] | None,
 ) -> tuple[TrainingJob, dict[str, PrivateInput | LateInput]]:
     """Return the job and its inputs."""
     from tfe_bench.cluster import profiles
@@ -314,16 +317,16 @@ def _build_job(
     from tfe_bench.models.training_job import CheckpointOptions, TrainingJob, choose_range_checks
 
     source, count = None, 0 if task.train is None else len(task.train)
-    if found is not None:
-        source, joined = found
+    if datasets is not None:
+        source, joined = datasets
         count = joined.rows - arguments.holdout
     train_options.choose_defaults(
         arguments, None if arguments.dataset in PICTURES and not source else count
     )
     recipe = task.private.recipe(arguments.batch)
     if task.train is not None:
-        own = (task.train.x, _label_column(task.train))
-        recipe = magnitudes.plan_exponents(recipe, task.private.keras, *own, arguments.seed)
+        plain_rows = (task.train.x, _label_column(task.train))
+        recipe = magnitudes.plan_exponents(recipe, task.private.keras, *plain_rows, arguments.seed)
     saving = None
     if arguments.checkpoint is not None:
         saving = CheckpointOptions(arguments.checkpoint, arguments.every, arguments.restart)
@@ -383,7 +386,7 @@ def _train_in_plaintext(
     targets = job.recipe.encode_labels(_label_column(task.train))
     right = job.recipe.encode_labels(_label_column(task.test))
     scored = {int(step) for step in history.result.measured[0]["scored"]}
-    found = []
+    scores = []
     for step in range(job.total_steps):
         rows = job.batch_rows(step)
         twin.train_step(features[rows], targets[rows])
@@ -392,10 +395,10 @@ def _train_in_plaintext(
         if step + 1 in scored:
             if not job.recipe.loss.counts_answers:
                 outputs = np.asarray(twin.model.predict(tested, verbose=0))
-                found.append(float(((outputs - right) ** 2).mean()))
+                scores.append(float(((outputs - right) ** 2).mean()))
             else:
-                found.append(twin.count_correct(tested, right) / right[..., 0].size)
-    return found
+                scores.append(twin.count_correct(tested, right) / right[..., 0].size)
+    return scores
 
 
 # ---- records and output
@@ -451,10 +454,10 @@ def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, clus
     if squared and done.task.table is not None and done.task.table.unit is not None and scores:
         [factor] = done.task.table.unit.factor
         learning["root_error"] = scores[-1] ** 0.5 / abs(factor)  # in the unit of the label
-    own = ("optimizer", "batch", "epochs", "steps")
+    option_names = ("optimizer", "batch", "epochs", "steps")
     parameters = {
         "model": Path(arguments.model).name,
-        **{name: getattr(arguments, name) for name in own},
+        **{name: getattr(arguments, name) for name in option_names},
         "rows": job.rows,
         **({} if done.task.table is None else {"steps": job.total_steps}),
         "dataset": done.task.dataset,
@@ -477,8 +480,8 @@ def _thin_times(result: JobResult) -> JobResult:
     if len(times) <= _MOST_TIMES:
         return result
     last = _MOST_TIMES - 1
-    kept = [times[round(i * (len(times) - 1) / last)] for i in range(_MOST_TIMES)]
-    measured = [{**m, "seconds": kept} for m in result.measured]
+    thinned = [times[round(i * (len(times) - 1) / last)] for i in range(_MOST_TIMES)]
+    measured = [{**m, "seconds": thinned} for m in result.measured]
     return dataclasses.replace(result, measured=measured)
 
 

@@ -98,48 +98,50 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
     )
-    kept = p.add_argument_group("stored results")
+    results_group = p.add_argument_group("stored results")
     common.add_option(
-        kept,
+        results_group,
         "--checkpoint NAME",
         "store each worker's shares under this name, and resume from there",
     )
     common.add_option(
-        kept,
+        results_group,
         "--every N",
         "number of steps between checkpoints (default: 100)",
         type=int,
         default=100,
     )
-    common.add_option(kept, "--restart", "delete the checkpoint first")
+    common.add_option(results_group, "--restart", "delete the checkpoint first")
     common.add_option(
-        kept, "--deploy NAME", "store the trained model at the workers under this name"
+        results_group, "--deploy NAME", "store the trained model at the workers under this name"
     )
     common.add_option(
-        kept,
+        results_group,
         "--allow CLIENT",
         "client that may use the deployed model, in addition to this one",
         action="append",
         default=[],
     )
-    common.add_option(kept, "--output FILE", "write the trained model to a file (.keras)")
-    common.add_option(kept, "--discard", "discard the trained model and print only figures")
+    common.add_option(results_group, "--output FILE", "write the trained model to a file (.keras)")
     common.add_option(
-        kept,
+        results_group, "--discard", "discard the trained model and print only figures"
+    )
+    common.add_option(
+        results_group,
         "--models FOLDER",
         "folder of the shares of three local workers (default: ~/.local/share/tfe_bench/models)",
     )
-    told = p.add_argument_group("disclosed values")
-    common.add_option(told, "--reveal-loss", "reveal the mean loss of each epoch")
+    disclosure_group = p.add_argument_group("disclosed values")
+    common.add_option(disclosure_group, "--reveal-loss", "reveal the mean loss of each epoch")
     common.add_option(
-        told,
+        disclosure_group,
         "--guard N",
         "check every N steps whether weights diverge, which reveals one bit to the workers "
         "each time (default: 0, no check)",
         type=int,
         default=0,
     )
-    common.add_option(told, "--no-plain", "skip the plaintext training for comparison")
+    common.add_option(disclosure_group, "--no-plain", "skip the plaintext training for comparison")
     common.add_network_options(p)
     common.add_record_options(
         p, "write a trace of one step for Perfetto or chrome://tracing (.json)"
@@ -330,8 +332,8 @@ def check_train_options(arguments: argparse.Namespace) -> None:
             received=arguments.model,
         )
     common.check_run_options(arguments)
-    kept = [arguments.output, arguments.deploy, arguments.checkpoint]
-    if arguments.discard == any(v is not None for v in kept):
+    destinations = [arguments.output, arguments.deploy, arguments.checkpoint]
+    if arguments.discard == any(v is not None for v in destinations):
         raise UsageError(
             "--discard keeps no model. Received: --output, --deploy or --checkpoint too."
             if arguments.discard

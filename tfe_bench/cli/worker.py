@@ -241,13 +241,13 @@ def import_packages() -> None:
     def load_layers() -> None:
         from tfe_bench.models.kinds import registry  # noqa: F401  (loads them)
 
-    wanted: list[tuple[str, Callable[[], object]]] = [
+    loaders: list[tuple[str, Callable[[], object]]] = [
         (f"the program {name!r}", functools.partial(jobs.load_program, name))
         for name in jobs.third_party_programs()
     ]
     for point in entry_points(group="tfe_bench.layers"):
-        wanted.append((f"the layer {point.name!r}", load_layers))
-    for what, load in wanted:
+        loaders.append((f"the layer {point.name!r}", load_layers))
+    for what, load in loaders:
         try:
             load()
         except Exception as error:  # another package may raise anything during its import

@@ -37,12 +37,12 @@ def run_owner(
         ),
         output_params=psi.OutputParams(path=f"{folder}/out{rank}.csv"),
     )
-    seconds, found = [], 0
+    seconds, intersection_size = [], 0
     for _ in range(runs + 1):
         started = time.perf_counter()
-        found = int(psi.psi_execute(config, context).intersection_count)
+        intersection_size = int(psi.psi_execute(config, context).intersection_count)
         seconds.append(time.perf_counter() - started)
-    pipe.send((seconds[1:], found))
+    pipe.send((seconds[1:], intersection_size))
     pipe.recv()  # the other may still need this one's link
 
 
@@ -52,8 +52,10 @@ def _write_tables(n: int, folder: str) -> int:
     rng = numpy.random.default_rng(1)
     keys = numpy.unique(rng.integers(0, 1 << 40, 2 * n + n // 8 + 64))
     keys = rng.permutation(keys)[: 2 * n - n // 2]
-    for rank, own in enumerate((keys[:n], keys[len(keys) - n :])):
-        lines = zip(rng.permutation(own).tolist(), rng.integers(0, 10**6, n).tolist(), strict=True)
+    for rank, owner_keys in enumerate((keys[:n], keys[len(keys) - n :])):
+        lines = zip(
+            rng.permutation(owner_keys).tolist(), rng.integers(0, 10**6, n).tolist(), strict=True
+        )
         text = "".join(f"{key},{value}\n" for key, value in lines)
         Path(folder, f"in{rank}.csv").write_text(f"id,v\n{text}")
     return n // 2
@@ -72,18 +74,18 @@ def main() -> None:
         pipes, children = [], []
         for rank in range(2):
             mine, theirs = context.Pipe()
-            given = (rank, namespaces[rank], nodes, folder, request["repeat"], theirs)
-            children.append(context.Process(target=run_owner, args=given, daemon=True))
+            owner_args = (rank, namespaces[rank], nodes, folder, request["repeat"], theirs)
+            children.append(context.Process(target=run_owner, args=owner_args, daemon=True))
             children[-1].start()
             theirs.close()
             pipes.append(mine)
-        seconds, found = zip(*(pipe.recv() for pipe in pipes), strict=True)
+        seconds, intersection_sizes = zip(*(pipe.recv() for pipe in pipes), strict=True)
         for pipe in pipes:
             pipe.send(None)
         answer = {
             "seconds": [max(turn) for turn in zip(*seconds, strict=True)],
             "bytes_sent": None,
-            "correct": set(found) == {common},
+            "correct": set(intersection_sizes) == {common},
             "version": importlib.metadata.version("spu"),
             "setting": "PSI (RR22), two processes, CSV files in and out, no TLS; both owners learn "
             "which rows match",

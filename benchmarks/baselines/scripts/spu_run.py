@@ -123,8 +123,8 @@ def main() -> None:
     for rank in range(_PARTIES):
         mine, theirs = context.Pipe()
         part = (bytes(shares[rank].meta), [bytes(c) for c in shares[rank].share_chunks])
-        given = (rank, namespaces[rank], nodes, (code, names, part, request["repeat"]), theirs)
-        children.append(context.Process(target=run_party, args=given, daemon=True))
+        party_args = (rank, namespaces[rank], nodes, (code, names, part, request["repeat"]), theirs)
+        children.append(context.Process(target=run_party, args=party_args, daemon=True))
         children[-1].start()
         theirs.close()
         pipes.append(mine)

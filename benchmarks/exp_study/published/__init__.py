@@ -96,34 +96,36 @@ def _build_column(method: str) -> Published:
         mean_printed=float(scores["mean_range_score_published"]),
         **{name: float(error[name]) for name in ("mse", "mae", "mape")},
         times={
-            v.name: _fit_points(given) for v in LEVELS if (given := published_times(method, v.name))
+            v.name: _fit_points(points)
+            for v in LEVELS
+            if (points := published_times(method, v.name))
         },
     )
 
 
-def _fit_points(given: list[tuple[int, float]]) -> Fit:
-    n, y = zip(*given, strict=True)
+def _fit_points(points: list[tuple[int, float]]) -> Fit:
+    n, y = zip(*points, strict=True)
     return fit_line(n, y)
 
 
 def compare_with_model(level: str) -> tuple[float, float]:
     """Return (least, largest) ratio of published seconds to the modeled network time."""
     link = next(v for v in LEVELS if v.name == level)
-    found = []
+    ratios = []
     for method, column in published_columns().items():
         for n, seconds in published_times(method, level):
             sent = (round(column.bytes_per_element * n),)
-            found.append(seconds / modeled_seconds(link, 0.0, column.rounds, sent))
-    return min(found), max(found)
+            ratios.append(seconds / modeled_seconds(link, 0.0, column.rounds, sent))
+    return min(ratios), max(ratios)
 
 
 def find_contradictions() -> list[str]:
     """Return contradictions and gaps of the published figures, found in the tables."""
-    found = []
+    contradictions = []
     printed = "/".join(f"{c.mean_printed:.3f}" for c in published_columns().values())
     means = "/".join(f"{c.mean6:.3f}" for c in published_columns().values())
     if printed != means:
-        found.append(
+        contradictions.append(
             f'The published "mean range score" ({"/".join(METHODS)}: {printed}) is not the mean of '
             f"the six printed columns ({means}): it must count thresholds that were not printed. "
             "Ours is the mean of the six, and is compared with that mean."
@@ -137,7 +139,7 @@ def find_contradictions() -> list[str]:
             if absent := [f"{n:,}" for n in sizes if n not in present]:
                 missing.append(f"{method} n = {', '.join(absent)}")
         if missing:
-            found.append(
+            contradictions.append(
                 f"The published times at level {level} have holes: {'; '.join(missing)}. "
                 "Fits are over what is there."
             )
@@ -146,8 +148,8 @@ def find_contradictions() -> list[str]:
     twice = sorted({int(n) for n, m in keys if keys.count((n, m)) > 1})
     if twice:
         where = ", ".join(f"{n:,}" for n in twice)
-        found.append(
+        contradictions.append(
             f"The published memory at n = {where} is listed twice, with "
             "different figures; the fits of either count both."
         )
-    return found
+    return contradictions

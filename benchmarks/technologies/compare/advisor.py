@@ -103,13 +103,13 @@ def _advise_row(variant: str, cells: list[Measurement], network: str, trust: str
         return Advice(variant, None, tuple(why))
     possible.sort(key=lambda each: each[:3])
     *_, best = possible[0]
-    said = [_state_reason(best, network)]
+    reasons = [_state_reason(best, network)]
     for *_, seconds, m in possible[1:]:
         leaks = str(m.figures.get("leakage", INPUTS))
         but = "" if leaks == NOTHING else f", and others learn {leaks}"
-        taken = f"{human_seconds(seconds)}{_list_marks(m, network)}"
-        said.append(f"{m.technology} would take {taken}{but}.")
-    return Advice(variant, best, (*said, *why))
+        time_text = f"{human_seconds(seconds)}{_list_marks(m, network)}"
+        reasons.append(f"{m.technology} would take {time_text}{but}.")
+    return Advice(variant, best, (*reasons, *why))
 
 
 def _state_reason(m: Measurement, network: str) -> str:

@@ -38,16 +38,16 @@ class Functional:
         """Measure one task."""
         if (reason := NOT_SUPPORTED.get(task.job)) is not None:
             return cells.unsupported_cell(TECHNOLOGY, task, reason)
-        found = self._run_task(task)
+        measurement = self._run_task(task)
         cost = cells.Cost(
-            seconds=found.seconds,
+            seconds=measurement.seconds,
             # the server obtains the results: it returns nothing
-            traffic=cells.Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
-            correct=found.correct,
-            more=_read_figures(task, found),
-            parameters={k: v for k, v in found.parameters.items() if k != "phases"},
+            traffic=cells.Traffic(up=int(measurement.figures["bytes_up"]), down=0, rounds=1),
+            correct=measurement.correct,
+            more=_read_figures(task, measurement),
+            parameters={k: v for k, v in measurement.parameters.items() if k != "phases"},
         )
-        return cells.build_cell(TECHNOLOGY, task, _describe_protection(found), cost)
+        return cells.build_cell(TECHNOLOGY, task, _describe_protection(measurement), cost)
 
     def _run_task(self, task: Task) -> Measurement:
         quick, folder = self._effort.steps is not None, self._inputs.folder
@@ -66,8 +66,8 @@ class Functional:
         )
 
 
-def _describe_protection(found: Measurement) -> cells.Protection:
-    everything = int(found.figures["key_rank"]) >= LENGTH
+def _describe_protection(measurement: Measurement) -> cells.Protection:
+    everything = int(measurement.figures["key_rank"]) >= LENGTH
     return cells.Protection(
         parties=2,
         adversary="semi-honest server that does not collude with the authority",
@@ -78,13 +78,17 @@ def _describe_protection(found: Measurement) -> cells.Protection:
         ),
         leakage=cells.INPUTS if everything else cells.RESULTS,
         trust="key-authority",
-        security_bits=int(found.parameters["security_bits"]),
+        security_bits=int(measurement.parameters["security_bits"]),
     )
 
 
-def _read_figures(task: Task, found: Measurement) -> dict[str, Any]:
-    rank = int(found.figures["key_rank"])
-    figures = {**cells.figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
+def _read_figures(task: Task, measurement: Measurement) -> dict[str, Any]:
+    rank = int(measurement.figures["key_rank"])
+    figures = {
+        **cells.figures_of(measurement),
+        "key_rank": rank,
+        "key_rank_over_length": rank / LENGTH,
+    }
     del figures["memory_bytes"]  # it includes all other work of this process
     if task.job == "J7":  # the training has hardly begun
         figures = {

@@ -60,15 +60,15 @@ class Homomorphic:
         """Measure one task."""
         if (reason := _not_supported(task)) is not None:
             return unsupported_cell(HOMOMORPHIC, task, reason)
-        found = self.measure_job(task)
+        measurement = self.measure_job(task)
         cost = Cost(
-            seconds=found.seconds,
-            traffic=measure_traffic(found),
-            correct=found.correct,
-            more=_read_figures(found),
-            parameters=found.parameters,
+            seconds=measurement.seconds,
+            traffic=measure_traffic(measurement),
+            correct=measurement.correct,
+            more=_read_figures(measurement),
+            parameters=measurement.parameters,
         )
-        return build_cell(HOMOMORPHIC, task, _describe_protection(found.parameters), cost)
+        return build_cell(HOMOMORPHIC, task, _describe_protection(measurement.parameters), cost)
 
     def measure_job(self, task: Task) -> Measurement:
         """Run the homomorphic benchmark of a task; a repeated call returns the first result."""
@@ -93,19 +93,19 @@ def _not_supported(task: Task) -> str | None:
     return jobs.NOT_SUPPORTED.get(name) or jobs.NOT_SUPPORTED.get(task.job)
 
 
-def measure_traffic(found: Measurement) -> Traffic:
+def measure_traffic(measurement: Measurement) -> Traffic:
     """Return the traffic of one request and one response."""
     return Traffic(
-        up=int(found.figures["bytes_up"]),
-        down=int(found.figures["bytes_down"]),
+        up=int(measurement.figures["bytes_up"]),
+        down=int(measurement.figures["bytes_down"]),
         rounds=_QUESTION_AND_ANSWER,
     )
 
 
-def _read_figures(found: Measurement) -> dict[str, Any]:
-    figures = figures_of(found)
-    if "n" in found.parameters:  # all slots of a ciphertext are computed
-        figures["computed_values"] = found.parameters["n"]
+def _read_figures(measurement: Measurement) -> dict[str, Any]:
+    figures = figures_of(measurement)
+    if "n" in measurement.parameters:  # all slots of a ciphertext are computed
+        figures["computed_values"] = measurement.parameters["n"]
     return figures
 
 

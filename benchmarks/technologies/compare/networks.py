@@ -42,12 +42,12 @@ class Networks:
         x = layers.Flatten()(layers.Multiply()([x, x]))
         x = layers.Dense(square.HIDDEN)(x)
         x = layers.Dense(square.CLASSES)(layers.Multiply()([x, x]))
-        made = keras.Model(pictures, x, name="square_network")
+        model = keras.Model(pictures, x, name="square_network")
         kernels = of.kernels.reshape(square.KERNEL, square.KERNEL, 1, square.MAPS)
         hidden, output = of.hidden.T, of.output.T
         weights = (kernels, of.kernel_bias, hidden, of.hidden_bias, output, of.output_bias)
-        made.set_weights([np.asarray(w, np.float32) for w in weights])
-        return made
+        model.set_weights([np.asarray(w, np.float32) for w in weights])
+        return model
 
     def load_test(self, count: int) -> tuple[Array, Array]:
         """Return the first `count` test pictures [count, 28, 28] from 0 to 1, and their labels."""
@@ -56,8 +56,8 @@ class Networks:
 
     def load_sample(self) -> Array:
         """Return public pictures [64, 28, 28, 1], from which ranges are planned."""
-        found: Array = self._inputs.pictures.train_images[:64, :, :, None] / 255.0
-        return found
+        sample: Array = self._inputs.pictures.train_images[:64, :, :, None] / 255.0
+        return sample
 
     def build_logistic(self) -> Any:
         """Build a Keras model that separates digits below 5 from the others; not compiled."""
@@ -82,8 +82,8 @@ class Networks:
     def logistic_accuracy(self, model: Any) -> float:
         """Compute the accuracy of a logistic model on the test pictures."""
         data = self._inputs.pictures
-        said = model.predict(data.test_images[..., None] / np.float32(255), verbose=0)
-        return float(np.mean((said[:, 0] > 0) == (data.test_labels >= 5)))
+        outputs = model.predict(data.test_images[..., None] / np.float32(255), verbose=0)
+        return float(np.mean((outputs[:, 0] > 0) == (data.test_labels >= 5)))
 
     def build_trained(self) -> Any:
         """Build the network whose training step is measured; not compiled."""

@@ -20,10 +20,10 @@ NAMES: Final = ("technologies-time", "technologies-bytes")
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Return makers of two pictures: bars of time, and bubbles of time by bytes."""
-    found = table.select_cells(measured)
+    cells = table.select_cells(measured)
     return {
-        NAMES[0]: functools.partial(drawn.draw_bars, found),
-        NAMES[1]: functools.partial(drawn.draw_bubbles, found),
+        NAMES[0]: functools.partial(drawn.draw_bars, cells),
+        NAMES[1]: functools.partial(drawn.draw_bubbles, cells),
     }
 
 
@@ -31,8 +31,8 @@ def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
     """Build the section; return an empty list without cells."""
-    found = table.select_cells(measured)
-    if not found:
+    cells = table.select_cells(measured)
+    if not cells:
         return []
     parts: list[Part] = [
         "The same jobs, on the same machine, by technologies that protect from different people. "
@@ -55,12 +55,12 @@ def build_sections(
     )
     drawn = zip(NAMES, captions, strict=True)
     parts += [Figure(pictures[name], *words) for name, words in drawn if name in pictures]
-    parts += [_build_table(found), _list_protections(found), *_list_missing(found)]
+    parts += [_build_table(cells), _list_protections(cells), *_list_missing(cells)]
     return [Section("technologies", "What private computing costs", parts)]
 
 
-def _build_table(found: Sequence[Measurement]) -> Table:
-    known = [m for m in found if "unsupported" not in m.figures]
+def _build_table(measured_cells: Sequence[Measurement]) -> Table:
+    known = [m for m in measured_cells if "unsupported" not in m.figures]
 
     def seconds(network: str) -> Callable[[Measurement], Cell]:
         def cell(m: Measurement) -> Cell:
@@ -129,11 +129,11 @@ def _mark_leakage(m: Measurement) -> str:
     return "projected" if "latency_seconds" in m.modeled else ""
 
 
-def _list_protections(found: Sequence[Measurement]) -> Table:
+def _list_protections(cells: Sequence[Measurement]) -> Table:
     """Build a table of security promises, from the first cell of each technology."""
     first: dict[tuple[str, str], Measurement] = {}
     for name in TECHNOLOGIES:
-        for m in found:
+        for m in cells:
             if m.technology == name and "learns" in m.figures:
                 first.setdefault((name, str(m.figures["learns"])), m)
     columns: dict[str, Callable[[Measurement], Cell]] = {
@@ -148,18 +148,18 @@ def _list_protections(found: Sequence[Measurement]) -> Table:
     return Table([*columns], rows, "What each technology promises, besides the client's own part.")
 
 
-def _list_missing(found: Sequence[Measurement]) -> list[Part]:
+def _list_missing(cells: Sequence[Measurement]) -> list[Part]:
     """List the reasons why technologies have no figures of a job."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for m in found:
+    for m in cells:
         if (reason := m.figures.get("unsupported")) is not None:
             label = f"{m.job} {table.variant_of(m)}".strip()
             reasons.setdefault((m.technology, str(reason)), []).append(label)
     if not reasons:
         return []
     lines = [f"{', '.join(jobs)}: {reason}" for (_, reason), jobs in reasons.items()]
-    said = "; ".join(f"{job}: {about}" for job, about in JOBS.items())
+    job_texts = "; ".join(f"{job}: {about}" for job, about in JOBS.items())
     return [
-        f"Not in the table, and why ({said}):",
+        f"Not in the table, and why ({job_texts}):",
         Items(lines, [name for name, _ in reasons]),
     ]

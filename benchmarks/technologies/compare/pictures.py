@@ -29,9 +29,9 @@ _BAR: Final = 0.16  # inches
 _MOST_ROWS: Final = 40
 
 
-def draw_bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def draw_bars(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     """Draw seconds on this machine, one group of bars for each job."""
-    known = [m for m in found if (table.time_of(m) or 0.0) > 0]
+    known = [m for m in cells if (table.time_of(m) or 0.0) > 0]
     labels = list(dict.fromkeys(_label_measurement(m) for m in known))[:_MOST_ROWS]
     if not labels:
         return None
@@ -67,11 +67,11 @@ def draw_bars(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawi
     return figure
 
 
-def draw_bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+def draw_bubbles(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     """Draw seconds on a WAN by bytes; the color shows the leakage, the shape the technology."""
     points = [
         (m, total, seconds)
-        for m in found
+        for m in cells
         if (total := table.read_figure(m, "total_bytes") or 0.0) > 0
         and (seconds := table.time_of(m, "wan") or 0.0) > 0
     ]
@@ -107,11 +107,11 @@ def draw_bubbles(found: Sequence[Measurement], theme: Theme, narrow: bool) -> Dr
 
 
 def _draw_legend(
-    figure: Any, axes: Any, theme: Theme, found: Sequence[Measurement], narrow: bool
+    figure: Any, axes: Any, theme: Theme, cells: Sequence[Measurement], narrow: bool
 ) -> None:
     """Draw a legend of shapes (technologies) and colors (leakage) with empty scatter plots."""
-    shapes = [name for name in TECHNOLOGIES if any(m.technology == name for m in found)]
-    leaks = [name for name in LEAKAGES if any(m.figures.get("leakage") == name for m in found)]
+    shapes = [name for name in TECHNOLOGIES if any(m.technology == name for m in cells)]
+    leaks = [name for name in LEAKAGES if any(m.figures.get("leakage") == name for m in cells)]
     look = {"s": 50, "edgecolor": theme.ink, "linewidth": 0.6}
     for name in shapes:
         axes.scatter([], [], marker=_MARKERS[name], color=theme.paper, label=name, **look)

@@ -47,8 +47,8 @@ class Plaintext:
 
     def measure_task(self, task: Task) -> Measurement:
         """Measure one task."""
-        made = getattr(self, f"_measure_{task.job.lower()}")
-        cost: Cost = made(task)
+        measure_job = getattr(self, f"_measure_{task.job.lower()}")
+        cost: Cost = measure_job(task)
         return build_cell(TECHNOLOGY, task, PROTECTION, cost)
 
     def _measure_j1(self, task: Task) -> Cost:
@@ -78,8 +78,8 @@ class Plaintext:
 
     def _measure_j4(self, task: Task) -> Cost:
         x = self._inputs.draw_reals(task.batch)
-        seconds, found = time_function(lambda: evaluate_elementary(task, x), self._effort.repeat)
-        return _build_cost(seconds, 8 * x.size, 8 * found.size, None, "numpy")
+        seconds, result = time_function(lambda: evaluate_elementary(task, x), self._effort.repeat)
+        return _build_cost(seconds, 8 * x.size, 8 * result.size, None, "numpy")
 
     def _measure_j5(self, task: Task) -> Cost:
         x, y = self._networks.logistic_rows()
@@ -88,11 +88,11 @@ class Plaintext:
     def _measure_j6(self, task: Task) -> Cost:
         keys = self._inputs.draw_keys(task.batch)
         largest = task.variant.startswith("max")
-        seconds, found = time_function(
+        seconds, result = time_function(
             (lambda: keys.max(keepdims=True)) if largest else (lambda: np.sort(keys)),
             self._effort.repeat,
         )
-        return _build_cost(seconds, keys.nbytes, found.nbytes, None, "numpy")
+        return _build_cost(seconds, keys.nbytes, result.nbytes, None, "numpy")
 
     def _measure_j7(self, task: Task) -> Cost:
         x, y = self._networks.training_rows(task.batch * TIMED_STEPS)
@@ -104,10 +104,10 @@ class Plaintext:
             optimizer=networks.build_optimizer(), loss=networks.build_loss(task.job == "J5")
         )
         whole = len(x) // task.batch
-        taken = min(whole, self._effort.steps or whole)
+        measured_batches = min(whole, self._effort.steps or whole)
         times = []
-        for step in range(taken + 1):
-            begin = (step % taken) * task.batch
+        for step in range(measured_batches + 1):
+            begin = (step % measured_batches) * task.batch
             rows = slice(begin, begin + task.batch)
             started = time.perf_counter()
             model.train_on_batch(x[rows], y[rows])
@@ -116,21 +116,21 @@ class Plaintext:
         epoch = task.job == "J5"
         size = int(np.prod(x.shape[1:])) * task.batch * (whole if epoch else 1)
         more = {}
-        if epoch and taken == whole:
+        if epoch and measured_batches == whole:
             more["accuracy"] = self._networks.logistic_accuracy(model)
         cost = _build_cost(seconds, size, 0, None, "Keras", more)
-        return of_epoch(task, cost, taken, whole) if epoch else cost
+        return of_epoch(task, cost, measured_batches, whole) if epoch else cost
 
 
-def of_epoch(task: Task, cost: Cost, taken: int, whole: int) -> Cost:
-    """Return the cost of an epoch of `whole` batches from `taken` timed ones."""
+def of_epoch(task: Task, cost: Cost, measured_batches: int, whole: int) -> Cost:
+    """Return the cost of an epoch of `whole` batches from `measured_batches` timed ones."""
     assert cost.seconds is not None, "batches were timed"
-    all_measured = taken == whole
+    all_measured = measured_batches == whole
     latency = sum(cost.seconds.all) if all_measured else cost.seconds.median * whole
     more = {**cost.more, "samples_per_second": whole * task.batch / latency}
     if all_measured:
         return replace(cost, latency=latency, more=more)
-    more["extrapolated"] = f"{whole} batches, of which {taken} were measured"
+    more["extrapolated"] = f"{whole} batches, of which {measured_batches} were measured"
     modeled = (*cost.modeled, "latency_seconds", "samples_per_second")
     return replace(cost, latency=latency, more=more, modeled=modeled)
 
@@ -142,8 +142,8 @@ def evaluate_elementary(task: Task, x: tasks.Array) -> tasks.Array:
     if task.variant.startswith("sigmoid"):
         return 1 / (1 + np.exp(-x))
     e = np.exp(x.reshape(-1, 8))
-    found: tasks.Array = e / e.sum(axis=1, keepdims=True)
-    return found
+    probabilities: tasks.Array = e / e.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def _build_cost(

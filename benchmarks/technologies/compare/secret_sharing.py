@@ -60,16 +60,16 @@ class SecretSharing:
 
     def measure_task(self, task: Task) -> Measurement:
         """Measure one task."""
-        made = getattr(self, f"_measure_{task.job.lower()}")
-        cost: Cost = made(task)
+        measure_job = getattr(self, f"_measure_{task.job.lower()}")
+        cost: Cost = measure_job(task)
         return build_cell(TECHNOLOGY, task, PROTECTION, cost)
 
     def _run_program(
         self, program: str, parameters: Mapping[str, Any], inputs: Mapping[str, AnyInput]
     ) -> JobResult:
         timing = {"repeat": self._effort.repeat, "warm_up": 1}
-        found: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))
-        return found
+        result: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))
+        return result
 
     def _measure_j1(self, task: Task) -> Cost:
         return self._measure_product(task, 1)
@@ -93,9 +93,11 @@ class SecretSharing:
         pictures, labels = self._networks.load_test(count)
         private = convert(self._networks.keras_inference(), self._networks.load_sample())
         weights = private.shared_weights()
-        given = pictures[: task.batch, :, :, None]
-        asked = private.parameters("local", task.batch)
-        result = self._run_program("predict", asked, {**weights, **private.shared_inputs(given)})
+        samples = pictures[: task.batch, :, :, None]
+        parameters = private.parameters("local", task.batch)
+        result = self._run_program(
+            "predict", parameters, {**weights, **private.shared_inputs(samples)}
+        )
         outputs = private.decode(result)
         plain = self._networks.inference_model.compute_logits(pictures[: task.batch])
         error = float(np.abs(outputs - plain).max())
@@ -103,7 +105,7 @@ class SecretSharing:
         if count > task.batch:
             rest = self._cluster.run(
                 "predict",
-                {**asked, "repeat": 1, "warm_up": 0},
+                {**parameters, "repeat": 1, "warm_up": 0},
                 {**weights, **private.shared_inputs(pictures[..., None])},
             )
             outputs = private.decode(rest)
@@ -113,7 +115,7 @@ class SecretSharing:
             more["accuracy_plain"] = float(np.mean(plain.argmax(1) == labels))
             more["accuracy_images"] = count
         right = error <= _LOGITS_TOLERANCE * float(np.ptp(plain))
-        return _build_cost(result, given.size, task.batch * 10, right, more)
+        return _build_cost(result, samples.size, task.batch * 10, right, more)
 
     def _measure_j4(self, task: Task) -> Cost:
         from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -123,22 +125,22 @@ class SecretSharing:
         shape = (-1, 8) if name == "softmax" else (-1,)
         ring = FixedPoint(16).encode(x.reshape(shape))
         result = self._run_program("operation", {"operation": name}, {"x": PrivateInput(ring, 16)})
-        found = FixedPoint(result.fractional_bits["result"]).decode(result.outputs["result"])
-        exact = evaluate_elementary(task, x).reshape(found.shape)
-        errors = np.abs(found - exact) / np.maximum(1, np.abs(exact))
+        decoded = FixedPoint(result.fractional_bits["result"]).decode(result.outputs["result"])
+        exact = evaluate_elementary(task, x).reshape(decoded.shape)
+        errors = np.abs(decoded - exact) / np.maximum(1, np.abs(exact))
         worst = float(errors.max())
         return _build_cost(result, x.size, x.size, worst <= _TOLERANCE, {"max_error": worst})
 
     def _measure_j5(self, task: Task) -> Cost:
         x, y = self._networks.logistic_rows()
         whole = len(x) // task.batch
-        taken = min(whole, self._effort.steps or whole)
+        measured_batches = min(whole, self._effort.steps or whole)
         model = self._networks.build_logistic()
-        cost = self._measure_training(task, model, x, y, taken, (x.size, whole))
-        if taken == whole:
+        cost = self._measure_training(task, model, x, y, measured_batches, (x.size, whole))
+        if measured_batches == whole:
             right = self._networks.logistic_accuracy(model)
             cost = replace(cost, more={**cost.more, "accuracy": right})
-        return of_epoch(task, cost, taken, whole)
+        return of_epoch(task, cost, measured_batches, whole)
 
     def _measure_j6(self, task: Task) -> Cost:
         keys = self._inputs.draw_keys(task.batch)
@@ -159,21 +161,21 @@ class SecretSharing:
         return self._measure_training(task, self._networks.build_trained(), x, y, steps, one)
 
     def _measure_training(
-        self, task: Task, model: Any, x: Any, y: Any, taken: int, size: tuple[int, int]
+        self, task: Task, model: Any, x: Any, y: Any, measured_batches: int, size: tuple[int, int]
     ) -> Cost:
         """Measure steps of a private training, after a first one that builds the graph.
 
         Args:
-            taken: number of measured steps.
+            measured_batches: number of measured steps.
             size: number of elements that a client shares, and number of steps of the task.
         """
         from tfe_bench.models.trainable import trainable
 
         private = trainable(model)
         private.compile(networks.build_optimizer(), networks.build_loss(task.job == "J5"))
-        used = slice(task.batch * (taken + 1))
+        used = slice(task.batch * (measured_batches + 1))
         history = private.fit(
-            self._cluster, x[used], y[used], task.batch, 2, 0, steps=taken + 1, seed=1
+            self._cluster, x[used], y[used], task.batch, 2, 0, steps=measured_batches + 1, seed=1
         )
         return _build_cost(history.result, size[0], 0, None, {}, steps=size[1])
 

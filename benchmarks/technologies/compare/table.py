@@ -34,24 +34,24 @@ def measure_tasks(
         tasks: the rows of the table.
         progress: receives the finished fraction and a text.
     """
-    made: dict[str, Technology | ConfigError] = {}
+    technologies: dict[str, Technology | ConfigError] = {}
     cells = [(task, name) for task in tasks for name in makers]
     plain: Measurement | None = None
     for number, (task, name) in enumerate(cells):
         progress(number / len(cells), f"{task.label}, {name}")
-        if name not in made:
+        if name not in technologies:
             try:
-                made[name] = makers[name]()
+                technologies[name] = makers[name]()
             except ConfigError as error:
-                made[name] = error
-        technology = made[name]
+                technologies[name] = error
+        technology = technologies[name]
         if isinstance(technology, ConfigError):
             yield unsupported_cell(name, task, f"not measured. {technology}")
             continue
-        found = technology.measure_task(task)
+        cell = technology.measure_task(task)
         if name == "plaintext":
-            plain = found
-        yield add_slowdown(found, plain)
+            plain = cell
+        yield add_slowdown(cell, plain)
 
 
 def add_slowdown(cell: Measurement, plain: Measurement | None) -> Measurement:

@@ -40,12 +40,14 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
     # For a single output, equal numbers of baby and giant steps are best.
     own_log2 = max(curve.LEAST_LOG2, (cell.result_bits - 1) // 2)
     each: list[float] = []
-    own = np.zeros(len(due), np.int64)
+    table_results = np.zeros(len(due), np.int64)
     for i in range(len(due)):
         alone = points[i : i + 1]
-        seconds, found = time_call(lambda p=alone: Table(own_log2).find_logarithms(p, cell.bound))  # type: ignore[misc]
+        seconds, logarithms = time_call(
+            lambda p=alone: Table(own_log2).find_logarithms(p, cell.bound)  # type: ignore[misc]
+        )
         each.append(seconds)
-        own[i] = found[0]
+        table_results[i] = logarithms[0]
     walked = np.argsort(np.abs(due))[:1]
     walkable = min(int(np.abs(due[walked]).max()), _MOST_WALKED)
     step = _seconds_of_a_step(walkable)
@@ -61,7 +63,7 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
         "walk_step_seconds": step,
         "table_bytes": table.nbytes,
     }
-    right = (one[0][1] == due).all() and (own == due).all()
+    right = (one[0][1] == due).all() and (table_results == due).all()
     return Measurement(
         technology="functional",
         job="logarithms",
@@ -81,8 +83,8 @@ def _seconds_of_a_step(steps: int) -> float:
     keys = authority.derive(np.array([[1]]))
     sent = encryptor.encrypt(np.array([[steps]]))
     point = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)[0]
-    seconds, found = time_call(lambda: curve.walk_logarithm(point, steps))
-    assert found == steps
+    seconds, logarithm = time_call(lambda: curve.walk_logarithm(point, steps))
+    assert logarithm == steps
     return seconds / steps
 
 
@@ -127,7 +129,7 @@ def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurem
     derive, derived = time_call(lambda: group.derive_keys(keys, weights))
     evaluate, points = time_call(lambda: group.evaluate_keys(sent, derived, weights))
     build, table = time_call(lambda: modular.Table(group, log2))
-    search, found = time_call(lambda: table.find_logarithms(points, bound))
+    search, logarithms = time_call(lambda: table.find_logarithms(points, bound))
     authority = scheme.setup("selective", length)
     encryptor = scheme.Encryptor(authority.public, 8)
     own_keys = authority.derive(weights)
@@ -141,7 +143,7 @@ def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurem
         )
         for _ in range(3)
     ]
-    own, results = median_or_zero([seconds for seconds, _ in runs]), runs[0][1]
+    curve_seconds, results = median_or_zero([seconds for seconds, _ in runs]), runs[0][1]
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "encrypt_seconds": encrypt,
@@ -153,9 +155,9 @@ def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurem
         "table_bytes": table.nbytes,
         "bytes_up": (length + 1) * group.element_bytes,
         "curve_encrypt_seconds": own_encrypt,
-        "curve_decrypt_seconds": own / outputs,
+        "curve_decrypt_seconds": curve_seconds / outputs,
         "encrypt_ratio": encrypt / own_encrypt,
-        "decrypt_ratio": (evaluate + search) / own,
+        "decrypt_ratio": (evaluate + search) / curve_seconds,
     }
     return Measurement(
         technology="functional",
@@ -167,5 +169,5 @@ def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurem
         },
         seconds=Seconds.from_times([evaluate + search]),
         figures=figures,
-        correct=bool((found == due[0]).all() and (results == due[0]).all()),
+        correct=bool((logarithms == due[0]).all() and (results == due[0]).all()),
     )

@@ -28,8 +28,8 @@ def _list_pairs() -> tuple[Numbers, Numbers, Numbers]:
     i, j, a, b = np.indices((SIDE, SIDE, KERNEL, KERNEL)).reshape(4, -1)
     y, x = i + a - KERNEL // 2, j + b - KERNEL // 2
     inside = (y >= 0) & (y < SIDE) & (x >= 0) & (x < SIDE)
-    found = (i * SIDE + j, y * SIDE + x, a * KERNEL + b)
-    position, pixel, tap = (part[inside].astype(np.int64) for part in found)
+    grids = (i * SIDE + j, y * SIDE + x, a * KERNEL + b)
+    position, pixel, tap = (part[inside].astype(np.int64) for part in grids)
     return position, pixel, tap
 
 

@@ -247,11 +247,11 @@ def reduce_scalars(wide: Bytes) -> Bytes:
 def multiply_add(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
     """Compute a b + c modulo ORDER, element by element: uint8 [n, 32]."""
     n = len(a)
-    given = [
+    operands = [
         _address_of(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
     ]
     out = np.empty_like(a)
-    _load_library().tfe_curve_muladd(*given, n, out.ctypes.data)
+    _load_library().tfe_curve_muladd(*operands, n, out.ctypes.data)
     return out
 
 
@@ -325,8 +325,8 @@ def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: i
     function, wrong = getattr(_load_library(), f"tfe_curve_{name}"), list[int]()
 
     def part(begin: int, end: int) -> None:
-        given, made = encoded[begin:end], out[begin:end]
-        at = function(given.ctypes.data, len(given), made.ctypes.data)
+        chunk, out_chunk = encoded[begin:end], out[begin:end]
+        at = function(chunk.ctypes.data, len(chunk), out_chunk.ctypes.data)
         if at >= 0:
             wrong.append(begin + int(at))
 
@@ -515,17 +515,17 @@ class Table:
         """
         self.check_bound(bound)
         points_at = _address_of("points", points, np.uint64, None, _count_words("point"))
-        out, found = np.zeros(len(points), np.int64), np.zeros(len(points), np.uint8)
+        out, is_found = np.zeros(len(points), np.int64), np.zeros(len(points), np.uint8)
 
         def part(begin: int, end: int) -> None:
             _load_library().tfe_curve_find(
                 *(self._places.ctypes.data, self.log2, points_at + begin * points.strides[0]),
-                *(end - begin, bound, out[begin:].ctypes.data, found[begin:].ctypes.data),
+                *(end - begin, bound, out[begin:].ctypes.data, is_found[begin:].ctypes.data),
             )
 
         in_parts(len(points), threads, part)
-        if missing := int((found == 0).sum()):
-            at = int(np.argmin(found))
+        if missing := int((is_found == 0).sum()):
+            at = int(np.argmin(is_found))
             raise RangeError(
                 f"No result from {-bound:,} to {bound:,} fits {missing} of {len(points)} outputs, "
                 f"the first at {at} (counted from 0): an input or weight is larger than declared, "

@@ -146,10 +146,16 @@ def public_key_from_bytes(data: bytes) -> PublicKey:
     return key
 
 
-def ciphertexts_to_bytes(given: Ciphertexts) -> bytes:
+def ciphertexts_to_bytes(ciphertexts: Ciphertexts) -> bytes:
     """Encode ciphertexts of length l: 32 (l + 1) bytes each, adaptive 32 (l + 2); 48 for all."""
-    head = _encode_header("ciphertexts", given.scheme, given.length, len(given), given.fingerprint)
-    return head + given.elements.tobytes()
+    head = _encode_header(
+        "ciphertexts",
+        ciphertexts.scheme,
+        ciphertexts.length,
+        len(ciphertexts),
+        ciphertexts.fingerprint,
+    )
+    return head + ciphertexts.elements.tobytes()
 
 
 def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
@@ -204,13 +210,13 @@ def keys_from_bytes(data: bytes) -> FunctionKeys:
     rest = _check_size("keys", body[_ENTRIES.size :], sum(sizes))
     counts, packed, numbers = np.split(rest, np.cumsum(sizes)[:-1])
     start = np.concatenate([[0], np.cumsum(counts.view(">u4").astype(np.int64))])
-    found = packed.view(_ENTRY)
-    if start[-1] != entries or (entries and int(found["column"].max()) >= length):
+    key_entries = packed.view(_ENTRY)
+    if start[-1] != entries or (entries and int(key_entries["column"].max()) >= length):
         raise DataError(
             "The entries of these keys do not fit their number or length.",
             code="invalid-rows",
         )
-    value = found["value"].astype(np.int64)
+    value = key_entries["value"].astype(np.int64)
     if entries and int(np.abs(value).max()) >> MOST_INPUT_BITS:
         raise DataError(
             f"Weights of keys are below 2^{MOST_INPUT_BITS} in size. Received: a larger one.",
@@ -222,5 +228,5 @@ def keys_from_bytes(data: bytes) -> FunctionKeys:
             "Numbers of a key are below the group's order. Received: a larger one.",
             code="scalar-not-reduced",
         )
-    rows = Rows(start.astype(np.int64), found["column"].astype(np.int32), value, length)
+    rows = Rows(start.astype(np.int64), key_entries["column"].astype(np.int32), value, length)
     return FunctionKeys(scheme, fingerprint, rows, numbers.reshape(heads, count, ELEMENT))

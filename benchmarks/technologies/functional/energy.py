@@ -73,11 +73,11 @@ class Sheet:
     saved_tons_co2_year: float
 
 
-def compute_sheet(given: Inputs) -> Sheet:
+def compute_sheet(inputs: Inputs) -> Sheet:
     """Compute the sheet from the inputs."""
-    nodes = given.speed_up * given.accelerators
-    compute, network = nodes * given.node_watts, nodes * given.node_network_watts
-    before, after = compute + network, given.accelerated_watts + given.accelerated_network_watts
+    nodes = inputs.speed_up * inputs.accelerators
+    compute, network = nodes * inputs.node_watts, nodes * inputs.node_network_watts
+    before, after = compute + network, inputs.accelerated_watts + inputs.accelerated_network_watts
     saved = before - after
     kwh = saved * HOURS / 1000
     return Sheet(
@@ -91,7 +91,7 @@ def compute_sheet(given: Inputs) -> Sheet:
         nodes_kwh_year=before * HOURS / 1000,
         accelerated_kwh_year=after * HOURS / 1000,
         saved_kwh_year=kwh,
-        saved_dollars_year=kwh * given.dollars_per_kwh,
-        saved_dollars_three_years=3 * kwh * given.dollars_per_kwh,
-        saved_tons_co2_year=kwh * given.kg_co2_per_kwh / 1000,
+        saved_dollars_year=kwh * inputs.dollars_per_kwh,
+        saved_dollars_three_years=3 * kwh * inputs.dollars_per_kwh,
+        saved_tons_co2_year=kwh * inputs.kg_co2_per_kwh / 1000,
     )

@@ -103,7 +103,7 @@ def run_network(
         *(once() for _ in range(1 if quick else 3)), strict=True
     )
     rows = convolution.forward_rows(weights)
-    found = leakage.Leakage(leakage.compute_rank(rows), convolution.PIXELS)
+    key_leakage = leakage.Leakage(leakage.compute_rank(rows), convolution.PIXELS)
     totals = [each.encrypt + each.training for each in runs]
     in_clear = net.compute_logits(digits.test_images)
     figures: dict[str, Any] = {
@@ -115,8 +115,8 @@ def run_network(
         "bytes_down": 0,
         "rounds": 1,
         "peak_memory_bytes": peak_memory(),
-        "key_rank": found.rank,
-        "leakage": f"the first layer's outputs, in the clear, to the server; {found}",
+        "key_rank": key_leakage.rank,
+        "leakage": f"the first layer's outputs, in the clear, to the server; {key_leakage}",
         "accuracy": float((logits[0].argmax(1) == labels).mean()),
         "accuracy_in_the_clear": float((in_clear[:batch].argmax(1) == labels).mean()),
         "test_accuracy_in_the_clear": float((in_clear.argmax(1) == digits.test_labels).mean()),

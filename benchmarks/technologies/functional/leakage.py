@@ -38,8 +38,8 @@ class Leakage:
         return self.rank / self.length
 
     def __str__(self) -> str:
-        said = f"key rank {self.rank} of {self.length}"
-        return f"{said}: the inputs themselves" if self.rank >= self.length else said
+        text = f"key rank {self.rank} of {self.length}"
+        return f"{text}: the inputs themselves" if self.rank >= self.length else text
 
 
 def compute_rank(rows: Rows) -> int:
@@ -50,28 +50,28 @@ def compute_rank(rows: Rows) -> int:
 def reconstruct_messages(rows: Rows, results: Numbers) -> Reals:
     """Return the least-norm messages for results [batch, rows]: float64 [batch, columns]."""
     matrix = rows.to_dense().astype(np.float64)
-    found = np.linalg.lstsq(matrix, results.T.astype(np.float64), rcond=None)[0]
-    return np.asarray(found.T, np.float64)
+    solution = np.linalg.lstsq(matrix, results.T.astype(np.float64), rcond=None)[0]
+    return np.asarray(solution.T, np.float64)
 
 
-def count_exact(found: Reals, messages: Numbers) -> float:
+def count_exact(reconstructed: Reals, messages: Numbers) -> float:
     """Return the fraction of values that are right after rounding."""
-    return float((np.rint(found) == messages).mean())
+    return float((np.rint(reconstructed) == messages).mean())
 
 
-def check_leakage(found: Leakage, allowed: bool) -> None:
+def check_leakage(key_leakage: Leakage, allowed: bool) -> None:
     """Reject keys that reveal the whole message, unless `allowed` is set.
 
     Raises:
         PolicyError: the keys have full rank.
     """
-    if found.rank >= found.length and not allowed:
+    if key_leakage.rank >= key_leakage.length and not allowed:
         raise PolicyError(
-            f"These keys reveal the inputs: expected a rank below {found.length}, as an input has "
-            f"{found.length} numbers. Received: keys of rank {found.rank}. Their holder recovers "
-            "the inputs by solving linear equations. Derive fewer keys, or measure them "
-            "nevertheless with --allow-leakage.",
+            f"These keys reveal the inputs: expected a rank below {key_leakage.length}, as an "
+            f"input has {key_leakage.length} numbers. Received: keys of rank {key_leakage.rank}. "
+            "Their holder recovers the inputs by solving linear equations. Derive fewer keys, or "
+            "measure them nevertheless with --allow-leakage.",
             code="keys-reveal-inputs",
-            received=found.rank,
-            expected=f"below {found.length}",
+            received=key_leakage.rank,
+            expected=f"below {key_leakage.length}",
         )

@@ -125,12 +125,12 @@ class Network:
         """Compute the loss's gradient by the first layer's outputs and by the other variables."""
         import tensorflow as tf
 
-        given = tf.constant(self.rescale_activations(results, scale))
+        activations = tf.constant(self.rescale_activations(results, scale))
         with tf.GradientTape() as tape:
-            tape.watch(given)
-            loss = self._loss(labels, self.rest(given, training=True))
+            tape.watch(activations)
+            loss = self._loss(labels, self.rest(activations, training=True))
         variables = self.rest.trainable_variables
-        delta, rest = tape.gradient(loss, [given, variables])
+        delta, rest = tape.gradient(loss, [activations, variables])
         return np.asarray(delta, np.float64), list(rest)
 
     def update_weights(self, rest: list[Any], kernel: Reals, delta: Reals) -> None:
@@ -181,33 +181,35 @@ class Server:
     def __init__(self, authority: MasterKey, table: Table, threads: int) -> None:
         self.authority, self.table, self.threads = authority, table, threads
 
-    def evaluate_layer(self, given: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
+    def evaluate_layer(self, ciphertexts: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
         """Decrypt the first layer's outputs [batch, 4704]."""
         phases.start_clock()
         keys = self.authority.derive(convolution.forward_rows(weights))
         phases.add_phase("derive")
-        return self._evaluate_keys(given, [keys] * len(given), phases)
+        return self._evaluate_keys(ciphertexts, [keys] * len(ciphertexts), phases)
 
-    def evaluate_gradient(self, given: Ciphertexts, delta: Numbers, phases: Phases) -> Numbers:
+    def evaluate_gradient(
+        self, ciphertexts: Ciphertexts, delta: Numbers, phases: Phases
+    ) -> Numbers:
         """Decrypt sums of pixels times delta [batch, 28, 28, filters] by picture: [batch, 150]."""
         phases.start_clock()
         keys = [self.authority.derive(convolution.gradient_rows(each)) for each in delta]
         phases.add_phase("derive")
-        return self._evaluate_keys(given, keys, phases)
+        return self._evaluate_keys(ciphertexts, keys, phases)
 
     def _evaluate_keys(
-        self, given: Ciphertexts, keys: list[scheme.FunctionKeys], phases: Phases
+        self, ciphertexts: Ciphertexts, keys: list[scheme.FunctionKeys], phases: Phases
     ) -> Numbers:
         bound = max(scheme.bound_for(INPUT_BITS, each.rows) for each in keys)
         for each in keys:
-            scheme.check_together(given, each)
-        size = len(given)
+            scheme.check_together(ciphertexts, each)
+        size = len(ciphertexts)
         points: list[Any] = [None] * size
         phases.start_clock()
 
         def unpack(begin: int, end: int) -> None:
             for i in range(begin, end):
-                points[i] = decode_elements(given.elements[i])
+                points[i] = decode_elements(ciphertexts.elements[i])
 
         def evaluate(begin: int, end: int) -> None:
             for i in range(begin, end):
@@ -217,9 +219,9 @@ class Server:
         phases.add_phase("decode")
         in_parts(size, self.threads, evaluate)
         phases.add_phase("evaluate")
-        found = self.table.find_logarithms(np.concatenate(points), bound, self.threads)
+        logarithms = self.table.find_logarithms(np.concatenate(points), bound, self.threads)
         phases.add_phase("logarithms")
-        return found.reshape(size, -1)
+        return logarithms.reshape(size, -1)
 
 
 def in_clear(messages: Numbers, weights: Numbers) -> Numbers:

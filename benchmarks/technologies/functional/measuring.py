@@ -108,8 +108,8 @@ def draw_inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
 def time_call(work: Callable[[], Any]) -> tuple[float, Any]:
     """Call a function; return seconds and result."""
     start = time.perf_counter()
-    made = work()
-    return time.perf_counter() - start, made
+    result = work()
+    return time.perf_counter() - start, result
 
 
 PHASES: Final = ("encrypt", "derive", "decode", "evaluate", "logarithms")
@@ -148,12 +148,12 @@ def run_once(
     authority: scheme.MasterKey,
     encryptor: scheme.Encryptor,
     table: Table,
-    given: tuple[Numbers, Numbers],
+    inputs: tuple[Numbers, Numbers],
     bound: int,
     threads: int,
 ) -> Run:
     """Encrypt, derive keys and decrypt once."""
-    messages, weights = given
+    messages, weights = inputs
     encrypt, sent = time_call(lambda: encryptor.encrypt(messages, threads))
     derive, keys = time_call(lambda: authority.derive(weights))
     scheme.check_together(sent, keys)
@@ -168,8 +168,8 @@ def run_once(
     evaluate, products = time_call(
         lambda: np.concatenate([scheme.evaluate_keys(p, keys, threads) for p in points])
     )
-    search, found = time_call(lambda: table.find_logarithms(products, bound, threads))
-    results = found.reshape(len(messages), len(weights))
+    search, logarithms = time_call(lambda: table.find_logarithms(products, bound, threads))
+    results = logarithms.reshape(len(messages), len(weights))
     return Run(encrypt, derive, decode, evaluate, search, results, sent.nbytes, keys.nbytes)
 
 
@@ -184,33 +184,35 @@ def measure_cell(
         repeat: number of timed runs.
         seed: seed of messages and weights.
     """
-    given = draw_inputs(cell, seed)
-    return inner_products(cell, given, cell.input_bits, "sweep", table, repeat)
+    inputs = draw_inputs(cell, seed)
+    return inner_products(cell, inputs, cell.input_bits, "sweep", table, repeat)
 
 
 def inner_products(
     cell: Cell,
-    given: tuple[Numbers, Numbers],
+    inputs: tuple[Numbers, Numbers],
     input_bits: int,
     job: str,
     table: Table | None = None,
     repeat: int = 3,
 ) -> Measurement:
     """Measure all phases: encryption, derivation of keys and decryption."""
-    messages, weights = given
+    messages, weights = inputs
     due = messages @ weights.T
     setup, authority = time_call(lambda: scheme.setup(cell.scheme, cell.length))
     prepare, encryptor = time_call(
         lambda: scheme.Encryptor(authority.public, input_bits, cell.threads)
     )
-    build, made = time_call(lambda: table or Table(cell.table_bits))
-    once = functools.partial(run_once, authority, encryptor, made, given, cell.bound, cell.threads)
+    build, used_table = time_call(lambda: table or Table(cell.table_bits))
+    once = functools.partial(
+        run_once, authority, encryptor, used_table, inputs, cell.bound, cell.threads
+    )
     first = once()  # warm-up; its times are discarded
     runs = [once() for _ in range(repeat)]
     outputs, batch = first.results.size, len(messages)
     totals = [each.total for each in runs]
     spent = {name: median_or_zero([getattr(each, name) for each in runs]) for name in PHASES}
-    found = Leakage(compute_rank(scheme.as_rows(weights)), cell.length)
+    key_leakage = Leakage(compute_rank(scheme.as_rows(weights)), cell.length)
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "prepare_seconds": prepare,
@@ -225,12 +227,12 @@ def inner_products(
         "public_key_bytes": authority.public.points.nbytes,
         "bytes_up": first.sent_bytes,
         "bytes_down": 0,
-        "table_bytes": made.nbytes,
+        "table_bytes": used_table.nbytes,
         "encryptor_bytes": encryptor.nbytes,
         "peak_memory_bytes": peak_memory(),
         "rounds": 1,
-        "key_rank": found.rank,
-        "leakage": f"the results, in the clear, to the server; {found}",
+        "key_rank": key_leakage.rank,
+        "leakage": f"the results, in the clear, to the server; {key_leakage}",
     }
     if table is None:
         figures["table_seconds"] = build

@@ -39,13 +39,13 @@ def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     }
 
 
-def _draw_logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
-    if not found:
+def _draw_logarithms(measurements: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+    if not measurements:
         return None
     size = (drawing.NARROW, 3.4) if narrow else (6.4, 3.2)
     picture = drawing.new_figure(*size)
     axes = picture.subplots()
-    newest = {m.parameters["result_bits"]: m for m in sorted(found, key=lambda m: m.time)}
+    newest = {m.parameters["result_bits"]: m for m in sorted(measurements, key=lambda m: m.time)}
     bits = sorted(newest)
     for name, label, color, marker in _MEANS:
         times = [newest[b].figures[name] for b in bits]
@@ -60,18 +60,18 @@ def _draw_logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Dr
     return picture
 
 
-def _draw_network(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing | None:
+def _draw_network(measurement: Measurement | None, theme: Theme, narrow: bool) -> Drawing | None:
     import numpy as np
 
-    if found is None:
+    if measurement is None:
         return None
-    rows = list(found.figures["pictures"].items())
+    rows = list(measurement.figures["pictures"].items())
     count = len(rows[0][1])
     width = drawing.NARROW if narrow else 6.4
     picture = drawing.new_figure(width, width * 0.95 * len(rows) / (count + 0.6))
     grid = picture.subplots(len(rows), count, squeeze=False)
-    for line, (label, given) in zip(grid, rows, strict=True):
-        for axes, text in zip(line, given, strict=True):
+    for line, (label, cell_texts) in zip(grid, rows, strict=True):
+        for axes, text in zip(line, cell_texts, strict=True):
             pixels = np.frombuffer(bytes.fromhex(text), np.uint8).reshape(_SIDE, _SIDE)
             axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
             axes.set_xticks([])
@@ -87,8 +87,8 @@ def _format_time(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns"
 
 
-def _format_figure(found: Measurement, name: str, factor: float) -> Cell:
-    value = found.figures.get(name)
+def _format_figure(measurement: Measurement, name: str, factor: float) -> Cell:
+    value = measurement.figures.get(name)
     return NOTHING if value is None else Number(value, f"{value * factor:.4g}")
 
 
@@ -102,9 +102,9 @@ _FIGURES: Final = (
 )
 
 
-def _build_sweep(found: Sequence[Measurement]) -> Table:
+def _build_sweep(measurements: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
-    for m in found:
+    for m in measurements:
         p = m.parameters
         sizes = [Number(p[n], str(p[n])) for n in ("length", "result_bits", "batch")]
         threads = Number(p["threads"], str(p["threads"]))
@@ -116,8 +116,8 @@ def _build_sweep(found: Sequence[Measurement]) -> Table:
     return Table(_HEAD, rows, caption)
 
 
-def _build_hours(found: Measurement) -> Table:
-    f = found.figures
+def _build_hours(measurement: Measurement) -> Table:
+    f = measurement.figures
     rows: list[list[Cell]] = [
         [
             "here, encrypted (extrapolated)",
@@ -127,11 +127,11 @@ def _build_hours(found: Measurement) -> Table:
         ["here, in the clear", NOTHING, _format_hours(f["plain_epoch_hours"])],
     ]
     rows += [[f"published: {name}", e, t] for name, e, t in f["published_hours"]]
-    cores = f"{found.parameters['threads']} threads"
+    cores = f"{measurement.parameters['threads']} threads"
     caption = (
         f"LeNet-5 on MNIST, batches of 64, {cores}: to encrypt all 60,000 pictures once, and of an "
-        f"epoch here; measured batches: {found.parameters['batches']}. Published figures are of "
-        "128 cores and of a whole training."
+        f"epoch here; measured batches: {measurement.parameters['batches']}. Published figures are "
+        "of 128 cores and of a whole training."
     )
     return Table(("", "encryption", "training"), rows, caption)
 

@@ -77,9 +77,9 @@ class PublicKey:
     @functools.cached_property
     def fingerprint(self) -> bytes:
         """SHA-256 digest of the whole key, 32 bytes; its keys and ciphertexts carry it."""
-        said = hashlib.sha256(f"tfe_bench functional {self.scheme} {self.length}\0".encode())
-        said.update(self.points.tobytes())
-        return said.digest()
+        digest = hashlib.sha256(f"tfe_bench functional {self.scheme} {self.length}\0".encode())
+        digest.update(self.points.tobytes())
+        return digest.digest()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -269,19 +269,19 @@ class Encryptor:
             RangeError: a number is NaN, not whole, or beyond the declared bits.
         """
         public = self.public
-        given = to_integers("Messages", messages, (1 << self.bits) - 1)
-        if given.ndim != 2 or given.shape[1] != public.length:
+        integers = to_integers("Messages", messages, (1 << self.bits) - 1)
+        if integers.ndim != 2 or integers.shape[1] != public.length:
             raise UsageError(
-                f"Messages are [batch, {public.length}]. Received: {list(given.shape)}.",
+                f"Messages are [batch, {public.length}]. Received: {list(integers.shape)}.",
                 code="shape-mismatch",
                 operation="messages",
-                received=list(given.shape),
+                received=list(integers.shape),
             )
-        check_range("Elements of a batch", len(given) * (public.length + 2), 1, MOST_ELEMENTS)
-        padded = np.zeros((len(given), public.heads + public.length), np.int64)
-        padded[:, public.heads :] = given
+        check_range("Elements of a batch", len(integers) * (public.length + 2), 1, MOST_ELEMENTS)
+        padded = np.zeros((len(integers), public.heads + public.length), np.int64)
+        padded[:, public.heads :] = integers
         # The encryption randomness is twice this number, and equally uniform.
-        half = curve.random_scalars(len(given))
+        half = curve.random_scalars(len(integers))
         elements = curve.encrypt_messages(self._table, half, padded, self.bits, threads)
         return Ciphertexts(public.scheme, public.fingerprint, elements)
 

@@ -76,8 +76,8 @@ def measure_training(
     net = lenet.Network()
     weights, _ = net.quantized_layer
     # Any filters without zeros have this rank, so it is known before encryption.
-    found = Leakage(leakage.compute_rank(convolution.forward_rows(weights)), PIXELS)
-    leakage.check_leakage(found, allowed)
+    key_leakage = Leakage(leakage.compute_rank(convolution.forward_rows(weights)), PIXELS)
+    leakage.check_leakage(key_leakage, allowed)
     some = max(BATCH, int(len(digits.train_images) * epochs))
     plain = net.train_epoch(digits.train_images[:some], digits.train_labels[:some], say)
     setup, authority = time_call(lambda: scheme.setup(scheme_name, PIXELS))
@@ -96,7 +96,7 @@ def measure_training(
     per_batch = median_or_zero([each.training for each in runs])
     encrypt = median_or_zero([each.encrypt for each in runs]) / BATCH
     plain_epoch = plain * len(digits.train_images) / some
-    found = Leakage(found.rank, PIXELS, leakage.count_exact(attack, shown))
+    key_leakage = Leakage(key_leakage.rank, PIXELS, leakage.count_exact(attack, shown))
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "encrypt_seconds": encrypt,
@@ -106,12 +106,12 @@ def measure_training(
         "plain_epoch_hours": plain_epoch / 3600,
         "slowdown": per_batch * in_epoch / plain_epoch,
         **accuracy,
-        "key_rank": found.rank,
-        "message_length": found.length,
-        "pixels_recovered": found.exact,
+        "key_rank": key_leakage.rank,
+        "message_length": key_leakage.length,
+        "pixels_recovered": key_leakage.exact,
         "few_keys": FEW_KEYS,
         "few_keys_pixels_recovered": leakage.count_exact(attack_few, shown),
-        "leakage": f"the first layer's outputs, in the clear, to the server; {found}",
+        "leakage": f"the first layer's outputs, in the clear, to the server; {key_leakage}",
         "bytes_up": (PIXELS + scheme.HEADS[scheme_name]) * 32 * BATCH,
         "peak_memory_bytes": peak_memory(),
         "published_hours": [

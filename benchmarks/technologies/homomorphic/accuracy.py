@@ -93,29 +93,29 @@ def measure_accuracy(
     items = [pictures[i : i + step] for i in range(0, count, step)]
     workers = min(len(os.sched_getaffinity(0)), len(items))
     started, done = time.perf_counter(), 0
-    found: dict[int, dict[str, Any]] = {}
+    results: dict[int, dict[str, Any]] = {}
     tell(0.0, "making keys")
     for index, result in processes.run_spread(
         Worker, (parameters, trained, images), items, workers
     ):
-        found[index] = result
+        results[index] = result
         done += len(items[index])
         tell(done / count, f"{done} of {count} encrypted pictures")
     whole = time.perf_counter() - started
-    if len(found) != len(items):
+    if len(results) != len(items):
         raise UsageError(
-            f"Expected {len(items)} results. Received: {len(found)}. Run the measurement again.",
+            f"Expected {len(items)} results. Received: {len(results)}. Run the measurement again.",
             code="results-missing",
-            received=len(found),
+            received=len(results),
             expected=len(items),
         )
-    logits = np.concatenate([found[i]["logits"] for i in range(len(items))])
+    logits = np.concatenate([results[i]["logits"] for i in range(len(items))])
     expected = trained.compute_logits(pictures)
     error = float(np.abs(logits - expected).max())
     chosen, plain = logits.argmax(axis=1), expected.argmax(axis=1)
-    setup = max(each["setup"] for each in found.values())
+    setup = max(each["setup"] for each in results.values())
     parts = {
-        f"{part}_seconds_per_picture": sum(f["parts"][part] for f in found.values()) / count
+        f"{part}_seconds_per_picture": sum(f["parts"][part] for f in results.values()) / count
         for part in ("encrypt", "evaluate", "decrypt")
     }
     return Measurement(
@@ -133,14 +133,14 @@ def measure_accuracy(
             "training_seconds": training,
             "setup_seconds": setup,
             **parts,
-            "bytes_up": sum(f["sent"][0] for f in found.values()),
-            "bytes_down": sum(f["sent"][1] for f in found.values()),
-            "key_bytes": found[0]["key_bytes"],
+            "bytes_up": sum(f["sent"][0] for f in results.values()),
+            "bytes_down": sum(f["sent"][1] for f in results.values()),
+            "key_bytes": results[0]["key_bytes"],
             "rounds": 1,
             "leakage": jobs.LEAKAGE,
             "images_per_ciphertext": images,
             "throughput_per_second": count / max(1e-9, whole - setup),
-            "peak_memory_bytes": max(f["memory"] for f in found.values()),
+            "peak_memory_bytes": max(f["memory"] for f in results.values()),
             "max_abs_error": error,
             "accuracy": float((chosen == labels).mean()),
             "accuracy_plaintext": float((plain == labels).mean()),

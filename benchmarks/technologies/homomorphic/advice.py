@@ -52,9 +52,9 @@ class Work:
         for word in text.split(","):
             if word in ("exact", "approximate"):
                 exact = word == "exact"
-            elif found := _WORD.fullmatch(word):
-                check_known("kind of operation", found[1], names)
-                numbers[found[1]] = int(found[2])
+            elif match := _WORD.fullmatch(word):
+                check_known("kind of operation", match[1], names)
+                numbers[match[1]] = int(match[2])
             else:
                 raise UsageError(
                     f"A job is {', '.join(USUAL)}, or words like "
@@ -111,10 +111,10 @@ def list_choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
         if each.technology == "homomorphic" and "scheme" in parameters:
             key = (str(parameters["scheme"]), int(parameters["degree"]))
             groups.setdefault(key, {})[each.job] = each
-    found = [
+    choices = [
         _build_choice(work, *key, rows) for key, rows in groups.items() if set(rows) >= _NEEDED
     ]
-    return sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
+    return sorted(choices, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
 
 
 def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement]) -> Choice:
@@ -154,8 +154,8 @@ def write_advice(work: Work, measured: Sequence[Measurement]) -> list[str]:
     """Write the advice in sentences."""
     from tfe_bench.benchmarks.table import human_seconds
 
-    found = list_choices(work, measured)
-    able = [c for c in found if c.seconds is not None]
+    choices = list_choices(work, measured)
+    able = [c for c in choices if c.seconds is not None]
     if not able:
         lines = ["None of what was measured can do it."]
     else:
@@ -179,5 +179,5 @@ def write_advice(work: Work, measured: Sequence[Measurement]) -> list[str]:
                 f"{other.scheme} at N = {other.degree:,} takes {other.seconds / best.seconds:.2g} "
                 "times as long."
             )
-    lines += [f"Not {c.scheme} at N = {c.degree:,}: {c.reason}." for c in found if c.reason]
+    lines += [f"Not {c.scheme} at N = {c.degree:,}: {c.reason}." for c in choices if c.reason]
     return lines

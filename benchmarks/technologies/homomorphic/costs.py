@@ -41,17 +41,17 @@ def cost_table(degree: int = 16384, levels: int = 8) -> Mapping[str, Sequence[fl
     client = Client(setting)
     server = Server(setting, client.evaluation_keys((1,), relinearization=True))
     values = np.random.default_rng(0).uniform(-1, 1, setting.parameters.slots)
-    found: dict[str, list[float]] = {name: [] for name in OPERATIONS}
+    times: dict[str, list[float]] = {name: [] for name in OPERATIONS}
     fresh = client.encrypt(values)
     for level in range(1, levels + 1):
         x = server.lower_level(fresh, level)
         plain = setting.encode_values(values, setting.scale, level)
         for name, operation in _list_operations(setting, server, x.handle, plain).items():
             if name == "rescale" and level == 1:
-                found[name].append(math.nan)
+                times[name].append(math.nan)
                 continue
-            found[name].append(timing.time_operation(operation, _REPEAT, _BUDGET).median)
-    return found
+            times[name].append(timing.time_operation(operation, _REPEAT, _BUDGET).median)
+    return times
 
 
 def _list_operations(

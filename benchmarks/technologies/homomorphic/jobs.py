@@ -177,17 +177,17 @@ def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any
 
     setting, client, layer, keys = run.time_part("setup", prepare)
     server = Server(setting, keys)
-    found = np.zeros((0, 0))
+    decrypted = np.zeros((0, 0))
     for _ in range(repeat + 1):
         sent = run.time_part("encrypt", lambda: [client.encrypt(v) for v in layer.pack(vectors)])
         run.count_sent(0, sent)
         back = run.time_part("evaluate", lambda sent=sent: [layer.run(server, x) for x in sent])
         run.count_sent(1, back)
-        found = run.time_part(
+        decrypted = run.time_part(
             "decrypt",
             lambda back=back: layer.unpack([client.decrypt(y) for y in back], batch),
         )
-    error = float(np.abs(found - vectors @ weights.T).max())
+    error = float(np.abs(decrypted - vectors @ weights.T).max())
     layout = layer.product.layout
     figures = {
         **run.compute_figures(repeat, batch),
@@ -242,7 +242,7 @@ def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]
 
     setting, client, keys = run.time_part("setup", prepare)
     server = Server(setting, keys)
-    found = values
+    decrypted = values
     for _ in range(repeat + 1):
         sent = run.time_part(
             "encrypt", lambda: client.encrypt(approximation.normalize_values(values))
@@ -252,16 +252,16 @@ def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]
             "evaluate", polynomials.evaluate_polynomial, server, sent, approximation.coefficients
         )
         run.count_sent(1, [back])
-        found = run.time_part("decrypt", client.decrypt, back)
-    own = float(np.abs(found - approximation(values)).max())
+        decrypted = run.time_part("decrypt", client.decrypt, back)
+    encryption_error = float(np.abs(decrypted - approximation(values)).max())
     figures = {
         **run.compute_figures(repeat, count),
         "key_bytes": keys.size,
         "approximation_error": approximation.error,
-        "encryption_error": own,
-        "max_abs_error": float(np.abs(found - exact(values)).max()),
+        "encryption_error": encryption_error,
+        "max_abs_error": float(np.abs(decrypted - exact(values)).max()),
     }
-    return run.list_totals(repeat), figures, own <= POLYNOMIAL_ERROR
+    return run.list_totals(repeat), figures, encryption_error <= POLYNOMIAL_ERROR
 
 
 def run_network(
@@ -335,7 +335,7 @@ class NetworkRun:
         run, net, images = self.run, self.network, self.network.images
         groups = [pictures[i : i + images] for i in range(0, len(pictures), images)]
         parts = {"encrypt": 0.0, "evaluate": 0.0, "decrypt": 0.0}
-        found = []
+        group_logits = []
         for group in groups:
             each = Run()
             sent = each.time_part(
@@ -347,12 +347,12 @@ class NetworkRun:
             )
             run.count_sent(1, [back])
             slots = each.time_part("decrypt", self.client.decrypt, back)
-            found.append(net.unpack_outputs(slots, len(group)))
+            group_logits.append(net.unpack_outputs(slots, len(group)))
             for part in parts:
                 parts[part] += each.parts[part][0]
         for part, seconds in parts.items():
             run.parts.setdefault(part, []).append(seconds)
-        return np.concatenate(found)
+        return np.concatenate(group_logits)
 
 
 def images_for(parameters: Parameters, batch: int) -> int:
@@ -364,18 +364,18 @@ def _run_network(
     parameters: Parameters, trained: Model, pictures: Values, labels: Any, repeat: int
 ) -> tuple[list[float], Any, bool]:
     job = NetworkRun(parameters, trained, images_for(parameters, len(pictures)))
-    found = np.zeros((0, 0))
+    logits = np.zeros((0, 0))
     for _ in range(repeat + 1):
-        found = job.compute_logits(pictures)
+        logits = job.compute_logits(pictures)
     expected = trained.compute_logits(pictures)
-    error = float(np.abs(found - expected).max())
-    agree = found.argmax(axis=1) == expected.argmax(axis=1)
+    error = float(np.abs(logits - expected).max())
+    agree = logits.argmax(axis=1) == expected.argmax(axis=1)
     figures = {
         **job.run.compute_figures(repeat, len(pictures)),
         "key_bytes": job.keys.size,
         "images_per_ciphertext": job.network.images,
         "max_abs_error": error,
-        "accuracy": float((found.argmax(axis=1) == labels).mean()),
+        "accuracy": float((logits.argmax(axis=1) == labels).mean()),
         "accuracy_plaintext": float((expected.argmax(axis=1) == labels).mean()),
         "agreement": float(agree.mean()),
     }

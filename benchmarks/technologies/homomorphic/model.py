@@ -75,8 +75,8 @@ class Model:
 
     def compute_logits(self, images: npt.ArrayLike) -> Values:
         """Compute outputs [n, 10] of images [n, 28, 28] with values from 0 to 1."""
-        taken = extract_taps(images)  # [n, 25, 196]
-        maps = np.einsum("ntp,tm->npm", taken, self.kernels) + self.kernel_bias
+        taps = extract_taps(images)  # [n, 25, 196]
+        maps = np.einsum("ntp,tm->npm", taps, self.kernels) + self.kernel_bias
         inner = np.square(maps.reshape(len(maps), -1)) @ self.hidden.T + self.hidden_bias
         out: Values = np.square(inner) @ self.output.T + self.output_bias
         return out
@@ -94,12 +94,12 @@ def extract_taps(images: npt.ArrayLike) -> Values:
     array = check_images(images)
     padded = np.pad(array, ((0, 0), (BEFORE, KERNEL), (BEFORE, KERNEL)))
     reach = STRIDE * SIDE
-    found = [
+    taps = [
         padded[:, y : y + reach : STRIDE, x : x + reach : STRIDE].reshape(len(array), SIDE * SIDE)
         for y in range(KERNEL)
         for x in range(KERNEL)
     ]
-    return np.stack(found, axis=1)
+    return np.stack(taps, axis=1)
 
 
 def check_images(images: npt.ArrayLike) -> Values:
@@ -185,8 +185,8 @@ def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> 
     rate = keras.optimizers.schedules.CosineDecay(_RATE, steps)
     model.compile(keras.optimizers.Adam(rate, clipnorm=1.0), loss)
     model.fit(pictures, data.train_labels, batch_size=_BATCH, epochs=epochs, verbose=0)
-    found = [np.asarray(w, np.float64) for w in model.get_weights()]
-    kernels, kernel_bias, hidden, hidden_bias, output, output_bias = found
+    weights = [np.asarray(w, np.float64) for w in model.get_weights()]
+    kernels, kernel_bias, hidden, hidden_bias, output, output_bias = weights
     return Model(
         *(round_weights(kernels.reshape(KERNEL**2, MAPS)), kernel_bias),
         *(round_weights(hidden.T), hidden_bias),

@@ -138,10 +138,10 @@ class _Spread:
 
 
 def _count_moves(parities: set[int]) -> range:
-    taken = [
+    parts_moved = [
         move for parity, move in map(_place_tap, range(plaintext.KERNEL)) if parity in parities
     ]
-    return range(min(taken), max(taken) + 1)
+    return range(min(parts_moved), max(parts_moved) + 1)
 
 
 class EncryptedNetwork:
@@ -221,7 +221,7 @@ class EncryptedNetwork:
                 received=len(pixels),
             )
         step = plaintext.STRIDE
-        found = []
+        packed = []
         for spread in self._spreads:
             # shifted by the first column's move; a row's shift would reach into the next repeat
             first = spread.columns[0] * _COLUMN
@@ -231,8 +231,8 @@ class EncryptedNetwork:
                 padded = np.zeros((len(pixels), self.layout.period))
                 padded[:, : plaintext.FEATURES] = np.repeat(cells, plaintext.MAPS, axis=1)
                 parts.append(np.roll(padded, -first, axis=1))
-            found.append(self._join_parts(parts))
-        return found
+            packed.append(self._join_parts(parts))
+        return packed
 
     def _join_parts(self, parts: Sequence[Values]) -> Values:
         """Join vectors [images, n], one in each repeat of the layout; the other slots are zero."""
@@ -352,8 +352,8 @@ class EncryptedNetwork:
                 expected=self.ciphertexts,
             )
         reader = (self._read_plaintext(plain) for plain in plaintexts)
-        moved = self._rotate_inputs(server, inputs)
-        x = server.inner_product(moved, take_plaintexts(reader, self._products), bounds[0])
+        rotated = self._rotate_inputs(server, inputs)
+        x = server.inner_product(rotated, take_plaintexts(reader, self._products), bounds[0])
         if x is None:
             raise UsageError(
                 "Expected a kernel that is not 0. Received: zeros alone, whose result is known.",
@@ -422,7 +422,7 @@ class EncryptedNetwork:
             *self._rotation_costs(top - 1, self._folds),
             Operation("add_plain", top - 1, 1, size(top - 1)),
         ]
-        found = [Layer("convolution 5x5", tuple(first), taps + 1)]
+        layers = [Layer("convolution 5x5", tuple(first), taps + 1)]
         for name, product, level in (
             ("dense 100", self._hidden, top - 2),
             ("dense 10", self._output, top - 4),
@@ -432,7 +432,7 @@ class EncryptedNetwork:
                 Operation("relinearize", level + 1, 1, key_ids=(RELINEARIZE,)),
                 Operation("rescale", level + 1, 1),
             )
-            found.append(Layer("square", square, 0))
+            layers.append(Layer("square", square, 0))
             stride, count = product.layout.stride, product.shift
             giant = product.baby * stride
             moves = [stride] * (product.baby - 1) + [giant] * (product.giant - 1)
@@ -444,8 +444,8 @@ class EncryptedNetwork:
                 *self._rotation_costs(level - 1, product.folds),
                 Operation("add_plain", level - 1, 1, size(level - 1)),
             )
-            found.append(Layer(name, operations, count + 1))
-        return tuple(found)
+            layers.append(Layer(name, operations, count + 1))
+        return tuple(layers)
 
     def _rotation_costs(
         self, level: int, steps: Sequence[int], adds: bool = True

@@ -51,14 +51,14 @@ def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[M
     import_library("seal", "Homomorphic encryption")
     _check_memory(parameters)
     rows, shared = processes.run_alone(_measure_scheme, parameters, repeat, seed)
-    found = []
+    measurements = []
     for row in rows:
         figures = {**row.figures, **shared}
         if row.seconds is not None:
             figures["p95_seconds"] = timing.percentile_95(row.seconds.all)
             figures["per_slot_seconds"] = row.seconds.median / parameters.slots
             figures |= _add_published(parameters, row.operation, row.seconds)
-        found.append(
+        measurements.append(
             Measurement(
                 technology="homomorphic",
                 job=row.operation,
@@ -68,7 +68,7 @@ def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[M
                 correct=row.correct,
             )
         )
-    return found
+    return measurements
 
 
 def _check_memory(parameters: Parameters) -> None:
@@ -161,9 +161,9 @@ class _Bench:
         turn = self.evaluator.rotate_vector if self.ckks else self.evaluator.rotate_rows
         return turn(ciphertext, steps, keys or self.galois)
 
-    def is_correct(self, found: Any, expected: Any) -> tuple[bool, dict[str, Any]]:
+    def is_correct(self, result: Any, expected: Any) -> tuple[bool, dict[str, Any]]:
         """Return True if decoded values are right, and figures of their error."""
-        error = float(np.abs(np.asarray(found) - expected).max())
+        error = float(np.abs(np.asarray(result) - expected).max())
         if not self.ckks:
             return error == 0, {}
         most = 2.0 ** (_NOISE_BITS - self.parameters.precision_bits)
@@ -261,14 +261,14 @@ class _Bench:
         )
         steps = [int(s) for s in self.random.integers(1, row_slots, 16)]
         following = itertools.cycle(steps)
-        taken = [0]
+        last_step = [0]
 
         def at_random() -> Any:
-            taken[0] = next(following)
-            return self.rotate_ciphertext(self.cx, taken[0])
+            last_step[0] = next(following)
+            return self.rotate_ciphertext(self.cx, last_step[0])
 
         def turned_back(ciphertext: Any) -> Any:
-            return self.rotate_values(self.decrypt_values(ciphertext), -taken[0])
+            return self.rotate_values(self.decrypt_values(ciphertext), -last_step[0])
 
         yield self.measure_row("rotate_rows_random", at_random, self.x, turned_back)
         if not self.ckks:
@@ -279,8 +279,8 @@ class _Bench:
 
     def _by_n(self) -> Row:
         """Measure a rotation by n: keys for powers of two, n rotations by 1, a key of its own."""
-        own = self.seal.GaloisKeys()
-        self.generator.create_galois_keys([STEPS], own)
+        direct_keys = self.seal.GaloisKeys()
+        self.generator.create_galois_keys([STEPS], direct_keys)
 
         def one_by_one() -> Any:
             ciphertext = self.cx
@@ -290,7 +290,9 @@ class _Bench:
 
         expected = self.rotate_values(self.x, STEPS)
         each = self.measure_row("", one_by_one, expected)
-        direct = self.measure_row("", lambda: self.rotate_ciphertext(self.cx, STEPS, own), expected)
+        direct = self.measure_row(
+            "", lambda: self.rotate_ciphertext(self.cx, STEPS, direct_keys), expected
+        )
         row = self.measure_row(BY_N, lambda: self.rotate_ciphertext(self.cx, STEPS), expected)
         assert each.seconds is not None and direct.seconds is not None
         figures = {

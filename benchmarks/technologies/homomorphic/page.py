@@ -65,12 +65,12 @@ def build_sections(
 
 def _select_newest(measured: Sequence[Measurement]) -> list[Measurement]:
     """Select the newest correct measurement of each job, parameters (but the seed) and machine."""
-    found: dict[str, Measurement] = {}
+    newest: dict[str, Measurement] = {}
     for each in sorted(measured, key=lambda m: m.time):
         if _is_whole(each) and each.correct is not False:
             of = {k: v for k, v in each.parameters.items() if k != "seed"}
-            found[repr((each.job, sorted(of.items()), each.machine))] = each
-    return sorted(found.values(), key=_sort_key)
+            newest[repr((each.job, sorted(of.items()), each.machine))] = each
+    return sorted(newest.values(), key=_sort_key)
 
 
 def _is_whole(m: Measurement) -> bool:
@@ -190,9 +190,9 @@ def _build_security(table: Sequence[Measurement]) -> list[Part]:
 def _build_advice(table: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
     for name, work in advice.USUAL.items():
-        found = advice.list_choices(work, table)
-        able = [c for c in found if c.seconds is not None]
-        refused = next((c.reason for c in found if c.reason), "")
+        choices = advice.list_choices(work, table)
+        able = [c for c in choices if c.seconds is not None]
+        refused = next((c.reason for c in choices if c.reason), "")
         if able:
             best = able[0]
             assert best.seconds is not None

@@ -174,14 +174,16 @@ def make_context(seal: Any, parameters: Parameters) -> Any:
     Raises:
         UsageError: the library rejects the parameters.
     """
-    made = seal.EncryptionParameters(getattr(seal.scheme_type, parameters.scheme.lower()))
-    made.set_poly_modulus_degree(parameters.degree)
+    seal_parameters = seal.EncryptionParameters(
+        getattr(seal.scheme_type, parameters.scheme.lower())
+    )
+    seal_parameters.set_poly_modulus_degree(parameters.degree)
     try:
-        made.set_coeff_modulus(
+        seal_parameters.set_coeff_modulus(
             seal.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
         )
         if parameters.scheme != "CKKS":
-            made.set_plain_modulus(
+            seal_parameters.set_plain_modulus(
                 seal.PlainModulus.Batching(parameters.degree, parameters.precision_bits)
             )
     except (RuntimeError, ValueError) as error:  # too few primes of that size
@@ -192,7 +194,9 @@ def make_context(seal: Any, parameters: Parameters) -> Any:
             received=parameters.prime_bits,
         ) from error
     levels = seal.sec_level_type
-    context = seal.SEALContext(made, True, levels.none if parameters.insecure else levels.tc128)
+    context = seal.SEALContext(
+        seal_parameters, True, levels.none if parameters.insecure else levels.tc128
+    )
     if not context.parameters_set():
         raise UsageError(
             f"The library rejects the parameters: {context.parameter_error_message()}. Choose "
@@ -256,8 +260,8 @@ class Client:
             UsageError: a rotation is by 0, or by the number of slots or more.
         """
         seal, slots = self.setting.seal, self.setting.parameters.slots
-        wanted = tuple(dict.fromkeys(steps))
-        for step in wanted:
+        key_steps = tuple(dict.fromkeys(steps))
+        for step in key_steps:
             if step == 0 or abs(step) >= slots:
                 raise UsageError(
                     f"A rotation is by 1 to {slots - 1}, or by as many backwards. Received: "
@@ -269,11 +273,11 @@ class Client:
         relinearize = self._generator.create_relin_keys() if relinearization else None
         rotate = None
         size = 0 if relinearize is None else len(relinearize.to_string())
-        if wanted:
+        if key_steps:
             rotate = seal.GaloisKeys()
-            self._generator.create_galois_keys(list(wanted), rotate)
+            self._generator.create_galois_keys(list(key_steps), rotate)
             size += len(rotate.to_string())
-        return EvaluationKeys(relinearize, rotate, wanted, self.key, size)
+        return EvaluationKeys(relinearize, rotate, key_steps, self.key, size)
 
     def encrypt(self, values: Values, bound: float = 1.0) -> Encrypted:
         """Encrypt values at the first level.

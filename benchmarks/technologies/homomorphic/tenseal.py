@@ -61,5 +61,5 @@ def _run_layer(outputs: int) -> tuple[Seconds, float, int]:
         last[0] = encrypted.mm(matrix)
 
     seconds = timing.time_operation(multiply, _REPEAT)
-    found = np.asarray(last[0].decrypt())[:outputs]
-    return seconds, float(np.abs(found - weights @ vectors[0]).max()), processes.peak_memory()
+    decrypted = np.asarray(last[0].decrypt())[:outputs]
+    return seconds, float(np.abs(decrypted - weights @ vectors[0]).max()), processes.peak_memory()

@@ -243,14 +243,14 @@ def of_toml(values: Mapping[str, Any]) -> Device:
 
 def _by_level(value: object, where: str) -> tuple[float, ...]:
     """Read one time, or one for each number of primes from 1."""
-    given = value if isinstance(value, list) else [value]
-    if not 1 <= len(given) <= _MOST_LEVELS:
+    times = value if isinstance(value, list) else [value]
+    if not 1 <= len(times) <= _MOST_LEVELS:
         raise ConfigError(
-            f"{where}: Expected 1 to {_MOST_LEVELS} times. Received: {len(given)}.",
+            f"{where}: Expected 1 to {_MOST_LEVELS} times. Received: {len(times)}.",
             code="wrong-number-of-values",
             operation=where,
         )
-    return tuple(_check_positive(each, where) for each in given)
+    return tuple(_check_positive(each, where) for each in times)
 
 
 def _check_positive(value: object, where: str) -> float:

@@ -38,12 +38,12 @@ def of_network(network: EncryptedNetwork) -> Model:
     ciphertext = 2 * top * network.setting.parameters.degree * _WORDS
     keys, layers = dict(network.key_bytes), []
     for layer in network.layers:
-        wanted = {key for operation in layer.operations for key in operation.key_ids}
+        key_ids = {key for operation in layer.operations for key in operation.key_ids}
         layers.append(
             Layer(
                 name=layer.name,
                 weight_bytes=sum(o.plaintext_bytes for o in layer.operations),
-                key_bytes=sum(keys.pop(key, 0) for key in wanted),
+                key_bytes=sum(keys.pop(key, 0) for key in key_ids),
                 working_bytes=(network.ciphertexts + 1) * ciphertext,
                 operations=tuple(Operations(o.op, o.level, o.count) for o in layer.operations),
             )

@@ -112,10 +112,10 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
     Raises:
         ConfigError: a layer has an operation without a known cost.
     """
-    found = []
+    seconds = []
     for layer in model.layers:
         if layer.seconds is not None:
-            found.append(layer.seconds)
+            seconds.append(layer.seconds)
             continue
         total = 0.0
         for each in layer.operations:
@@ -133,8 +133,8 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
             else:
                 one = device.operation_seconds(operation, level, costs(operation, level))
             total += each.count * one
-        found.append(total)
-    return found
+        seconds.append(total)
+    return seconds
 
 
 def processor_seconds(model: Model, costs: Costs) -> float:
@@ -173,8 +173,8 @@ def of_toml(values: Mapping[str, Any]) -> Model:
             code="wrong-number-of-values",
             operation="layer",
         )
-    made = tuple(map(_read_layer, layers))
-    if not any(layer.bytes or layer.seconds or layer.operations for layer in made):
+    parsed_layers = tuple(map(_read_layer, layers))
+    if not any(layer.bytes or layer.seconds or layer.operations for layer in parsed_layers):
         raise ConfigError(
             "Expected a model with a layer that reads or computes something. "
             "Received: only layers of zeros.",
@@ -182,7 +182,7 @@ def of_toml(values: Mapping[str, Any]) -> Model:
         )
     return Model(
         name=table.get_text("name"),
-        layers=made,
+        layers=parsed_layers,
         input_bytes=_read_number(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
         output_bytes=_read_number(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
     )

@@ -38,14 +38,14 @@ def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
     """Build the section; return an empty list without measurements."""
-    found: list[Part] = []
+    parts: list[Part] = []
     if tables := _select_latest(measured, PUBLISHED):
-        found += _build_published(tables, pictures)
+        parts += _build_published(tables, pictures)
     if runs := _select_latest(measured, VALIDATION):
-        found.append(_build_validated(runs))
+        parts.append(_build_validated(runs))
     if projected := _select_latest(measured, PROJECTION):
-        found.append(_build_projected(projected))
-    return [Section("storage", "Homomorphic inference on storage devices", found)] if found else []
+        parts.append(_build_projected(projected))
+    return [Section("storage", "Homomorphic inference on storage devices", parts)] if parts else []
 
 
 def _select_latest(measured: Sequence[Measurement], job: str) -> list[Measurement]:
@@ -67,14 +67,14 @@ def _read_parameter(m: Measurement, name: str) -> str:
 
 def _build_published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> list[Part]:
     worst = max((abs(_read_figure(m, "difference") or 0.0) for m in tables), default=0.0)
-    found: list[Part] = [
+    parts: list[Part] = [
         "A published simulation runs a homomorphic network where its weights lie: 3.3 GB of "
         "plaintexts and 0.5 GB of keys go through each inference. Three layers that are read in "
         "the order of use, while earlier ones compute, give every cell of its two tables: the "
         f"largest difference is {100 * worst:.2f} %."
     ]
     if "storage" in pictures:
-        found.append(
+        parts.append(
             Figure(
                 pictures["storage"],
                 "seconds of an inference by bandwidth, and by the number of devices",
@@ -97,7 +97,7 @@ def _build_published(tables: list[Measurement], pictures: Mapping[str, Picture])
             "{:+.2f}".format, " %", _format_percent(m, "difference")
         ),
     }
-    return [*found, _build_table(columns, tables, "Both published tables, cell by cell.")]
+    return [*parts, _build_table(columns, tables, "Both published tables, cell by cell.")]
 
 
 def _build_validated(runs: list[Measurement]) -> Table:

@@ -102,29 +102,31 @@ def project_costs(
         ConfigError: the disk or the memory is too small, or the cost of an operation is unknown.
     """
     compute = models.compute_seconds(model, device, costs)
-    found = simulation.simulate_load(device, model, compute, load)
+    simulated = simulation.simulate_load(device, model, compute, load)
     sizes = [layer.bytes for layer in model.layers]
     rate = device.shared_device_rate(load.devices)
     figures: dict[str, Any] = {
         "latency_seconds": program_order.inference_seconds(sizes, compute, rate),
         "unoverlapped_seconds": program_order.without_prefetch(sizes, compute, rate),
         "compute_seconds": sum(compute),
-        "median_seconds": found.latency_quantile(0.5),
-        "p95_seconds": found.latency_quantile(0.95),
-        "throughput_per_second": found.throughput,
-        "computing": found.computing,
-        "reading": found.reading,
-        "read_bytes": round(found.read_bytes),
-        "spilled_bytes": round(found.spilled_bytes),
-        "peak_memory_bytes": round(found.peak_bytes),
-        "key_hits": found.key_hits,
+        "median_seconds": simulated.latency_quantile(0.5),
+        "p95_seconds": simulated.latency_quantile(0.95),
+        "throughput_per_second": simulated.throughput,
+        "computing": simulated.computing,
+        "reading": simulated.reading,
+        "read_bytes": round(simulated.read_bytes),
+        "spilled_bytes": round(simulated.spilled_bytes),
+        "peak_memory_bytes": round(simulated.peak_bytes),
+        "key_hits": simulated.key_hits,
         **_break_even(sizes, compute, processor_seconds),
     }
     if device.watts:
-        joules = device.watts * load.devices * found.seconds
-        figures["joules_per_inference"] = joules / len(found.latencies)
+        joules = device.watts * load.devices * simulated.seconds
+        figures["joules_per_inference"] = joules / len(simulated.latencies)
     if device.price:
-        figures["price_per_inference_per_second"] = device.price * load.devices / found.throughput
+        figures["price_per_inference_per_second"] = (
+            device.price * load.devices / simulated.throughput
+        )
     return Measurement(
         technology=TECHNOLOGY,
         job=PROJECTION,

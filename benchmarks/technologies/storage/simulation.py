@@ -357,11 +357,11 @@ class _Simulation:
                 return
             device.held += size
             self._peak = max(self._peak, device.held)
-            wanted = chunk.size + chunk.spill + (0.0 if device.cached else chunk.keys)
-            if wanted > 0:
+            read_bytes = chunk.size + chunk.spill + (0.0 if device.cached else chunk.keys)
+            if read_bytes > 0:
                 device.reading = True
                 self._since[device.index] = self._now
-                self._link.start_stream(self._now, device.index, wanted)
+                self._link.start_stream(self._now, device.index, read_bytes)
             else:
                 device.read += 1
                 self._compute_chunk(device)

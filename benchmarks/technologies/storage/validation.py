@@ -111,7 +111,7 @@ class Validation:
     def measure_loading(self, repeat: int) -> list[float]:
         """Measure seconds of loading each stage's plaintexts from bytes; costs exclude loading."""
         setting, first = self.network.setting, np.cumsum([0, *self.counts])
-        found = []
+        medians = []
         for begin, end in itertools.pairwise(first):
             times = []
             for _ in range(repeat):
@@ -119,8 +119,8 @@ class Validation:
                 for chunk in self._chunks[begin:end]:
                     setting.load_plaintext(chunk)
                 times.append(time.perf_counter() - started)
-            found.append(float(np.median(times)))
-        return found
+            medians.append(float(np.median(times)))
+        return medians
 
 
 def _watch_chunks(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes]:
@@ -162,13 +162,13 @@ def _from_costs(real: Validation, costs: Costs, loading: Sequence[float]) -> lis
     begin = next(sizes)
     seconds = 0.0
     for layer in measured.of_network(real.network).layers:
-        own = sum(o.count * costs(o.operation, o.level) for o in layer.operations)
+        operation_seconds = sum(o.count * costs(o.operation, o.level) for o in layer.operations)
         if not layer.weight_bytes:  # a square is computed before the next layer's first weight
             last = stages[-1]
-            stages[-1] = Stage(last.size, last.seconds + own)
+            stages[-1] = Stage(last.size, last.seconds + operation_seconds)
             continue
         end = next(sizes)
-        seconds = own + loading[len(stages)]
+        seconds = operation_seconds + loading[len(stages)]
         stages.append(Stage(sum(real.sizes[begin:end]), seconds))
         begin = end
     return stages

@@ -168,8 +168,8 @@ class CategoricalHinge(Loss):
         rest = ops.add_public(ops.neg(y), 1 << f)
         g = ops.sub(select_by_bits(ops, hot, rest), y)
         ones = ops.run_protocol(convert.b2a, past, [n])
-        kept = ops.add_public(ops.neg(ones), 1)
-        g = ops.mul(g, reshape_value(ops, kept, (1, n)))
+        complement = ops.add_public(ops.neg(ones), 1)
+        g = ops.mul(g, reshape_value(ops, complement, (1, n)))
         turned = ops.apply_local(lambda v: shapes.transpose(v, [1, 0]), g, (n, classes))
         losses = (
             sum_losses(ops, select_by_bits(ops, past, gap, negated=True)) if with_loss else None

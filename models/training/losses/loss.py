@@ -149,9 +149,9 @@ class Loss:
             )
         array = self.shape_labels(shape, array, label_name)
         with np.errstate(invalid="ignore"):
-            bad, wanted = self.find_unfit_rows(array)
+            bad, expected = self.find_unfit_rows(array)
         bad = bad | ~np.isfinite(array).reshape(len(array), -1).all(1)
-        check_labels(bad, label_name, wanted)
+        check_labels(bad, label_name, expected)
         return self.convert_labels(array)
 
     def shape_labels(self, shape: Shape, array: Array, label_name: str) -> Array:
@@ -160,12 +160,12 @@ class Loss:
         Raises:
             UsageError: they have another shape.
         """
-        wanted = list(shape)
-        if array.ndim == 1 and wanted == [1]:
+        sample_shape = list(shape)
+        if array.ndim == 1 and sample_shape == [1]:
             array = array[:, None]
-        if array.ndim != len(shape) + 1 or list(array.shape[1:]) != wanted or not len(array):
+        if array.ndim != len(shape) + 1 or list(array.shape[1:]) != sample_shape or not len(array):
             raise UsageError(
-                f"Expected {label_name} [rows, {', '.join(map(str, wanted))}]. Received: "
+                f"Expected {label_name} [rows, {', '.join(map(str, sample_shape))}]. Received: "
                 f"{list(array.shape)}. Use sparse_categorical_crossentropy for classes as "
                 "integers.",
                 code="shape-mismatch",

@@ -214,8 +214,8 @@ class MeanAbsolutePercentageError(Loss):
     label_kinds = ()
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        bad, wanted = _flag_outside(np.abs(array), SMALLEST)
-        return bad, f"{wanted} in magnitude"
+        bad, expected = _flag_outside(np.abs(array), SMALLEST)
+        return bad, f"{expected} in magnitude"
 
     def compute_scale(self, shape: Shape, batch: int) -> int:
         return 100 * super().compute_scale(shape, batch)

@@ -187,10 +187,10 @@ def flatten_values(ops: Operations, xs: Sequence[Shared]) -> Shared:
     return rows[0] if len(rows) == 1 else ops.concat(rows, 0)
 
 
-def split_row(ops: Operations, x: Shared, wanted: Sequence[Shape]) -> list[Shared]:
+def split_row(ops: Operations, x: Shared, block_shapes: Sequence[Shape]) -> list[Shared]:
     """Split a row into arrays, the inverse of `flatten_values`."""
     arrays, start = [], 0
-    for shape in wanted:
+    for shape in block_shapes:
         size = math.prod(shape)
 
         def part(v: Shared, start: int = start, size: int = size, shape: Shape = shape) -> Shared:
@@ -284,11 +284,11 @@ class WeightRow:
             least: public, in units of those, by the exponent of gradients (`scale_square`).
         """
         ops = self.ops
-        root, wanted = square, [least[k] for k in self._runs]
-        if any(not isinstance(c, int) or c for c in wanted):
+        root, lower_bounds = square, [least[k] for k in self._runs]
+        if any(not isinstance(c, int) or c for c in lower_bounds):
             pieces = split_row(ops, square, [(n,) for n in self._runs.values()])
             root = flatten_values(
-                ops, [ops.add_public(v, c) for v, c in zip(pieces, wanted, strict=True)]
+                ops, [ops.add_public(v, c) for v, c in zip(pieces, lower_bounds, strict=True)]
             )
         return ops.run_protocol(adaptive.scale_by_root, x, root, profile=ops.setting.update_profile)
 

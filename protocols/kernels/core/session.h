@@ -59,8 +59,8 @@ struct Tag {
   }
 };
 
-// Length in messages of the longest chain that ends here: counting everything (with dealing), and with
-// the dealer's run-ahead messages already there (ahead).
+// Length in messages of the longest chain that ends here: counting all messages, offline and
+// online (with_dealing), and with the dealer's run-ahead messages already there (ahead).
 struct Depth {
   uint32_t with_dealing = 0, ahead = 0;
 };
@@ -135,9 +135,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void Recv(int peer, const Tag& tag, int index, size_t expected, Done done);
   // Completes a waiting receive with an error (its graph call has failed elsewhere).
   void CancelRecv(int peer, const Tag& tag);
-  // The dealer's brake.  Run-ahead material counts against its sender until the receiver has let
-  // go of it; the dealer passes this gate before each protocol invocation, in their order.  An
-  // evaluator can always finish the earliest one that it has not, so the gate always opens again.
+  // Back-pressure on the dealer.  Run-ahead material counts against its sender until the receiver
+  // has let go of it; the dealer passes this gate before each protocol invocation, in their order.
+  // An evaluator can always finish the earliest one that it has not, so the gate always opens again.
   static constexpr uint64_t kMaxAhead = uint64_t{32} << 20;  // bytes per peer
   using Passed = std::function<void(const Error&)>;
   // Calls passed exactly once, on any thread.  Returns a number for CancelGate.

@@ -94,13 +94,13 @@ def load_with_others(
     _refuse_repeats([position, *places], names)
     _refuse_equal_names(file, names)
     rest = list(zip(names[1:], places, strict=True))
-    own = sheet.parse_numbers(position)
+    column_numbers = sheet.parse_numbers(position)
     if numbers:
-        whole = Column(own, names[0], str(file), own, sheet.named)
+        whole = Column(column_numbers, names[0], str(file), column_numbers, sheet.named)
         return whole, {n: sheet.parse_numbers(p) for n, p in rest}
     cells = sheet.cells
-    found = Column(own, names[0], str(file), cells[position], sheet.named)
-    return found, {n: cells[p] for n, p in rest}
+    loaded_column = Column(column_numbers, names[0], str(file), cells[position], sheet.named)
+    return loaded_column, {n: cells[p] for n, p in rest}
 
 
 @contextlib.contextmanager
@@ -152,8 +152,8 @@ def load_table(
     if file.suffix.lower() == ".npy":
         numbers, _ = arrays.read_array(file)
         matrix = numbers[:, np.newaxis] if numbers.ndim == 1 else numbers
-        wanted = range(matrix.shape[1]) if columns is None else columns
-        places = [arrays.find_position(file, matrix.shape[1], c) for c in wanted]
+        selected = range(matrix.shape[1]) if columns is None else columns
+        places = [arrays.find_position(file, matrix.shape[1], c) for c in selected]
         _refuse_repeats(places, [str(p) for p in places])
         return {str(p): cast(Numbers, arrays.select_column(matrix, p)) for p in places}
     sheet = Sheet.read_file(file)
@@ -219,5 +219,5 @@ def _load_array_column(
     _refuse_repeats(places, [str(p) for p in places])
     first, *rest = places
     values = cast(Numbers, arrays.select_column(numbers, first))
-    own = Column(values, str(first), str(file), arrays.select_column(cells, first))
-    return own, {str(p): arrays.select_column(cells, p) for p in rest}
+    loaded_column = Column(values, str(first), str(file), arrays.select_column(cells, first))
+    return loaded_column, {str(p): arrays.select_column(cells, p) for p in rest}

@@ -34,9 +34,9 @@ def check_suffix(file: Path) -> None:
         DataError: the file has another suffix or no suffix.
     """
     if file.suffix.lower() not in SUFFIXES:
-        given = f"suffix {file.suffix!r}" if file.suffix else "no suffix"
+        suffix_text = f"suffix {file.suffix!r}" if file.suffix else "no suffix"
         raise DataError(
-            f"Expected a .csv or .npy file. Received: {str(file)!r} with {given}.",
+            f"Expected a .csv or .npy file. Received: {str(file)!r} with {suffix_text}.",
             code="unsupported-file-type",
             received=file.name,
             expected=" or ".join(SUFFIXES),
@@ -79,8 +79,8 @@ def _suggest_nearby_file(file: Path) -> str:
     if not file.parent.is_dir():
         return f" Its folder {str(file.parent)!r} is missing too."
     try:
-        wanted = {*SUFFIXES, file.suffix.lower()}
-        names = [p.name for p in file.parent.iterdir() if p.suffix.lower() in wanted]
+        suffixes = {*SUFFIXES, file.suffix.lower()}
+        names = [p.name for p in file.parent.iterdir() if p.suffix.lower() in suffixes]
     except OSError:
         return ""
     return did_you_mean(file.name, names)

@@ -42,15 +42,15 @@ class Sheet:
             DataError: the file is empty, unreadable or not a table.
         """
         try:
-            found = csv_file.parse_csv(file)
+            parsed_csv = csv_file.parse_csv(file)
         except (OSError, MemoryError) as error:
             raise unreadable_error(file, error) from error
-        if not found.rows:
+        if not parsed_csv.rows:
             raise DataError(
                 f"{str(file)!r} is empty.", code="empty-input", received="an empty file"
             )
-        columns = [list(cells) for cells in zip(*found.rows, strict=True)]
-        lines, names = found.lines, [str(j) for j in range(len(columns))]
+        columns = [list(cells) for cells in zip(*parsed_csv.rows, strict=True)]
+        lines, names = parsed_csv.lines, [str(j) for j in range(len(columns))]
         named = _has_header(file, columns)
         if named:
             names = [cells.pop(0).strip() or str(j) for j, cells in enumerate(columns)]

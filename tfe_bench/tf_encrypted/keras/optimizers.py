@@ -54,10 +54,10 @@ class Optimizer:
                     code="model-not-compiled",
                 )
             self._steps[id(w)] += 1
-            kept = self._kept[id(w)]
-            tfe.assign(w, w.read_value() - self.step(g, kept, self._steps[id(w)]))
+            state = self._kept[id(w)]
+            tfe.assign(w, w.read_value() - self.step(g, state, self._steps[id(w)]))
 
-    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+    def step(self, g: Any, state: dict[str, Any], t: int) -> Any:
         """Return the amount to subtract from a weight."""
         raise NotImplementedError
 
@@ -71,12 +71,12 @@ class SGD(Optimizer):
         super().__init__(learning_rate)
         self.momentum = momentum
 
-    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+    def step(self, g: Any, state: dict[str, Any], t: int) -> Any:
         """Return v = momentum v + learning_rate g."""
         update = g * self.learning_rate
         if self.momentum:
-            update = kept["v"].read_value() * self.momentum + update
-            tfe.assign(kept["v"], update)
+            update = state["v"].read_value() * self.momentum + update
+            tfe.assign(state["v"], update)
         return update
 
 
@@ -94,21 +94,21 @@ class Adam(Optimizer):
         super().__init__(learning_rate)
         self.beta1, self.beta2 = beta1, beta2
 
-    def _update_moments(self, g: Any, kept: dict[str, Any]) -> tuple[Any, Any]:
+    def _update_moments(self, g: Any, state: dict[str, Any]) -> tuple[Any, Any]:
         g = g * _GAIN  # (cancels out in m / sqrt(v))
-        m = kept["m"].read_value() * self.beta1 + g * (1 - self.beta1)
-        v = kept["v"].read_value() * self.beta2 + g.square()
-        tfe.assign(kept["m"], m)
-        tfe.assign(kept["v"], v)
+        m = state["m"].read_value() * self.beta1 + g * (1 - self.beta1)
+        v = state["v"].read_value() * self.beta2 + g.square()
+        tfe.assign(state["m"], m)
+        tfe.assign(state["v"], v)
         return m, v
 
     def _scale_step(self, m: Any, v: Any, rate: Any) -> Any:
         tiny = 2.0 ** -require_protocol().fixedpoint_config.precision_fractional
         return tfe.truncate(m * tfe.inv_sqrt(v + tiny) * rate, amount=_RATE_BITS)
 
-    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+    def step(self, g: Any, state: dict[str, Any], t: int) -> Any:
         """Return rate m / sqrt(v) for bias-corrected moments."""
-        m, v = self._update_moments(g, kept)
+        m, v = self._update_moments(g, state)
         # (the value that changes with the step is an input, so that each step is the same plan)
         factor = math.sqrt((1 - self.beta2**t) / (1 - self.beta2)) / (1 - self.beta1**t)
         rate = np.array(self.learning_rate * factor * 2**_RATE_BITS)
@@ -120,11 +120,11 @@ class AMSgrad(Adam):
 
     kept = ("m", "v", "most")
 
-    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+    def step(self, g: Any, state: dict[str, Any], t: int) -> Any:
         """Return rate m / sqrt(the largest v)."""
-        m, v = self._update_moments(g, kept)
-        largest_v = tfe.maximum(kept["most"].read_value(), v)
-        tfe.assign(kept["most"], largest_v)
+        m, v = self._update_moments(g, state)
+        largest_v = tfe.maximum(state["most"].read_value(), v)
+        tfe.assign(state["most"], largest_v)
         rate = self.learning_rate / math.sqrt(1 - self.beta2) * 2**_RATE_BITS
         return self._scale_step(m, largest_v, rate)
 

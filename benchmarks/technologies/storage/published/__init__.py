@@ -50,16 +50,16 @@ def read_text(name: str) -> str:
 
 def read_cells() -> list[Cell]:
     """Read both tables, row by row."""
-    found = [
+    cells = [
         Cell("bandwidth", "fpga", float(row["gigabytes_per_second"]), 1, _parse_seconds(row, ""))
         for row in _read_rows("latency_by_bandwidth.csv")
     ]
     for row in _read_rows("latency_by_devices.csv"):
-        found += [
+        cells += [
             Cell("devices", name, None, int(row["devices"]), _parse_seconds(row, name))
             for name in CONFIGURATIONS
         ]
-    return found
+    return cells
 
 
 def _read_rows(name: str) -> list[dict[str, str]]:

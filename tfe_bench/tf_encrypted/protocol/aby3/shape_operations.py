@@ -381,8 +381,8 @@ class ShapeOperations(Bits):
     ) -> Iterator[Any]:
         """Yield stored tensors, `file_batch` names at a time, in an endless cycle."""
         names = [filenames_prefix] if isinstance(filenames_prefix, str) else list(filenames_prefix)
-        cluster, kept = get_config().cluster, [self._stored_name(n) for n in names]
-        loaded = [self._wrap_private(cluster.load(name)) for name in kept]
+        cluster, stored_names = get_config().cluster, [self._stored_name(n) for n in names]
+        loaded = [self._wrap_private(cluster.load(name)) for name in stored_names]
         cycle = itertools.cycle(loaded)
 
         def cycle_batches() -> Iterator[Any]:
