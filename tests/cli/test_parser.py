@@ -16,7 +16,7 @@ from tests.benchmarks.test_table import a_record
 from tfe_bench import __version__
 from tfe_bench.__main__ import main, make_parser, parse_command
 from tfe_bench.benchmarks import operations
-from tfe_bench.cli import common, sort, stored_objects
+from tfe_bench.cli import common, job_record, sort, stored_objects
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -164,11 +164,11 @@ def test_a_sorted_file_is_named_first_and_figures_are_for_those_who_ask(
     record = a_record(parameters={"n": 3})
 
     def performed(arguments: Any, workload: str, job: Any, judge: Any) -> int:
-        return common.report_result(workload, arguments, None, result, judge(result))
+        return job_record.report_result(workload, arguments, None, result, judge(result))
 
     result: Any = SimpleNamespace(outputs=outputs)
-    monkeypatch.setattr(common, "run_and_report", performed)
-    monkeypatch.setattr(common, "make_record", lambda *_: record)
+    monkeypatch.setattr(job_record, "run_and_report", performed)
+    monkeypatch.setattr(job_record, "make_record", lambda *_: record)
     assert sort.run_sort(parsed) == 0
     assert out.read_text() == "n\n1\n2\n3\n"
     lines = capsys.readouterr().out.splitlines()

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_known, check_range, did_you_mean
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
     meant = np.clip(point.decode(point.encode(x)), low, high)
     exact = np.exp(meant)
 
-    def judge_result(result: JobResult) -> common.JobOutcome:
+    def judge_result(result: JobResult) -> job_record.JobOutcome:
         errors = np.abs(decode_result(form, result) - exact)
         relative = float((errors / exact)[meant >= 0].max(initial=0.0))
         sent = sum(sum(m["payload"]) for m in result.measured)
@@ -154,7 +154,7 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
             "failure_probability": float(f"{form.failure_probability():.2g}"),
         }
         worst = error_metrics.largest_error(error_metrics.RELATIVE, errors, exact, form.fxp)
-        return common.JobOutcome(
+        return job_record.JobOutcome(
             shown,
             bool(np.all(errors <= form.error_tolerance(meant))),
             float(errors.max()),
@@ -164,7 +164,7 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
         )
 
     parameters = {**form.parameters, **common.harness_parameters(arguments)}
-    return common.run_and_report(
+    return job_record.run_and_report(
         arguments, "exp", ("exp", parameters, encode_inputs(form, meant)), judge_result
     )
 

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, stored_objects, text_generation
+from tfe_bench.cli import common, job_record, stored_objects, text_generation
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
         decoding.Decoding.from_plan(private.plan),
         profiles.get_profile(arguments.profile).plan,
     )
-    outcome = common.JobOutcome(
+    outcome = job_record.JobOutcome(
         {
             "model": entry.title,
             "weights": f"seeded (seed {arguments.seed})",
@@ -161,7 +161,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
         agreement={"samples": new_tokens.size, "top1": top1},
         error=None if warm else error_metrics.error_to_json(error_metrics.RANGE, worst),
     )
-    return common.report_result(f"generate {entry.name}", arguments, cluster, result, outcome)
+    return job_record.report_result(f"generate {entry.name}", arguments, cluster, result, outcome)
 
 
 def _is_own_model(arguments: argparse.Namespace) -> bool:

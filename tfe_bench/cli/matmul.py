@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, job_record
 from tfe_bench.errors import check_range
 
 if TYPE_CHECKING:
@@ -49,16 +49,16 @@ def run_matmul(arguments: argparse.Namespace) -> int:
         name: PrivateInput(encode(value), _FRACTIONAL_BITS) for name, value in (("x", x), ("y", y))
     }
 
-    def judge_result(result: JobResult) -> common.JobOutcome:
+    def judge_result(result: JobResult) -> job_record.JobOutcome:
         product = FixedPoint(2 * _FRACTIONAL_BITS).decode(result.outputs["product"])
         error = float(np.abs(product - x @ y).max())
         # each of the n terms has an error of at most half an ulp of each factor
         correct = error <= n * 20 * 2.0 ** -(_FRACTIONAL_BITS + 1) + 1e-6
         shown = {"n": n, "shape": f"{n} x {n} x {n}"}
-        return common.JobOutcome(shown, correct, error, _FRACTIONAL_BITS)
+        return job_record.JobOutcome(shown, correct, error, _FRACTIONAL_BITS)
 
     job = ("matmul", common.harness_parameters(arguments), inputs)
-    return common.run_and_report(arguments, "matmul", job, judge_result)
+    return job_record.run_and_report(arguments, "matmul", job, judge_result)
 
 
 COMMANDS = {"matmul": (_add_matmul_options, run_matmul)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, listing
+from tfe_bench.cli import common, job_record, listing
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def perform_work(command: str, arguments: argparse.Namespace, work: OperationWor
         values = FixedPoint(bits).decode(ring) if bits else ring
         results.write_result(arguments.output, work.place(values), work.operation.name)
     outcome = work_outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
-    return common.report_result(command, arguments, cluster, result, outcome)
+    return job_record.report_result(command, arguments, cluster, result, outcome)
 
 
 def run_work(
@@ -364,7 +364,7 @@ def run_work(
 
 def work_outcome(
     work: OperationWork, verdict: Verdict, more: Mapping[str, Any] | None = None
-) -> common.JobOutcome:
+) -> job_record.JobOutcome:
     """Return the facts of the record: sizes, public options and the verdict, without data."""
     rings = work.inputs.rings
     size = work.operation.size_of([ring.shape for ring in rings.values()])
@@ -376,6 +376,6 @@ def work_outcome(
         **work.shown,
         **(more or {}),
     }
-    return common.JobOutcome(
+    return job_record.JobOutcome(
         parameters, verdict.correct, verdict.max_error, bits, error=verdict.error
     )

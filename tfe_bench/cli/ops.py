@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, operation
+from tfe_bench.cli import common, job_record, operation
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def run_ops(arguments: argparse.Namespace) -> int:
                 lines.append(
                     _measure_operation(arguments, cluster, entry, scale, update_progress, traces)
                 )
-                common.keep_record(arguments, lines[-1].record)
+                job_record.keep_record(arguments, lines[-1].record)
         if arguments.trace is not None:
             trace_file.write_trace(arguments.trace, traces)
     finally:  # print what was measured before a failure
@@ -109,7 +109,7 @@ def _measure_operation(
     if arguments.trace is not None:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
     outcome = operation.work_outcome(work, verdict)
-    record = common.make_record(entry.name, arguments, cluster, result, outcome)
+    record = job_record.make_record(entry.name, arguments, cluster, result, outcome)
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]
     return OperationLine(record, counted.size, verdict.ulps)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_known, check_range
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def run_relational(arguments: argparse.Namespace) -> int:
         rows, seconds = expected
         shown["duckdb_seconds"] = round(seconds, 4)
         correct = truth.results_agree(question.sql, result, rows)
-    outcome = common.JobOutcome(shown, correct, None, 0)
+    outcome = job_record.JobOutcome(shown, correct, None, 0)
     job = JobResult(measured=[dict(m) for m in result.measured])
-    return common.report_result("relational", arguments, cluster, job, outcome)
+    return job_record.report_result("relational", arguments, cluster, job, outcome)
 
 
 def _choose_size(arguments: argparse.Namespace, question: Workload) -> float:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
-    outcome = common.JobOutcome(
+    outcome = job_record.JobOutcome(
         {
             "model": entry.title,
             "weights": weights,
@@ -191,7 +191,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
         },
         error=error_metrics.error_to_json(error_metrics.RANGE, agreement.relative_error),
     )
-    return common.report_result(entry.name, arguments, cluster, result, outcome)
+    return job_record.report_result(entry.name, arguments, cluster, result, outcome)
 
 
 def run_infer(arguments: argparse.Namespace) -> int:

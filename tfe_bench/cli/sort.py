@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_known, check_range
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run_sort(arguments: argparse.Namespace) -> int:
     if "warm_up" in parameters:
         shown["warm_up"] = 0
 
-    def judge_result(result: JobResult) -> common.JobOutcome:
+    def judge_result(result: JobResult) -> job_record.JobOutcome:
         correct = _is_sorted_correctly(work, arguments.descending, result)
         if arguments.output and correct:
             _write_sorted(arguments.output, work, result)
@@ -107,9 +107,11 @@ def run_sort(arguments: argparse.Namespace) -> int:
         written = arguments.output if correct else None
         prints_figures = arguments.input is None or arguments.repeat is not None or written is None
         error = 0.0 if correct else None
-        return common.JobOutcome(shown, correct, error, 0, written=written, figures=prints_figures)
+        return job_record.JobOutcome(
+            shown, correct, error, 0, written=written, figures=prints_figures
+        )
 
-    return common.run_and_report(arguments, "sort", ("sort", parameters, inputs), judge_result)
+    return job_record.run_and_report(arguments, "sort", ("sort", parameters, inputs), judge_result)
 
 
 def _generate_work(arguments: argparse.Namespace) -> _SortWork:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, stored_objects, train_options
+from tfe_bench.cli import common, job_record, stored_objects, train_options
 from tfe_bench.cli.train_options import NETWORKS, PICTURES
 from tfe_bench.errors import UsageError
 
@@ -423,9 +423,9 @@ def _report_training(arguments: argparse.Namespace, done: _TrainingOutcome, clus
     if done.job.chunk:  # later chunks are shared during the training
         result.share_seconds = max(m["input_seconds"] for m in result.measured)
     record = _training_record(arguments, done, cluster)
-    common.write_trace(arguments, "train", result)
+    job_record.write_trace(arguments, "train", result)
     _write_models(arguments, done.task, done.history)
-    common.keep_record(arguments, record)
+    job_record.keep_record(arguments, record)
     if not arguments.json:
         table.print_record(record, Console())
         table.print_learning(record, Console())
@@ -468,8 +468,8 @@ def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, clus
     if history.first_step:
         parameters["from_step"] = history.first_step
     bits = job.recipe.numbers.activation
-    outcome = common.JobOutcome(parameters, correct, None, bits, agreement=learning)
-    return common.make_record("train", arguments, cluster, _thin_times(history.result), outcome)
+    outcome = job_record.JobOutcome(parameters, correct, None, bits, agreement=learning)
+    return job_record.make_record("train", arguments, cluster, _thin_times(history.result), outcome)
 
 
 def _thin_times(result: JobResult) -> JobResult:

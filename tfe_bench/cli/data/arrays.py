@@ -131,3 +131,31 @@ def _describe_bad_value(bad: npt.NDArray[np.bool_]) -> str:
     return describe_position(
         tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
     )
+
+
+def read_named_arrays(path: Path) -> Any:
+    """Read an array of reals with a batch axis, or arrays by name from a .npz file.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds something else.
+    """
+    try:
+        values: Any = np.load(path, allow_pickle=False)
+        if isinstance(values, np.lib.npyio.NpzFile):
+            with values as file:
+                values = {name: file[name] for name in file.files}
+    except Exception as error:  # NumPy's header parser raises many kinds on random bytes
+        raise DataError(
+            f"{str(path)!r} is not a readable .npy file, or it is damaged. "
+            f"Received: {type(error).__name__}.",
+            code="file-damaged",
+            received=type(error).__name__,
+        ) from error
+    for each in values.values() if isinstance(values, dict) else [values]:
+        if not isinstance(each, np.ndarray) or each.dtype.kind not in "biuf" or not each.size:
+            raise DataError(
+                f"Expected an array of numbers. Received: {str(path)!r} with another type or no "
+                "elements. Use a .npy file of reals.",
+                code="unsupported-type",
+            )
+    return values
