@@ -100,8 +100,8 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def seed() -> int:
     """Return a fresh seed, or TFE_BENCH_TEST_SEED to replay a failure."""
-    given = os.environ.get("TFE_BENCH_TEST_SEED")
-    value = int(given) if given else int.from_bytes(os.urandom(4), "little")
+    setting = os.environ.get("TFE_BENCH_TEST_SEED")
+    value = int(setting) if setting else int.from_bytes(os.urandom(4), "little")
     print(f"seed={value}")
     return value
 

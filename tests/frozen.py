@@ -46,10 +46,10 @@ def _leaves(value: Any) -> Iterator[bytes]:
 
 
 def _digest(value: Any) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for leaf in _leaves(value):
-        found.update(leaf)
-    return found.hexdigest()[:16]
+        digest.update(leaf)
+    return digest.hexdigest()[:16]
 
 
 def _frozen(simulate: Any) -> Any:

@@ -14,7 +14,7 @@ def module(name: str) -> Any:
     """Import docs/NAME.py."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found  # dataclasses look up their module there
-    spec.loader.exec_module(found)
-    return found
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded  # dataclasses look up their module there
+    spec.loader.exec_module(loaded)
+    return loaded

@@ -166,19 +166,19 @@ def count_words() -> Counter[str]:
 
 def count_phrases() -> Counter[str]:
     """Count the phrases of the dialect by folder."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for folder, texts in prose().items():
         text = " ".join(" ".join(texts).lower().split())
-        found[folder] = sum(text.count(phrase) for phrase in PHRASES)
-    return found
+        counts[folder] = sum(text.count(phrase) for phrase in PHRASES)
+    return counts
 
 
 def count_beginnings() -> Counter[str]:
     """Count the docstrings that begin with "Of", "What", "Whether", "How" or "Who" by folder."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in python_files():
-        found[folder_of(path)] += sum(bool(_BEGINNING.match(t.strip())) for t in _docstrings(path))
-    return found
+        counts[folder_of(path)] += sum(bool(_BEGINNING.match(t.strip())) for t in _docstrings(path))
+    return counts
 
 
 def count_moods() -> Counter[str]:
@@ -206,11 +206,11 @@ def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def count_short_names() -> Counter[str]:
     """Count the functions with a name of one word by folder, except names of the field."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in python_files():
         names = [f.name.strip("_") for f in _functions(path)]
-        found[folder_of(path)] += sum("_" not in n and n not in FIELD_NAMES for n in names)
-    return found
+        counts[folder_of(path)] += sum("_" not in n and n not in FIELD_NAMES for n in names)
+    return counts
 
 
 def common_names() -> dict[str, int]:

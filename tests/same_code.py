@@ -123,11 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for p, d in differences.items()
             if any(p == c or p.startswith(c + "/") for c in chosen)
         }
-    for path, found in differences.items():
-        for difference in found if options.all else found[:_MOST_PER_FILE]:
+    for path, entries in differences.items():
+        for difference in entries if options.all else entries[:_MOST_PER_FILE]:
             print(f"{path}: {difference}")
-        if not options.all and len(found) > _MOST_PER_FILE:
-            print(f"{path}: {len(found) - _MOST_PER_FILE} further differences (--all)")
+        if not options.all and len(entries) > _MOST_PER_FILE:
+            print(f"{path}: {len(entries) - _MOST_PER_FILE} further differences (--all)")
     if differences:
         print(f"{len(base):,} files compared, {len(differences):,} differ")
         return 1

@@ -20,8 +20,10 @@ FAST = "first_prediction"
 @pytest.mark.parametrize("path", ALL)
 def test_a_notebook_is_as_it_was_written_and_holds_nothing_of_its_machine(path: Path) -> None:
     text = path.read_text()
-    said = [notebooks.printed_text(cell.get("outputs", ())) for cell in notebooks.read_cells(path)]
-    assert notebooks.renew_outputs(path, said) == text
+    printed = [
+        notebooks.printed_text(cell.get("outputs", ())) for cell in notebooks.read_cells(path)
+    ]
+    assert notebooks.renew_outputs(path, printed) == text
     assert not re.search(r"/(root|home|tmp|usr)/|I0000|Traceback", text)
     code = [c for c in notebooks.read_cells(path) if c["cell_type"] == "code"]
     for cell in code:

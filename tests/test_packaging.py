@@ -147,8 +147,8 @@ def _needed(path: Path, modules: set[str]) -> Iterator[str]:
             yield from {alias.name for alias in node.names} & modules
         elif isinstance(node, ast.ImportFrom):
             for name in (f"{node.module}.{alias.name}" for alias in node.names):
-                if found := {name, str(node.module)} & modules:
-                    yield max(found, key=len)  # name of a module, or a module of a package
+                if known := {name, str(node.module)} & modules:
+                    yield max(known, key=len)  # name of a module, or a module of a package
         elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
             yield from {str(node.value).partition(":")[0]} & modules
 
@@ -157,13 +157,13 @@ def _circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
     """Return the groups of modules that import each other."""
 
     def reached(start: str) -> set[str]:
-        found: set[str] = set()
+        reachable: set[str] = set()
         left = [start]
         while left:
-            new = imports[left.pop()] - found
-            found |= new
+            new = imports[left.pop()] - reachable
+            reachable |= new
             left += new
-        return found
+        return reachable
 
     behind = {module: reached(module) for module in imports}
     return {
@@ -199,11 +199,11 @@ def _locked(name: str) -> dict[str, list[str]]:
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     lines = [x for x in text.splitlines() if not x.startswith("#")]
     for entry in re.split(r"\n(?=\S)", "\n".join(lines)):
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"([\w.-]+)==([^ ;]+)( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", entry
         )
-        assert found, f"{name}: {entry[:100]!r} is not one version with hashes"
-        entries.setdefault(found[1].lower().replace("_", "-"), []).append(found[2])
+        assert match, f"{name}: {entry[:100]!r} is not one version with hashes"
+        entries.setdefault(match[1].lower().replace("_", "-"), []).append(match[2])
     return entries
 
 
@@ -218,12 +218,12 @@ def test_lock_files_have_hashes_and_versions_within_the_ranges(
     lock = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(lock)
     locked = _locked(name)
-    wanted = [Requirement(text) for text in lock.wanted(extra)]
+    requirements = [Requirement(text) for text in lock.wanted(extra)]
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    for each in [*wanted, *map(Requirement, build)]:
+    for each in [*requirements, *map(Requirement, build)]:
         versions = locked[each.name.lower()]
         assert all(each.specifier.contains(v) for v in versions), (str(each), versions)
-    bounded = [r for r in wanted if not any(s.operator in ("<", "==") for s in r.specifier)]
+    bounded = [r for r in requirements if not any(s.operator in ("<", "==") for s in r.specifier)]
     assert [r.name for r in bounded] == (["setuptools"] if extra else [])
     # The larger file contains the versions of the smaller one, so that one environment suits both.
     larger = _locked("test.txt")
@@ -285,9 +285,11 @@ def test_a_build_that_cannot_be_says_in_one_line_what_is_missing(
         timeout=120,
     )
     assert done.returncode == 1
-    said = [line for line in done.stderr.splitlines() if "000 00:00:" not in line]
-    said = [line for line in said if not line.startswith("WARNING: All log messages")]
-    assert len(said) == 1 and said[0].startswith("error: ") and words in said[0], done.stderr
+    error_lines = [line for line in done.stderr.splitlines() if "000 00:00:" not in line]
+    error_lines = [line for line in error_lines if not line.startswith("WARNING: All log messages")]
+    assert (
+        len(error_lines) == 1 and error_lines[0].startswith("error: ") and words in error_lines[0]
+    ), done.stderr
     assert done.stdout == ""
     assert not list(copy.rglob("*.so"))
 

@@ -120,7 +120,7 @@ def _differences(
 ) -> list[str]:
     base, head = ({**x, "tfe_bench/errors.py": _ERRORS} for x in (old, new))
     differences, _ = compare_versions(base, head, renames, is_tests)
-    return [str(d) for found in differences.values() for d in found]
+    return [str(d) for entries in differences.values() for d in entries]
 
 
 def test_renames_of_the_map_are_equal(tmp_path: Path) -> None:

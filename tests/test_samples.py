@@ -56,9 +56,11 @@ def test_every_query_is_sql_of_duckdb() -> None:
     ]
     texts += [path.read_text() for path in (ROOT / "models" / "queries").glob("*.py")]
     texts = [text.replace("\\\n", "") for text in texts]  # (lines that a shell joins)
-    found = [query for text in texts for query in re.findall(r'"(select [^"]+ from [^"]+)"', text)]
-    assert len(found) >= 4
-    for query in found:
+    queries = [
+        query for text in texts for query in re.findall(r'"(select [^"]+ from [^"]+)"', text)
+    ]
+    assert len(queries) >= 4
+    for query in queries:
         assert len(duckdb.extract_statements(query)) == 1, query
         accepted.check_nodes(sql.parse_sql(query))
 
@@ -260,9 +262,9 @@ def test_a_sample_that_is_stale_or_fails_is_told_and_renewed(
         + _fence("sh skip no reason", "exit 5\n")
     )
     assert samples.main([str(page), "--fast"]) == 1
-    told = capsys.readouterr().out
-    assert all(word in told for word in ("line 4:", "line 10:", "line 13: ended with 3")), told
-    assert "ended with 4" not in told
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("line 4:", "line 10:", "line 13: ended with 3")), output
+    assert "ended with 4" not in output
     assert samples.main([str(page), "--fast", "--write"]) == 0
     assert "```text output\na note\nname,salary,bonus\n```" in page.read_text()
     assert "print(1 + 1)  # -> 2\n" in page.read_text()

@@ -25,5 +25,5 @@ def test_types_are_right(checker: str) -> None:
         pytest.skip(f"{checker} is not installed: pip install '.[lint]'")
     if checker == "pyright" and _says("pyright", "--version")[0]:
         pytest.skip("pyright cannot be fetched: it brings itself at its first call")
-    code, said = _says(checker)
-    assert code == 0, said
+    code, output = _says(checker)
+    assert code == 0, output

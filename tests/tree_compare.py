@@ -99,13 +99,15 @@ class TreeComparison:
 
     def _check_pairs(self) -> None:
         for scope, names in self.pairs.items():
-            taken: dict[str, str] = {}
+            matched: dict[str, str] = {}
             for old, news in names.items():
                 for new, line in news.items():
                     if len(news) > 1:
                         self._report("one name became several", old, ", ".join(news), line)
-                    if taken.setdefault(new, old) != old:
-                        self._report("several names became one", f"{taken[new]}, {old}", new, line)
+                    if matched.setdefault(new, old) != old:
+                        self._report(
+                            "several names became one", f"{matched[new]}, {old}", new, line
+                        )
                     if old != new and not self._is_allowed(scope, old, new):
                         self._report("no map has this rename", old, new, line)
                     self.renamed += old != new

@@ -17,7 +17,7 @@ def traced() -> Iterator[list[tuple[float, str]]]:
 
     The size of a dealer's message counts where it is received.
     """
-    found: list[tuple[float, str]] = []
+    sizes: list[tuple[float, str]] = []
     trace = PrivateFunction._trace
 
     def watched(self: PrivateFunction, *arguments: Any) -> Any:
@@ -26,8 +26,8 @@ def traced() -> Iterator[list[tuple[float, str]]]:
             for t in op.outputs:
                 count = t.shape.num_elements()
                 if count is not None:
-                    found.append((count * t.dtype.size / 8, op.type))
+                    sizes.append((count * t.dtype.size / 8, op.type))
         return traced
 
     with in_python(), mock.patch.object(PrivateFunction, "_trace", watched):
-        yield found
+        yield sizes

@@ -139,13 +139,13 @@ def ordinary() -> list[Job]:
     where = {"op": "filter", "in": [0], "where": ["<", ["col", "t.k"], ["int", 4]]}
     group = {"op": "group", "in": [1], "keys": ["t.k"], "aggregates": [["n", "count", None]]}
     about_t = {"t": {"name": "a", "deployment": "0" * 32}}
-    asked = {"tables": about_t, "steps": [scan, where, {**group, "bound": 4}], "output": 2}
+    request = {"tables": about_t, "steps": [scan, where, {**group, "bound": 4}], "output": 2}
     part = {"deployment": "0" * 32, "on": ["k"]}
     both = [{**part, "name": "t", "columns": ["c"]}, {**part, "name": "u", "columns": ["d"]}]
-    made = (*weights.weight_specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
+    results = (*weights.weight_specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
     leaf, relu = ["input", "fixed", [2, 3], 16], ["relu", [["ref", 0]], {}]
     expression = {"leaves": [leaf], "steps": [relu], "outputs": [[["ref", 1], "reveal", {}]]}
-    found = [
+    jobs_of_all = [
         Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
         Job("channel", {"rounds": 2, "megabytes": 1, "repeat": 1}, ()),
         Job("links", {"pings": 1, "kilobytes": 1, "turns": 1, "pair_kilobytes": 1}, ()),
@@ -160,12 +160,12 @@ def ordinary() -> list[Job]:
         Job("generate", asked_for_text, (*weights.weight_specs(language.plan), prompt)),
         Job("train", job.header(), tuple(job.expected_inputs())),
         Job("provide", {**keep, "about": data}, provided),
-        Job("provide", {**keep, "about": features, "through": through}, made),
+        Job("provide", {**keep, "about": features, "through": through}, results),
         Job("withdraw", {"name": "a"}, ()),
         Job("table_put", {**keep, "about": table.header()}, (InputSpec("words", (4, 9), 0),)),
         Job("table_remove", {"name": "a"}, ()),
         Job("align", {**keep, "about": {"tables": both, "label": ["u", "c"]}}, ()),
-        Job("query", {"plan": asked, "profile": "wan"}, ()),
+        Job("query", {"plan": request, "profile": "wan"}, ()),
         Job("compute", {"plan": expression, "free": []}, (_x("x0", 2, 3),)),
         Job("array_remove", {"name": "a"}, ()),
     ]
@@ -174,8 +174,8 @@ def ordinary() -> list[Job]:
         shapes = operation.shapes(extents[len(operation.size)])
         specs = tuple(InputSpec(n, s, operation.input_bits) for n, s in shapes.items())
         options = {**operation.options, **({"k": 2} if "k" in operation.options else {})}
-        found.append(Job("operation", {"operation": name, **options}, specs))
-    return [Job(j.program, json.loads(json.dumps(j.parameters)), j.inputs) for j in found]
+        jobs_of_all.append(Job("operation", {"operation": name, **options}, specs))
+    return [Job(j.program, json.loads(json.dumps(j.parameters)), j.inputs) for j in jobs_of_all]
 
 
 def _x(name: str, *shape: int) -> InputSpec:
@@ -241,12 +241,12 @@ def test_every_parameter_of_every_program_has_one_type(
     ordinary: list[Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `descending: "no"` is not true, and `repeat: true` is not 1."""
-    several, asked, named = {}, set(), set[str]()
+    several, requested, named = {}, set(), set[str]()
     check_known = jobs.check_known
 
-    def checked(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    def checked(program: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:
         named.update(known)
-        check_known(program, given, known)
+        check_known(program, parameters, known)
 
     for job in ordinary:
         jobs.load_program(job.program)
@@ -259,16 +259,16 @@ def test_every_parameter_of_every_program_has_one_type(
         with contextlib.suppress(TfeBenchError):
             program.admit(job.parameters, job.inputs)
         for name in sorted(named | set(job.parameters)):
-            asked.add((job.program, name))
+            requested.add((job.program, name))
             own = [type(job.parameters[name])] if name in job.parameters else []
-            taken = set(own)
+            selected = set(own)
             for value in OF_TYPES:
                 with contextlib.suppress(TfeBenchError):
                     program.admit({**job.parameters, name: value}, job.inputs)
-                    taken.add(type(value))
-            if len(taken - {type(None)}) > 1:
-                several[job.program, name] = sorted(t.__name__ for t in taken)
-    assert ("sort", "descending") in asked and ("sort", "indices") in asked
+                    selected.add(type(value))
+            if len(selected - {type(None)}) > 1:
+                several[job.program, name] = sorted(t.__name__ for t in selected)
+    assert ("sort", "descending") in requested and ("sort", "indices") in requested
     assert several == {}
 
 
@@ -281,9 +281,9 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
         for path in _places(job.parameters):
             for value in VALUES:
                 parameters = _changed(job.parameters, path, value)
-                found = _outcome(job, program, plain, parameters)
-                if found:
-                    wrong[f"{job.program} {path} {str(value)[:40]}"] = found
+                result = _outcome(job, program, plain, parameters)
+                if result:
+                    wrong[f"{job.program} {path} {str(value)[:40]}"] = result
         every = [plain[:-1], [*plain, *plain[:1]], [(_x("z", 1), {}), *plain]]
         for i in range(len(plain)):
             changes: list[dict[str, Any]] = [{"shape": shape} for shape in SHAPES]
@@ -293,9 +293,9 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
         # all inputs at once: so they may be consistent
         every += [[(spec, {"shape": shape}) for spec, _ in plain] for shape in SHAPES]
         for inputs in every:
-            found = _outcome(job, program, inputs, job.parameters)
-            if found:
-                wrong[f"{job.program} {[c for _, c in inputs]}"] = found
+            result = _outcome(job, program, inputs, job.parameters)
+            if result:
+                wrong[f"{job.program} {[c for _, c in inputs]}"] = result
     assert wrong == {}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
 
@@ -390,8 +390,12 @@ def test_a_prediction_makes_no_larger_array_than_it_says(
     arrays["input0"] = rng.integers(0, 1 << 16, (2, 6, 6, 1))
     parameters = {**job.parameters, "repeat": 1, "warm_up": 0}
     job = Job("predict", parameters, job.inputs)
-    found = _measured(job, predict.PROGRAM, arrays)
-    assert found <= _largest(job, predict.PROGRAM, job.inputs, job.parameters) < 50 * found
+    largest_array = _measured(job, predict.PROGRAM, arrays)
+    assert (
+        largest_array
+        <= _largest(job, predict.PROGRAM, job.inputs, job.parameters)
+        < 50 * largest_array
+    )
 
 
 def test_a_training_makes_no_larger_array_than_it_says(
@@ -399,5 +403,9 @@ def test_a_training_makes_no_larger_array_than_it_says(
 ) -> None:
     job = next(job for job in ordinary if job.program == "train")
     arrays = {spec.name: rng.integers(0, 1 << 10, spec.shape) for spec in job.inputs}
-    found = _measured(job, train.PROGRAM, arrays)
-    assert found <= _largest(job, train.PROGRAM, job.inputs, job.parameters) < 100 * found
+    largest_array = _measured(job, train.PROGRAM, arrays)
+    assert (
+        largest_array
+        <= _largest(job, train.PROGRAM, job.inputs, job.parameters)
+        < 100 * largest_array
+    )

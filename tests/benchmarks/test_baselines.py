@@ -69,12 +69,12 @@ def test_work_that_baselines_cannot_do_is_refused(
     given: dict[str, Any], code: str, operation: str
 ) -> None:
     with raises(UsageError, code, operation=operation):
-        made: dict[str, Any] = {"workload": "sort", "n": 8, "repeat": 2}
-        Request(**(made | given))
+        parameters: dict[str, Any] = {"workload": "sort", "n": 8, "repeat": 2}
+        Request(**(parameters | given))
 
 
 def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
-    said: list[tuple[Baseline, str]] = [
+    cases: list[tuple[Baseline, str]] = [
         (Spu(None), "no --spu-env DIR was given (--install puts it there)"),
         (TfEncrypted(None), "no --tf-encrypted-env DIR was given"),
         (MpSpdz(None), "no --mp-spdz DIR was given"),
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
         (TfEncrypted(tmp_path / "a"), "has no package tf-encrypted"),
         (MpSpdz(tmp_path), "has no compile.py"),
     ]
-    for baseline, words in said:
+    for baseline, words in cases:
         missing = baseline.find_obstacle()
         assert isinstance(missing, UnavailableBaseline) and words in missing.reason, baseline
 
@@ -205,8 +205,8 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
         "--json",
     ]
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["baselines"]["spu"]["seconds"] == [0.5, 0.25]
+    document = json.loads(capsys.readouterr().out)
+    assert document["baselines"]["spu"]["seconds"] == [0.5, 0.25]
 
     wrong = environment(tmp_path / "wrong", printing(json.dumps(ANSWER | {"correct": False})))
     assert (

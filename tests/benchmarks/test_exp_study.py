@@ -79,12 +79,19 @@ class Plain:
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
         assert program == "exp"
-        given: PrivateInput = inputs["x"]
+        private_input: PrivateInput = inputs["x"]
         options = {k: v for k, v in parameters.items() if k not in ("repeat", "warm_up")}
-        form = Form(ring_bits=64 * given.limbs, **options)
-        check_request(parameters, [InputSpec("x", given.shape, given.fractional_bits, given.limbs)])
-        point = FixedPoint(given.fractional_bits, form.ring_bits)
-        x = point.decode(given.ring)
+        form = Form(ring_bits=64 * private_input.limbs, **options)
+        check_request(
+            parameters,
+            [
+                InputSpec(
+                    "x", private_input.shape, private_input.fractional_bits, private_input.limbs
+                )
+            ],
+        )
+        point = FixedPoint(private_input.fractional_bits, form.ring_bits)
+        x = point.decode(private_input.ring)
         self.jobs.append((self.level.name if self.level else study.LOCAL, form, x.size))
         with np.errstate(over="ignore"):
             y = (1 + x / 2**form.iterations) ** 2**form.iterations
@@ -100,8 +107,8 @@ class Plain:
             seconds = self.NETWORK * modeled
         return JobResult(
             outputs={"y": point.encode(exact)},
-            fractional_bits={"y": given.fractional_bits},
-            limbs={"y": given.limbs},
+            fractional_bits={"y": private_input.fractional_bits},
+            limbs={"y": private_input.limbs},
             measured=[
                 {
                     "payload": [0, sent[p], 0],
@@ -276,25 +283,25 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
 
 
 def test_a_report_that_fails_leaves_nothing_behind(
-    found: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(page: Page) -> str:
         assert list(tmp_path.rglob("report.html"))  # a part of it exists
         raise KeyboardInterrupt
 
     empty = {name: Picture(name, b"", b"", 1) for name in PICTURES}
-    monkeypatch.setattr(plots, "draw_pictures", lambda found: empty)
+    monkeypatch.setattr(plots, "draw_pictures", lambda result: empty)
     with monkeypatch.context() as patch:
         patch.setattr(markdown, "render_markdown", failing)
         with pytest.raises(KeyboardInterrupt):
-            report.write_report(found, tmp_path / "report")
+            report.write_report(result, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "report").mkdir()  # an empty folder is filled
-    assert report.write_report(found, tmp_path / "report")
+    assert report.write_report(result, tmp_path / "report")
     with raises(DataError, "file-exists"):
-        report.write_report(found, tmp_path / "report")
+        report.write_report(result, tmp_path / "report")
     with raises(DataError, "parent-not-writable"):
-        report.write_report(found, tmp_path / "none" / "report")
+        report.write_report(result, tmp_path / "none" / "report")
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
 
 
@@ -324,8 +331,8 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
     plan = study.Plan(sizes=(100, 1_000, 10_000), fresh=False)
     every = _run(plan, cluster)
     assert list(every.levels) == [level.name for level in levels.LEVELS]
-    seen = [profile for profile, *_ in cluster.jobs]
-    assert [p for p, _ in itertools.groupby(seen)] == [study.LOCAL, *every.levels]
+    profiles = [profile for profile, *_ in cluster.jobs]
+    assert [p for p, _ in itertools.groupby(profiles)] == [study.LOCAL, *every.levels]
     for name, at in every.levels.items():
         sizes = [n for n in plan.levels[name].sizes if n in plan.sizes]
         for form in every.main_forms:
@@ -357,15 +364,15 @@ def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report(
         "net1": PolicyError("no shaping here"),
         "net2": ProfileError("one-way delay 0-1 15 ms instead of 10 ms"),
     }
-    found = _run(study.QUICK, refused=refused)
-    for form in found.main_forms:
-        assert found.quantity_source(form, "seconds_net1") == levels.MODELED
-        assert found.quantity_source(form, "seconds_net2") == levels.MODELED
+    results = _run(study.QUICK, refused=refused)
+    for form in results.main_forms:
+        assert results.quantity_source(form, "seconds_net1") == levels.MODELED
+        assert results.quantity_source(form, "seconds_net2") == levels.MODELED
     for name, error in refused.items():
         assert any(
-            f"at {name}" in note and str(error) in note for note in notes.collect_notes(found)
+            f"at {name}" in note and str(error) in note for note in notes.collect_notes(results)
         )
-    rows = {r["net_level"]: r for r in compare.level_rows(found)}
+    rows = {r["net_level"]: r for r in compare.level_rows(results)}
     assert rows["net2"]["source"] == "modeled" and "15 ms" in rows["net2"]["why_not_measured"]
     with pytest.raises(PeerLost):
         _run(study.QUICK, refused={"net2": PeerLost(1, "gone")})
@@ -373,7 +380,7 @@ def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report(
 
 def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
     opened: list[str] = []
-    told: list[float] = []
+    fractions: list[float] = []
 
     @contextlib.contextmanager
     def busy_at_first(profile: str) -> Iterator[Plain]:
@@ -384,13 +391,13 @@ def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
         cluster.at(profile)
         yield cluster
 
-    found = study.run_study(
-        busy_at_first, study.QUICK, lambda fraction, text: told.append(fraction)
+    result = study.run_study(
+        busy_at_first, study.QUICK, lambda fraction, text: fractions.append(fraction)
     )
-    assert opened == ["local", "net1", "net2", "net1"] and list(found.levels) == ["net1", "net2"]
-    assert told == sorted(told) and told[-1] == 1
-    for name in found.levels:
-        assert found.quantity_source(Form("prime", 128), f"seconds_{name}") == levels.MEASURED
+    assert opened == ["local", "net1", "net2", "net1"] and list(result.levels) == ["net1", "net2"]
+    assert fractions == sorted(fractions) and fractions[-1] == 1
+    for name in result.levels:
+        assert result.quantity_source(Form("prime", 128), f"seconds_{name}") == levels.MEASURED
 
 
 def test_bytes_other_than_declared_are_told() -> None:
@@ -399,7 +406,7 @@ def test_bytes_other_than_declared_are_told() -> None:
 
 
 def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
-    told: list[float] = []
+    fractions: list[float] = []
 
     @contextlib.contextmanager
     def opened(profile: str) -> Iterator[Plain]:
@@ -407,8 +414,8 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
         cluster.at(profile)
         yield cluster
 
-    study.run_study(opened, study.QUICK, lambda fraction, text: told.append(fraction))
-    assert told == sorted(told) and told[0] == 0 and told[-1] == 1
+    study.run_study(opened, study.QUICK, lambda fraction, text: fractions.append(fraction))
+    assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
 
     class Lost(Plain):
         def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:

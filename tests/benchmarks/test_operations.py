@@ -65,8 +65,8 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
         assert verdict.error["value"] <= (4 if operation.tolerance.unit == "ulp" else 2.0**-14)
 
     def wrong(other: Array) -> bool:
-        found = operations.judge_result(operation, inputs, options, other, bits)
-        return not found.correct and found.max_error > 0 and found.ulps > 0
+        actual = operations.judge_result(operation, inputs, options, other, bits)
+        return not actual.correct and actual.max_error > 0 and actual.ulps > 0
 
     worst = result.copy().reshape(-1)
     place = int(np.argmin(np.abs(worst)))  # smallest relative tolerance
@@ -219,8 +219,8 @@ def test_a_worker_takes_what_the_client_makes(name: str) -> None:
     for size in (operation.size, operation.scaled_size(0.03)):
         shapes = operation.shapes(size)
         inputs = specs(*((n, s, operation.input_bits) for n, s in shapes.items()))
-        given = {"k": min(16, size[-1])} if "k" in operation.options else {}
-        program.check_request({"operation": name, "repeat": 3, **given}, inputs)
+        arguments = {"k": min(16, size[-1])} if "k" in operation.options else {}
+        program.check_request({"operation": name, "repeat": 3, **arguments}, inputs)
     assert np.prod(operation.scaled_size(0.03)) < np.prod(operation.size)
 
 

@@ -14,8 +14,8 @@ from tfe_bench.errors import UsageError
 
 def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> None:
     wan, net3 = profiles.get_profile("wan"), profiles.get_profile("net3")
-    found = prediction.modeled_seconds(wan, 0.5, 10, (44_000_000, 1, 0))
-    assert found == pytest.approx(0.5 + 10 * 0.02 + 1.0)
+    seconds = prediction.modeled_seconds(wan, 0.5, 10, (44_000_000, 1, 0))
+    assert seconds == pytest.approx(0.5 + 10 * 0.02 + 1.0)
     assert prediction.modeled_seconds(net3, 0.25, 0, (0, 0, 0)) == 0.25
 
 

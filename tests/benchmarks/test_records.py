@@ -396,10 +396,10 @@ def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
     out = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     ).stdout
-    found, modules = json.loads(out)
-    assert list(found) == ["tfe_bench", "tensorflow", "numpy", "grpcio", "python"]
-    assert found["numpy"] == np.__version__
-    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    versions, modules = json.loads(out)
+    assert list(versions) == ["tfe_bench", "tensorflow", "numpy", "grpcio", "python"]
+    assert versions["numpy"] == np.__version__
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
     assert not {"tensorflow", "grpc", "pandas"} & set(modules)
 
 

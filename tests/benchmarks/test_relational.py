@@ -22,25 +22,27 @@ from tfe_bench.models.queries.types import parse_type
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
-    asked = WORKLOADS[name]
-    for size in asked.sizes:
-        made = asked.make_tables(size if size < 1 << 20 and size != 0.1 else asked.sizes[1], 1)
-        given = {k: workload.to_arrow(m) for k, m in made.items()}
+    question = WORKLOADS[name]
+    for size in question.sizes:
+        generated = question.make_tables(
+            size if size < 1 << 20 and size != 0.1 else question.sizes[1], 1
+        )
+        arrow_tables = {k: workload.to_arrow(m) for k, m in generated.items()}
         tables = {}
-        for k, m in made.items():
+        for k, m in generated.items():
             columns = {c: Column(parse_type(kind), False) for c, kind in m.types.items()}
             for c, kind in m.types.items():
-                held = io.encode_column(c, given[k].column(c), parse_type(kind))
-                assert held.null is None and given[k].num_rows == m.rows
+                held = io.encode_column(c, arrow_tables[k].column(c), parse_type(kind))
+                assert held.null is None and arrow_tables[k].num_rows == m.rows
                 if c in m.unique:
                     io.check_unique(c, held)
             schema = Schema(m.rows, columns, unique=m.unique)
             tables[k] = Table(k, "me", "0" * 32, schema, "me")
-        plan = Plan.from_header(sql.compile_sql(asked.sql, tables))
+        plan = Plan.from_header(sql.compile_sql(question.sql, tables))
         own = {alias: tables[k] for alias, (k, _) in plan.tables.items()}
-        found = price_plan(plan, relations.derive_relations(plan, own), own, "wan")
-        assert found.sent > 0 and found.seconds() > 0
-        rows, _ = truth.query_plaintext(asked.sql, given)
+        price = price_plan(plan, relations.derive_relations(plan, own), own, "wan")
+        assert price.sent > 0 and price.seconds() > 0
+        rows, _ = truth.query_plaintext(question.sql, arrow_tables)
         assert len(rows) <= 1 << 20
 
 
@@ -49,13 +51,13 @@ ANY = "select k, sum(x) over (order by k) from t"
 
 def test_answers_are_compared_as_they_were_asked_for() -> None:
     types = {"k": parse_type("int"), "x": parse_type("fixed")}
-    found = io.Result(types, {"k": [2, 1, 1], "x": [0.5, None, 1e6]})
+    result = io.Result(types, {"k": [2, 1, 1], "x": [0.5, None, 1e6]})
     same = [(1, 1e6 + 1), (2, 0.5), (1, None)]
-    assert truth.results_agree(ANY, found, same)
-    assert not truth.results_agree("select k, x from t order by k", found, same)
+    assert truth.results_agree(ANY, result, same)
+    assert not truth.results_agree("select k, x from t order by k", result, same)
     for wrong in (same[:2], [*same, (1, 1)], [(1, 1e6 + 100), *same[1:]], [(3, 1e6), *same[1:]]):
-        assert not truth.results_agree(ANY, found, wrong)
-    assert not truth.results_agree(ANY, found, [(1, 1e6), (2, None), (1, 0.5)])
+        assert not truth.results_agree(ANY, result, wrong)
+    assert not truth.results_agree(ANY, result, [(1, 1e6), (2, None), (1, 0.5)])
 
 
 @pytest.mark.parametrize(

@@ -90,12 +90,12 @@ def _write(folder: Path, make_record: Maker) -> Path:
 def test_the_page_has_every_section_and_nothing_from_outside(
     tmp_path: Path, make_record: Maker
 ) -> None:
-    found = reading.read_report_input([_write(tmp_path, make_record)])
-    written = files.write_page(found, tmp_path / "report.html")
+    report_input = reading.read_report_input([_write(tmp_path, make_record)])
+    written = files.write_page(report_input, tmp_path / "report.html")
     text = written[0].read_text("utf-8")
     parsed = _Page(text)
     ids = [a["id"] for t, a in parsed.tags if t == "section"]
-    sections = page.build_page(found, {}).sections
+    sections = page.build_page(report_input, {}).sections
     assert ids == [section.key for section in sections] and len(ids) == 9
     assert all(section.title in parsed.text for section in sections)
 
@@ -155,8 +155,8 @@ def test_no_legend_title_or_number_of_a_picture_is_cut_off(
     make_record: Maker, name: str, narrow: bool
 ) -> None:
     scores = {"score": "accuracy", "epochs": [1, 2], "private": [0.9, 0.95], "plain": [0.9, 0.96]}
-    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
-    records = [make_record("train", parameters=given, agreement=scores)]
+    fields = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
+    records = [make_record("train", parameters=fields, agreement=scores)]
     options = {"algorithm": "odd-even merge", "descending": True, "source": "int64, seed 1"}
     for n in (1024, 1 << 20):
         for profile in ("local", "lan", "wan"):
@@ -254,9 +254,9 @@ def test_other_versions_records_are_read_with_a_note(tmp_path: Path, make_record
     del flat["idle_memory"], flat["versions"]["grpcio"]
     (tmp_path / "a.json").write_text(json.dumps([flat, flat]))
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
-    found = reading.read_report_input([tmp_path])
-    assert len(found.records) == 1 and found.records[0].idle_memory is None
-    notes = " ".join(found.notes)
+    report_input = reading.read_report_input([tmp_path])
+    assert len(report_input.records) == 1 and report_input.records[0].idle_memory is None
+    notes = " ".join(report_input.notes)
     assert "'unheard_of'" in notes and "'machine.gpu'" in notes and "'versions.jax'" in notes
     assert "trace.json holds no records" in notes and "1 records were there twice" in notes
     with raises(DataError, "unsupported-format") as caught:
@@ -306,43 +306,43 @@ def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Ma
     assert [p.figure.seconds for p in comparison_columns.find_pairs(one)] == [126.89, 84.29]
     several = make_record("resnet50", parameters={"model": "ResNet50", "batch": 2}, profile="wan")
     assert comparison_columns.find_pairs(several) == []
-    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "rows": 60000}
-    trained = comparison_columns.find_pairs(make_record("train", parameters=given, profile="wan"))
+    fields = {"model": "network-a", "optimizer": "sgd", "batch": 128, "rows": 60000}
+    trained = comparison_columns.find_pairs(make_record("train", parameters=fields, profile="wan"))
     assert {p.figure.seconds for p in trained} == {5.075, 9.724, 4.51}
-    other = make_record("train", parameters={**given, "batch": 64}, profile="wan")
+    other = make_record("train", parameters={**fields, "batch": 64}, profile="wan")
     assert comparison_columns.find_pairs(other) == []
 
 
 def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_record: Maker) -> None:
-    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
+    fields = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
 
     def trained(after: list[float], private: list[float], **more: Any) -> Any:
         plain = more.pop("plain", private)
         scores = {"score": "accuracy", "epochs": after, "private": private, "plain": plain}
-        return make_record("train", parameters={**given, **more}, agreement=scores)
+        return make_record("train", parameters={**fields, **more}, agreement=scores)
 
     records = [
         trained([0.2], [0.5], steps=5),
         trained([1, 2], [0.9, 0.95], epochs=2, plain=[0.91, 0.96]),
         trained([1], [0.9], epochs=1),
         trained([1], [0.9], optimizer="adam", plain=None),
-        make_record("train", parameters=given, agreement={"top1": 1.0}),
+        make_record("train", parameters=fields, agreement={"top1": 1.0}),
     ]
-    found = learning.collect_curves(records)
-    assert [(c.optimizer, c.epochs, c.plain) for c in found] == [
+    curves = learning.collect_curves(records)
+    assert [(c.optimizer, c.epochs, c.plain) for c in curves] == [
         ("sgd", (1.0, 2.0), (0.91, 0.96)),
         ("adam", (1.0,), None),
     ]
-    theirs = found[0].published_figure()
+    theirs = curves[0].published_figure()
     assert theirs is not None and theirs.accuracy == 96.8
     written = files.write_page(reading.ReportInput(tuple(records), (), ()), tmp_path / "r.html")
     assert tmp_path / "r-learning.png" in written
     drawn = plots.draw_record_plots(records)["learning"]
     assert drawn.light.startswith(_PNG) and drawn.dark.startswith(_PNG)
-    made = page.build_page(reading.ReportInput(tuple(records), (), ()), {"learning": drawn})
-    text = html.render_html(made)
+    document = page.build_page(reading.ReportInput(tuple(records), (), ()), {"learning": drawn})
+    text = html.render_html(document)
     assert "right answers by epochs" in text and "same weights to begin with" in text
-    (learned,) = (section for section in made.sections if section.key == "learning")
+    (learned,) = (section for section in document.sections if section.key == "learning")
     (table,) = (part for part in learned.parts if isinstance(part, parts.Table))
     numbers = {c.shown for row in table.rows for c in row if isinstance(c, parts.Number)}
     assert {"95.00", "96.00", "-1.00", "96.80", "90.00"} <= numbers
@@ -387,8 +387,8 @@ def test_a_browser_shows_the_page(tmp_path: Path, make_record: Maker, scheme: st
     import numpy as np
     from matplotlib import image
 
-    found = reading.read_report_input([_write(tmp_path, make_record)])
-    written = files.write_page(found, tmp_path / "report.html")
+    report_input = reading.read_report_input([_write(tmp_path, make_record)])
+    written = files.write_page(report_input, tmp_path / "report.html")
     browser = _browser()
     assert browser is not None
     common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]

@@ -49,11 +49,11 @@ class _Commands:
             if row.label in self.fails:
                 raise self.fails[row.label]
             right = row.label not in self.wrong
-            made = self._make_record(
+            record = self._make_record(
                 row.workload, parameters={**row.parameters, "more": 1}, correct=right,
                 profile=profile,
             )  # fmt: skip
-            records.append_record(file, made)
+            records.append_record(file, record)
         return 0
 
 
@@ -64,12 +64,12 @@ def commands(make_record: Maker, monkeypatch: pytest.MonkeyPatch) -> _Commands:
     return fake
 
 
-def _suite(folder: Path, **given: Any) -> int:
+def _suite(folder: Path, **options: Any) -> int:
     usual: dict[str, Any] = {
         "suite": "paper",
         "profiles": "local",
         "out": folder,
-        "only": "sort,max" if given.get("suite", "paper") == "paper" else None,
+        "only": "sort,max" if options.get("suite", "paper") == "paper" else None,
         "quick": True,
         "repeat": 2,
         "data_dir": None,
@@ -78,7 +78,7 @@ def _suite(folder: Path, **given: Any) -> int:
         "json": False,
         "parse": program.parse_command,
     }
-    return command.run_suite(argparse.Namespace(**{**usual, **given}))
+    return command.run_suite(argparse.Namespace(**{**usual, **options}))
 
 
 def test_rows_are_the_published_sizes() -> None:
@@ -90,8 +90,10 @@ def test_rows_are_the_published_sizes() -> None:
     ]
     assert [r.label for r in suite.suite_rows("paper", only="max")] == [r.label for r in rows[3:6]]
     trained = {(f.size, f.optimizer) for f in published.load_figures() if f.workload == "train"}
-    asked = {(r.parameters["model"], r.parameters["optimizer"]) for r in rows if r.name == "train"}
-    assert asked == trained
+    settings = {
+        (r.parameters["model"], r.parameters["optimizer"]) for r in rows if r.name == "train"
+    }
+    assert settings == trained
     assert {r.name for r in rows[7:]} == {"train", "learn"}
     with raises(UsageError, "unknown-name", operation="suite") as caught:
         suite.suite_rows("papr")
@@ -129,8 +131,8 @@ def test_a_finished_suite_runs_nothing_again(
 ) -> None:
     assert _suite(tmp_path / "out") == 0
     assert len(commands.ran) == 4
-    said = capsys.readouterr().out
-    assert said.count("measured") == 4 and "a command's own words" not in said
+    output = capsys.readouterr().out
+    assert output.count("measured") == 4 and "a command's own words" not in output
     assert _suite(tmp_path / "out") == 0
     assert len(commands.ran) == 4
     assert capsys.readouterr().out.count("kept") == 4
@@ -169,8 +171,8 @@ def test_a_lost_worker_ends_one_row_and_a_bad_option_ends_all(
 ) -> None:
     commands.fails["sort 1024"] = PeerLost(1, "its process ended")
     assert _suite(tmp_path) == PeerLost.exit_code
-    said = capsys.readouterr().out
-    assert said.count("measured") == 3 and "failed: sort 1024, local: Lost party 1" in said
+    output = capsys.readouterr().out
+    assert output.count("measured") == 3 and "failed: sort 1024, local: Lost party 1" in output
     fatal: TfeBenchError = ConfigError("nothing will do")
     commands.fails["sort 1024"] = fatal
     with pytest.raises(ConfigError):

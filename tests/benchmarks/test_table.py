@@ -267,10 +267,10 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
         "loss": [0.31, 0.14],
         "batches": 2339,
     }
-    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
-    record = a_record(workload="train", parameters=given, agreement=learning, profile="wan")
-    said = drawn(record, width)
-    assert "per batch" in said and "2339 batches" in said and "agreement" not in said
+    fields = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
+    record = a_record(workload="train", parameters=fields, agreement=learning, profile="wan")
+    output = drawn(record, width)
+    assert "per batch" in output and "2339 batches" in output and "agreement" not in output
 
     def learned(record: Record) -> str:
         stream = io.StringIO()
@@ -279,10 +279,10 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
         assert all(len(line) <= min(width, 88) for line in text.splitlines())
         return text
 
-    said = learned(record)
+    output = learned(record)
     for word in ("96.41 %", "96.39 %", "+0.02", "10000 test rows", "0.1400", "96.8 %"):
-        assert word in said, word
-    assert "5.08 s" in said and "4.88x" in said  # of the WAN; the local time is 1.04 s
+        assert word in output, word
+    assert "5.08 s" in output and "4.88x" in output  # of the WAN; the local time is 1.04 s
     without = learned(a_record(workload="train", agreement={**learning, "plain": None}))
     assert "96.41 %" in without and "published" not in without
     error = {**learning, "score": "mse", "loss": None}

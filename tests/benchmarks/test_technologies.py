@@ -18,7 +18,7 @@ from tfe_bench.errors import ConfigError, DataError, UsageError
 
 
 def measurement(**changed: Any) -> Measurement:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "technology": "functional",
         "job": "decrypt",
         "parameters": {"length": 784, "shape": (1, 2)},
@@ -27,13 +27,13 @@ def measurement(**changed: Any) -> Measurement:
         "modeled": ("ciphertext_bytes",),
         "correct": True,
     }
-    return Measurement(**given | changed)
+    return Measurement(**fields | changed)
 
 
 @pytest.mark.parametrize("changed", [{}, {"seconds": None, "correct": None, "modeled": ()}])
 def test_it_is_read_back_as_written(changed: dict[str, Any]) -> None:
-    given = measurement(**changed)
-    assert Measurement.from_json(given.to_json()) == given
+    written = measurement(**changed)
+    assert Measurement.from_json(written.to_json()) == written
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_a_folder_holds_them_beside_records(
     file = tmp_path / "all.jsonl"
     for each in (measurement(), measurement(), measurement(job="encrypt", correct=False)):
         records.append_record(file, each)
-    found = reading.read_report_input([tmp_path])
-    assert not found.records
-    assert [m.job for m in found.technologies] == ["decrypt", "encrypt"]
+    report_input = reading.read_report_input([tmp_path])
+    assert not report_input.records
+    assert [m.job for m in report_input.technologies] == ["decrypt", "encrypt"]
     assert main(["report", str(tmp_path)]) == 0
     assert "2 records" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()

@@ -56,7 +56,7 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
     arrays = [np.array(values, np.int64) for values, _ in cases]
     done = simulate(program, *arrays, fractional_bits=24, dealer=dealer)
     for out in done.outputs:
-        assert [int(bit) for bit in out] == [wanted for _, wanted in cases]
+        assert [int(bit) for bit in out] == [expected for _, expected in cases]
 
 
 def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
@@ -70,16 +70,16 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
         from dataclasses import replace
 
         named = {s.key: replace(named[s.key], fractional_bits=s.fractional_bits) for s in specs}
-        given = replace(x, fractional_bits=16), replace(y, fractional_bits=20)
+        operands = replace(x, fractional_bits=16), replace(y, fractional_bits=20)
         f = party.function(lambda h, a, b: evaluate.score_batch(party, recipe, Setting(), h, a, b))
-        return f(named, *given)
+        return f(named, *operands)
 
     ring = [np.rint(x * 2**16), np.rint(y * 2**20)]
     ring += [np.rint(arrays[s.key] * 2.0**s.fractional_bits) for s in specs]
     done = simulate(program, *(r.astype(np.int64) for r in ring), dealer=int(rng.integers(3)))
     kernel, bias = (arrays[k] for k in recipe.order)
-    wanted = float(((x @ kernel + bias - y) ** 2).sum())
-    assert abs(done.value() / 2.0**evaluate.ERROR_BITS - wanted) < 50 * 2.0**-10
+    expected = float(((x @ kernel + bias - y) ** 2).sum())
+    assert abs(done.value() / 2.0**evaluate.ERROR_BITS - expected) < 50 * 2.0**-10
 
 
 def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
@@ -89,13 +89,13 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
     job = TrainingJob(recipe, 2, _ROWS, 3, test=_ROWS, steps=7)
     arrays = state.build_initial_state(recipe)
-    given = {
+    job_inputs = {
         f"state{i}": (arrays[s.key] * 2.0**s.fractional_bits, s.fractional_bits)
         for i, s in enumerate(state.list_specs(recipe))
     }
     for prefix in ("", "test_"):
-        given |= {f"{prefix}x": (x * 2**16, 16), f"{prefix}y": (y * 2**20, 20)}
-    told: list[str] = []
+        job_inputs |= {f"{prefix}x": (x * 2**16, 16), f"{prefix}y": (y * 2**20, 20)}
+    fractions: list[str] = []
     measured: dict[int, Any] = {}
 
     def program(party: Any, *shares: Any) -> Any:
@@ -103,18 +103,18 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
 
         named = {
             name: replace(share, fractional_bits=bits)
-            for (name, (_, bits)), share in zip(given.items(), shares, strict=True)
+            for (name, (_, bits)), share in zip(job_inputs.items(), shares, strict=True)
         }
         train.check_training(
             job.header(),
             [InputSpec(k, tuple(v.shape.as_list()), v.fractional_bits) for k, v in named.items()],
         )
-        context = Context(party, job.header(), named, lambda fraction, text: told.append(text))
-        found = train.run_training(context)
+        context = Context(party, job.header(), named, lambda fraction, text: fractions.append(text))
+        outputs = train.run_training(context)
         measured[party.index] = context.measurements
-        return [found[name] for name in ("state0", "state1", "scores")]
+        return [outputs[name] for name in ("state0", "state1", "scores")]
 
-    done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
+    done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in job_inputs.values()))
     *values, errors = (done.value(operator.itemgetter(i)) for i in range(3))
     weights = [v / 2.0**24 for v in values]
     errors = errors / 2.0**evaluate.ERROR_BITS / _ROWS
@@ -134,7 +134,7 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     for each in measured.values():
         assert each["scored"] == [4, 7] and each["steps"] == 7 and len(each["seconds"]) == 6
         assert len(each["rounds"]) == 1 and each["losses"] == []
-    assert any("epoch 2 of 2, step 3 of 4" in text for text in told)
+    assert any("epoch 2 of 2, step 3 of 4" in text for text in fractions)
 
 
 def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.Generator) -> None:
@@ -151,8 +151,8 @@ def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.G
 
     done = simulate(program, *(np.array(t) for t in totals), fractional_bits=24)
     for out in done.outputs:
-        for told in out:
-            for mean, total in zip(told, totals, strict=True):
+        for mean_loss in out:
+            for mean, total in zip(mean_loss, totals, strict=True):
                 rounded = (total + (1 << (drop - 1))) >> drop
                 assert mean == rounded * 2.0 ** (drop - 24) / answers
                 assert abs(mean - total / 2.0**24 / answers) <= 2.0**-17
@@ -163,18 +163,18 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
     from tfe_bench.models.training import step
 
     recipe = _recipe()
-    given = {
+    state_values = {
         s.key: (state.build_initial_state(recipe)[s.key] * 0, s.fractional_bits)
         for s in state.list_specs(recipe)
     }
-    given |= {"x": (np.zeros((_BATCH, 3)), 16), "y": (np.full((_BATCH, 1), 50 * 2**20), 20)}
+    state_values |= {"x": (np.zeros((_BATCH, 3)), 16), "y": (np.full((_BATCH, 1), 50 * 2**20), 20)}
 
     def program(party: Any, *shares: Any) -> Any:
         from dataclasses import replace
 
         held = {
             name: replace(share, fractional_bits=bits)
-            for (name, (_, bits)), share in zip(given.items(), shares, strict=True)
+            for (name, (_, bits)), share in zip(state_values.items(), shares, strict=True)
         }
         x, y = held.pop("x"), held.pop("y")
         public = step.public_values(recipe, 0)
@@ -185,7 +185,7 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
         training = SimpleNamespace(_party=party, _recipe=recipe, _loss_steps=400)
         return train._TrainingRun._reveal_loss(training, loss.map(lambda a: 400 * a))  # type: ignore[arg-type]
 
-    done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
+    done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in state_values.values()))
     for mean in done.outputs:
         assert abs(mean - 2500) < 1
 
@@ -223,13 +223,15 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
 def test_rows_are_shuffled_alike_and_cut_whole() -> None:
     recipe = _recipe()
     x, y = np.arange(60.0).reshape(20, 3), np.arange(20.0)[:, None]
-    given = inputs.Examples(x, y)
-    first, again = inputs.shuffle_examples(4, given), inputs.shuffle_examples(4, given)
+    examples = inputs.Examples(x, y)
+    first, again = inputs.shuffle_examples(4, examples), inputs.shuffle_examples(4, examples)
     np.testing.assert_array_equal(first[0], again[0])
     assert sorted(first[1][:, 0]) == list(range(20)) and first[1][:, 0].tolist() != y[:, 0].tolist()
     np.testing.assert_array_equal(first[0][:, 0], 3 * first[1][:, 0])
-    late = inputs.chunked_inputs(recipe, given, 16)
+    late = inputs.chunked_inputs(recipe, examples, 16)
     assert [v.shape for v in late.values()] == [(16, 3), (16, 1), (4, 3), (4, 1)]
     for name, value in late.items():
-        made = value.make()
-        assert (made.shape, made.fractional_bits) == (value.shape, value.fractional_bits), name
+        batches = value.make()
+        assert (batches.shape, batches.fractional_bits) == (value.shape, value.fractional_bits), (
+            name
+        )

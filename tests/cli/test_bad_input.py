@@ -44,7 +44,9 @@ def command(
 _SECRET = "123456.789"
 
 
-def _refused(command: Command, folder: Path, arguments: list[str], code: int, *told: str) -> str:
+def _refused(
+    command: Command, folder: Path, arguments: list[str], code: int, *fragments: str
+) -> str:
     """Check that a command line is rejected with a short error and leaves no file."""
     before = sorted(folder.rglob("*"))
     done = command(*arguments)
@@ -52,7 +54,7 @@ def _refused(command: Command, folder: Path, arguments: list[str], code: int, *t
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 24
-    for word in told:
+    for word in fragments:
         assert word in done.stderr, done.stderr
     assert sorted(folder.rglob("*")) == before
     return done.stderr
@@ -116,8 +118,8 @@ def test_a_data_file_that_does_not_fit_is_refused_without_showing_a_value(
 
 
 def test_a_value_beyond_fixed_point_is_told_by_its_line(command: Command, files: Path) -> None:
-    told = ["on line 3 of 'large.csv', column 'salary'", "2^46"]
-    err = _refused(command, files, ["relu", "--input", "large.csv"], RANGE, *told)
+    fragments = ["on line 3 of 'large.csv', column 'salary'", "2^46"]
+    err = _refused(command, files, ["relu", "--input", "large.csv"], RANGE, *fragments)
     assert "index" not in err and "7.77e20" not in err
 
 

@@ -342,8 +342,8 @@ def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array
     path = csv_file(f'a,b,c\n"x\ny",1,2\nz,3,{SECRET}e20\n')
     for columns in (["c"], ["b", "c"]):
         numbers = np.stack([*load_table(path, columns).values()], -1).squeeze()
-        told = pytest.raises(RangeError, match=r"on line 4 of '.*people\.csv', column 'c'")
-        with told as error, name_file_positions(path, columns):
+        refusal = pytest.raises(RangeError, match=r"on line 4 of '.*people\.csv', column 'c'")
+        with refusal as error, name_file_positions(path, columns):
             encode(numbers)
         assert "index" not in str(error.value) and SECRET not in str(error.value)
     with (

@@ -100,9 +100,9 @@ def test_every_command_has_examples_that_parse_and_fit_80_columns() -> None:
         for line in text.partition(parsing.EXAMPLES)[2].splitlines():
             if line.strip():
                 assert len(line) <= 80, line
-                given = shlex.split(line.strip().removeprefix(parser.prog))
-                assert given[: len(words)] == words
-                assert callable(parser.parse_args(given).run)
+                inputs = shlex.split(line.strip().removeprefix(parser.prog))
+                assert inputs[: len(words)] == words
+                assert callable(parser.parse_args(inputs).run)
                 count += 1
     assert count > 100
 
@@ -119,8 +119,8 @@ def test_the_full_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_options_are_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "options").write_text("--n=2^4\n--descending\n")
-    found = make_parser().parse_args(["sort", f"--flagfile={tmp_path / 'options'}"])
-    assert (found.n, found.descending) == (16, True)
+    parsed = make_parser().parse_args(["sort", f"--flagfile={tmp_path / 'options'}"])
+    assert (parsed.n, parsed.descending) == (16, True)
 
 
 def test_the_help_lists_every_command_in_one_group() -> None:

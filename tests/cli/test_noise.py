@@ -93,17 +93,17 @@ def _on_a_terminal(*command: str, until: bytes = b"") -> tuple[int, str]:
         env={**plain, "TERM": "xterm", "COLUMNS": "200"},
     )
     os.close(theirs)
-    said = b""
+    output = b""
     try:
         while True:
             try:
                 piece = os.read(ours, 65536)
             except OSError:  # the other end is closed
                 break
-            said += piece
-            if until and until in said:
+            output += piece
+            if until and until in output:
                 process.terminate()
-        return process.wait(60), said.decode()
+        return process.wait(60), output.decode()
     finally:
         process.kill()
         process.wait()
@@ -115,9 +115,9 @@ def test_a_worker_says_only_its_own_lines_and_that_tls_is_off(tmp_path: Path) ->
     ClusterConfig("open", tuple(parties), tls=False).save(tmp_path / "cluster.toml")
     (tmp_path / "worker1.toml").write_text("party = 1\n")
     cluster = str(tmp_path / "cluster.toml")
-    code, said = _on_a_terminal("worker", "--party", "1", "--cluster", cluster, until=b"ready on")
-    lines = said.splitlines()
-    assert code == 0 and "party 1 ready on" in said
+    code, output = _on_a_terminal("worker", "--party", "1", "--cluster", cluster, until=b"ready on")
+    lines = output.splitlines()
+    assert code == 0 and "party 1 ready on" in output
     assert any("TLS IS OFF: every user of this machine" in line for line in lines)
     ours = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ \[party 1\] .+|party 1 ready on 127\.0\.0\.1:\d+")
     assert [line for line in lines if not ours.fullmatch(line)] == []

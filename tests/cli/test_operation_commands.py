@@ -48,8 +48,8 @@ def command(
             code = main(list(arguments))
         except SystemExit as ended:  # from argparse
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 
@@ -74,12 +74,12 @@ def refused(
 
     monkeypatch.setattr(launch, "LocalCluster", started)
 
-    def check(arguments: list[str], code: int, *told: str) -> str:
+    def check(arguments: list[str], code: int, *fragments: str) -> str:
         before = sorted(tmp_path.rglob("*"))
         got, out, err = command(*arguments)
         assert got == code, err
         assert out == "" and "Traceback" not in err and len(err.splitlines()) <= 24
-        for word in told:
+        for word in fragments:
             assert word in err, err
         assert sorted(tmp_path.rglob("*")) == before
         return err

@@ -110,14 +110,14 @@ def _on_terminal(
         start_new_session=True,
     )
     os.close(for_it)
-    said = b""
+    output = b""
     limit = time.monotonic() + 180
     try:
         with suppress(OSError):  # the terminal closes with its last process
             while block := os.read(from_us, 1 << 16):
-                said += block
+                output += block
                 assert time.monotonic() < limit
-        return process.wait(60), said.decode(errors="replace")
+        return process.wait(60), output.decode(errors="replace")
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -125,10 +125,10 @@ def _on_terminal(
         os.close(from_us)
 
 
-def _screen(said: str, columns: int) -> list[str]:
+def _screen(output: str, columns: int) -> list[str]:
     """Return the remaining lines, without text that a carriage return or an erasure removed."""
     lines: list[str] = []
-    for line in said.replace("\r\n", "\n").split("\n"):
+    for line in output.replace("\r\n", "\n").split("\n"):
         if "\x1b[1A\x1b[2K" in line:  # up one line, and erase it
             lines.pop()
         line = line.rpartition("\x1b[2K")[2].rpartition("\r")[2]
@@ -138,36 +138,36 @@ def _screen(said: str, columns: int) -> list[str]:
 
 
 def test_a_narrow_terminal_shows_a_bar_and_then_the_table(tmp_path: Path) -> None:
-    code, said = _on_terminal(tmp_path, 50, "sort", "--n", "400", "--repeat", "3")
-    assert code == 0, said
-    assert "starting the workers" in said and "━" in said
-    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1  # the cursor is shown again
-    screen = _screen(said, 50)
+    code, output = _on_terminal(tmp_path, 50, "sort", "--n", "400", "--repeat", "3")
+    assert code == 0, output
+    assert "starting the workers" in output and "━" in output
+    assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1  # the cursor is shown again
+    screen = _screen(output, 50)
     assert "━" not in "".join(screen)  # the progress bar is erased
     assert any(line.startswith("run time") for line in screen)
     assert any(line.startswith("correct") and "yes" in line for line in screen)
-    assert _COLOR.search(said)
+    assert _COLOR.search(output)
 
 
 def test_no_color_is_obeyed(tmp_path: Path) -> None:
-    code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", NO_COLOR="1")
-    assert code == 0, said
-    assert not _COLOR.search(said)
-    assert any(line.startswith("run time") for line in _screen(said, 60))
+    code, output = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", NO_COLOR="1")
+    assert code == 0, output
+    assert not _COLOR.search(output)
+    assert any(line.startswith("run time") for line in _screen(output, 60))
 
 
 @pytest.mark.slow
 def test_json_shows_no_bar_even_on_a_terminal(tmp_path: Path) -> None:
-    code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", "--json")
-    assert code == 0, said
-    assert "\x1b" not in said and "━" not in said
-    assert json.loads(said)["workload"] == "sort"
+    code, output = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", "--json")
+    assert code == 0, output
+    assert "\x1b" not in output and "━" not in output
+    assert json.loads(output)["workload"] == "sort"
 
 
 def test_an_error_on_a_terminal_is_readable(tmp_path: Path) -> None:
-    code, said = _on_terminal(tmp_path, 40, "sort", "--n", "-1")
+    code, output = _on_terminal(tmp_path, 40, "sort", "--n", "-1")
     assert code == 2
-    assert "\x1b" not in said and "Received: -1" in said
+    assert "\x1b" not in output and "Received: -1" in output
 
 
 # A line printed by print, and a table of rich, whose console ends the process itself.
@@ -252,8 +252,8 @@ def test_advice_on_a_range_needs_no_worker(command: Command, tmp_path: Path) -> 
     done = command("exp", "--advise", "-10", "10", "--n", "1000")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" and "one-round" in done.stdout and "modeled" in done.stdout
-    told = json.loads(command("exp", "--advise", "-40", "0", "--json").stdout)
-    assert told["forms"] and told["forms"][0]["modeled_network_seconds"]["net2"] > 0
+    document = json.loads(command("exp", "--advise", "-40", "0", "--json").stdout)
+    assert document["forms"] and document["forms"][0]["modeled_network_seconds"]["net2"] > 0
     assert "no form covers it" in command("exp", "--advise", "0", "900").stdout
     assert list(tmp_path.iterdir()) == []
 

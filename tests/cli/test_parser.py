@@ -49,9 +49,9 @@ def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
     ):
         with pytest.raises(SystemExit):
             main(list(words))
-        said = capsys.readouterr().err
-        assert f"\nusage: python -m tfe_bench {words[0]} " in said
-        assert f"Did you mean {hint}?" in said.splitlines()[0]
+        output = capsys.readouterr().err
+        assert f"\nusage: python -m tfe_bench {words[0]} " in output
+        assert f"Did you mean {hint}?" in output.splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_a_file_without_names_is_sorted_whole_and_says_so(
     for text, keys in (("2019,5\n2021,3\n", 2), ("year,n\n2019,5\n2021,3\n", 2)):
         file.write_text(text)
         work = sort._work_of_file(make_parser().parse_args(words))
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         assert work.keys.shape == (keys,)
-        assert ("has no line of names: its first line is sorted" in said) == (text[0] == "2")
+        assert ("has no line of names: its first line is sorted" in output) == (text[0] == "2")
 
 
 @pytest.mark.parametrize("words", [[], ["--repeat", "1"], ["--json"]])
@@ -158,8 +158,8 @@ def test_a_sorted_file_is_named_first_and_figures_are_for_those_who_ask(
 ) -> None:
     file, out = tmp_path / "s.csv", tmp_path / "sorted.csv"
     file.write_text("n\n3\n1\n2\n")
-    given = ["sort", "--input", str(file), "--output", str(out), *words]
-    parsed = make_parser().parse_args(given)
+    inputs = ["sort", "--input", str(file), "--output", str(out), *words]
+    parsed = make_parser().parse_args(inputs)
     outputs = {"keys": np.array([1, 2, 3]), "indices": np.array([1, 2, 0])}
     record = a_record(parameters={"n": 3})
 
@@ -189,8 +189,8 @@ def test_the_environment_names_a_cluster_and_a_client_where_the_line_does_not(
     for words in (["sort"], ["table", "list"], ["status"], ["predict", "m"]):
         parsed = parse_command(words)
         assert (parsed.cluster, parsed.client) == (Path("c.toml"), "ann")
-        said = capsys.readouterr().err
-        assert "c.toml (TFE_BENCH_CLUSTER)" in said and "ann (TFE_BENCH_CLIENT)" in said
+        output = capsys.readouterr().err
+        assert "c.toml (TFE_BENCH_CLUSTER)" in output and "ann (TFE_BENCH_CLIENT)" in output
     parsed = parse_command(["sort", "--cluster", "d.toml", "--client", "bob"])
     assert (parsed.cluster, parsed.client) == (Path("d.toml"), "bob")
     assert capsys.readouterr().err == ""
@@ -206,10 +206,10 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
     parsed = parse_command(["query", "select 1"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def answered(question: str, answer: str) -> str:
-        asked.append(question)
+        prompts.append(question)
         return answer
 
     for answer, code in (("n", 130), ("", 130), ("y", 0)):
@@ -219,4 +219,4 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
         assert fits == (code == 0)
         assert code == 0 or stored_objects.unconfirmed_exit_code(parsed) == code
         assert ("nothing was run" in capsys.readouterr().err) == (code != 0)
-    assert all("[y/N]" in question for question in asked)
+    assert all("[y/N]" in question for question in prompts)

@@ -125,8 +125,8 @@ def test_bad_orders_are_refused_before_anything_starts(
     for code, word, words in more:
         if "--data-dir" in words and not _MNIST.is_dir():
             continue
-        given = [str(_MNIST) if a == "x" and "mnist" in words else a for a in words]
-        fails(capsys, code, word, "provide", *given)
+        inputs = [str(_MNIST) if a == "x" and "mnist" in words else a for a in words]
+        fails(capsys, code, word, "provide", *inputs)
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +162,11 @@ def test_a_table_is_learned_kept_and_gone_on_with(
     assert main([*common, "--epochs", "2", "--record", str(record)]) == 0
     out = capsys.readouterr().out
     assert "per batch" in out and "plaintext" in out and "difference" in out
-    found = Record.from_json(record.read_text())
-    assert found.workload == "train" and found.correct is True and found.agreement is not None
-    assert found.parameters["dataset"] == "t.csv" and found.parameters["rows"] == 96
-    assert len(found.agreement["private"]) == len(found.agreement["plain"]) == 2
-    assert found.rounds_ahead is not None and found.rounds_ahead <= 10
+    loaded = Record.from_json(record.read_text())
+    assert loaded.workload == "train" and loaded.correct is True and loaded.agreement is not None
+    assert loaded.parameters["dataset"] == "t.csv" and loaded.parameters["rows"] == 96
+    assert len(loaded.agreement["private"]) == len(loaded.agreement["plain"]) == 2
+    assert loaded.rounds_ahead is not None and loaded.rounds_ahead <= 10
     assert kept.stat().st_mode & 0o777 == 0o700
 
     more = [*common, "--epochs", "3", "--json", "--output", str(model)]
@@ -176,8 +176,12 @@ def test_a_table_is_learned_kept_and_gone_on_with(
     assert len(again.agreement["private"]) == 3
     assert model.stat().st_mode & 0o777 == 0o600
     assert main(more) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["complete"] is True and told["steps"] == 18 and len(told["val_accuracy"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert (
+        document["complete"] is True
+        and document["steps"] == 18
+        and len(document["val_accuracy"]) == 3
+    )
     assert main(more[:-3]) == 0
     assert "is complete: 18 steps" in capsys.readouterr().out
 
@@ -212,8 +216,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     lines = _people(new, 7, "ratio note income age year")
 
     def ran(*words: str | Path, code: int = 0) -> str:
-        given = [str(w) for w in words]
-        assert main([*given, "--models", str(kept)]) == code, given
+        arguments = [str(w) for w in words]
+        assert main([*arguments, "--models", str(kept)]) == code, arguments
         out, err = capsys.readouterr()
         return err if code or words[0] == "predict" else out
 
@@ -231,8 +235,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     table = ("--dataset", past, "--label", "granted")
     ran("train", "logistic", *table, "--drop", "id", "note", "price", *common, "--output", loans)
     want = 1 / (1 + np.exp(-in_the_clear(loans, "age", "income", "year", "ratio")))
-    said = ran("predict", loans, "--input", new, "--output", out)
-    assert "does not take: note" in said
+    output = ran("predict", loans, "--input", new, "--output", out)
+    assert "does not take: note" in output
     got = written(out)
     assert list(got[0]) == ["note", "granted", "probability_no", "probability_yes"]
     assert [row["note"] for row in got] == [line["note"] for line in lines]
@@ -245,8 +249,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     again = [float(r["probability_yes"]) for r in written(out)]
     np.testing.assert_allclose(again, want, atol=1e-3)
     (tmp_path / "less.csv").write_text("age,year\n1,2\n")
-    said = ran("predict", "loans", "--input", tmp_path / "less.csv", code=10)
-    assert "lacks columns" in said and "'income', 'ratio'" in said
+    output = ran("predict", "loans", "--input", tmp_path / "less.csv", code=10)
+    assert "lacks columns" in output and "'income', 'ratio'" in output
 
     # a model without names accepts one column per input, and the error states their order
     plain = tmp_path / "plain.keras"
@@ -261,8 +265,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     # a number is learned and reported in its own unit; the named columns are the features
     features = ("--features", "income", "age")
     about = ("--dataset", past, "--label", "price")
-    said = ran("train", "linear", *about, *features, *common, "--output", houses)
-    assert "in its own unit" in said and "steps" in said
+    output = ran("train", "linear", *about, *features, *common, "--output", houses)
+    assert "in its own unit" in output and "steps" in output
     want = in_the_clear(houses, "income", "age")
     assert np.abs(want).max() > 10_000
     ran("predict", houses, "--input", new, "--output", out)
@@ -292,20 +296,20 @@ def test_owners_provide_and_somebody_trains(
 
     def told(*arguments: str) -> dict[str, object]:
         assert main([*arguments, *kept, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert isinstance(found, dict)
-        return found
+        document = json.loads(capsys.readouterr().out)
+        assert isinstance(document, dict)
+        return document
 
     rows = told("provide", "rows", "--csv", file, "--label", "label")
     assert rows["rows"] == 120 and rows["features"] == [3] and rows["labels"] is True
     assert main(["provide", "--list", *kept]) == 0
     assert "120" in capsys.readouterr().out
     trained = ("train", "logistic", "--rows", "rows", "--batch", "16", "--holdout", "24")
-    found = told(*trained, "--discard")
-    assert isinstance(found["agreement"], dict) and found["agreement"]["samples"] == 24
+    document = told(*trained, "--discard")
+    assert isinstance(document["agreement"], dict) and document["agreement"]["samples"] == 24
     told("provide", "answers", "--csv", file, "--label", "label", "--labels-only")
-    asked = ("--columns", "rows", "--labels", "answers", "--batch", "16", "--epochs", "1")
-    told("train", "logistic", *asked, "--deploy", "answered")
+    options = ("--columns", "rows", "--labels", "answers", "--batch", "16", "--epochs", "1")
+    told("train", "logistic", *options, "--deploy", "answered")
     assert main(["models", *kept]) == 0
     assert "answered" in capsys.readouterr().out
     assert told("provide", "--remove", "rows") == {"removed": "rows"}
@@ -327,8 +331,8 @@ def test_a_keras_file_and_a_regression_are_trained(
         ("train", "linear", "--label", "c", "--reveal-loss", "--guard", "3"),
     ):
         assert main([*words, *common]) == 0
-        found = Record.from_json(capsys.readouterr().out)
-        assert found.correct is True
+        document = Record.from_json(capsys.readouterr().out)
+        assert document.correct is True
 
 
 @pytest.mark.slow
@@ -338,8 +342,8 @@ def test_logistic_regression_reaches_its_plaintext_accuracy(tmp_path: Path) -> N
     words = ["train", "logistic", "--discard", "--data-dir", str(_MNIST)]
     words += ["--record", str(record)]
     assert main(words) == 0
-    found = Record.from_json(record.read_text()).agreement
-    assert found is not None
-    print(found)
-    assert len(found["private"]) == 5 and found["samples"] == 10_000
-    assert abs(found["private"][-1] - found["plain"][-1]) <= 0.003
+    agreement = Record.from_json(record.read_text()).agreement
+    assert agreement is not None
+    print(agreement)
+    assert len(agreement["private"]) == 5 and agreement["samples"] == 10_000
+    assert abs(agreement["private"][-1] - agreement["plain"][-1]) <= 0.003

@@ -34,12 +34,12 @@ def test_three_workers_serve_until_they_are_told_to_stop_and_leave_their_folder(
     )
     try:
         assert process.stdout is not None
-        told = ""
+        output = ""
         deadline = time.monotonic() + 120
-        while "Ctrl-C ends them" not in told:
-            told += process.stdout.readline()
-            assert process.poll() is None and time.monotonic() < deadline, told
-        assert "--client analyst" in told and "FOR TRIALS ONLY" in told
+        while "Ctrl-C ends them" not in output:
+            output += process.stdout.readline()
+            assert process.poll() is None and time.monotonic() < deadline, output
+        assert "--client analyst" in output and "FOR TRIALS ONLY" in output
         done = command("sort", "--n", "9", "--cluster", str(folder / "cluster.toml"), "--json")
         assert done.returncode == 0, done.stderr
         again = command("cluster", "up", "--out", str(folder))

@@ -105,8 +105,8 @@ class Hosts:
         self._runs: dict[int, Path] = {}
         where = ",".join(f"127.0.0.{p + 1}:{port}" for p, port in enumerate(self.ports))
         names = [word for name in clients for word in ("--client", name)]
-        made = self.command("certs", "all", "--hosts", where, "--out", str(folder), *names)
-        assert made.returncode == 0, made.stderr
+        process = self.command("certs", "all", "--hosts", where, "--out", str(folder), *names)
+        assert process.returncode == 0, process.stderr
 
     @property
     def cluster(self) -> Path:
@@ -149,12 +149,12 @@ class Hosts:
             absent: parties that do not run.
             others: parties that run from another file.
         """
-        wanted = {p: (others or {}).get(p, self.cluster) for p in range(3) if p not in absent}
+        expected = {p: (others or {}).get(p, self.cluster) for p in range(3) if p not in absent}
         for party in range(3):
-            if party in self.workers and self._runs.get(party) != wanted.get(party):
+            if party in self.workers and self._runs.get(party) != expected.get(party):
                 self.stop(party)
-            if party in wanted and party not in self.workers:
-                self.start(party, cluster=wanted[party])
+            if party in expected and party not in self.workers:
+                self.start(party, cluster=expected[party])
         self.wait_ready()
 
     def command(self, *arguments: str) -> Done:

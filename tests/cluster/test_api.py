@@ -34,10 +34,10 @@ def client() -> Client:
 @pytest.fixture
 def cluster(client: Client) -> Cluster:
     """Provide a cluster without running workers."""
-    made = Cluster.__new__(Cluster)
-    made.name, made.profile = "x", PROFILES["local"]
-    made._init_client(client.config, b"", b"")
-    return made
+    instance = Cluster.__new__(Cluster)
+    instance.name, instance.profile = "x", PROFILES["local"]
+    instance._init_client(client.config, b"", b"")
+    return instance
 
 
 _KEYS = {"keys": PrivateInput(np.arange(3))}
@@ -97,16 +97,16 @@ def test_arguments_of_another_type_are_refused_in_words(client: Client, case: st
 def test_what_a_cluster_is_given_is_looked_at(cluster: Cluster) -> None:
     with raises(UsageError, "wrong-type", operation="keys", received="ndarray of int64"):
         cluster.run("sort", {}, {"keys": np.arange(3)})  # type: ignore[dict-item]
-    for given in (np.zeros(3), None, 7):
-        asked: tuple[Callable[[Any], object], ...] = (
+    for value in (np.zeros(3), None, 7):
+        calls: tuple[Callable[[Any], object], ...] = (
             lambda g: cluster.predict(g, np.zeros((1, 3))),
             lambda g: cluster.fit(g, np.zeros((1, 3)), np.zeros(1)),
             lambda g: cluster.evaluate(g, np.zeros((1, 3)), np.zeros(1)),
             lambda g: cluster.deploy(g, "name"),
         )
-        for ask in asked:
-            with raises(UsageError, "wrong-type", received=type(given).__name__):
-                ask(given)
+        for ask in calls:
+            with raises(UsageError, "wrong-type", received=type(value).__name__):
+                ask(value)
     for name in ("", None, 7):
         with raises(UsageError, "wrong-type", operation="job"):
             cluster.client.cancel(name)  # type: ignore[arg-type]
@@ -178,14 +178,14 @@ def test_paths_and_profiles_of_another_type_are_refused(tmp_path: Path) -> None:
 def test_the_last_words_of_a_worker_that_died_are_told(
     tmp_path: Path,
 ) -> None:
-    said = "print(*[f'{p} pid 1' for p in range(3)], '0 ended -6', sep='\\n')"
-    workers = LocalWorkers([sys.executable, "-c", said], tmp_path, dict(os.environ))
+    program_text = "print(*[f'{p} pid 1' for p in range(3)], '0 ended -6', sep='\\n')"
+    workers = LocalWorkers([sys.executable, "-c", program_text], tmp_path, dict(os.environ))
     workers._parent.wait()
     local: Any = LocalCluster.__new__(LocalCluster)
     local._folder, local._workers = tmp_path, workers
     log = "2026-01-01 00:00:00,000 [party 0] job 1 begins\n"
 
-    for words, told in (
+    for words, message in (
         ("", "ended with code -6. The job"),
         (
             "F0000 shape.cc:70] Check failed: 0 <= size\n",
@@ -194,7 +194,7 @@ def test_the_last_words_of_a_worker_that_died_are_told(
         ("x" * 5000, "with the output: " + "x" * 600 + r"\."),
     ):
         (tmp_path / "party0.log").write_text(log + words)
-        with pytest.raises(PeerLost, match=told):
+        with pytest.raises(PeerLost, match=message):
             local.explain(ClusterError("its stream broke"))
 
 

@@ -121,9 +121,9 @@ def test_thousands_of_idle_connections_stop_no_job_and_keep_nobody_out(three: Ho
     finally:
         attack.close()
     log = three.log(0)
-    told = [line for line in log.splitlines() if "connections from 127.0.0.1" in line]
-    assert told and "max_connections_per_address" in log
-    assert len(told) <= 8, told  # and not 4,100
+    messages = [line for line in log.splitlines() if "connections from 127.0.0.1" in line]
+    assert messages and "max_connections_per_address" in log
+    assert len(messages) <= 8, messages  # and not 4,100
     assert "Too many open files" not in log
     assert log.count("ssl_transport_security") == 0  # gRPC would print such a line for each of them
 
@@ -145,8 +145,8 @@ class _SortInThread:
 
         try:
             inputs = {"keys": PrivateInput(keys)}
-            found = self.cluster.client.run("sort", parameters, inputs, progress, self.job)
-            self.ended.append(found)
+            result = self.cluster.client.run("sort", parameters, inputs, progress, self.job)
+            self.ended.append(result)
         except BaseException as error:
             self.ended.append(error)
 
@@ -199,21 +199,21 @@ def test_a_wrong_certificate_is_told_with_its_address_and_seldom(
     monkeypatch.setattr(connection_guard, "_WARN_SECONDS", 8.0)
     monkeypatch.setattr(trio.workers[0]._guard, "_warnings", connection_guard._WarningLog())
     wrong = tls.make_certificate(tls.client_common_name("analyst"), 60)
-    told = "connections from 127.0.0.1: "
+    text = "connections from 127.0.0.1: "
 
     def tried() -> bool:
         client = Client(trio.config, *wrong)  # (one client waits longer before each try)
         with contextlib.suppress(Exception):
             list(wire.stub(client._channels[0], wire.HELLO)(iter([b""]), timeout=1.5))
         client.close()
-        return any(m.startswith(told) for m in caplog.messages)
+        return any(m.startswith(text) for m in caplog.messages)
 
     # a handshake may end between two scans of the worker
     wait_until(tried, "it is told", 120)
     for _ in range(7):
         tried()
     time.sleep(0.5)
-    assert sum(m.startswith(told) for m in caplog.messages) <= 3
+    assert sum(m.startswith(text) for m in caplog.messages) <= 3
 
 
 def test_a_member_holds_no_more_than_its_share(trio: Trio) -> None:
@@ -284,8 +284,8 @@ def test_a_client_is_told_that_a_worker_takes_no_more_connections(
 def test_a_limit_on_descriptors_that_is_too_low_is_an_error_at_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    requests: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: requests.append(limits))
     for soft, hard, raised, fits in (
         (1024, 1024, [], True),
         (256, 1024, [(1024, 1024)], True),
@@ -295,14 +295,14 @@ def test_a_limit_on_descriptors_that_is_too_low_is_an_error_at_start(
         (1024, resource.RLIM_INFINITY, [(65536, resource.RLIM_INFINITY)], True),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, [], True),
     ):
-        asked.clear()
+        requests.clear()
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=(soft, hard): limits)
         if fits:
             reserve_descriptors(512)
         else:
             with raises(ConfigError, "descriptor-limit", received=hard, expected=768):
                 reserve_descriptors(512)
-        assert asked == raised
+        assert requests == raised
 
 
 def test_addresses_are_read_in_every_way_in_which_grpc_writes_them() -> None:
@@ -324,18 +324,20 @@ def test_what_is_told_of_strangers_is_bounded_in_lines_and_addresses(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(connection_guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    told = connection_guard._WarningLog()
-    told.count_event("a", "ended")
-    assert told.take_lines() == ["connections from a: 1 ended"]
+    warning_log = connection_guard._WarningLog()
+    warning_log.count_event("a", "ended")
+    assert warning_log.take_lines() == ["connections from a: 1 ended"]
     for _ in range(1000):
-        told.count_event("a", "ended")
-    assert told.take_lines() == []
+        warning_log.count_event("a", "ended")
+    assert warning_log.take_lines() == []
     now[0] += 61
-    assert told.take_lines() == ["connections from a: 1000 ended"]
+    assert warning_log.take_lines() == ["connections from a: 1000 ended"]
     for i in range(1000):
-        told.count_event(f"host{i}", "ended")
-    lines = told.take_lines()
+        warning_log.count_event(f"host{i}", "ended")
+    lines = warning_log.take_lines()
     assert len(lines) <= connection_guard._MAX_WARNED_HOSTS + 1
     assert any("other addresses: 9" in line for line in lines)
     now[0] += 61
-    assert told.take_lines() == [] and told.take_lines() == [] and not told._hosts
+    assert (
+        warning_log.take_lines() == [] and warning_log.take_lines() == [] and not warning_log._hosts
+    )

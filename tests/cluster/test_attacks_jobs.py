@@ -152,8 +152,8 @@ def test_a_client_that_takes_long_between_messages_but_not_too_long_is_served(tr
         return PrivateInput(np.arange(5))
 
     late = {name: LateInput((5,), 0, make) for name in "abcde"}  # longer in total
-    found = client.run("plain", {}, late).outputs
-    assert {k: v.tolist() for k, v in found.items()} == {k: [0, 1, 2, 3, 4] for k in late}
+    outputs = client.run("plain", {}, late).outputs
+    assert {k: v.tolist() for k, v in outputs.items()} == {k: [0, 1, 2, 3, 4] for k in late}
 
 
 @pytest.mark.parametrize("method", [wire.CANCEL, wire.MODELS, wire.JOB])
@@ -165,8 +165,8 @@ def test_a_large_first_message_is_refused(trio: Trio, method: str, megabytes: in
     if megabytes == 1:
         event = wire.StreamReader(iter(call)).next_event()
         assert event is not None and event["event"] == "error"
-        asked = f"{len(blob)}." in event["message"] and "Party 1" in event["message"]
-        assert asked or (method == wire.JOB and "malformed" in event["message"])
+        is_limit_named = f"{len(blob)}." in event["message"] and "Party 1" in event["message"]
+        assert is_limit_named or (method == wire.JOB and "malformed" in event["message"])
     else:
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
@@ -200,8 +200,8 @@ def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
     with pytest.raises(QueueFull, match=r"one client's jobs.*max_bytes_per_client"):
         client.run("plain", {}, {"a": second})
     # Another client is not affected.
-    found = trio.client("guest").run("plain", {}, {"a": second})
-    assert found.outputs["a"].size == words
+    result = trio.client("guest").run("plain", {}, {"a": second})
+    assert result.outputs["a"].size == words
     first.leave()
     wait_until(trio.idle, "nothing is left", 30)
 
@@ -232,8 +232,8 @@ def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio)
     assert _count_held_bytes(trio) == [0, 0, 0]
     lame.leave()
     wait_until(lambda: _answers(client), "the client may connect again")
-    found = client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
-    assert found.outputs["x"].size == words
+    result = client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
+    assert result.outputs["x"].size == words
 
 
 def _answers(client: Client) -> bool:

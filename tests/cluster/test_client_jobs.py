@@ -112,8 +112,8 @@ def test_jobs_wait_with_their_position_and_show_only_to_their_clients(hosts: Hos
     assert second.told[-1] == "waiting: 1 job before this one"
     assert third.told[-1] == "waiting: 2 jobs before this one"
 
-    seen = running.client.status()
-    for party, answer in enumerate(seen):
+    statuses = running.client.status()
+    for party, answer in enumerate(statuses):
         assert isinstance(answer, dict)
         assert answer["party"] == party
         own = {job["job"]: job for job in answer["jobs"]}
@@ -231,7 +231,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
     over = threading.Event()
     with Cluster(hosts.cluster, "guest") as cluster:
         calls = []
-        for given in every:
+        for fields in every:
             sent = _header(cluster.client, new_job())
 
             def requests(party: int, sent: Any = sent) -> Iterator[bytes]:
@@ -240,7 +240,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
 
             calls += [
                 wire.stub(cluster.client._channels[p], wire.JOB)(requests(p), timeout=60)
-                for p in given
+                for p in fields
             ]
         try:
             time.sleep(0.5)
@@ -250,8 +250,8 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
             seconds = time.monotonic() - started
             print(f"a job beside some given to {every} only: {seconds:.2f} s")
             assert seconds < 8  # incomplete ones end after 12 s
-            told = [next(e for e in _events(call) if e["event"] == "error") for call in calls]
-            reasons = [event["message"] for event in told]
+            errors = [next(e for e in _events(call) if e["event"] == "error") for call in calls]
+            reasons = [event["message"] for event in errors]
             assert sum("has no job" in reason for reason in reasons) >= len(every), reasons
             assert all(
                 "has no job" in reason or "before its turn" in reason for reason in reasons
@@ -406,10 +406,10 @@ def test_a_running_worker_of_another_version_is_named_with_both(
     hosts._runs[2] = hosts.cluster / "other"
     hosts.wait_ready(2)
     version = re.escape(tfe_bench.__version__)
-    told = rf"differ in version.*{version} .*9\.{version} \(party 2\)"
+    pattern = rf"differ in version.*{version} .*9\.{version} \(party 2\)"
     with (
         Cluster(hosts.cluster, "analyst") as cluster,
-        pytest.raises(VersionMismatch, match=told),
+        pytest.raises(VersionMismatch, match=pattern),
     ):
         cluster.run("sort", {}, {"keys": PrivateInput(np.arange(3))})
     done = hosts.command("doctor", "--cluster", str(hosts.cluster), "--client", "analyst", "--json")

@@ -36,12 +36,12 @@ def _refused(
     cluster: LocalCluster,
     lies: dict[int, Change],
     kind: type[TfeBenchError] = ProtocolError,
-    told: str | None = None,
+    reported: str | None = None,
 ) -> None:
     """Check that the cluster refuses altered messages and stays usable."""
     with monkeypatch.context() as patch:
         alter_messages(patch, cluster, lies)
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=reported):
             cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
     outputs = cluster.run("sort", {}, {"keys": PrivateInput(KEYS)}).outputs
     np.testing.assert_array_equal(outputs["keys"], np.sort(KEYS))
@@ -62,8 +62,8 @@ def test_different_masked_inputs_at_the_two_evaluators_are_refused(
     def flip(data: bytes) -> bytes:
         return data[:-1] + bytes([data[-1] ^ 1])
 
-    told = "parties [12] and [12] shares of 'keys' that do not fit each other"
-    _refused(monkeypatch, shared_cluster, {party: _in_data(flip)}, told=told)
+    pattern = "parties [12] and [12] shares of 'keys' that do not fit each other"
+    _refused(monkeypatch, shared_cluster, {party: _in_data(flip)}, reported=pattern)
 
 
 @pytest.mark.parametrize(("party", "seed"), [(0, "l1"), (0, "l2"), (1, "l1"), (2, "l2")])
@@ -71,7 +71,7 @@ def test_different_seeds_at_dealer_and_evaluator_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, party: int, seed: str
 ) -> None:
     lies = {party: _seed(seed, "ab" * 16)}
-    _refused(monkeypatch, shared_cluster, lies, told="do not fit each other")
+    _refused(monkeypatch, shared_cluster, lies, reported="do not fit each other")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_an_input_of_another_length_is_refused(
     change: Callable[[bytes], bytes],
 ) -> None:
     lies = {2: _in_data(change)}
-    _refused(monkeypatch, shared_cluster, lies, told="incomplete or too long")
+    _refused(monkeypatch, shared_cluster, lies, reported="incomplete or too long")
 
 
 def test_other_parameters_at_one_worker_are_refused(
@@ -220,9 +220,9 @@ def test_only_the_two_holders_of_a_part_compare_it() -> None:
         _compared(*(b"x" * len(part) if i == j else part for j, part in enumerate(one)))
         for i in range(3)
     ]
-    told = [{pair for pair in base if base[pair] != other[pair]} for other in changed]
+    differences = [{pair for pair in base if base[pair] != other[pair]} for other in changed]
     # The dealer could search a small input by a digest of m: it never receives one.
-    assert told == [{(0, 1), (1, 0)}, {(0, 2), (2, 0)}, {(1, 2), (2, 1)}]
+    assert differences == [{(0, 1), (1, 0)}, {(0, 2), (2, 0)}, {(1, 2), (2, 1)}]
     assert all(len(digest) == hashlib.sha256().digest_size for digest in base.values())
     assert base[1, 2] == base[2, 1]
 

@@ -40,10 +40,10 @@ async def _peer() -> tuple[grpc.aio.Server, str]:
     return server, f"127.0.0.1:{port}"
 
 
-async def _job(of: Connections, connection: Connection, said: bytes = b"go") -> None:
+async def _job(of: Connections, connection: Connection, message: bytes = b"go") -> None:
     """Make a call over a connection, and end it."""
     call = wire.stub(connection.channel, wire.STREAM)()
-    await call.write(said)
+    await call.write(message)
     await call.done_writing()
     await of.return_connection(connection, call, 3.0)
 

@@ -63,8 +63,8 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60
     )
-    told = [line for line in (done.stdout + done.stderr).splitlines() if copy.name in line]
-    assert told == []
+    complaints = [line for line in (done.stdout + done.stderr).splitlines() if copy.name in line]
+    assert complaints == []
 
 
 def test_compose_has_one_service_for_each_party_that_it_starts_alone() -> None:

@@ -112,9 +112,9 @@ def test_a_port_that_something_else_holds_is_no_worker(
 ) -> None:
     text = (folder / "cluster.toml").read_text()
     port = int(re.findall(r"port = (\d+)", text)[0])
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
         code, checks = _doctor(
             *(capsys, "--cluster", str(folder / "cluster.toml"), "--offline"),
             *("--worker", str(folder / "worker0.toml")),

@@ -48,9 +48,9 @@ def test_a_form_is_within_its_tolerance_and_costs_what_it_declares(
 
 
 def test_a_study_of_real_workers_measures_what_is_declared(shared_cluster: LocalCluster) -> None:
-    found = measurement.measure_form(shared_cluster, Form("one-round", 128), 100, repeat=3)
-    assert found.matches_declared_cost and len(found.seconds) == 3
-    assert min(found.peak_rss) > max(found.growth) > 0
+    figures = measurement.measure_form(shared_cluster, Form("one-round", 128), 100, repeat=3)
+    assert figures.matches_declared_cost and len(figures.seconds) == 3
+    assert min(figures.peak_rss) > max(figures.growth) > 0
     accuracy = measurement.measure_accuracy(shared_cluster, Form("one-round", 128), float32=False)
     assert accuracy.mean6 > 0.8 and accuracy.mape < 1e-5
     assert accuracy.last == 40 and accuracy.first < -24
@@ -58,12 +58,12 @@ def test_a_study_of_real_workers_measures_what_is_declared(shared_cluster: Local
 
 def test_an_unfit_exponential_is_refused_by_the_workers(shared_cluster: LocalCluster) -> None:
     x = {"x": PrivateInput(np.zeros(3, np.int64), 16)}
-    for parameters, told in (
+    for parameters, fragment in (
         ({"method": "prim"}, 'Did you mean "prime"'),
         ({"clamps": "low"}, 'Did you mean "clamp"'),
         ({"softmax": 1}, "softmax"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=fragment):
             shared_cluster.run("exp", parameters, x)
     with raises(UsageError, "wrong-number-of-values", operation="exp"):
         shared_cluster.run("exp", {}, {"y": x["x"]})

@@ -126,8 +126,8 @@ def test_random_bytes_are_no_hello(blob: bytes) -> None:
 def _agree(change: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
     a, b = KeyAgreement(), KeyAgreement()
     hello_a, hello_b = _hello(0, public_key=a.public_key), _hello(1, public_key=b.public_key)
-    seen = dataclasses.replace(hello_b, **(change or {}))
-    return a.derive_key(hello_a, seen), b.derive_key(hello_b, hello_a)
+    received_hello = dataclasses.replace(hello_b, **(change or {}))
+    return a.derive_key(hello_a, received_hello), b.derive_key(hello_b, hello_a)
 
 
 def test_both_sides_derive_one_key_of_16_bytes() -> None:

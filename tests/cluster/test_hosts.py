@@ -167,8 +167,8 @@ def test_a_client_that_vanishes_leaves_the_workers_free(hosts: Hosts) -> None:
 def test_a_client_whose_certificate_is_not_in_its_own_file_is_told_so(
     hosts: Hosts, tmp_path: Path
 ) -> None:
-    made = hosts.command("certs", "client", "--name", "stranger", "--out", str(tmp_path / "own"))
-    assert made.returncode == 0
+    process = hosts.command("certs", "client", "--name", "stranger", "--out", str(tmp_path / "own"))
+    assert process.returncode == 0
     files = [tmp_path / "own" / f"client-stranger.{kind}" for kind in ("key", "crt")]
     with raises(SecurityError, "certificate-not-pinned"):
         Cluster(hosts.cluster, "analyst", *files)
@@ -191,8 +191,8 @@ def test_a_client_that_the_workers_do_not_know_gets_no_connection(
     path = _copy(hosts, tmp_path / "copy")
     for kind in ("key", "crt"):
         (path.parent / f"client-analyst.{kind}").unlink()
-    made = hosts.command("certs", "client", "--name", "analyst", "--out", str(path.parent))
-    assert made.returncode == 0
+    process = hosts.command("certs", "client", "--name", "analyst", "--out", str(path.parent))
+    assert process.returncode == 0
     config = ClusterConfig.load(path)
     before = [hosts.log(p).count("begins") for p in range(3)]
     client = Client(
@@ -360,37 +360,37 @@ def _fails_to_start(hosts: Hosts, *arguments: str) -> tuple[int, str]:
 
 def test_a_port_in_use_is_a_configuration_error(hosts: Hosts, tmp_path: Path) -> None:
     path = _copy(hosts, tmp_path / "copy")
-    with contextlib.closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         text = path.read_text()
         path.write_text(text.replace(f"port = {hosts.ports[0]}", f"port = {port}"))
-        code, told = _fails_to_start(hosts, "--party", "0", "--cluster", str(path))
+        code, error_line = _fails_to_start(hosts, "--party", "0", "--cluster", str(path))
     assert code == 10
-    assert f"127.0.0.1:{port}" in told and "in use" in told
+    assert f"127.0.0.1:{port}" in error_line and "in use" in error_line
 
 
 def test_a_worker_with_another_partys_key_does_not_start(hosts: Hosts, tmp_path: Path) -> None:
     path = _copy(hosts, tmp_path / "copy")
     (path.parent / "worker2.toml").write_text('party = 2\nkey = "party1.key"\n')
-    code, told = _fails_to_start(hosts, "--party", "2", "--cluster", str(path))
+    code, error_line = _fails_to_start(hosts, "--party", "2", "--cluster", str(path))
     assert code == 10
-    assert "does not belong" in told and "party-2" in told
+    assert "does not belong" in error_line and "party-2" in error_line
 
 
 def test_a_worker_with_another_partys_settings_does_not_start(hosts: Hosts) -> None:
-    code, told = _fails_to_start(
+    code, error_line = _fails_to_start(
         *(hosts, "--party", "2", "--cluster", str(hosts.cluster)),
         *("--config", str(hosts.folder / "worker1.toml")),
     )
     assert code == 10
-    assert "of party 1" in told and "[file-of-another-party]" in told
+    assert "of party 1" in error_line and "[file-of-another-party]" in error_line
 
 
 def test_a_worker_whose_key_others_may_read_does_not_start(hosts: Hosts, tmp_path: Path) -> None:
     path = _copy(hosts, tmp_path / "copy")
     (path.parent / "party0.key").chmod(0o644)
-    code, told = _fails_to_start(hosts, "--party", "0", "--cluster", str(path))
+    code, error_line = _fails_to_start(hosts, "--party", "0", "--cluster", str(path))
     assert code == 30
-    assert "0644" in told and "chmod 600" in told
+    assert "0644" in error_line and "chmod 600" in error_line

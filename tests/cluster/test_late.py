@@ -19,19 +19,19 @@ from tfe_bench.errors import JobCancelled, PeerLost, UsageError
 
 def test_few_arrivals_are_kept_ahead_and_all_of_them_come() -> None:
     arrivals, count, kept = LateInputBuffer(), 20, []
-    taken = threading.Semaphore(0)
+    slots = threading.Semaphore(0)
 
     def receive() -> None:
         for i in range(count):
             arrivals.put_input(f"x{i}", np.array([i]))
             kept.append(i)
-            taken.release()
+            slots.release()
 
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     for _ in range(MAX_AHEAD):
-        assert taken.acquire(timeout=10)
-    assert not taken.acquire(timeout=0.2)  # the next waits for room
+        assert slots.acquire(timeout=10)
+    assert not slots.acquire(timeout=0.2)  # the next waits for room
     for i in range(count):
         assert arrivals.take_input(f"x{i}") == np.array([i])
         assert len(kept) <= i + 1 + MAX_AHEAD
@@ -69,22 +69,22 @@ def test_whoever_waits_gives_up_when_the_job_ends() -> None:
 
 
 def test_a_late_input_is_made_when_it_is_asked_for() -> None:
-    made: list[str] = []
+    names: list[str] = []
     inputs = JobInputs()
     there: Any = object()
     inputs["a"] = there
 
     def make(name: str) -> Any:
-        made.append(name)
+        names.append(name)
         return there
 
     for name in ("b", "c", "d"):
         inputs.add_late(name, functools.partial(make, name))
-    assert list(inputs) == ["a", "b", "c", "d"] and len(inputs) == 4 and made == []
-    assert inputs["b"] is there and inputs["b"] is there and made == ["b"]
-    assert inputs.pop("c") is there and made == ["b", "c"] and "c" not in inputs
+    assert list(inputs) == ["a", "b", "c", "d"] and len(inputs) == 4 and names == []
+    assert inputs["b"] is there and inputs["b"] is there and names == ["b"]
+    assert inputs.pop("c") is there and names == ["b", "c"] and "c" not in inputs
     del inputs["d"]
-    assert made == ["b", "c"] and list(inputs) == ["a", "b"]
+    assert names == ["b", "c"] and list(inputs) == ["a", "b"]
 
 
 def test_only_programs_that_want_late_inputs_take_them(shared_cluster: LocalCluster) -> None:

@@ -59,20 +59,20 @@ def _leaving(client: Client) -> None:
 def _cancelled(client: Client) -> None:
     job = new_job()
     running = threading.Event()
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
             client.run("plain", {"wait": 60}, _X, lambda *_: running.set(), job)
         except BaseException as error:
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert running.wait(60), found
+    assert running.wait(60), errors
     client.cancel(job)
     thread.join(60)
-    assert isinstance(found[0], JobCancelled), found
+    assert isinstance(errors[0], JobCancelled), errors
 
 
 _ENDS = (_plain, _plain, _failing, _plain, _leaving, _plain, _cancelled, _plain, _refused, _plain)
@@ -117,9 +117,9 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     wait_until(trio.idle, "the first jobs have ended")
 
     def settled() -> dict[str, int] | None:
-        found = _figures(trio)
+        figures = _figures(trio)
         # (each server stores its last call)
-        return found if found["jobs and sessions"] <= 2 * 3 else None
+        return figures if figures["jobs and sessions"] <= 2 * 3 else None
 
     baseline = wait_until(settled, "the first sessions are dropped")
     baseline["jobs and sessions"] = 2 * 3
@@ -128,9 +128,9 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     four_at_a_time()
 
     def at_baseline() -> bool:
-        found = _figures(trio)
-        print(found)
-        return all(found[name] <= count for name, count in baseline.items())
+        figures = _figures(trio)
+        print(figures)
+        return all(figures[name] <= count for name, count in baseline.items())
 
     print(baseline)
     wait_until(at_baseline, f"all is as before: {baseline}")
@@ -151,16 +151,16 @@ class _Process:
 
 def _sort(cluster: LocalCluster, rng: np.random.Generator) -> None:
     keys = rng.integers(-(2**63), 2**63 - 1, int(rng.integers(0, 300)), np.int64)
-    found = cluster.run("sort", {}, {"keys": PrivateInput(keys)}).outputs["keys"]
-    np.testing.assert_array_equal(found, np.sort(keys))
+    sorted_keys = cluster.run("sort", {}, {"keys": PrivateInput(keys)}).outputs["keys"]
+    np.testing.assert_array_equal(sorted_keys, np.sort(keys))
 
 
 def _matmul(cluster: LocalCluster, rng: np.random.Generator) -> None:
     n = int(rng.integers(1, 40))
     x, y = (rng.integers(-1000, 1000, (n, n), np.int64) for _ in range(2))
     inputs = {"x": PrivateInput(x), "y": PrivateInput(y)}
-    [found] = cluster.run("matmul", {}, inputs).outputs.values()
-    np.testing.assert_array_equal(found, x @ y)
+    [product] = cluster.run("matmul", {}, inputs).outputs.values()
+    np.testing.assert_array_equal(product, x @ y)
 
 
 def _fails(cluster: LocalCluster, rng: np.random.Generator) -> None:
@@ -180,11 +180,11 @@ def _leaves(cluster: LocalCluster, rng: np.random.Generator) -> None:
 
 def _is_cancelled(cluster: LocalCluster, rng: np.random.Generator) -> None:
     job = new_job()
-    asked: list[str] = []
+    events: list[str] = []
 
     def cancel(fraction: float, text: str) -> None:
-        if not asked:  # more progress reports may have been in transit
-            asked.append(job)
+        if not events:  # more progress reports may have been in transit
+            events.append(job)
             cluster.client.cancel(job)
 
     with pytest.raises(JobCancelled):
@@ -303,11 +303,11 @@ def test_two_hundred_texts_leave_workers_and_client_as_they_were() -> None:
     texts = np.random.default_rng(1).integers(0, count, (4, length))
     private = convert(model, samples=texts, activations="series")
     with clusters.LocalCluster() as cluster:
-        wanted = cluster.generate(private, texts[0, :3], 3)
+        expected = cluster.generate(private, texts[0, :3], 3)
 
         def once(_: int) -> None:
-            found = cluster.generate(private, texts[0, :3], 3)
-            np.testing.assert_array_equal(found, wanted)
+            tokens = cluster.generate(private, texts[0, :3], 3)
+            np.testing.assert_array_equal(tokens, expected)
 
         _stay_as_they_were(cluster, once)
 
@@ -321,16 +321,19 @@ def test_a_soak(rng: np.random.Generator) -> None:
             kind(cluster, rng)
         held: Samples = []
         counts: Counter[str] = Counter()
-        began = told = time.monotonic()
+        began = last_report = time.monotonic()
         while time.monotonic() - began < minutes * 60:
             kind = _MIX[int(rng.integers(len(_MIX)))]
             kind(cluster, rng)
             counts[kind.__name__.strip("_")] += 1
-            if time.monotonic() - told > min(60, 6 * minutes):
-                told = time.monotonic()
+            if time.monotonic() - last_report > min(60, 6 * minutes):
+                last_report = time.monotonic()
                 held.append(_looked_at(cluster))
                 here = "; ".join(map(str, held[-1]))
-                print(f"{(told - began) / 60:.0f} min, {counts.total()} jobs: {here}", flush=True)
+                print(
+                    f"{(last_report - began) / 60:.0f} min, {counts.total()} jobs: {here}",
+                    flush=True,
+                )
         print(f"{minutes:g} minutes, {counts.total()} jobs: {dict(counts)}")
         third = len(held) // 3
         _are_steady(held[:third], held[-third:])

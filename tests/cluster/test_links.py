@@ -123,9 +123,9 @@ class _Sender:
 
 @pytest.fixture
 def sender() -> Iterator[_Sender]:
-    made = _Sender(20_000, 44_000_000)
-    yield made
-    made.native.session_drop(made.handle)
+    native_sender = _Sender(20_000, 44_000_000)
+    yield native_sender
+    native_sender.native.session_drop(native_sender.handle)
 
 
 def test_a_channel_holds_delay_and_rate_and_a_small_message_passes_a_large_one(
@@ -190,16 +190,16 @@ def made() -> Iterator[links.Links]:
 
 def _socket_in(namespace: int) -> socket.socket:
     """Create a socket in a namespace: it belongs to the namespace of its thread."""
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
 
     def make() -> None:
         emulator.enter_namespace(namespace)
-        found.append(socket.socket())
+        sockets.append(socket.socket())
 
     thread = threading.Thread(target=make)
     thread.start()
     thread.join()
-    return found[0]
+    return sockets[0]
 
 
 @pytest.mark.slow
@@ -304,14 +304,14 @@ def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused()
         print(f"{rounds} rounds in {seconds:.3f} s")
         assert seconds >= rounds * WAN.delay
         # A faster link than a wan's, and one with another delay.
-        for wrong, told in (
+        for wrong, fragment in (
             ((20_000, 110_000_000), "Mbit/s instead"),
             ((10_000, 44_000_000), "ms instead"),
         ):
             cluster.client.shaping = wrong
             with raises(ProfileError, "profile-not-met", operation="wan") as refused:
                 measured_links.verify_links(cluster)
-            assert told in str(refused.value)
+            assert fragment in str(refused.value)
         assert ProfileError.exit_code == 60
 
 
@@ -330,6 +330,6 @@ def test_a_sort_in_namespaces_takes_its_rounds(made: links.Links) -> None:
         seconds, rounds = _sort(cluster, 300)
         print(f"{rounds} rounds in {seconds:.3f} s")
         assert seconds >= rounds * WAN.delay
-        found = measured_links.measure_links(cluster, 2000)
-        print(json.dumps(found.as_json()))
-        assert found.lost_bytes == 0 and min(found.delays) >= WAN.delay
+        result = measured_links.measure_links(cluster, 2000)
+        print(json.dumps(result.as_json()))
+        assert result.lost_bytes == 0 and min(result.delays) >= WAN.delay

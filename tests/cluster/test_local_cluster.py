@@ -144,15 +144,15 @@ def test_a_sort_of_no_rows_ends_no_worker(
 
 
 def test_progress_is_told_and_never_falls(shared_cluster: LocalCluster) -> None:
-    told: list[float] = []
+    fractions: list[float] = []
     keys = _keys(2000)
     shared_cluster.run(
         "sort",
         {"repeat": 3},
         {"keys": PrivateInput(keys)},
-        lambda fraction, text: told.append(fraction),
+        lambda fraction, text: fractions.append(fraction),
     )
-    assert told and all(0 <= f <= 1 for f in told) and told == sorted(told)
+    assert fractions and all(0 <= f <= 1 for f in fractions) and fractions == sorted(fractions)
 
 
 def test_closing_leaves_no_process_and_no_key(

@@ -67,8 +67,8 @@ class _Network:
     def start_workers(self) -> Path:
         trial = self.folder / "trial"
         hosts = ",".join(f"{address}:7700" for address in self.addresses[:3])
-        made = self.start(_CLIENT, "certs", "all", "--hosts", hosts, "--out", str(trial))
-        assert made.wait(60) == 0
+        process = self.start(_CLIENT, "certs", "all", "--hosts", hosts, "--out", str(trial))
+        assert process.wait(60) == 0
         logs = [trial / f"party{p}.log" for p in range(3)]
         for p, log in enumerate(logs):
             with log.open("wb") as out:
@@ -117,10 +117,10 @@ def test_three_hosts_sort_and_a_cut_cable_is_a_lost_party(
         record = Record.from_json(out)
         assert record.correct and record.tls
 
-    with (tmp_path / "err").open("wb") as told:
+    with (tmp_path / "err").open("wb") as error_file:
         long = network.start(
             *(_CLIENT, "sort", "--cluster", cluster, "--n", "200000", "--repeat", "200"),
-            stderr=told,
+            stderr=error_file,
         )
     log = Path(cluster).parent / "party0.log"
     network.processes.wait_for(lambda: log.read_text().count("begins") == 3, "the job begins")

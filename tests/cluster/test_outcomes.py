@@ -54,12 +54,14 @@ def _refused(client: Client, program: str = "plain", **parameters: Any) -> tuple
 
 def _once_each(trio: Trio, lines: Callable[[str], list[str]], word: str) -> list[str]:
     wait_until(trio.idle, "the job is gone", 20)
-    found = [line for line in lines(word) if "begins" not in line]
+    matching = [line for line in lines(word) if "begins" not in line]
     # (the client disconnects at the first refusal, possibly before other workers have checked its
     # job)
-    assert 1 <= len(found) <= 3, found
-    assert len({line for line in found if "Party" in line}) == sum("Party" in m for m in found)
-    return found
+    assert 1 <= len(matching) <= 3, matching
+    assert len({line for line in matching if "Party" in line}) == sum(
+        "Party" in m for m in matching
+    )
+    return matching
 
 
 @pytest.mark.parametrize("method", POLICY)
@@ -173,5 +175,5 @@ def test_a_job_that_ends_well_is_logged_with_its_figures(
     for line in lines(job[:12]):
         assert "(sort, client analyst)" in line
     for line in lines(f"{job[:12]} is done"):
-        found = re.search(r": (\d+\.\d\d) s, (\d+) bytes of inputs here, (\d+) bytes sent", line)
-        assert found is not None and int(found[2]) == 24 and int(found[3]) > 0, line
+        result = re.search(r": (\d+\.\d\d) s, (\d+) bytes of inputs here, (\d+) bytes sent", line)
+        assert result is not None and int(result[2]) == 24 and int(result[3]) > 0, line

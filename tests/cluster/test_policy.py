@@ -331,10 +331,10 @@ def test_a_worker_finds_what_is_wrong_with_its_files_and_port_before_it_loads_te
 
     monkeypatch.setattr(worker, "start_tensorflow", loads)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with contextlib.closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         hosts = f"127.0.0.1:{port},127.0.0.2:7700,127.0.0.3:7700"
         folder = tmp_path / "trial"
         assert main(["certs", "all", "--hosts", hosts, "--out", str(folder)]) == 0
@@ -346,11 +346,11 @@ def test_a_worker_finds_what_is_wrong_with_its_files_and_port_before_it_loads_te
     assert main(mine) == 1  # the port is free now
     assert "AssertionError" in capsys.readouterr().err
     text = (folder / "w4.toml").read_text()
-    for old, new, told in (
+    for old, new, fragment in (
         ("party = 0", "party = 1", "w4.toml of party 1"),
         ('key = "party0.key"', "", 'w4.toml: "key" is missing'),
         ("job_seconds", "job_second", "w4.toml: [limits]: unknown key"),
     ):
         (folder / "w4.toml").write_text(text.replace(old, new, 1))
         assert main(mine) == 10
-        assert told in capsys.readouterr().err
+        assert fragment in capsys.readouterr().err

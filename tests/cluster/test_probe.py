@@ -47,7 +47,7 @@ def members() -> dict[str, _Member]:
 def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
     """Return a cluster of which only party 0 listens."""
     ports = _free_ports(3)
-    made = ClusterConfig(
+    cluster_config = ClusterConfig(
         "x",
         tuple(
             PartyConfig(p, f"p{p}", "127.0.0.1", ports[p], members[f"party{p}"].certificate)
@@ -58,11 +58,11 @@ def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
     server = grpc.server(ThreadPoolExecutor(4))
     own = members["party0"]
     server.add_secure_port(
-        made.parties[0].address,
-        tls.server_credentials(own.key, own.certificate, made.trusted_by(0)),
+        cluster_config.parties[0].address,
+        tls.server_credentials(own.key, own.certificate, cluster_config.trusted_by(0)),
     )
     server.start()
-    yield made
+    yield cluster_config
     server.stop(0)
 
 
@@ -96,10 +96,10 @@ def test_a_look_tells_what_is_wrong(
     target = config.parties[0]
     if pinned != "party0":
         target = _another(config, members, "party").parties[0]
-    said = probe.find_tls_mismatch(target, members[who].key, members[who].certificate)
-    assert said is None if expected is None else expected in str(said)
+    mismatch = probe.find_tls_mismatch(target, members[who].key, members[who].certificate)
+    assert mismatch is None if expected is None else expected in str(mismatch)
     assert probe.fetch_fingerprint(target) == tls.compute_fingerprint(members["party0"].certificate)
-    assert "PRIVATE" not in str(said)
+    assert "PRIVATE" not in str(mismatch)
 
 
 @contextlib.contextmanager
@@ -129,8 +129,8 @@ def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
     for answer, expected in ((http, "does not use a worker's TLS"), (socket.socket.close, None)):
         with _listening(answer) as port:
             target = dataclasses.replace(config.parties[0], port=port)
-            said = probe.find_tls_mismatch(target, own.key, own.certificate)
-            assert said is None if expected is None else expected in str(said)
+            mismatch = probe.find_tls_mismatch(target, own.key, own.certificate)
+            assert mismatch is None if expected is None else expected in str(mismatch)
     # no process listens, nor can start to
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -142,8 +142,8 @@ def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
 def test_one_look_is_not_believed(
     config: ClusterConfig, members: dict[str, _Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str | None] = ["a", None, "a", "b", "b", "b"]
-    monkeypatch.setattr(probe, "find_tls_mismatch", lambda *_: said.pop(0))
+    mismatches: list[str | None] = ["a", None, "a", "b", "b", "b"]
+    monkeypatch.setattr(probe, "find_tls_mismatch", lambda *_: mismatches.pop(0))
     own = members["client"]
     watch = probe.TlsProbe(config.parties[0], own.key, own.certificate)
     assert [watch.check_once() for _ in range(6)] == [None, None, None, None, "b", "b"]
@@ -162,14 +162,14 @@ def test_a_client_is_told_at_once(
 ) -> None:
     own = members["stranger" if wrong == "client" else "client"]
     client = Client(_another(config, members, wrong), own.key, own.certificate)
-    told = "does not accept" if wrong == "client" else "does not pin"
+    fragment = "does not accept" if wrong == "client" else "does not pin"
     asks: tuple[Callable[[], object], ...] = (
         lambda: client.wait_ready(_LONG),
         lambda: client.ask(0, wire.HELLO, _LONG),
     )
     try:
         for ask in asks:
-            with pytest.raises(ClusterError, match=f"no agreement on TLS: .*{told}") as raised:
+            with pytest.raises(ClusterError, match=f"no agreement on TLS: .*{fragment}") as raised:
                 ask()
             assert config.parties[0].address in str(raised.value)
     finally:
@@ -201,7 +201,7 @@ def test_a_worker_is_told_at_once(
         ) as channel:
             await PeerStreams(host, None, None)._wait_connected(target, channel)  # type: ignore[arg-type]
 
-    told = "does not accept" if wrong == "client" else "does not pin"
+    fragment = "does not accept" if wrong == "client" else "does not pin"
     with raises(ClusterError, "tls-mismatch", party=0) as refused:
         asyncio.run(dial())
-    assert told in str(refused.value)
+    assert fragment in str(refused.value)

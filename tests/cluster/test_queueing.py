@@ -18,10 +18,10 @@ def _queue(party: int, total: int, per_client: int, **limits: int) -> JobQueue:
     )
 
 
-def _entered(queue: JobQueue, client: str, told: list[int] | None = None) -> QueueSlot:
+def _entered(queue: JobQueue, client: str, positions: list[int] | None = None) -> QueueSlot:
     place = queue.enter(client)
-    if told is not None:
-        place.on_move = told.append
+    if positions is not None:
+        place.on_move = positions.append
     return place
 
 
@@ -41,30 +41,30 @@ def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
 
 def test_a_job_that_a_worker_lacks_is_overtaken() -> None:
     queue = _queue(0, 9, 9)
-    told: list[int] = []
-    late = _entered(queue, "a", told)
+    positions: list[int] = []
+    late = _entered(queue, "a", positions)
     ready = _entered(queue, "b")
     queue.set_ready(ready)
     assert queue.take_next() is ready
     queue.set_ready(late)
-    assert told == [1] and queue.count_before(late) == 1
+    assert positions == [1] and queue.count_before(late) == 1
     queue.finish_turn(ready)
-    assert told == [1, 0]
+    assert positions == [1, 0]
     assert queue.take_next() is late
 
 
 def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
     queue = _queue(0, 9, 9)
-    told: list[list[int]] = [[], [], []]
-    places = [_entered(queue, "a", each) for each in told]
+    positions: list[list[int]] = [[], [], []]
+    places = [_entered(queue, "a", each) for each in positions]
     for place in places:
         queue.set_ready(place)
     assert queue.take_next() is places[0]
     queue.release_slot(places[1])
     queue.release_slot(places[1])  # a second call has no effect
-    assert told == [[], [1], [2, 1]]
+    assert positions == [[], [1], [2, 1]]
     queue.finish_turn(places[0])
-    assert told[2] == [2, 1, 0]
+    assert positions[2] == [2, 1, 0]
     assert queue.count_others("a") == (False, 0) and queue.count_others("b") == (False, 1)
 
 

@@ -256,9 +256,11 @@ def test_each_part_of_two_files_that_differ_is_named(trio: Trio) -> None:
             "parties": (*config.parties[:2], dataclasses.replace(two, certificate=certificate))
         },
     }
-    for told, fields in cases.items():
+    for fragment, fields in cases.items():
         other = dataclasses.replace(config, **fields)
-        assert agreement.describe_differences(config, agreement.summarize_settings(other)) == told
+        assert (
+            agreement.describe_differences(config, agreement.summarize_settings(other)) == fragment
+        )
         assert other.digest() != config.digest()
         client = Client(other, *_make_client_pair())
         client.close()
@@ -280,12 +282,14 @@ def test_names_that_there_are_not_are_told_with_the_nearest(
         allow_programs=("srot", "sort"),
         reveal=(RevealRule("sotr", ("analist", "guest")), RevealRule("*", ("*",))),
     )
-    told = unknown_names(trio.config, policy)
-    assert all(name in line for name, line in zip(("srot", "sotr", "analist"), told, strict=True))
-    assert 'Did you mean "sort"?' in told[0] and 'Did you mean "analyst"?' in told[2]
+    unknown = unknown_names(trio.config, policy)
+    assert all(
+        name in line for name, line in zip(("srot", "sotr", "analist"), unknown, strict=True)
+    )
+    assert 'Did you mean "sort"?' in unknown[0] and 'Did you mean "analyst"?' in unknown[2]
     caplog.set_level(logging.WARNING, "tfe_bench.worker")
     trio.workers[0].reload(trio.config, policy)
-    assert all(line in caplog.messages for line in told)
+    assert all(line in caplog.messages for line in unknown)
 
 
 @pytest.mark.slow
@@ -295,8 +299,8 @@ def test_sighup_reads_the_files_again_and_keeps_the_old_ones_where_they_do_not_f
     hosts.ensure()
     pids = {p: w.pid for p, w in hosts.workers.items()}
     text = hosts.cluster.read_text()
-    made = hosts.command("certs", "client", "--name", "bob", "--out", str(hosts.folder))
-    assert made.returncode == 0
+    process = hosts.command("certs", "client", "--name", "bob", "--out", str(hosts.folder))
+    assert process.returncode == 0
     bob = ("sort", "--cluster", str(hosts.cluster), "--client", "bob", "--n", "9")
 
     def looked(party: int) -> int:

@@ -139,9 +139,13 @@ def test_a_month_before_its_end_a_certificate_is_warned_of_until_it_has_a_succes
     now = datetime.datetime.now(UTC)
     assert expiry.expiry_warnings(config, now) == []
     soon = now + datetime.timedelta(days=15)
-    told = expiry.expiry_warnings(config, soon)
-    assert len(told) == 4
-    assert "party 0" in told[0] and "25 days left" in told[0] and "certs renew" in told[0]
+    expiry_texts = expiry.expiry_warnings(config, soon)
+    assert len(expiry_texts) == 4
+    assert (
+        "party 0" in expiry_texts[0]
+        and "25 days left" in expiry_texts[0]
+        and "certs renew" in expiry_texts[0]
+    )
     _, second = tls.make_certificate(tls.party_common_name(0), 300)
     assert len(expiry.expiry_warnings(_with_second(config, 0, second), soon)) == 3
     gone = expiry.expiry_warnings(config, now + datetime.timedelta(days=41))
@@ -161,10 +165,10 @@ def test_renew_makes_a_second_pair_and_says_how_to_change(
     shown = capsys.readouterr()
     new = tmp_path / "party1-new.crt"
     for path in (old, new):
-        told = tls.format_fingerprint(tls.compute_fingerprint(tls.load_certificate(path)))
-        assert told in shown.out and len(told.split()) == 16
+        fingerprint = tls.format_fingerprint(tls.compute_fingerprint(tls.load_certificate(path)))
+        assert fingerprint in shown.out and len(fingerprint.split()) == 16
         assert main(["certs", "show", str(path)]) == 0
-        assert told in capsys.readouterr().out
+        assert fingerprint in capsys.readouterr().out
     assert tls.server_name(new.read_bytes()) == tls.server_name(old.read_bytes())
     assert tls.key_fingerprint(new.read_bytes()) != tls.key_fingerprint(old.read_bytes())
     key = tls.load_private_key(tmp_path / "party1-new.key")
@@ -274,10 +278,10 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
         write_public(folder / f"{stem}.crt", certificate, overwrite=True)
         capsys.readouterr()
         code = main(["status", "--cluster", str(folder / "cluster.toml")])
-        told = capsys.readouterr().err
+        output = capsys.readouterr().err
         assert code == 30
-        assert re.search(r"has expired\. Received: valid until 20\d\d-\d\d-\d\d", told), told
-        assert "certs renew" in told
+        assert re.search(r"has expired\. Received: valid until 20\d\d-\d\d-\d\d", output), output
+        assert "certs renew" in output
     with raises(SecurityError, "certificate-expired", operation="party-0.tfe-bench"):
         config = ClusterConfig.load(folder / "cluster.toml")
         pem = config.parties[0].certificates[0]

@@ -69,31 +69,31 @@ def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
         assert rows[1][i]["seeds"]["l1"] == one.hex() and rows[2][i]["seeds"]["l2"] == two.hex()
         m = np.frombuffer(sent[0][i + 1][1:], np.int64)
         lam = seeds.add_ring(seeds.expand_seed(one, m.size), seeds.expand_seed(two, m.size))
-        found = seeds.unmask_values(m, lam)
-        np.testing.assert_array_equal(found.reshape(4, 5), value)
+        unmasked = seeds.unmask_values(m, lam)
+        np.testing.assert_array_equal(unmasked.reshape(4, 5), value)
 
 
 def test_an_input_that_is_not_as_it_was_said_to_be_is_refused() -> None:
     for shape, bits in (((3,), 0), ((4,), 1)):
-        said = LazyInput(shape, bits, lambda: PrivateInput(np.zeros(4, np.int64)))
-        stream = messages(InputUpload({"x": said}), 1)
+        lazy_input = LazyInput(shape, bits, lambda: PrivateInput(np.zeros(4, np.int64)))
+        stream = messages(InputUpload({"x": lazy_input}), 1)
         next(stream)
         with raises(UsageError, "shape-mismatch"):
             next(stream)
 
 
 def test_a_large_input_is_not_made_for_a_job_that_is_refused(shared_cluster: LocalCluster) -> None:
-    made: list[int] = []
+    creations: list[int] = []
 
     def make() -> PrivateInput:
-        made.append(1)
+        creations.append(1)
         return PrivateInput(np.zeros(1 << 22, np.int64))
 
     with pytest.raises(TfeBenchError):
         shared_cluster.run("predict", {"plan": {}}, {"x": LazyInput((1 << 22,), 0, make)})
-    assert not made
-    found = shared_cluster.run("sort", {}, {"keys": LazyInput((4,), 0, _keys)})
-    assert found.outputs["keys"].tolist() == [1, 2, 3, 4]
+    assert not creations
+    sorted_keys = shared_cluster.run("sort", {}, {"keys": LazyInput((4,), 0, _keys)})
+    assert sorted_keys.outputs["keys"].tolist() == [1, 2, 3, 4]
 
 
 def _keys() -> PrivateInput:

@@ -65,11 +65,11 @@ def test_what_is_kept_comes_back_also_after_a_restart(
     [path] = list(folder.iterdir())
     assert path.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
     for client in ("owner", "hospital"):
-        facts, found = store.load("mnist", client)
+        facts, result = store.load("mnist", client)
         assert facts.owner == "owner" and facts.about == {"layers": ["dense"]}
-        assert list(found) == list(kept)
+        assert list(result) == list(kept)
         for name, tensor in kept.items():
-            again = found[name]
+            again = result[name]
             assert (again.dealer, again.fractional_bits, again.limbs) == (
                 tensor.dealer,
                 tensor.fractional_bits,
@@ -78,7 +78,7 @@ def test_what_is_kept_comes_back_also_after_a_restart(
             assert set(again.parts) == {"m", "l1"}
             for part, words in tensor.parts.items():
                 np.testing.assert_array_equal(again.parts[part], words)
-    assert "mnist" not in repr(facts) and "1" not in repr(found["scalar"]).split(" object")[0]
+    assert "mnist" not in repr(facts) and "1" not in repr(result["scalar"]).split(" object")[0]
 
 
 def test_files_have_the_layout_of_safetensors(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -103,22 +103,22 @@ def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Ge
     store = _store(tmp_path)
     for name, clients in (("one", ()), ("two", ("hospital",)), ("all", ("*",))):
         store.prepare_file(_facts(name, *clients), _tensors(rng)).commit()
-    seen = {
+    visible = {
         c: [row["name"] for row in store.list_visible(c)] for c in ("owner", "hospital", "guest")
     }
-    assert seen == {"owner": ["all", "one", "two"], "hospital": ["all", "two"], "guest": ["all"]}
+    assert visible == {"owner": ["all", "one", "two"], "hospital": ["all", "two"], "guest": ["all"]}
     assert store.list_visible("guest")[0]["clients"] is None
     assert store.list_visible("owner")[2]["clients"] == ["hospital"]
     with raises(UsageError, "name-not-found", operation="tvo") as raised:
         store.load("tvo", "hospital")
     assert 'Did you mean "two"' in str(raised.value)
     # Another client's is indistinguishable from one that does not exist, and is never suggested.
-    told = []
+    messages = []
     for name in ("two", "tvo"):
         with raises(UsageError, "name-not-found", operation=name) as raised:
             store.load(name, "guest")
-        told.append(str(raised.value).replace(name, "NAME"))
-    assert told[0] == told[1] and "two" not in told[1]
+        messages.append(str(raised.value).replace(name, "NAME"))
+    assert messages[0] == messages[1] and "two" not in messages[1]
 
 
 def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -27,33 +27,33 @@ def _run(cluster: LocalCluster, **parameters: Any) -> JobResult:
 
 def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> None:
     measured = _run(shared_cluster).measured
-    for party, found in enumerate(measured):
-        part = found["breakdown"]
-        assert part["run"] == found["seconds"][-1]
-        assert len(found["seconds"]) == len(found["cpu_seconds"]) == 2
-        assert all(used > 0 for used in found["cpu_seconds"])
+    for party, timing in enumerate(measured):
+        part = timing["breakdown"]
+        assert part["run"] == timing["seconds"][-1]
+        assert len(timing["seconds"]) == len(timing["cpu_seconds"]) == 2
+        assert all(used > 0 for used in timing["cpu_seconds"])
         assert part["waiting"][party] == 0
         assert 0 < sum(part["waiting"]) <= part["run"]
         assert part["packing"] > 0 and part["unpacking"] > 0
         if part["processor"] is not None:
             assert set(part["processor"]) == {"graph", "transport", "other"}
             assert part["processor"]["graph"] > 0 and part["queued"] >= 0
-        assert "trace" not in found
-        assert sum(found["messages"]) > 0 and found["messages"][party] == 0
-    told = prediction.predict_times(measured, "local", 0.1)
-    assert told["seconds"]["wan"] > told["rounds"] * 0.02 > 0
+        assert "trace" not in timing
+        assert sum(timing["messages"]) > 0 and timing["messages"][party] == 0
+    predicted = prediction.predict_times(measured, "local", 0.1)
+    assert predicted["seconds"]["wan"] > predicted["rounds"] * 0.02 > 0
 
 
 def test_a_first_run_is_busy_no_longer_than_it_runs(shared_cluster: LocalCluster) -> None:
     """Run time, busy time and prediction exclude the building of graphs without a warm-up."""
     measured = _run(shared_cluster, repeat=1, warm_up=0).measured
-    for found in measured:
-        assert found["trace_seconds"] == found["build_seconds"] > 0
-        own = found["seconds"][0] - found["trace_seconds"]
-        assert found["breakdown"]["run"] == pytest.approx(own, abs=1e-6)
-    took = max(found["seconds"][0] - found["build_seconds"] for found in measured)
-    told = prediction.predict_times(measured, "local", took)
-    assert 0 < told["compute_seconds"] <= took + 1e-6
+    for timing in measured:
+        assert timing["trace_seconds"] == timing["build_seconds"] > 0
+        own = timing["seconds"][0] - timing["trace_seconds"]
+        assert timing["breakdown"]["run"] == pytest.approx(own, abs=1e-6)
+    took = max(timing["seconds"][0] - timing["build_seconds"] for timing in measured)
+    predicted = prediction.predict_times(measured, "local", took)
+    assert 0 < predicted["compute_seconds"] <= took + 1e-6
 
 
 def test_a_traced_job_sends_back_names_sizes_and_times(
@@ -62,8 +62,8 @@ def test_a_traced_job_sends_back_names_sizes_and_times(
     before = time.monotonic_ns()
     result = _run(shared_cluster, trace=True)
     parts = [m["trace"] for m in result.measured]
-    for found, part in zip(result.measured, parts, strict=True):
-        assert len(found["seconds"]) == 2  # the traced run is not among them
+    for measured, part in zip(result.measured, parts, strict=True):
+        assert len(measured["seconds"]) == 2  # the traced run is not among them
         assert before < part["begun"] < part["begun"] + part["ended"] < time.monotonic_ns()
         assert "shuffle" in part["sites"].values() and "msb" in part["sites"].values()
         assert part["left_out"] == 0

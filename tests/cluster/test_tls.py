@@ -83,8 +83,8 @@ def test_two_parties_know_each_other_in_both_directions(
     others = [pair[1] for index, pair in enumerate(parties) if index != listening]
     server = serve(tls.server_credentials(key, cert, others))
     credentials = tls.channel_credentials(*parties[calling], cert)
-    seen = server.call(credentials, tls.target_options(cert))
-    assert seen == tls.compute_fingerprint(parties[calling][1])
+    fingerprint = server.call(credentials, tls.target_options(cert))
+    assert fingerprint == tls.compute_fingerprint(parties[calling][1])
 
 
 def test_a_server_refuses_a_caller_without_a_certificate(serve: Serve) -> None:
@@ -115,9 +115,9 @@ def test_who_only_carries_a_name_is_refused(serve: Serve, serving: str, calling:
     parties = {name: party(number) for name, number in numbers.items()}
     known = [parties[name][1] for name in ("zero", "one") if name != serving]
     server = serve(tls.server_credentials(*parties[serving], known))
-    wanted = parties["zero"][1]
-    credentials = tls.channel_credentials(*parties[calling], wanted)
-    assert server.refuses(credentials, tls.target_options(wanted))
+    expected = parties["zero"][1]
+    credentials = tls.channel_credentials(*parties[calling], expected)
+    assert server.refuses(credentials, tls.target_options(expected))
 
 
 def test_the_identity_is_the_certificate_and_not_the_place_it_comes_from(serve: Serve) -> None:
@@ -136,8 +136,8 @@ def test_certificates_with_one_name_are_told_apart(serve: Serve) -> None:
     server = serve(tls.server_credentials(*zero, [pair[1] for pair in twins]))
     for pair in twins:
         credentials = tls.channel_credentials(*pair, zero[1])
-        seen = server.call(credentials, tls.target_options(zero[1]))
-        assert seen == tls.compute_fingerprint(pair[1])
+        fingerprint = server.call(credentials, tls.target_options(zero[1]))
+        assert fingerprint == tls.compute_fingerprint(pair[1])
 
 
 def test_a_party_cannot_vouch_for_another_key(serve: Serve) -> None:
@@ -158,8 +158,8 @@ def test_a_leaf_of_a_companys_authority_can_be_pinned_without_its_siblings(serve
     sibling = odd_certificate("party-1.example.org", issuer=(authority, name))
     server = serve(tls.server_credentials(*zero, [one[1]]))
     options = tls.target_options(zero[1])
-    seen = server.call(tls.channel_credentials(*one, zero[1]), options)
-    assert seen == tls.compute_fingerprint(one[1])
+    fingerprint = server.call(tls.channel_credentials(*one, zero[1]), options)
+    assert fingerprint == tls.compute_fingerprint(one[1])
     assert server.refuses(tls.channel_credentials(*sibling, zero[1]), options)
 
 

@@ -46,10 +46,10 @@ def doubling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: doubling\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[tfe_bench.programs]\ndouble = doubling:PROGRAM\n")
-    given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     with pytest.MonkeyPatch.context() as patch:
         root = str(Path(__file__).parents[2])
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(site), *given, root]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(site), *paths, root]))
         with LocalCluster() as cluster:
             yield cluster
 
@@ -70,12 +70,12 @@ def test_wide_and_narrow_values_of_any_shape_come_back_doubled(
     result = doubling.run("double", {}, inputs)
     assert result.limbs == {n: i.limbs for n, i in inputs.items()}
     assert result.fractional_bits == {n: i.fractional_bits for n, i in inputs.items()}
-    for name, given in inputs.items():
+    for name, private_input in inputs.items():
         got = result.outputs[name]
-        ring = given.ring.view(np.int64)
+        ring = private_input.ring.view(np.int64)
         assert got.dtype == np.int64 and got.shape == ring.shape
         with np.errstate(over="ignore"):
-            expected = words.add_words(ring, ring) if given.limbs == 2 else ring + ring
+            expected = words.add_words(ring, ring) if private_input.limbs == 2 else ring + ring
         np.testing.assert_array_equal(got, expected)
 
 
@@ -103,13 +103,13 @@ def _refused(
     cluster: LocalCluster,
     lies: dict[int, Change],
     kind: type[TfeBenchError],
-    told: str,
+    code: str,
 ) -> None:
     """Check that altered messages to some parties are refused; the cluster stays usable."""
     x = PrivateInput(words.from_integers(EDGES), 0, 2)
     with pytest.MonkeyPatch.context() as patch:
         alter_messages(patch, cluster, {p: in_first(change) for p, change in lies.items()})
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=code):
             cluster.run("double", {}, {"x": x})
     assert cluster.run("double", {}, {"x": x}).limbs == {"x": 2}
 

@@ -243,20 +243,22 @@ def operations() -> dict[str, Any]:
 
     ops.module()
     named = re.findall(rb"TfeBench>(\w+)", ops.library_path().read_bytes())
-    found = {name: op_def_registry.get(f"TfeBench>{name}") for name in {n.decode() for n in named}}
-    return {name: definition for name, definition in found.items() if definition is not None}
+    definitions = {
+        name: op_def_registry.get(f"TfeBench>{name}") for name in {n.decode() for n in named}
+    }
+    return {name: definition for name, definition in definitions.items() if definition is not None}
 
 
 def arguments(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, str]]:
     """Return (name, type) of each tensor except the call; a list counts once for each element."""
-    found = []
+    tensors = []
     for argument in definition.input_arg:
         if argument.name in ("call",):
             continue
         kind = {9: "int64", 3: "int32", 4: "uint8", 2: "float64"}.get(argument.type, "int64")
         count = attributes[argument.number_attr] if argument.number_attr else 1
-        found += [(argument.name, kind)] * count
-    return found
+        tensors += [(argument.name, kind)] * count
+    return tensors
 
 
 def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> Iterator[Case]:
@@ -309,14 +311,14 @@ def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> It
         yield Case(name, tuple(chosen), attributes)
 
 
-def _value(kind: str, name: str, given: tuple[int, ...]) -> Any:
+def _value(kind: str, name: str, numbers: tuple[int, ...]) -> Any:
     import tensorflow as tf
 
     if name in _SIZES:
-        if name == "n" and len(given) == 1:
-            return tf.constant(given[0], tf.int64)
-        return tf.constant(list(given), tf.int64)
-    return tf.zeros(given, kind)
+        if name == "n" and len(numbers) == 1:
+            return tf.constant(numbers[0], tf.int64)
+        return tf.constant(list(numbers), tf.int64)
+    return tf.zeros(numbers, kind)
 
 
 class Sessions:
@@ -350,8 +352,8 @@ def function_of(op: str) -> Any:
 
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in op).lstrip("_")
     module = ops.module()
-    wanted = f"tfe_bench_{snake}".replace("_", "")
-    return next(getattr(module, n) for n in dir(module) if n.replace("_", "") == wanted)
+    target_name = f"tfe_bench_{snake}".replace("_", "")
+    return next(getattr(module, n) for n in dir(module) if n.replace("_", "") == target_name)
 
 
 def run(case: Case, definition: Any, sessions: Sessions) -> bool:
@@ -384,7 +386,8 @@ def run(case: Case, definition: Any, sessions: Sessions) -> bool:
     for context in sessions.of(case.op):
         try:
             values = [
-                _value(kind, n, given) for (n, kind), given in zip(own, case.inputs, strict=True)
+                _value(kind, n, numbers)
+                for (n, kind), numbers in zip(own, case.inputs, strict=True)
             ]
             call(values, tf.constant(context, tf.int64))
             worked = True
@@ -393,8 +396,8 @@ def run(case: Case, definition: Any, sessions: Sessions) -> bool:
     with tf.Graph().as_default():
         try:
             values = [
-                _value(kind, n, given) if n in _SIZES else tf.compat.v1.placeholder(kind, given)
-                for (n, kind), given in zip(own, case.inputs, strict=True)
+                _value(kind, n, numbers) if n in _SIZES else tf.compat.v1.placeholder(kind, numbers)
+                for (n, kind), numbers in zip(own, case.inputs, strict=True)
             ]
             call(values, tf.compat.v1.placeholder(tf.int64, [3]))
         except expected:
@@ -417,8 +420,8 @@ def main(seed: int, percent: int, each: int, begin: int) -> None:
     number = 0
     for name in sorted(definitions):
         for case in cases(name, definitions[name], rng, each):
-            taken = rng.integers(100) < percent or case.attributes is ATTRIBUTES[name]
-            if not taken:
+            is_selected = rng.integers(100) < percent or case.attributes is ATTRIBUTES[name]
+            if not is_selected:
                 continue
             number += 1
             if number > begin:

@@ -26,20 +26,20 @@ def _run(*words: int) -> tuple[list[str], int, str]:
 
 def _endings(seed: int, percent: int, each: int) -> list[str]:
     """Return the cases that crash the process, each with its last output."""
-    found: list[str] = []
+    endings: list[str] = []
     begin = 0
-    while len(found) < 40:
+    while len(endings) < 40:
         lines, code, stderr = _run(seed, percent, each, begin)
         assert lines, stderr[-2000:]
         last = lines[-1].split()
         assert last[0] != "MISSING", f"ops without a row in shape_fuzz.py, or rows without: {last}"
         if last[0] == "END":
             assert begin or last[1:] == WAITING, "ops that have refused all they were given"
-            return found
+            return endings
         assert last[0] == "CASE", stderr[-2000:]
-        found.append(f"{lines[-1]}: rc {code}, {stderr.strip().splitlines()[-1:]}")
+        endings.append(f"{lines[-1]}: rc {code}, {stderr.strip().splitlines()[-1:]}")
         begin = int(last[1])
-    return found
+    return endings
 
 
 def test_no_shape_and_no_number_ends_the_process_in_any_op(seed: int) -> None:

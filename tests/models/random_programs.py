@@ -66,9 +66,9 @@ def _put(world: World, client: str) -> Program:
     generous, opened = world.one((0.2, 0.6, 0.95)), world.one((0.05, 0.3, 0.7))
     for other in CLIENTS:
         for column in COLUMNS:
-            given = [r for r in GIVEN if world.often(generous if r != "open" else opened)]
+            inputs = [r for r in GIVEN if world.often(generous if r != "open" else opened)]
             barred = {"open", "quantile", "train"} if budget else set()
-            rights[other, column] = frozenset(given) - barred
+            rights[other, column] = frozenset(inputs) - barred
     unit, least = world.one(("", "", "", "", "k", "b")), world.one((2, 2, 2, 2, 13))
     schema = Schema(
         ROWS,
@@ -159,8 +159,8 @@ def _align(world: World, client: str) -> Program:
         align.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
         made_of = record_linkage.LinkageRequest.from_header(about)
         held = record_linkage.find_tables(made_of, world.store, client, others)
-        made = record_linkage.derive_linkage(made_of, held, others)
-        facts = {**order, "about": {"rows": ROWS, **made.about}}
+        linkage = record_linkage.derive_linkage(made_of, held, others)
+        facts = {**order, "about": {"rows": ROWS, **linkage.about}}
         world.keep(facts, thing, record_linkage.collect_sources(made_of, held))
 
     return "align", due, (client, order), act
@@ -170,13 +170,13 @@ def _train(world: World, client: str) -> Program:
     thing = world.thing((DATA,), client)
     if thing is None:
         return _provide(world, client)
-    asked = sources.DatasetRef((thing.name,), thing.name, {thing.name: thing.word})
+    dataset_ref = sources.DatasetRef((thing.name,), thing.name, {thing.name: thing.word})
     due = world.found(thing, client) and world.permits(client, "train", world.loaded(thing, ""))
 
     def act() -> None:
-        sources.check_permitted(asked, world.store, client)
+        sources.check_permitted(dataset_ref, world.store, client)
 
-    return "train", due, (client, asked), act
+    return "train", due, (client, dataset_ref), act
 
 
 def _leaf(world: World, client: str) -> tuple[list[Any], bool, frozenset[Any], Thing | None]:
@@ -230,8 +230,8 @@ def _compute(world: World, client: str) -> Program:
         steps.append(step)
         column, own = affine[number], atoms[number] | more
         summed = step[0] in ("reduce_sum", "reduce_mean")
-        told = summed and column is not None and column[0].plain
-        if told and column is not None and column[0].has(client, column[1], "aggregate"):
+        is_summable = summed and column is not None and column[0].plain
+        if is_summable and column is not None and column[0].has(client, column[1], "aggregate"):
             own = frozenset([(client, "")])
         atoms.append(own)
         affine.append(column if exact else None)
@@ -257,9 +257,9 @@ def _compute(world: World, client: str) -> Program:
     def act() -> None:
         compute.PROGRAM.permit(client, world.store, parameters, [])  # type: ignore[misc]
         inputs = {compute.leaf_input_name(i): WORDS for i in range(len(leaves))}
-        told = SimpleNamespace(progress=None)
+        job = SimpleNamespace(progress=None)
         context = Context(
-            *(cast(Any, Alone()), parameters, inputs, cast(Any, told), {}, client, world.store)
+            *(cast(Any, Alone()), parameters, inputs, cast(Any, job), {}, client, world.store)
         )
         compute.run_expression(context)
         for thing, _ in keeping.values():
@@ -271,7 +271,7 @@ def _compute(world: World, client: str) -> Program:
     return "compute", due, (client, parameters), act
 
 
-def computed(context: Any, made: Any) -> list[Shared]:
+def computed(context: Any, result: Any) -> list[Shared]:
     """Replace `recorded` of the program: return results without computing them."""
     return [WORDS] * len(compute.read_plan(context.parameters).outputs)
 
@@ -319,8 +319,8 @@ def _expression(world: World, aliases: list[str]) -> Said:
         Said(["-", x, x], one),
         Said(["abs", x], one),
     ]
-    found: Said = world.one(listed)
-    return found
+    expression: Said = world.one(listed)
+    return expression
 
 
 def _query(world: World, client: str) -> Program:
@@ -341,10 +341,10 @@ def _query(world: World, client: str) -> Program:
     last, uses = 0, []  # a use, an alias, a column
     hidden = False
     if world.often(0.4):
-        said = _expression(world, ["t"])
-        where = ["<", said.given, ["int", 7]]
-        hidden |= said.hidden
-        uses += [("condition", *name) for name in said.names]
+        expression = _expression(world, ["t"])
+        where = ["<", expression.given, ["int", 7]]
+        hidden |= expression.hidden
+        uses += [("condition", *name) for name in expression.names]
         steps.append({"op": "filter", "in": [last], "where": where})
         last = len(steps) - 1
     if "u" in named:
@@ -355,10 +355,10 @@ def _query(world: World, client: str) -> Program:
             uses.append(({"left": "condition", "anti": "out"}.get(kind, guessed), alias, "k"))
     aliases = ["t", *(["u"] if "u" in named and kind in ("inner", "left") else [])]
     rows = ["t", *(["u"] if "u" in named and kind != "anti" else [])]
-    said = _expression(world, aliases)
-    hidden |= said.hidden
+    expression = _expression(world, aliases)
+    hidden |= expression.hidden
     key = world.one(aliases), world.one(COLUMNS)
-    columns = [["x", said.given], ["g", ["col", ".".join(key)]]]
+    columns = [["x", expression.given], ["g", ["col", ".".join(key)]]]
     steps.append({"op": "project", "in": [last], "columns": columns})
     function = world.one(
         ("", "", "", "sum", "avg", "count", "min", "max", "quantile_disc:500", "rows")
@@ -369,12 +369,12 @@ def _query(world: World, client: str) -> Program:
         about = {"keys": ["g"] if grouped else [], "aggregates": [call]}
         steps.append({"op": "group", "in": [len(steps) - 1], **about})
         if function != "rows":
-            use = "any_" * (not said.exact) + function
-            uses += [(use, *name) for name in said.names]
+            use = "any_" * (not expression.exact) + function
+            uses += [(use, *name) for name in expression.names]
         if grouped:
             uses.append(("group", *key))
     else:
-        uses += [("show", *name) for name in (*said.names, key)]
+        uses += [("show", *name) for name in (*expression.names, key)]
     plan = {
         "tables": {a: {"name": t.name, "deployment": t.word} for a, t in named.items()},
         "steps": steps,

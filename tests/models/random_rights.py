@@ -114,8 +114,8 @@ class World:
         return (thing.atoms - {(thing.owner, "")}) | {(thing, "")}
 
     def may_write(self, kind: StoredKind, name: str, client: str, replace: bool) -> bool:
-        found = self.live.get((kind.infix, name))
-        return found is None or (found.owner == client and replace)
+        item = self.live.get((kind.infix, name))
+        return item is None or (item.owner == client and replace)
 
     # ---- events
 
@@ -127,22 +127,26 @@ class World:
 
     def step(self, programs: Sequence[Callable[[World, str], Program]]) -> str:
         """Run a random program; return a difference between worker and oracle, or ""."""
-        name, wanted, text, act = self.one(programs)(self, self.one(CLIENTS))
+        name, is_permitted, text, act = self.one(programs)(self, self.one(CLIENTS))
         try:
             act()
-            found, why = True, ""
+            is_accepted, why = True, ""
         except (UsageError, PolicyError) as error:
-            found, why = False, str(error)
-        self.said[name, found] = self.said.get((name, found), 0) + 1
-        return "" if found == wanted else f"{name}: due {wanted}, found {found} {why}: {text}"
+            is_accepted, why = False, str(error)
+        self.said[name, is_accepted] = self.said.get((name, is_accepted), 0) + 1
+        return (
+            ""
+            if is_accepted == is_permitted
+            else f"{name}: due {is_permitted}, found {is_accepted} {why}: {text}"
+        )
 
     def listed(self) -> str:
         """Return how a list of items differs from the items that its client may see, or ""."""
         client, kind = self.one(CLIENTS), self.one((TABLE, DATA, ARRAY))
         rows = self.store.for_kind(kind).list_visible(client)
         due = {t.name for t in self.live.values() if t.kind is kind and t.used_by(client)}
-        if (found := {row["name"] for row in rows}) != due:
-            return f"{client} sees {found} of {kind.noun}s, due {due}"
+        if (listed_names := {row["name"] for row in rows}) != due:
+            return f"{client} sees {listed_names} of {kind.noun}s, due {due}"
         for row in rows:
             text = json.dumps(row)
             others = [t for t in self.past if t.word in text and t.word != row["deployment"]]

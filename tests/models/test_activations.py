@@ -62,8 +62,8 @@ def every(
     """Build a model of several activations of the same values, as layers or as functions."""
     x = keras.Input(shape)
     functions = [partial(getattr(A, name), **options) for name, options in some]
-    given = [f(x) if called else L.Activation(f)(x) for f in functions]
-    return keras.Model(x, L.Concatenate()(given))
+    branches = [f(x) if called else L.Activation(f)(x) for f in functions]
+    return keras.Model(x, L.Concatenate()(branches))
 
 
 def edges() -> Any:
@@ -101,9 +101,11 @@ SERIES: list[tuple[str, dict[str, Any]]] = [
 def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Generator) -> None:
     """Use values with samples or without; the next layer reads them with one bit more."""
     x, dealer = edges() / 2, int(rng.integers(3))
-    given = keras.Input((6, 6))
+    model_input = keras.Input((6, 6))
     model = every(SERIES, (6, 6))
-    behind = keras.Model(given, L.Dense(4, "relu", kernel_initializer="ones")(model(given)))
+    behind = keras.Model(
+        model_input, L.Dense(4, "relu", kernel_initializer="ones")(model(model_input))
+    )
     calibrated = bool(rng.integers(2))
     for net, most in ((model, 1), (behind, 6 * len(SERIES))):
         private = convert(
@@ -124,8 +126,10 @@ def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Gen
         off = np.abs(got - net.predict(x, verbose=0)).max()
         assert off < bound
         if calibrated:  # the summary reports the error
-            told = {e.name: e.error.largest for e in private.summary().rows if e.error is not None}
-            assert off < 4 * max(told.values())
+            errors = {
+                e.name: e.error.largest for e in private.summary().rows if e.error is not None
+            }
+            assert off < 4 * max(errors.values())
 
 
 def test_series_that_do_not_fit_are_refused_in_words() -> None:

@@ -28,10 +28,10 @@ def graph_of(masked: bool = False, scale: float = 0.5, causal: bool = False) -> 
 
 
 def drawn(rng: np.random.Generator, masked: bool, count: int = 6) -> dict[str, Any]:
-    given = {n: rng.normal(0, 1, (count, *SHAPES[n])) for n in "qkv"}
+    arrays = {n: rng.normal(0, 1, (count, *SHAPES[n])) for n in "qkv"}
     if masked:
-        given["mask"] = rng.integers(0, 2, (count, 5)) | np.eye(5, dtype=np.int64)[0]
-    return given
+        arrays["mask"] = rng.integers(0, 2, (count, 5)) | np.eye(5, dtype=np.int64)[0]
+    return arrays
 
 
 @pytest.mark.parametrize(
@@ -41,27 +41,27 @@ def drawn(rng: np.random.Generator, masked: bool, count: int = 6) -> dict[str, A
 def test_a_model_attends_as_in_the_clear(
     masked: bool, causal: bool, calibrated: bool, rng: np.random.Generator
 ) -> None:
-    given = drawn(rng, masked)
+    arrays = drawn(rng, masked)
     graph = graph_of(masked, 0.3, causal)
-    known: dict[str, Any] = {"samples": given} if calibrated else {"ranges": 16.0}
+    known: dict[str, Any] = {"samples": arrays} if calibrated else {"ranges": 16.0}
     private = convert(graph, **known)
-    value, flags, cost = ran(private.plan, given)
+    value, flags, cost = ran(private.plan, arrays)
     assert not flags.any()
-    assert np.abs(value - private.plain(given)).max() < 2.0**-8
+    assert np.abs(value - private.plain(arrays)).max() < 2.0**-8
     assert cost.rounds <= 17
     again = Plan.from_header(private.plan.header())
     assert again.header() == private.plan.header()
 
 
 def test_scores_too_far_apart_are_refused_or_flagged(rng: np.random.Generator) -> None:
-    given = drawn(rng, False)
+    arrays = drawn(rng, False)
     with pytest.raises(RangeError, match=r"'a' has scores .* apart"):
-        convert(graph_of(scale=60.0), samples=given)
+        convert(graph_of(scale=60.0), samples=arrays)
     private = convert(graph_of(scale=4.0), ranges=200.0)
     # 202 units of the base 2 apart, and equal
-    given["q"][4] *= 0
-    given["k"][3, 0, 0], given["k"][3, 0, 1], given["q"][3] = [5, 0, 0, 0], [-2, 0, 0, 0], 5
-    _, flags, _ = ran(private.plan, given)
+    arrays["q"][4] *= 0
+    arrays["k"][3, 0, 0], arrays["k"][3, 0, 1], arrays["q"][3] = [5, 0, 0, 0], [-2, 0, 0, 0], 5
+    _, flags, _ = ran(private.plan, arrays)
     assert flags[3] and not flags[4]
 
 

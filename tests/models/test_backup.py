@@ -140,8 +140,8 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
     three.stop(1)
     _put_back(three, 1, copies[0])
     three.ensure()
-    told = r"made for another name or party|different deployments"
-    with Cluster(three.cluster, "owner") as owner, pytest.raises(TfeBenchError, match=told):
+    pattern = r"made for another name or party|different deployments"
+    with Cluster(three.cluster, "owner") as owner, pytest.raises(TfeBenchError, match=pattern):
         service.predict(owner.client, "b", _ROWS)
     log = three.log(1)
     assert "Traceback" not in log

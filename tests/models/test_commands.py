@@ -126,29 +126,35 @@ def test_owners_deploy_and_clients_ask_by_commands(
         assert code == 0, err
         return json.loads(out)
 
-    told = run("owner", "deploy", "network-a", "--name", "digits", "--allow", "hospital")
-    assert isinstance(told, dict) and told["parameters"] == 118_282 and "seeded" in told["weights"]
-    seen = run("hospital", "models")
-    assert isinstance(seen, list)
-    [row] = seen
+    deployed = run("owner", "deploy", "network-a", "--name", "digits", "--allow", "hospital")
+    assert (
+        isinstance(deployed, dict)
+        and deployed["parameters"] == 118_282
+        and "seeded" in deployed["weights"]
+    )
+    listing = run("hospital", "models")
+    assert isinstance(listing, list)
+    [row] = listing
     assert (row["name"], row["owner"], row["clients"]) == ("digits", "owner", None)
     assert row["inputs"] and row["preprocessing"] == "unit" and row["complete"] is True
 
     picture = _picture(tmp_path / "seven.png", (28, 28, 1))
-    told = run("hospital", "predict", "digits", "--image", str(picture), "--image", str(picture))
-    assert isinstance(told, dict) and told["images"] == ["seven.png"] * 2
-    [outputs] = told["outputs"]
+    deployed = run(
+        "hospital", "predict", "digits", "--image", str(picture), "--image", str(picture)
+    )
+    assert isinstance(deployed, dict) and deployed["images"] == ["seven.png"] * 2
+    [outputs] = deployed["outputs"]
 
     from tfe_bench.models import images, zoo
 
-    given = images.load_picture(picture, (28, 28, 1), "unit")
-    wanted = np.asarray(zoo.build("network-a").keras(given))
-    np.testing.assert_allclose(outputs, np.repeat(wanted, 2, 0), rtol=0, atol=2e-3)
+    pixels = images.load_picture(picture, (28, 28, 1), "unit")
+    expected = np.asarray(zoo.build("network-a").keras(pixels))
+    np.testing.assert_allclose(outputs, np.repeat(expected, 2, 0), rtol=0, atol=2e-3)
 
-    np.save(tmp_path / "x.npy", given)
+    np.save(tmp_path / "x.npy", pixels)
     file = tmp_path / "y.npy"
     run("owner", "predict", "digits", "--input", str(tmp_path / "x.npy"), "--output", str(file))
-    np.testing.assert_allclose(np.load(file), wanted, rtol=0, atol=2e-3)
+    np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=2e-3)
     assert file.stat().st_mode & 0o777 == 0o600
 
     there = ("--cluster", str(hosts.cluster), "--client")
@@ -177,7 +183,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
         *there,
         "owner",
     )
-    np.save(tmp_path / "first.npy", given.transpose(0, 3, 1, 2))
+    np.save(tmp_path / "first.npy", pixels.transpose(0, 3, 1, 2))
     fails(
         capsys,
         2,
@@ -218,10 +224,10 @@ def test_a_prediction_is_measured_and_recorded(
     arguments = ("--batch", "2", "--repeat", "2", "--record", str(record))
     assert main(["infer", "network-d", *arguments]) == 0
     assert "agreement" in capsys.readouterr().out
-    found = json.loads(record.read_text())
-    assert found["workload"] == "network-d" and found["correct"] is True
-    assert found["parameters"]["weights"].startswith("seeded")
-    assert found["agreement"]["top1"] == 1.0 and found["agreement"]["samples"] == 2
+    document = json.loads(record.read_text())
+    assert document["workload"] == "network-d" and document["correct"] is True
+    assert document["parameters"]["weights"].startswith("seeded")
+    assert document["agreement"]["top1"] == 1.0 and document["agreement"]["samples"] == 2
 
 
 _MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
@@ -234,10 +240,10 @@ def test_a_trained_network_is_as_accurate_as_in_plaintext(name: str, tmp_path: P
     record = tmp_path / "r.jsonl"
     arguments = ("--data-dir", str(_MNIST), "--train", "1", "--batch", "10000", "--repeat", "1")
     assert main(["infer", name, *arguments, "--record", str(record)]) == 0
-    found = json.loads(record.read_text())["agreement"]
-    print(found)
-    assert found["samples"] == 10_000 and found["plain_accuracy"] > 0.93
-    assert abs(found["accuracy"] - found["plain_accuracy"]) <= 0.002
+    agreement = json.loads(record.read_text())["agreement"]
+    print(agreement)
+    assert agreement["samples"] == 10_000 and agreement["plain_accuracy"] > 0.93
+    assert abs(agreement["accuracy"] - agreement["plain_accuracy"]) <= 0.002
 
 
 @pytest.mark.slow
@@ -254,15 +260,15 @@ def test_texts_are_answered_as_in_keras(tmp_path: Path, capsys: pytest.CaptureFi
     where = ("--models", str(tmp_path / "kept"))
     assert main(["deploy", "bert-tiny", "--name", "texts", "--tokens", "16", *where]) == 0
     built = zoo.build("bert-tiny", tokens=16)
-    given = zoo.samples(built.entry, 5, 2, tokens=16)
-    np.savez(tmp_path / "x.npz", **given)
+    samples = zoo.samples(built.entry, 5, 2, tokens=16)
+    np.savez(tmp_path / "x.npz", **samples)
     file = tmp_path / "y.npy"
-    asked = ("predict", "texts", "--input", str(tmp_path / "x.npz"), "--output", str(file))
-    assert main([*asked, *where]) == 0
-    wanted = np.asarray(built.keras(given, training=False))
-    np.testing.assert_allclose(np.load(file), wanted, rtol=0, atol=5e-3)
+    requests = ("predict", "texts", "--input", str(tmp_path / "x.npz"), "--output", str(file))
+    assert main([*requests, *where]) == 0
+    expected = np.asarray(built.keras(samples, training=False))
+    np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=5e-3)
     capsys.readouterr()
-    wrong = {**given, "padding_mask": given["padding_mask"] * 2}
+    wrong = {**samples, "padding_mask": samples["padding_mask"] * 2}
     np.savez(tmp_path / "z.npz", **wrong)
-    asked = ("predict", "texts", "--input", f"{tmp_path}/z.npz", *where)
-    fails(capsys, 2, "a mask of 0 and 1", *asked)
+    requests = ("predict", "texts", "--input", f"{tmp_path}/z.npz", *where)
+    fails(capsys, 2, "a mask of 0 and 1", *requests)

@@ -64,10 +64,10 @@ def parts(x: Any) -> Any:
 
 
 def drawn(model: Any, rng: np.random.Generator) -> dict[str, Any]:
-    found: dict[str, Any] = {"x": rng.normal(0, 0.3, (2, STEPS, WIDTH))}
+    arrays: dict[str, Any] = {"x": rng.normal(0, 0.3, (2, STEPS, WIDTH))}
     if len(model.inputs) > 1:
-        found["each"] = rng.integers(0, 2, (2, STEPS, STEPS)) | np.eye(STEPS, dtype=int)
-    return found
+        arrays["each"] = rng.integers(0, 2, (2, STEPS, STEPS)) | np.eye(STEPS, dtype=int)
+    return arrays
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -77,10 +77,10 @@ def test_what_is_left_is_what_it_was(name: str, rng: np.random.Generator) -> Non
     for w in model.weights:
         if "kernel" not in w.path:
             w.assign(w + rng.normal(0, 0.1, w.shape))
-    given = drawn(model, rng)
-    private = convert(model, samples=given)
-    found = model([given[t.name] for t in model.inputs], training=False)
-    assert np.abs(private.plain(given) - np.asarray(found)).max() < 1e-5
+    arrays = drawn(model, rng)
+    private = convert(model, samples=arrays)
+    outputs = model([arrays[t.name] for t in model.inputs], training=False)
+    assert np.abs(private.plain(arrays) - np.asarray(outputs)).max() < 1e-5
     attends = [x for x in private.graph.layers if x.op == "attend"]
     assert private.graph.shapes[attends[-1].name][-2] == most
 
@@ -105,7 +105,7 @@ def test_a_part_costs_less_and_is_private(private: bool, rng: np.random.Generato
     whole, part = (convert(model, samples=drawn(model, rng)) for model in models)
     assert part.summary().cost.total < 0.75 * whole.summary().cost.total
     if private:
-        given = drawn(models[1], rng)
-        value, flags, _ = ran(part.plan, given)
+        arrays = drawn(models[1], rng)
+        value, flags, _ = ran(part.plan, arrays)
         assert not flags.any()
-        assert np.abs(value - part.plain(given)).max() < 2.0**-8
+        assert np.abs(value - part.plain(arrays)).max() < 2.0**-8

@@ -133,10 +133,10 @@ def test_columns_are_read_as_tables_read_them(tmp_path: Path) -> None:
     file.write_text('id,clinic,visit,x\nsecret,$5,"1,5",True\n3,4,5,1\n')
     with raises(DataError, "not-a-number", received=4) as refused:
         datasets.table(file, None)
-    said = str(refused.value)
+    error_text = str(refused.value)
     for name, kind in (("id", "text"), ("clinic", "currency"), ("visit", "comma"), ("x", "text")):
-        assert re.search(rf"'{name}', row 1: .*{kind}", said)
-    assert "secret" not in said
+        assert re.search(rf"'{name}', row 1: .*{kind}", error_text)
+    assert "secret" not in error_text
     file.write_text("a,y\n1,yes\n")
     with raises(DataError, "not-a-number", operation="y"):
         datasets.table(file, "y", "number")
@@ -161,5 +161,5 @@ def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:
         assert refused.value.operation == "features" and "5000" not in str(refused.value)
     with raises(TfeBenchError, "shape-mismatch"):
         rows_.share_features(np.array([["a"]]), 16)
-    found = rows_.share_features(np.array([[0.5, -1.0]]), 16)
-    assert found.ring.tolist() == [[1 << 15, -(1 << 16)]] and found.fractional_bits == 16
+    options = rows_.share_features(np.array([[0.5, -1.0]]), 16)
+    assert options.ring.tolist() == [[1 << 15, -(1 << 16)]] and options.fractional_bits == 16

@@ -26,13 +26,13 @@ _ROWS = [(i, i % 7) for i in range(12)]
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    made = Workers(tmp_path_factory.mktemp("each"))
+    stores = Workers(tmp_path_factory.mktemp("each"))
     for name, owner in (("one", "bank"), ("two", "telco")):
         rights = {ANALYST: {"k": ("match",), "v": ("aggregate",)}}
         more = {"unique": ("k",), "owner": owner, "open_count": True, "min_group": 2}
-        made.put(name, StoredTable(_TYPES, _ROWS, rights=rights, **more))
-    yield made
-    made.close()
+        stores.put(name, StoredTable(_TYPES, _ROWS, rights=rights, **more))
+    yield stores
+    stores.close()
 
 
 def tables(store: Store) -> dict[str, Table]:

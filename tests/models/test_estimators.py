@@ -68,9 +68,9 @@ def test_logistic_regression_says_what_scikit_learns_says(
     assert list(ours.classes_) == list(theirs.classes_)
     assert list(ours.feature_names_in_) == list(x.columns)
     assert ours.coef_.shape == theirs[-1].coef_.shape
-    found = ours.predict_proba(x)
-    np.testing.assert_allclose(found, theirs.predict_proba(x), atol=0.03)
-    np.testing.assert_allclose(found.sum(1), 1)
+    probabilities = ours.predict_proba(x)
+    np.testing.assert_allclose(probabilities, theirs.predict_proba(x), atol=0.03)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
     assert abs(ours.score(x, y) - theirs.score(x, y)) <= 0.02
     logits = x.to_numpy() @ ours.coef_.T + ours.intercept_
     np.testing.assert_allclose(
@@ -79,8 +79,8 @@ def test_logistic_regression_says_what_scikit_learns_says(
     frame = ours.predict_frame(x)
     assert frame.index.equals(x.index) and list(frame) == ["prediction", *ours.classes_]
     # rows whose class does not depend on the last bit
-    sure = np.sort(found, 1)[:, -1] - np.sort(found, 1)[:, -2] > 1e-3
-    assert (frame["prediction"] == ours.classes_[found.argmax(1)])[sure].all()
+    sure = np.sort(probabilities, 1)[:, -1] - np.sort(probabilities, 1)[:, -2] > 1e-3
+    assert (frame["prediction"] == ours.classes_[probabilities.argmax(1)])[sure].all()
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
@@ -105,9 +105,9 @@ def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Gener
     before, after = x @ kernel + bias, x @ off + bias
     if classes:
         before, after = (convergence.class_probabilities(z) for z in (before, after))
-    moved = np.abs(before - after).max()
-    found = convergence.estimate_change(x, y, weights, off, bias, penalty)
-    assert found == pytest.approx(moved, rel=0.7 if classes else 1e-6)
+    largest_change = np.abs(before - after).max()
+    estimate = convergence.estimate_change(x, y, weights, off, bias, penalty)
+    assert estimate == pytest.approx(largest_change, rel=0.7 if classes else 1e-6)
     with pytest.warns(ConvergenceWarning, match=r"converged: it would .*max_iter \(now 7\)"):
         convergence.warn_unconverged(convergence.MAX_CHANGE * 1.1, "it", 7)
 
@@ -285,11 +285,11 @@ def test_scikit_learns_own_checks_hold(
 ) -> None:
     estimator = getattr(private, kind)(cluster=cluster, **options)
     failing = FAILING | (FAILING_AT_WORKERS if options["predict_on"] == "workers" else {})
-    told = estimator_checks.check_estimator(
+    check_results = estimator_checks.check_estimator(
         estimator, on_fail=None, on_skip=None, expected_failed_checks=failing
     )
-    assert len(told) > 50
-    failed = {t["check_name"]: t["exception"] for t in told if t["status"] == "failed"}
+    assert len(check_results) > 50
+    failed = {t["check_name"]: t["exception"] for t in check_results if t["status"] == "failed"}
     assert not failed
 
 

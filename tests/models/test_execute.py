@@ -50,8 +50,8 @@ def named() -> dict[str, Any]:
 def every_activation(shape: tuple[int, ...]) -> Any:
     """Build a model of parallel activations, except those that always need calibration."""
     x = keras.Input(shape)
-    given = [L.Activation(f)(x) for name, f in named().items() if name not in CALIBRATED]
-    return keras.Model(x, L.Concatenate()(given))
+    branches = [L.Activation(f)(x) for name, f in named().items() if name not in CALIBRATED]
+    return keras.Model(x, L.Concatenate()(branches))
 
 
 def joined(layer: Any, *branches: Any) -> Any:
@@ -236,9 +236,9 @@ def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
     """Simulate all cases: the outputs of each, and the cost of a second call."""
     flat = [a for _, own, x in some for a in (*own, x)]
 
-    def program(party: Party, *given: Shared) -> Any:
-        found = []
-        left = iter(given)
+    def program(party: Party, *shares: Shared) -> Any:
+        results = []
+        left = iter(shares)
         for s, _, _ in some:
             own: dict[str, Shared] = {}
             for part in weights.weight_parts(s.plan):
@@ -252,8 +252,8 @@ def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
 
             f = party.function(model)
             outputs = f(own, x)
-            found.append((outputs, measure_call(party, f, own, x) if again else None))
-        return found
+            results.append((outputs, measure_call(party, f, own, x) if again else None))
+        return results
 
     return simulate(program, *flat, dealer=dealer)
 
@@ -342,17 +342,17 @@ def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
         with monkeypatch.context() as patched:
             if turned:
                 patched.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
-            told = private.summary(profile, len(images))
+            summary = private.summary(profile, len(images))
             ((got, calls),) = run_all([case(private, images, profile)], 0)
-        assert told.rotated == turned
+        assert summary.rotated == turned
         assert np.abs(got - expected).max() < 32 * ULP
-        assert_costs(calls, told.cost)
-        rows = [(r.cost.dealer, r.cost.e1, r.cost.e2) for r in told.rows]
+        assert_costs(calls, summary.cost)
+        rows = [(r.cost.dealer, r.cost.e1, r.cost.e2) for r in summary.rows]
         if not turned:
             sums = tuple(np.sum(rows, 0))
-            assert sums == (told.cost.dealer, told.cost.e1, told.cost.e2)
-        assert told.seconds > 0 and f"{told.cost.rounds} rounds" in str(told)
-    balanced, whole = (told.cost, private.summary("wan", 1).cost)
+            assert sums == (summary.cost.dealer, summary.cost.e1, summary.cost.e2)
+        assert summary.seconds > 0 and f"{summary.cost.rounds} rounds" in str(summary)
+    balanced, whole = (summary.cost, private.summary("wan", 1).cost)
     assert max(balanced.by_party(0)) < 1.1 * min(balanced.by_party(0))
     assert whole.dealer > 1.5 * whole.e1
 
@@ -374,12 +374,12 @@ def net(*layers: LayerSpec, outputs: tuple[str, ...] = ()) -> Graph:
     return Graph("m", {"x": (2,)}, layers, outputs or (layers[-1].name,))
 
 
-def dense(name: str, given: str, kernel: Any) -> LayerSpec:
-    return LayerSpec(name, "dense", (given,), {}, {"kernel": np.asarray(kernel, np.float64)})
+def dense(name: str, source: str, kernel: Any) -> LayerSpec:
+    return LayerSpec(name, "dense", (source,), {}, {"kernel": np.asarray(kernel, np.float64)})
 
 
-def relu_of(name: str, given: str) -> LayerSpec:
-    return LayerSpec(name, "relu", (given,), {"max_value": None})
+def relu_of(name: str, source: str) -> LayerSpec:
+    return LayerSpec(name, "relu", (source,), {"max_value": None})
 
 
 def test_large_values_are_rescaled_and_small_weights_keep_their_digits(
@@ -426,8 +426,12 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     # softmax has 20 fractional bits at most, so that no format helps
     soft = LayerSpec("s", "softmax", ("small",), {"axis": 1})
     small = dense("small", "x", rng.uniform(0.5, 1, (2, 3)))
-    told = convert(net(small, soft, dense("b", "small", np.eye(3) * 1e5)), samples=images).summary()
-    assert told.imprecise[0] == "small" and "imprecise: more than 1 % of the range" in str(told)
+    summary = convert(
+        net(small, soft, dense("b", "small", np.eye(3) * 1e5)), samples=images
+    ).summary()
+    assert summary.imprecise[0] == "small" and "imprecise: more than 1 % of the range" in str(
+        summary
+    )
     assert "error" not in str(convert(graph).summary())
 
 

@@ -41,8 +41,8 @@ def test_a_head_is_trained_behind_a_resnet50(rng: np.random.Generator) -> None:
         history = model.fit(cluster, rows_of=["pictures"], batch_size=BATCH, epochs=8)
         assert_close(history.model, plain_twin(model, pooled.predict(x, verbose=0), y, 16))
         whole = keras.Sequential([pooled, history.model])
-        told = cluster.predict(convert(whole, samples=x, margin=4), x[:8])
+        predictions = cluster.predict(convert(whole, samples=x, margin=4), x[:8])
     want = whole.predict(x, verbose=0)
     # untrained weights amplify rounding errors from layer to layer
-    np.testing.assert_allclose(told, want[:8], atol=3e-2)
+    np.testing.assert_allclose(predictions, want[:8], atol=3e-2)
     assert ((want[:, 0] > 0.5) == y).mean() > 0.6

@@ -108,8 +108,8 @@ def test_regressions_and_classes_are_learned(cluster: LocalCluster) -> None:
     assert any("loss" in text for text in heard)
     # the same for two classes
     private = private_model()
-    told = private.fit(cluster, x, y, batch_size=BATCH, reveal_loss=True).history["loss"]
-    np.testing.assert_allclose(told, plain_twin(private, x, y, 6).losses, rtol=0, atol=3e-3)
+    losses = private.fit(cluster, x, y, batch_size=BATCH, reveal_loss=True).history["loss"]
+    np.testing.assert_allclose(losses, plain_twin(private, x, y, 6).losses, rtol=0, atol=3e-3)
 
 
 def test_large_data_is_shared_while_the_first_epoch_runs(
@@ -120,17 +120,17 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     private = private_model()
     recipe = private.recipe(BATCH)
     assert inputs.choose_chunk(recipe, ROWS) == 64
-    asked: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "checkpoint": "late"}
-    asked |= {"checkpoint_every": 3, "validation_data": (x, y)}
+    options: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "checkpoint": "late"}
+    options |= {"checkpoint_every": 3, "validation_data": (x, y)}
     begun = private.keras.get_weights()
     # unused inputs do not delay the job
-    assert private.fit(cluster, x, y, steps=3, **asked).steps == 3
+    assert private.fit(cluster, x, y, steps=3, **options).steps == 3
     private.keras.set_weights(begun)
-    history = private.fit(cluster, x, y, **asked)
+    history = private.fit(cluster, x, y, **options)
     assert (history.first_step, history.steps) == (3, 12)
     plan = TrainingJob(recipe, 2, ROWS, 1, chunk=64)
-    seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
-    assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
+    batched_rows = np.concatenate([plan.batch_rows(step) for step in range(6)])
+    assert len(set(batched_rows.tolist())) == 192 and batched_rows[:64].max() < 64
     rows, labels, _ = inputs.shuffle_examples(1, inputs.Examples(x, y))
     twin = PlaintextTwin(private.initial_model(), recipe)
     targets = recipe.encode_labels(labels)
@@ -145,7 +145,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
 
 def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: Path) -> None:
     x, y = data()
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "epochs": 2,
         "batch_size": BATCH,
         "validation_data": (x, y),
@@ -154,7 +154,7 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     }
     private = private_model(averaged=True)
     begun = private.keras.get_weights()
-    first = private.fit(cluster, x, y, steps=7, **asked)
+    first = private.fit(cluster, x, y, steps=7, **options)
     assert first.steps == 7
     files = sorted(folder.glob("party*/tiny.checkpoint*.safetensors"))
     assert len(files) == 6
@@ -163,12 +163,12 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     assert folder.stat().st_mode & 0o777 == 0o700
 
     private.keras.set_weights(begun)
-    history = private.fit(cluster, x, y, **asked)
+    history = private.fit(cluster, x, y, **options)
     assert (history.first_step, history.steps, history.epoch) == (7, 12, [0, 1, 1])
     twin = plain_twin(private, x, y, 12)
     assert_close(history.model, twin)
     # A training that is complete is not repeated.
-    again = private.fit(cluster, x, y, **asked)
+    again = private.fit(cluster, x, y, **options)
     assert (again.first_step, again.steps, again.seconds_per_batch) == (12, 12, None)
     for a, b in zip(again.model.get_weights(), twin.model.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
@@ -177,10 +177,10 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     # Another training, other rows, another order.
     for changed in ({"seed": 2}, {"batch_size": 16}, {"validation_data": None}):
         with raises(UsageError, "checkpoint-mismatch"):
-            private.fit(cluster, x, y, **{**asked, **changed})
+            private.fit(cluster, x, y, **{**options, **changed})
     other = private_model(end=None, loss="mean_squared_error")
     with raises(UsageError, "checkpoint-mismatch"):
-        other.fit(cluster, x, y, **asked)
+        other.fit(cluster, x, y, **options)
 
     # One damaged file: training continues from the earlier common step. Two: the error names the
     # party.
@@ -190,7 +190,7 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     for file in mine:
         file.write_bytes(b"damaged")
         try:
-            steps.append(private.fit(cluster, x, y, **asked).first_step)
+            steps.append(private.fit(cluster, x, y, **options).first_step)
         except ConfigError as error:
             assert "a damaged file at party 2" in str(error) and "--restart" in str(error)
             steps.append(-1)
@@ -200,8 +200,8 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     for file in mine:
         file.unlink()
     with raises(ConfigError, "checkpoint-incomplete", received="no file at party 2"):
-        private.fit(cluster, x, y, **asked)
-    fresh = private.fit(cluster, x, y, restart=True, steps=2, **asked)
+        private.fit(cluster, x, y, **options)
+    fresh = private.fit(cluster, x, y, restart=True, steps=2, **options)
     assert (fresh.first_step, fresh.steps) == (0, 2)
 
 
@@ -220,7 +220,7 @@ def test_a_model_that_is_built_again_is_the_same_training() -> None:
 
 def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -> None:
     x, _ = data()
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "epochs": 4,
         "batch_size": BATCH,
         "checkpoint": "wild",
@@ -228,12 +228,12 @@ def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -
     }
     real = 100.0 * (x @ np.ones((FEATURES, 1)))
     private = private_model(0.0001, "mean_squared_error", end=None)
-    private.fit(cluster, x, real, steps=4, guard_every=4, **asked)
+    private.fit(cluster, x, real, steps=4, guard_every=4, **options)
     wild = private_model(3.0, "mean_squared_error", end=None)
     with pytest.raises(RangeError, match=r"diverges: at step \d+ .*checkpoint is 'wild', step 4"):
-        wild.fit(cluster, x, real, guard_every=2, **asked)
+        wild.fit(cluster, x, real, guard_every=2, **options)
     # The checkpoint is complete: training continues from it with a lower rate.
-    history = private.fit(cluster, x, real, steps=8, **asked)
+    history = private.fit(cluster, x, real, steps=8, **options)
     assert (history.first_step, history.steps) == (4, 8)
 
 
@@ -263,6 +263,6 @@ def test_a_trained_model_stays_at_the_workers(cluster: LocalCluster) -> None:
     for a, b in zip(before, private.keras.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     twin = plain_twin(private, x, y, 12)
-    found = cluster.predict("kept", x[:8])
-    np.testing.assert_allclose(found, np.asarray(twin.model(x[:8])), rtol=0, atol=5e-3)
+    predictions = cluster.predict("kept", x[:8])
+    np.testing.assert_allclose(predictions, np.asarray(twin.model(x[:8])), rtol=0, atol=5e-3)
     cluster.client.undeploy("kept")

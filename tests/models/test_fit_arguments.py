@@ -29,7 +29,7 @@ from tfe_bench.models.training_job import TrainingJob
 BOARD = importlib.util.find_spec("tensorboard")
 
 
-def _keras(rows: int = 192, **asked: Any) -> tuple[Any, Any, Trainable, Any, Any]:
+def _keras(rows: int = 192, **request: Any) -> tuple[Any, Any, Trainable, Any, Any]:
     """Return model and history of Keras' own fit, and the private counterpart."""
     import keras
 
@@ -38,8 +38,8 @@ def _keras(rows: int = 192, **asked: Any) -> tuple[Any, Any, Trainable, Any, Any
     model = private.initial_model()
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
-    told = model.fit(x[:rows], y[:rows], batch_size=BATCH, shuffle=False, verbose=0, **asked)
-    return model, told, private, x[:rows], y[:rows]
+    history = model.fit(x[:rows], y[:rows], batch_size=BATCH, shuffle=False, verbose=0, **request)
+    return model, history, private, x[:rows], y[:rows]
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def _keras(rows: int = 192, **asked: Any) -> tuple[Any, Any, Trainable, Any, Any
 def test_arguments_mean_what_they_mean_in_keras(
     cluster: LocalCluster, asked: dict[str, Any], rows: int
 ) -> None:
-    model, told, private, x, y = _keras(rows, **asked)
+    model, reported, private, x, y = _keras(rows, **asked)
     history = private.fit(cluster, x, y, shuffle=False, verbose=0, **asked)
     for ours, theirs in zip(history.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3)
-    assert history.epoch == told.epoch
+    assert history.epoch == reported.epoch
     assert set(history.history) == {
         "learning_rate",
         *(["val_accuracy"] if "validation_split" in asked else []),
     }
     if "validation_split" in asked:
-        ours, theirs = history.history["val_accuracy"], told.history["val_accuracy"]
+        ours, theirs = history.history["val_accuracy"], reported.history["val_accuracy"]
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=0.02)
 
 
@@ -118,25 +118,25 @@ def test_callbacks_do_what_they_do_in_keras(
         ]
 
     theirs = made(tmp_path / "keras")
-    model, told, private, x, y = _keras(epochs=8, callbacks=theirs)
+    model, reported, private, x, y = _keras(epochs=8, callbacks=theirs)
     ours = made(tmp_path / "private")
     history = private.fit(
         cluster, x, y, epochs=8, shuffle=False, reveal_loss=True, callbacks=ours, verbose=2
     )
-    print(told.history)
+    print(reported.history)
     assert 1 < theirs[1].stopped_epoch < 7
     assert (ours[1].stopped_epoch, ours[1].best_epoch) == (
         theirs[1].stopped_epoch,
         theirs[1].best_epoch,
     )
     # the workers ended the training, not only the callback
-    assert history.steps == 6 * len(told.epoch) and history.epoch == told.epoch
-    np.testing.assert_allclose(history.history["loss"], told.history["loss"], rtol=0, atol=3e-3)
+    assert history.steps == 6 * len(reported.epoch) and history.epoch == reported.epoch
+    np.testing.assert_allclose(history.history["loss"], reported.history["loss"], rtol=0, atol=3e-3)
     for a, b in zip(history.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
     for a, b in zip(ours[-1].seen, theirs[-1].seen, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-    assert [e for e, _ in ours[-1].told] == told.epoch
+    assert [e for e, _ in ours[-1].told] == reported.epoch
     assert set(ours[-1].told[0][1]) == {"loss", "learning_rate"}
     files = [sorted(p.name for p in (tmp_path / n).iterdir()) for n in ("private", "keras")]
     assert files[0] == files[1] and "e1.keras" in files[0]
@@ -173,7 +173,7 @@ def test_callbacks_do_what_they_do_in_keras(
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = epoch == 1
 
-    model, told, private, x, y = _keras(epochs=4, callbacks=[Enough()])
+    model, reported, private, x, y = _keras(epochs=4, callbacks=[Enough()])
     history = private.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=Enough())
     lone = private_model()
     enough = keras.callbacks.LambdaCallback(
@@ -182,7 +182,7 @@ def test_callbacks_do_what_they_do_in_keras(
     lone.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=enough)
     for a, b in zip(lone.keras.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-    assert history.epoch == told.epoch == [0, 1] and history.steps == 12
+    assert history.epoch == reported.epoch == [0, 1] and history.steps == 12
     for a, b in zip(history.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
 
@@ -218,7 +218,7 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             """Never called."""
 
-    for word, asked in (
+    for word, options in (
         ('Did you mean "epochs"', {"epoch": 3}),
         ('Did you mean "callbacks"', {"callback": []}),
         ("steps=N", {"steps_per_epoch": 5}),
@@ -256,9 +256,9 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         ("require x and y", {"rows_of": ["a"], "class_weight": {0: 1.0}}),
     ):
         private = private_model()
-        rows = (None, None) if "rows_of" in asked else (x, y)
+        rows = (None, None) if "rows_of" in options else (x, y)
         with pytest.raises(UsageError, match=word):  # before the cluster is used
-            private.fit(nowhere, *rows, **asked)
+            private.fit(nowhere, *rows, **options)
     for weights in ([np.nan] * ROWS, [-1.0] * ROWS, [257.0] * ROWS):
         with raises(RangeError, "value-out-of-range", expected=256):
             private_model().fit(nowhere, x, y, sample_weight=weights)
@@ -270,13 +270,13 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         decayed.fit(nowhere, x, y, **kept)
     with raises(UsageError, "missing-argument", operation="metrics"):
         decayed.fit(nowhere, x, y)
-    for code, asked in (
+    for code, options in (
         ("unsupported-metric", {"metrics": ["AUC"]}),
         ("unsupported-argument", {"loss_weights": [1.0]}),
         ("unknown-option", {"metric": ["accuracy"]}),
     ):
         with raises(UsageError, code):
-            decayed.compile("sgd", "binary_crossentropy", **asked)
+            decayed.compile("sgd", "binary_crossentropy", **options)
     source = DatasetRef(("a",), None, {"a": "0" * 32})
     layers = [keras.Input((2,)), keras.layers.Rescaling(0.5), keras.layers.Dense(1)]
     scaled = Recipe.build(keras.Sequential(layers), "sgd", "mse")
@@ -329,8 +329,8 @@ def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch)
 
     from rich.console import Console
 
-    told: list[Any] = []
-    handle = types.SimpleNamespace(update=lambda data, raw: told.append(data["text/plain"]))
+    reports: list[Any] = []
+    handle = types.SimpleNamespace(update=lambda data, raw: reports.append(data["text/plain"]))
     display = types.ModuleType("IPython.display")
     display.display = lambda *a, **k: handle  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
@@ -340,7 +340,7 @@ def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch)
     with progress.show_progress("auto") as heard:
         assert heard is not None
         heard(0.5, "epoch 1 of 2")
-    assert told == [" 50%  epoch 1 of 2"]
+    assert reports == [" 50%  epoch 1 of 2"]
     with progress.show_progress(0) as heard:
         assert heard is None
 
@@ -356,7 +356,7 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
     nan[9, 2] = np.nan
     large = x.copy()
     large[3, 1] = 31337.0
-    for error, word, given in (
+    for error, word, arguments in (
         (UsageError, "200 rows of features and 199 labels", (x, y[:-1], {})),
         (RangeError, "row 7", (x, wrong, {})),
         (RangeError, "row 9", (nan, y, {})),
@@ -370,7 +370,7 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
         (UsageError, "no data set 'a'", (None, None, {"rows_of": ["a"]})),
         (UsageError, "no profile|profile", (x, y, {"profile": "moon"})),
     ):
-        features, labels, options = given
+        features, labels, options = arguments
         with pytest.raises(error, match=word) as refused:
             private.fit(cluster, features, labels, **options)
         assert "31337" not in str(refused.value)

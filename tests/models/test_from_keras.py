@@ -88,8 +88,8 @@ def model() -> Any:
 
 
 def largest_difference(graph: Graph, images: Any, expected: Any) -> float:
-    found = evaluate_graph(graph, images)
-    return max(float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True))
+    outputs = evaluate_graph(graph, images)
+    return max(float(np.abs(a - b).max()) for a, b in zip(outputs, expected, strict=True))
 
 
 def test_every_layer_computes_what_keras_computes(model: Any, rng: np.random.Generator) -> None:
@@ -110,8 +110,8 @@ def attempted(layer: Any, arguments: tuple[Any, ...]) -> Any:
 def test_what_acts_in_training_alone_is_the_identity(name: str, rng: np.random.Generator) -> None:
     shape = (6, 3) if name.endswith("1D") else (4, 6, 6, 3) if name.endswith("3D") else (6, 6, 3)
     layer, several = getattr(L, name), ((), (0.5,), (0.5, 0.5), (1,))
-    made = next(made for arguments in several if (made := attempted(layer, arguments)))
-    model = keras.Sequential([L.Input(shape), made, L.Rescaling(0.5)])
+    outcome = next(outcome for arguments in several if (outcome := attempted(layer, arguments)))
+    model = keras.Sequential([L.Input(shape), outcome, L.Rescaling(0.5)])
     images = rng.uniform(-300, 300, (2, *shape)).astype(np.float32)
     assert np.array_equal(model(images, training=False), images * np.float32(0.5))
     assert largest_difference(from_keras(model), images, [images * 0.5]) < 1e-12
@@ -124,11 +124,11 @@ def called(layer: Any, *more: Any, **named: Any) -> Any:
     return keras.Model(x, L.Dense(2)(layer(x, *more, **named)))
 
 
-def attends(shape: tuple[int, ...] = (4, 3), **given: Any) -> Any:
+def attends(shape: tuple[int, ...] = (4, 3), **arguments: Any) -> Any:
     """Return a model with self-attention, by options of the layer and of its call."""
     x = keras.Input(shape)
-    options = {k: given.pop(k) for k in tuple(given) if not k.endswith("_mask")}
-    return keras.Model(x, L.MultiHeadAttention(2, 2, **options)(x, x, **given))
+    options = {k: arguments.pop(k) for k in tuple(arguments) if not k.endswith("_mask")}
+    return keras.Model(x, L.MultiHeadAttention(2, 2, **options)(x, x, **arguments))
 
 
 def doubled(layer: Any) -> Any:
@@ -316,7 +316,7 @@ def test_another_backend_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_layer_without_private_counterpart_names_the_nearest() -> None:
-    given = keras.Input((4, 6, 6, 2))
+    model_input = keras.Input((4, 6, 6, 2))
     with pytest.raises(UsageError) as raised:
-        from_keras(keras.Model(given, L.ConvLSTM2D(2, 3)(given)))
+        from_keras(keras.Model(model_input, L.ConvLSTM2D(2, 3)(model_input)))
     assert 'Did you mean "' in str(raised.value) and len(str(raised.value)) < 300

@@ -53,22 +53,22 @@ def test_texts_are_those_of_plaintext_and_cost_what_is_said(
     while True:
         model = writer(rng, places, norm=not places)
         prompts = rng.integers(0, WORDS, (2, PROMPT))
-        wanted = [greedy(model, p, NEW) for p in prompts]
-        if min(apart for _, apart in wanted) > 0.05:
+        expected = [greedy(model, p, NEW) for p in prompts]
+        if min(apart for _, apart in expected) > 0.05:
             break
     private = converted(model, rng)
     order = order_of(private, 2, PROMPT, NEW, **more)
-    told: list[int] = []
+    fractions: list[int] = []
 
-    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
-        return list(made(order).generate_tokens(rows, told.append))
+    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        return list(make_generator(order).generate_tokens(rows, fractions.append))
 
     sim = ran(private, prompts, run, record=not places)
     bits = private.plan.fraction_of("words")
     tokens, flags = (sim.value(itemgetter(i)) for i in range(2))
     assert not flags.any()
-    assert (tokens >> bits).tolist() == [text for text, _ in wanted]
-    assert sorted(told) == sorted([*range(1, NEW + 1)] * 3)
+    assert (tokens >> bits).tolist() == [text for text, _ in expected]
+    assert sorted(fractions) == sorted([*range(1, NEW + 1)] * 3)
     first, step = (execute.model_cost(s) for s in order.build_predictions())
     assert sim.sent == tuple(
         a + (NEW - 1) * b for a, b in zip(first.by_party(0), step.by_party(0), strict=True)
@@ -91,11 +91,11 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
     texts = rng.integers(0, WORDS, (2, PROMPT))
     whole, one = order_of(private, 1, PROMPT, NEW), order_of(private, 1, 1, NEW)
 
-    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
         def at(text: int, begin: int, end: int) -> Shared:
             return rows.map(lambda a: a[text : text + 1, begin:end])
 
-        both, single = made(whole), made(one)
+        both, single = make_generator(whole), make_generator(one)
         at_once = [both._run_prefill(both._weights, at(text, 0, PROMPT)) for text in range(2)]
         state = single._run_prefill(single._weights, at(1, 0, 1))
         for i in range(1, PROMPT):
@@ -116,16 +116,16 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
         def pick(out: Any) -> Shared:
             for i in (of, *path):
                 out = out[i]
-            found: Shared = out
-            return found
+            result: Shared = out
+            return result
 
         return sim.value(pick)
 
-    for known, found in ((0, 1), (2, 3)):
+    for known, positions in ((0, 1), (2, 3)):
         for i in (0, 2):
-            assert np.array_equal(value(known, i), value(found, i))
+            assert np.array_equal(value(known, i), value(positions, i))
         for i in range(2):
-            a, b = (value(of, 1, i)[..., :PROMPT, :] for of in (known, found))
+            a, b = (value(of, 1, i)[..., :PROMPT, :] for of in (known, positions))
             assert np.abs(a - b).max() <= 4
 
 
@@ -153,19 +153,19 @@ def test_keys_may_be_shared_and_texts_dealt_by_each_party(
     while True:
         model = alike(rng, attends)
         prompts = rng.integers(0, WORDS, (texts, PROMPT))
-        wanted = [greedy(model, p, NEW) for p in prompts]
-        if min(apart for _, apart in wanted) > 0.05:
+        expected = [greedy(model, p, NEW) for p in prompts]
+        if min(apart for _, apart in expected) > 0.05:
             break
     private = converted(model, rng)
     order = order_of(private, texts, PROMPT, NEW, profile="wan")
     assert all(execute.has_rotating_dealers(s) == (texts > 2) for s in order.build_predictions())
 
-    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
-        return list(made(order).generate_tokens(rows, lambda _: None))
+    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        return list(make_generator(order).generate_tokens(rows, lambda _: None))
 
     sim = ran(private, prompts, run)
-    found = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
-    assert found.tolist() == [text for text, _ in wanted]
+    result = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
+    assert result.tolist() == [text for text, _ in expected]
     assert not sim.value(itemgetter(1)).any()
 
 
@@ -189,8 +189,8 @@ def test_logits_of_any_scale_are_as_fine_as_they_should(
         assert 4 * largest / factor * 2**bits < 1 << (numbers.bits - 2)
         assert (noise is None) == (temperature == 0)
         if noise is not None:
-            found = factor * noise * 2.0**-bits / temperature
-            assert np.abs(found).max() < 38 and 0.1 < found.std() < 8
+            scaled_noise = factor * noise * 2.0**-bits / temperature
+            assert np.abs(scaled_noise).max() < 38 and 0.1 < scaled_noise.std() < 8
             assert 38 * temperature / factor * 2**bits < 1 << (numbers.bits - 2)
 
 
@@ -240,8 +240,8 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
     plain = order_of(private, 64, 1, LENGTH - 1)
     prompts = np.full((64, 1), int(rng.integers(WORDS)))
 
-    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
-        return list(made(order).generate_tokens(rows, lambda _: None))
+    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        return list(make_generator(order).generate_tokens(rows, lambda _: None))
 
     sim = ran(private, prompts, run)
     tokens = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
@@ -255,10 +255,10 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
         behind = texts[:, 1:][texts[:, :-1] == word]
         logits = np.asarray(model(np.full((1, LENGTH), word)))[0, 0].astype(np.float64)
         share = np.exp((logits - logits.max()) / temperature)
-        wanted = len(behind) * share / share.sum()
+        expected = len(behind) * share / share.sum()
         if len(behind) > 30:
-            found = np.bincount(behind, minlength=WORDS)
-            excess += float(((found - wanted) ** 2 / wanted).sum())
+            counts = np.bincount(behind, minlength=WORDS)
+            excess += float(((counts - expected) ** 2 / expected).sum())
             freedom += WORDS - 1
     # chi-square; with few expected counts it is wider than its formula
     assert freedom and abs(excess - freedom) < 8 * np.sqrt(2 * freedom)
@@ -268,13 +268,13 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
 def test_gpt2_costs_what_its_page_says() -> None:
     """Compare docs/transformers.md: MB that all three send, and rounds."""
     samples = texts.generate_texts("gpt2", 72)
-    given = convert(
+    private = convert(
         texts.build_language_model("gpt2", 72),
         samples=samples,
         fractional_bits=12,
         activations="series",
     )
-    both = decoding.build_predictions(Decoding.from_plan(given.plan), 64, 8, "local", 1, True)
+    both = decoding.build_predictions(Decoding.from_plan(private.plan), 64, 8, "local", 1, True)
     for s, megabytes in zip(both, (372.3, 11.1), strict=True):
         cost = execute.model_cost(s)
         assert cost.total == pytest.approx(8e6 * megabytes, rel=0.01) and cost.rounds == 566
@@ -291,24 +291,24 @@ def test_a_cluster_goes_on_with_texts(
     while True:
         model = writer(rng)
         prompts = rng.integers(0, WORDS, (2, PROMPT))
-        wanted = [greedy(model, p, 4) for p in prompts]
-        if min(apart for _, apart in wanted) > 0.05:
+        expected = [greedy(model, p, 4) for p in prompts]
+        if min(apart for _, apart in expected) > 0.05:
             break
-    private, texts = converted(model, rng), [text for text, _ in wanted]
-    said: list[tuple[float, str]] = []
+    private, texts = converted(model, rng), [text for text, _ in expected]
+    progress_reports: list[tuple[float, str]] = []
     with tfe.LocalCluster(models=tmp_path / "models") as cluster:
-        found = tfe.generate(
-            cluster, private, prompts[0], 4, progress=lambda *told: said.append(told)
+        result = tfe.generate(
+            cluster, private, prompts[0], 4, progress=lambda *told: progress_reports.append(told)
         )
-        assert found.tolist() == texts[0] and found.dtype == np.int64
-        assert any("of 4" in word for _, word in said)
+        assert result.tolist() == texts[0] and result.dtype == np.int64
+        assert any("of 4" in word for _, word in progress_reports)
         cluster.deploy(private, "writer")
         assert cluster.generate("writer", prompts, 4).tolist() == texts
         jobs: list[JobResult] = []
         run = cluster.run
 
-        def recorded(*given: Any) -> JobResult:
-            jobs.append(run(*given))
+        def recorded(*operands: Any) -> JobResult:
+            jobs.append(run(*operands))
             return jobs[-1]
 
         with monkeypatch.context() as watched:
@@ -336,16 +336,16 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
     while True:
         prompts = rng.integers(0, WORDS, (2, PROMPT))
         prompts[1, -1] = prompts[0, -1]  # the last token alone does not distinguish them
-        wanted = [greedy(model, p, NEW) for p in prompts]
-        if wanted[0][0] != wanted[1][0] and min(apart for _, apart in wanted) > 0.05:
+        expected = [greedy(model, p, NEW) for p in prompts]
+        if expected[0][0] != expected[1][0] and min(apart for _, apart in expected) > 0.05:
             break
         model = alike(rng, attends=True)
     private = converted(model, rng)
     parameters = {"plan": private.plan.header(), "tokens": NEW, "warm_up": 0}
     bits = private.plan.fraction_of("words")
 
-    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
-        at, found = made(order_of(private, 1, PROMPT, NEW)), []
+    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        at, results = make_generator(order_of(private, 1, PROMPT, NEW)), []
         arrays = [at._weights[part.first_key] for part in weights.weight_parts(private.plan)]
         for client in range(2):
             inputs: dict[str, Any] = {weights.weight_input_name(i): w for i, w in enumerate(arrays)}
@@ -353,12 +353,12 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
             context = Context(
                 at._party, parameters, inputs, lambda *_: None, client=f"client{client}"
             )
-            found.append(program.run_generation(context)[program.TOKENS])
-        return found
+            results.append(program.run_generation(context)[program.TOKENS])
+        return results
 
     sim = ran(private, prompts, run)
-    found = [(sim.value(itemgetter(i)) >> bits)[0].tolist() for i in range(2)]
-    assert found == [text for text, _ in wanted]
+    results = [(sim.value(itemgetter(i)) >> bits)[0].tolist() for i in range(2)]
+    assert results == [text for text, _ in expected]
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16, 20])
@@ -375,6 +375,6 @@ def test_logits_read_all_bits_that_are_opened(
     ).placed_layers()
     (last,) = (node for node in nodes if node.layer.op == "greedy")
     opened = last.numbers.scale - int(last.layer.options["fraction"]) + last.numbers.bits
-    given = {node.output: node.used_bits for node in nodes}
-    assert all(given[name] >= opened for name in last.layer.inputs)
+    used_bits = {node.output: node.used_bits for node in nodes}
+    assert all(used_bits[name] >= opened for name in last.layer.inputs)
     assert not watched or 0 < last.numbers.reach < 64

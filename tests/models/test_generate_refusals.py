@@ -64,20 +64,20 @@ def other_outputs() -> list[tuple[str, Any]]:
 
 
 def test_models_that_give_no_logits_are_refused() -> None:
-    for said, model in other_outputs():
-        with pytest.raises(UsageError, match=said):
+    for reason, model in other_outputs():
+        with pytest.raises(UsageError, match=reason):
             Decoding.from_plan(convert(model).plan)
 
 
 def test_positions_are_named_or_refused(rng: np.random.Generator) -> None:
     plan = converted(writer(rng, places=True), rng).plan
     assert Decoding.from_plan(plan, "places").token_input == "words"
-    for positions, said in (
+    for positions, reason in (
         (None, "inputs are 'words', 'places'"),
         ("place", "Did you mean"),
         ("words", "logits of 10 tokens"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=reason):
             Decoding.from_plan(plan, positions)
 
 
@@ -127,10 +127,10 @@ def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None
 
 
 def test_orders_that_do_not_fit_are_refused(private: PrivateModel) -> None:
-    asked, given = generation.build_request(private, [1, 2], 2, None)
+    request, specs = generation.build_request(private, [1, 2], 2, None)
     owned = weights.weight_specs(private.plan)
-    text = InputSpec(program.PROMPT, given[program.PROMPT].shape, 16)
-    program.PROGRAM.admit(asked, [*owned, text])
+    text = InputSpec(program.PROMPT, specs[program.PROMPT].shape, 16)
+    program.PROGRAM.admit(request, [*owned, text])
     wrong: list[tuple[str, dict[str, Any], list[InputSpec]]] = [
         ("tokens", {"tokens": 0}, [text]),
         ("tokens", {"tokens": 7}, [text]),
@@ -150,6 +150,6 @@ def test_orders_that_do_not_fit_are_refused(private: PrivateModel) -> None:
         ("prompt", {}, [InputSpec(program.PROMPT, (1, 2, WORDS), 15)]),
         ("positions", {}, [InputSpec(program.PROMPT, (1, 8, WORDS), 16)]),
     ]
-    for said, changed, inputs in wrong:
-        with pytest.raises(UsageError, match=said):
-            program.PROGRAM.admit({**asked, **changed}, [*owned, *inputs])
+    for reason, changed, inputs in wrong:
+        with pytest.raises(UsageError, match=reason):
+            program.PROGRAM.admit({**request, **changed}, [*owned, *inputs])

@@ -28,28 +28,30 @@ def graph(*layers: LayerSpec, inputs: Any = None, outputs: Any = None) -> Graph:
 
 
 def test_a_graph_survives_its_header_with_and_without_weights() -> None:
-    made = graph(
+    model_graph = graph(
         LayerSpec("a", "dense", ("x",), {}, DENSE),
         LayerSpec("b", "relu", ("a",), {"max_value": 6.0}),
         LayerSpec("c", "softmax", ("b",), {"axis": 1}),
     )
-    header = json.loads(json.dumps(made.header()))
-    again = Graph.from_header(header, made.weight_arrays())
-    assert again.digest() == made.digest() and again.shapes["c"] == (3,)
+    header = json.loads(json.dumps(model_graph.header()))
+    again = Graph.from_header(header, model_graph.weight_arrays())
+    assert again.digest() == model_graph.digest() and again.shapes["c"] == (3,)
     bare = Graph.from_header(header)
-    assert bare.header() == made.header() and not any(bare.weight_arrays()["a/kernel"].strides)
-    other = made.weight_arrays()
+    assert bare.header() == model_graph.header() and not any(
+        bare.weight_arrays()["a/kernel"].strides
+    )
+    other = model_graph.weight_arrays()
     other["a/kernel"] = other["a/kernel"] + 1
-    assert Graph.from_header(header, other).digest() != made.digest()
-    assert made.find_users() == {"x": ["a"], "a": ["b"], "b": ["c"], "c": [""]}
-    assert made.weight_count == 15
+    assert Graph.from_header(header, other).digest() != model_graph.digest()
+    assert model_graph.find_users() == {"x": ["a"], "a": ["b"], "b": ["c"], "c": [""]}
+    assert model_graph.weight_count == 15
 
 
 def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
-    made = graph(LayerSpec("a/b", "dense", ("x",), {}, DENSE))
+    model_graph = graph(LayerSpec("a/b", "dense", ("x",), {}, DENSE))
     for _ in range(2):
-        made.save(tmp_path / "m.npz")
-    assert Graph.load(tmp_path / "m.npz").digest() == made.digest()
+        model_graph.save(tmp_path / "m.npz")
+    assert Graph.load(tmp_path / "m.npz").digest() == model_graph.digest()
     assert (tmp_path / "m.npz").stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["m.npz"]
     whole = (tmp_path / "m.npz").read_bytes()
@@ -179,12 +181,12 @@ def test_refuses_headers_that_are_none(header: Any) -> None:
 
 
 def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
-    made = graph(LayerSpec("a", "dense", ("x",), {}, DENSE))
+    model_graph = graph(LayerSpec("a", "dense", ("x",), {}, DENSE))
     double: dict[str, Any] = {"a/kernel": np.ones((4, 3)), "a/bias": DENSE["bias"]}
     for arrays in ({}, double):
         with pytest.raises(DataError, match=r"'kernel'|'bias'"):
-            Graph.from_header(made.header(), arrays)
-    header = made.header()
+            Graph.from_header(model_graph.header(), arrays)
+    header = model_graph.header()
     header["layers"][0]["weights"]["kernel"][0] = "object"
     with raises(DataError, "wrong-type", operation="a", received="object"):
         Graph.from_header(header)
@@ -192,8 +194,10 @@ def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
 
 def test_refuses_images_that_the_model_does_not_take() -> None:
     pointwise = {"kernel": np.ones((1, 1, 3, 2))}
-    made = graph(LayerSpec("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)})
-    assert check_model_inputs(made, np.zeros((2, 5, 6, 3), np.uint8))["x"].dtype == np.float64
+    model_graph = graph(LayerSpec("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)})
+    assert (
+        check_model_inputs(model_graph, np.zeros((2, 5, 6, 3), np.uint8))["x"].dtype == np.float64
+    )
     for images, text in (
         (np.zeros((5, 6, 3)), "Add the batch"),
         (np.zeros((2, 3, 5, 6)), "channels first"),
@@ -202,7 +206,7 @@ def test_refuses_images_that_the_model_does_not_take() -> None:
         ({"y": np.zeros((2, 5, 6, 3))}, "inputs"),
     ):
         with pytest.raises(UsageError, match=text):
-            check_model_inputs(made, images)
+            check_model_inputs(model_graph, images)
 
 
 def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:

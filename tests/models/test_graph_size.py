@@ -22,14 +22,14 @@ WIDE, LONG = 16, 4
 
 def encoder(blocks: int) -> Any:
     """Build blocks as in BERT."""
-    given = keras.Input((LONG, WIDE))
-    x = L.LayerNormalization()(given)
+    model_input = keras.Input((LONG, WIDE))
+    x = L.LayerNormalization()(model_input)
     for _ in range(blocks):
         y = L.MultiHeadAttention(2, WIDE // 2)(x, x)
         x = L.LayerNormalization()(L.Add()([x, y]))
         y = L.Dense(WIDE)(L.Dense(4 * WIDE, "gelu")(x))
         x = L.LayerNormalization()(L.Add()([x, y]))
-    return keras.Model(given, x)
+    return keras.Model(model_input, x)
 
 
 def counted(blocks: int, images: Any) -> list[int]:
@@ -41,9 +41,9 @@ def counted(blocks: int, images: Any) -> list[int]:
         plaintext.scale_owner_inputs(plan.graph, images)[name]
     )
 
-    def program(party: Party, x: Shared, *given: Shared) -> Any:
+    def program(party: Party, x: Shared, *shares: Shared) -> Any:
         own: dict[str, Shared] = {}
-        for part, w in zip(weights.weight_parts(plan), given, strict=True):
+        for part, w in zip(weights.weight_parts(plan), shares, strict=True):
             own |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
 
         def model(own: Any, x: Shared) -> Any:

@@ -163,10 +163,10 @@ def test_large_numbers_elsewhere_are_refused_in_words(rng: np.random.Generator) 
 
 
 def told(model: Any, samples: Any = None) -> tuple[PrivateModel, list[str]]:
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         private = convert(model, samples)
-    return private, [str(w.message) for w in seen if w.category is UserWarning]
+    return private, [str(w.message) for w in caught if w.category is UserWarning]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def told(model: Any, samples: Any = None) -> tuple[PrivateModel, list[str]]:
 )
 def test_numbers_below_the_resolution_are_warned_of(function: Any, warned: str) -> None:
     x = keras.Input((3,))
-    _, found = told(keras.Model(x, function(x)))
-    assert len(found) == bool(warned) and all(warned in text for text in found)
+    _, result = told(keras.Model(x, function(x)))
+    assert len(result) == bool(warned) and all(warned in text for text in result)
 
 
 def test_norms_of_small_rows_are_planned_for(rng: np.random.Generator) -> None:

@@ -34,8 +34,8 @@ def test_prepares_as_keras_does(family: str, way: str, rng: np.random.Generator)
     import keras
 
     x = rng.integers(0, 256, (2, 9, 8, 3)).astype(np.float32)
-    wanted = getattr(keras.applications, family).preprocess_input(x.copy())
-    np.testing.assert_allclose(images.prepare_pixels(x, way), wanted, rtol=0, atol=2e-5)
+    expected = getattr(keras.applications, family).preprocess_input(x.copy())
+    np.testing.assert_allclose(images.prepare_pixels(x, way), expected, rtol=0, atol=2e-5)
 
 
 def test_a_picture_of_the_right_size_keeps_its_pixels(

@@ -30,12 +30,12 @@ FIRST, SECOND = np.array([[1.0, 2.0]]), np.array([[10.0, 20.0]])
 
 def subtracted(*names: str, struct: Any = None) -> Any:
     """Build first - second + 0 * others, so that no two inputs are alike."""
-    given = [keras.Input((2,), name=name) for name in names]
-    first, second, *others = given
-    found = L.Subtract()([first, second])
+    inputs = [keras.Input((2,), name=name) for name in names]
+    first, second, *others = inputs
+    difference = L.Subtract()([first, second])
     for other in others:
-        found = L.Add()([found, L.Rescaling(0.0)(other)])
-    return keras.Model(given if struct is None else struct(*given), found)
+        difference = L.Add()([difference, L.Rescaling(0.0)(other)])
+    return keras.Model(inputs if struct is None else struct(*inputs), difference)
 
 
 def shared_weights() -> Any:
@@ -84,8 +84,8 @@ def _facts(plan: Plan) -> list[Any]:
 def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
     for plan in _plans():
         header = json.loads(json.dumps(plan.header()))
-        found = Plan.from_header(in_another_order(header, order))
-        assert _facts(found) == _facts(Plan.from_header(header)) == _facts(plan)
+        parsed = Plan.from_header(in_another_order(header, order))
+        assert _facts(parsed) == _facts(Plan.from_header(header)) == _facts(plan)
         whole = in_another_order(plan.graph.header(), order)
         assert Graph.from_header(whole, plan.graph.weight_arrays()).digest() == plan.graph.digest()
         assert _facts(predict.read_plan(in_another_order(header, order))) == _facts(plan)
@@ -97,12 +97,12 @@ def test_a_training_is_the_same_in_any_order_of_its_keys(order: Any) -> None:
     recipe = Recipe.build(model, keras.optimizers.Adam(0.1), keras.losses.MeanSquaredError())
     job = TrainingJob(recipe, epochs=1, rows=256, seed=1)
     header = json.loads(json.dumps(job.header()))
-    found = TrainingJob.from_header(in_another_order(header, order))
+    parsed = TrainingJob.from_header(in_another_order(header, order))
     assert (
-        found.expected_inputs() == job.expected_inputs()
-        and found.recipe.compute_digest() == recipe.compute_digest()
+        parsed.expected_inputs() == job.expected_inputs()
+        and parsed.recipe.compute_digest() == recipe.compute_digest()
     )
-    assert json.dumps(found.checkpoint_facts(), sort_keys=True) == json.dumps(
+    assert json.dumps(parsed.checkpoint_facts(), sort_keys=True) == json.dumps(
         job.checkpoint_facts(), sort_keys=True
     )
 
@@ -138,9 +138,9 @@ def test_inputs_are_taken_by_name_and_in_order_as_in_keras(
             cluster.predict(private, values)
     else:
         ways += [values, tuple(values)]
-    for given in ways:
-        np.testing.assert_allclose(private.plain(given), expected, atol=1e-9)
-        np.testing.assert_allclose(cluster.predict(private, given), expected, atol=1e-3)
+    for arrays in ways:
+        np.testing.assert_allclose(private.plain(arrays), expected, atol=1e-9)
+        np.testing.assert_allclose(cluster.predict(private, arrays), expected, atol=1e-3)
     np.testing.assert_allclose(cluster.predict(deployed, ways[-1]), expected, atol=1e-3)
     with raises(UsageError, "input-mismatch"):
         cluster.predict(private, {**by_name, "more": FIRST})
@@ -154,20 +154,20 @@ def test_commands_take_inputs_by_name_from_npz_and_csv(
     keras.Model([z, a], L.Subtract()([z, a])).save(tmp_path / "m.keras")
     np.savez(tmp_path / "x.npz", a=SECOND.T, z=FIRST.T)
     (tmp_path / "x.csv").write_text("id,a,z\n7,10,1\n8,20,2\n")
-    wanted = [[-9.0], [-18.0]]
+    expected = [[-9.0], [-18.0]]
     keeping = ["--models", str(tmp_path / "kept"), "--json"]
     assert main(["deploy", str(tmp_path / "m.keras"), "--name", "m", *keeping]) == 0
     for model in (str(tmp_path / "m.keras"), "m"):
         for file in ("x.npz", "x.csv"):
             capsys.readouterr()
             assert main(["predict", model, "--input", str(tmp_path / file), *keeping]) == 0
-            (found,) = json.loads(capsys.readouterr().out)["outputs"]
-            np.testing.assert_allclose(found, wanted, atol=1e-3)
+            (outputs,) = json.loads(capsys.readouterr().out)["outputs"]
+            np.testing.assert_allclose(outputs, expected, atol=1e-3)
     out = tmp_path / "out.csv"
-    asked = ["predict", "m", "--input", str(tmp_path / "x.csv"), *keeping[:2]]
-    assert main([*asked, "--output", str(out)]) == 0
+    arguments = ["predict", "m", "--input", str(tmp_path / "x.csv"), *keeping[:2]]
+    assert main([*arguments, "--output", str(out)]) == 0
     assert "sample 0" not in capsys.readouterr().out
     header, *rows = [line.split(",") for line in out.read_text().splitlines()]
     assert header == ["id", "output0"] and [row[0] for row in rows] == ["7", "8"]
-    assert main(asked) == 0
+    assert main(arguments) == 0
     assert "sample 1: -18" in capsys.readouterr().out  # a number, not a class

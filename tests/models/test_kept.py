@@ -27,8 +27,8 @@ from tfe_bench.protocols.session.seeded import Seeded
 class _Told:
     """A party with given messages of the other two."""
 
-    def __init__(self, told: list[bytes]) -> None:
-        self._told = told
+    def __init__(self, messages: list[bytes]) -> None:
+        self._told = messages
 
     def exchange(self, mine: bytes) -> list[bytes]:
         assert mine in self._told
@@ -48,12 +48,12 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
             store.prepare_file(StoredFacts("rows", owner, ("*",), "d1", {}), {"x": words}).commit()
         if state == UNREADABLE:
             (store.folder / f"rows.data{SUFFIX}").write_bytes(b"x")
-    told = [bytes([store.get_ownership("rows", "alice")]) for store in stores]
-    assert [each[0] for each in told] == list(states)
+    messages = [bytes([store.get_ownership("rows", "alice")]) for store in stores]
+    assert [each[0] for each in messages] == list(states)
     ends: list[type[TfeBenchError] | None] = []
     for store in stores:
         try:
-            stored_shares.remove_values(cast(Any, _Told(told)), store, "rows", "alice")
+            stored_shares.remove_values(cast(Any, _Told(messages)), store, "rows", "alice")
             ends.append(None)
         except TfeBenchError as error:
             ends.append(type(error))
@@ -86,9 +86,9 @@ def test_seeds_are_kept_in_place_of_masks(
     path = tmp_path / f"net{SUFFIX}"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_size < 2000 + (value.nbytes if party else 0)
-    found = stored_shares.load_cached(store, "net", "alice")[1]["w"]
-    assert isinstance(found, Seeded) and found.shape == (70, 30) and found.fractional_bits == 5
-    one, other = seeded.expand_masks(found), seeded.expand_masks(x)
+    weight = stored_shares.load_cached(store, "net", "alice")[1]["w"]
+    assert isinstance(weight, Seeded) and weight.shape == (70, 30) and weight.fractional_bits == 5
+    one, other = seeded.expand_masks(weight), seeded.expand_masks(x)
     for mine, theirs in ((one.m, other.m), (one.l1, other.l1), (one.l2, other.l2)):
         assert (mine is None) == (theirs is None)
         if mine is not None:
@@ -116,8 +116,8 @@ def test_a_kept_model_of_seeds_answers_as_keras_does(
         sizes = sorted(p.stat().st_size for p in tmp_path.rglob(f"wide{SUFFIX}"))
         assert len(sizes) == 3 and sizes[0] < 20_000 and sizes[1] > 8 * 128 * 160
         for _ in range(2):
-            found = cluster.predict("wide", x)
-            np.testing.assert_allclose(found, np.asarray(model(x)), atol=1e-3)
+            predictions = cluster.predict("wide", x)
+            np.testing.assert_allclose(predictions, np.asarray(model(x)), atol=1e-3)
 
 
 def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_columns_that_were_asked_for_are_read_once(
     monkeypatch.setattr(Store, "load", counted)
 
     def ask(value: int, *names: str, client: str = "alice") -> list[int]:
-        found = stored_shares.load_values(party, store, "net", client, f"{value:032x}", names)
-        assert list(found) == list(names)
-        return [int(found[name].m[2]) for name in names]
+        values = stored_shares.load_values(party, store, "net", client, f"{value:032x}", names)
+        assert list(values) == list(names)
+        return [int(values[name].m[2]) for name in names]
 
     stored(store, "net", 7, 4096)
     assert all(ask(7, "many") == [7] for _ in range(200)) and read == [["many"]]

@@ -84,21 +84,21 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
     return model
 
 
-def keras_gives(model: Any, given: dict[str, Any]) -> list[Any]:
-    one = next(iter(given.values())) if len(given) == 1 else given
+def keras_gives(model: Any, arrays: dict[str, Any]) -> list[Any]:
+    one = next(iter(arrays.values())) if len(arrays) == 1 else arrays
     return [np.asarray(y) for y in keras.tree.flatten(model(one, training=False))]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_convert_unchanged(name: str, rng: np.random.Generator) -> None:
     model = shaken(MODELS[name](), rng)
-    given = given_to(model, rng)
-    private = convert(model, samples=given, length=None if "images" in given else 12)
-    plain = keras.tree.flatten(private.plain(given))
-    for got, want in zip(plain, keras_gives(model, given), strict=True):
+    arrays = given_to(model, rng)
+    private = convert(model, samples=arrays, length=None if "images" in arrays else 12)
+    plain = keras.tree.flatten(private.plain(arrays))
+    for got, want in zip(plain, keras_gives(model, arrays), strict=True):
         assert got.shape == want.shape
         assert np.abs(got - want).max() < 1e-4 * max(1, np.abs(want).max())
-    assert set(private.graph.masks) == {k for k in given if k.endswith("padding_mask")}
+    assert set(private.graph.masks) == {k for k in arrays if k.endswith("padding_mask")}
     sent = sum(int(np.prod(part.shape)) for part in weights.weight_parts(private.plan))
     # (a bias of two layers is part of two sums)
     assert sent == private.graph.weight_count <= 1.02 * model.count_params()
@@ -116,10 +116,10 @@ def test_more_tokens_than_places_are_refused() -> None:
 
 def check_private(model: Any, steps: int, rng: np.random.Generator) -> None:
     """Check an error below 1 % of the logits' deviation."""
-    given = given_to(shaken(model, rng), rng, steps)
-    private = convert(model, samples=given, length=None if "images" in given else steps)
-    (want,) = keras_gives(model, given)
-    value, flags, _ = ran(private.plan, given)
+    arrays = given_to(shaken(model, rng), rng, steps)
+    private = convert(model, samples=arrays, length=None if "images" in arrays else steps)
+    (want,) = keras_gives(model, arrays)
+    value, flags, _ = ran(private.plan, arrays)
     assert not flags.any()
     assert np.abs(value - want).max() < max(0.01 * want.std(), 2.0**-9)
 
@@ -130,14 +130,14 @@ def test_logits_of_a_decoder_are_private(rng: np.random.Generator) -> None:
 
 def written_by(cluster: Any, private: Any, model: Any, prompt: list[int], count: int) -> list[int]:
     """Return a text's tokens, each as likely for Keras as its best, within 0.05 deviations."""
-    found = cluster.generate(private, prompt, count).tolist()
-    text = prompt + found
+    tokens = cluster.generate(private, prompt, count).tolist()
+    text = prompt + tokens
     rows = np.asarray([text + [0] * (STEPS + 4 - len(text))])
     ids = {"token_ids": rows, "padding_mask": np.arange(rows.shape[1])[None] < len(text)}
     logits = np.asarray(model(ids, training=False))[0, len(prompt) - 1 : len(text) - 1]
-    chosen = np.take_along_axis(logits, np.array(found)[:, None], 1)
+    chosen = np.take_along_axis(logits, np.array(tokens)[:, None], 1)
     assert (logits.max(1, keepdims=True) - chosen <= 0.05 * logits.std(1, keepdims=True)).all()
-    return list(found)
+    return list(tokens)
 
 
 def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> None:
@@ -150,10 +150,10 @@ def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> N
     private = convert(model, samples, length=STEPS + 4)
     assert private.graph.masks == ("padding_mask",)
     prompt = [int(n) for n in rng.integers(0, WORDS, 4)]
-    found = written_by(cluster, private, model, prompt, 4)
+    tokens = written_by(cluster, private, model, prompt, 4)
     cluster.deploy(private, "gpt")
     again = written_by(cluster, "gpt", model, prompt, 4)
-    assert len(found) == len(again) == 4
+    assert len(tokens) == len(again) == 4
 
 
 @pytest.mark.slow
@@ -164,8 +164,8 @@ def test_a_saved_model_writes_text_by_command(
     words = {word: i for i, word in enumerate(["<|endoftext|>", "a", "b", "ab", "Ġ", "Ġa", "ba"])}
     tokenizer = hub.tokenizers.GPT2Tokenizer(vocabulary=words, merges=["a b", "Ġ a", "b a"])
     backbone = M.GPT2Backbone(len(words), 1, 2, 8, 16, max_sequence_length=16)
-    made = M.GPT2CausalLMPreprocessor(tokenizer, sequence_length=12)
-    model, file = shaken(M.GPT2CausalLM(backbone, made), rng), str(tmp_path / "gpt.keras")
+    preprocessor = M.GPT2CausalLMPreprocessor(tokenizer, sequence_length=12)
+    model, file = shaken(M.GPT2CausalLM(backbone, preprocessor), rng), str(tmp_path / "gpt.keras")
     model.save(file)
 
     def told(*words: str, code: int = 0) -> Any:
@@ -174,17 +174,17 @@ def test_a_saved_model_writes_text_by_command(
         return err if code else json.loads(out)
 
     numbers = [int(n) for n in np.asarray(tokenizer("ab a"))]
-    asked = ("--new", "3", "--prompt")
-    by_text = told("generate", file, *asked, "ab a")
-    by_numbers = told("generate", file, *asked, ",".join(map(str, numbers)))
+    options = ("--new", "3", "--prompt")
+    by_text = told("generate", file, *options, "ab a")
+    by_numbers = told("generate", file, *options, ",".join(map(str, numbers)))
     assert by_text["tokens"] == by_numbers["tokens"]
     assert by_text["texts"] == [str(tokenizer.detokenize(by_text["tokens"][0]))]
     told("deploy", file, "--name", "gpt", "--tokens", "8")
-    again = told("generate", "gpt", *asked, "ab a", "--tokenizer", file)
+    again = told("generate", "gpt", *options, "ab a", "--tokenizer", file)
     assert again["tokens"] == by_text["tokens"] and again["texts"] == by_text["texts"]
-    assert "Add --tokenizer FILE" in told("generate", "gpt", *asked, "ab a", code=2)
+    assert "Add --tokenizer FILE" in told("generate", "gpt", *options, "ab a", code=2)
     assert "takes --prompt" in told("generate", "gpt", code=2)
-    assert "gpt2 and gpt2-tiny" in told("generate", "gpt", *asked, "1", "--tokens", "3", code=2)
+    assert "gpt2 and gpt2-tiny" in told("generate", "gpt", *options, "1", "--tokens", "3", code=2)
 
 
 @pytest.mark.slow
@@ -209,17 +209,17 @@ def mask(*shape: int, name: str = "mask") -> Any:
 
 
 def embedded(**named: Any) -> tuple[Any, Any]:
-    given = words()
-    return given, H.TokenAndPositionEmbedding(11, 9, WIDTH, mask_zero=True, **named)(given)
+    token_ids = words()
+    return token_ids, H.TokenAndPositionEmbedding(11, 9, WIDTH, mask_zero=True, **named)(token_ids)
 
 
 def encoder(first: bool) -> Any:
     """Build masks of three forms: attached to a tensor, as an argument, and one for each query."""
-    given, x = embedded()
+    token_ids, x = embedded()
     own, each = mask(STEPS), mask(STEPS, STEPS, name="each")
     x = H.TransformerEncoder(16, 2, activation="relu", normalize_first=first)(x)
     y = H.TransformerEncoder(16, 2, normalize_first=first)(x, own, attention_mask=each)
-    return keras.Model([given, own, each], L.GlobalAveragePooling1D()(y))
+    return keras.Model([token_ids, own, each], L.GlobalAveragePooling1D()(y))
 
 
 def decoder(first: bool) -> Any:
@@ -245,8 +245,8 @@ def cached() -> Any:
 
 
 def reversed_words(tied: bool) -> Any:
-    given, table = words(), H.ReversibleEmbedding(11, WIDTH, tie_weights=tied)
-    return keras.Model(given, table(L.LayerNormalization()(table(given)), reverse=True))
+    token_ids, table = words(), H.ReversibleEmbedding(11, WIDTH, tie_weights=tied)
+    return keras.Model(token_ids, table(L.LayerNormalization()(table(token_ids)), reverse=True))
 
 
 LAYERS: dict[str, Callable[[], Any]] = {
@@ -266,17 +266,17 @@ def test_layers_compute_what_they_do_in_keras(name: str, rng: np.random.Generato
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = shaken(LAYERS[name](), rng)
-    given: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for tensor in model.inputs:
         shape = (3, *tensor.shape[1:])
         x: Any = rng.normal(0, 1, shape)
         if str(tensor.dtype) != "float32":
             x = rng.integers(0, 11 if tensor.name == "words" else 2, shape)
             x[..., 0] = 1
-        given[tensor.name] = x
+        arrays[tensor.name] = x
     private = convert(model)
-    found = model([given[t.name] for t in model.inputs], training=False)
-    assert np.abs(private.plain(given) - np.asarray(found)).max() < 1e-5
+    outputs = model([arrays[t.name] for t in model.inputs], training=False)
+    assert np.abs(private.plain(arrays) - np.asarray(outputs)).max() < 1e-5
 
 
 def with_cache(x: Any) -> Any:

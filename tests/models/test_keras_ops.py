@@ -115,11 +115,11 @@ OPERATIONS: dict[str, Written] = {
 def model_of(written: Written, apart: bool = True) -> Any:
     """Build a model of two inputs, or of one input that holds both."""
     if apart:
-        given = [keras.Input((4, 4, 2)), keras.Input((4, 4, 2))]
-        return keras.Model(given, written(*given))
+        model_inputs = [keras.Input((4, 4, 2)), keras.Input((4, 4, 2))]
+        return keras.Model(model_inputs, written(*model_inputs))
     both = keras.Input((4, 4, 4))
-    found = written(both[..., :2], both[..., 2:])
-    return keras.Model(both, found[-1] if isinstance(found, (list, tuple)) else found)
+    output = written(both[..., :2], both[..., 2:])
+    return keras.Model(both, output[-1] if isinstance(output, (list, tuple)) else output)
 
 
 def inputs(rng: np.random.Generator) -> list[Array]:
@@ -127,17 +127,17 @@ def inputs(rng: np.random.Generator) -> list[Array]:
     return [x, np.abs(y) + 0.25]
 
 
-def listed(found: Any) -> list[Array]:
-    return [np.asarray(v) for v in (found if isinstance(found, (list, tuple)) else [found])]
+def listed(outputs: Any) -> list[Array]:
+    return [np.asarray(v) for v in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_what_keras_computes(name: str, rng: np.random.Generator) -> None:
-    model, given = model_of(OPERATIONS[name]), inputs(rng)
+    model, arrays = model_of(OPERATIONS[name]), inputs(rng)
     graph = from_keras.from_keras(model)
     for each in (graph, optimize.optimize_graph(graph)):
-        found = zip(plaintext.evaluate_graph(each, given), listed(model(given)), strict=True)
-        for got, want in found:
+        pairs = zip(plaintext.evaluate_graph(each, arrays), listed(model(arrays)), strict=True)
+        for got, want in pairs:
             assert got.shape == want.shape and np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 

@@ -175,9 +175,9 @@ def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Genera
     for got, want, old in zip(
         state.to_keras_weights(recipe, result.state), model.get_weights(), before, strict=True
     ):
-        moved = float(np.abs(want - old).max())
-        assert moved > 0
-        assert np.abs(got - want).max() < 2.0**-9 * (moved + 2.0**-6)
+        largest_change = float(np.abs(want - old).max())
+        assert largest_change > 0
+        assert np.abs(got - want).max() < 2.0**-9 * (largest_change + 2.0**-6)
     assert_costs(result.calls, step.step_cost(recipe, Case(recipe, x, y, 1).setting))
 
 

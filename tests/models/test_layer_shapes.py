@@ -168,17 +168,17 @@ def test_layers_of_any_shape_compute_what_keras_computes(name: str, rng: Random)
         model = shaken(keras.Sequential([L.Input(shape), layer]), rng)
         # (few digits: a norm of two nearly equal values would only show Keras' rounding)
         x = (np.round(64 * rng.normal(size=(2, *shape))) / 64).astype(np.float32)
-        said = f"{layer.get_config()} of {shape}"
+        description = f"{layer.get_config()} of {shape}"
         expected = np.asarray(verify.run_in_keras(model, x))
         graph = from_keras(model)
-        assert graph.shapes[graph.outputs[0]] == expected.shape[1:], said
-        assert largest_difference(graph, x, [expected]) < FLOAT32, said
-        assert largest_difference(optimize_graph(graph), x, [expected]) < FLOAT32, said
+        assert graph.shapes[graph.outputs[0]] == expected.shape[1:], description
+        assert largest_difference(graph, x, [expected]) < FLOAT32, description
+        assert largest_difference(optimize_graph(graph), x, [expected]) < FLOAT32, description
 
 
 def joined(layer: Any, *shapes: tuple[int, ...]) -> Any:
-    given = [keras.Input(shape) for shape in shapes]
-    return keras.Model(given, layer(given if len(given) > 1 else given[0]))
+    inputs = [keras.Input(shape) for shape in shapes]
+    return keras.Model(inputs, layer(inputs if len(inputs) > 1 else inputs[0]))
 
 
 def several(kind: str, count: int) -> Any:

@@ -40,21 +40,21 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     model = branches()
     samples = rng.normal(0, 1, (4, 8, 8, 2))
     private = convert(model, samples=samples if calibrated else None)
-    found = bound_analysis.compute_limits(private.plan, private.bounds)
-    seen: dict[str, float] = {}
+    limits = bound_analysis.compute_limits(private.plan, private.bounds)
+    largest_values: dict[str, float] = {}
 
     def watch(name: str, value: Array) -> None:
-        seen[name] = max(seen.get(name, 0.0), float(np.abs(value).max()))
+        largest_values[name] = max(largest_values.get(name, 0.0), float(np.abs(value).max()))
 
     widest = 0.0
     for factor in 2.0 ** np.arange(-3, 20):
-        seen.clear()
+        largest_values.clear()
         plaintext.evaluate_graph(private.graph, factor * samples, watch)
         over = [
             x
             for x in private.graph.layers
-            if (limit := found.get(x.name)) is not None
-            and seen.get(x.name, 0.0) * 2.0 ** private.plan.fraction_of(x.name) > limit
+            if (limit := limits.get(x.name)) is not None
+            and largest_values.get(x.name, 0.0) * 2.0 ** private.plan.fraction_of(x.name) > limit
         ]
         if over:
             # the first value that exceeds it is a sum, which is monitored
@@ -70,15 +70,15 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
             else 0
         )
         if x.op != "sum" and bits:
-            limit = found[x.inputs[0]]
+            limit = limits[x.inputs[0]]
             assert limit is not None and limit < 1 << (bits - 1)
 
 
-def extreme(x: LayerSpec, plan: Plan, found: Limits) -> float:
+def extreme(x: LayerSpec, plan: Plan, limits: Limits) -> float:
     """Return the largest sum of inputs within limits, in ring units, for the kernels' signs."""
     scale, total = plan.numbers[x.name].scale, 0.0
     for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
-        limit = found[name]
+        limit = limits[name]
         assert limit is not None, name
         if term["op"] == "skip":
             total += float(limit << (scale - plan.fraction_of(name)))
@@ -96,10 +96,10 @@ def extreme(x: LayerSpec, plan: Plan, found: Limits) -> float:
 
 def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
     """Check that sums stay within the plan's reach, and that the reach is tight."""
-    found = bound_analysis.compute_limits(plan, bounds)
+    limits = bound_analysis.compute_limits(plan, bounds)
     for x in plan.graph.layers:
         if x.op == "sum":
-            most, reach = extreme(x, plan, found), plan.numbers[x.name].reach
+            most, reach = extreme(x, plan, limits), plan.numbers[x.name].reach
             assert most < 2.0 ** (reach - 1), (x.name, most, reach)
             assert reach <= 63 and most >= 2.0 ** (reach - 3), (x.name, most, reach)
 
@@ -116,8 +116,8 @@ def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
 def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None:
     """Range checks therefore have no gap there."""
     built = zoo.build(name, "seeded", 1)
-    for given in (zoo.samples(zoo.find_model(name), 1), None):
-        private = convert(built.keras, samples=given)
+    for samples in (zoo.samples(zoo.find_model(name), 1), None):
+        private = convert(built.keras, samples=samples)
         bound_analysis.check_monitorable(private.plan)
         check_reaches(private.plan, private.bounds)
 

@@ -37,17 +37,17 @@ def mask(*shape: int, dtype: str = "bool") -> Any:
 
 
 def padded() -> tuple[Any, Any]:
-    given = words()
-    return given, L.Embedding(WORDS, WIDTH, mask_zero=True)(given)
+    token_ids = words()
+    return token_ids, L.Embedding(WORDS, WIDTH, mask_zero=True)(token_ids)
 
 
 def blocks(dropout: float, join: Callable[[Any, Any], Any]) -> Any:
     """Return two attentions; Keras masks the second if the mask of the first one remains."""
-    given, x = padded()
+    token_ids, x = padded()
     y = join(x, L.MultiHeadAttention(2, 3, dropout=dropout)(x, x))
     y = L.Dropout(0.1)(L.LayerNormalization()(y))
     y = L.MultiHeadAttention(2, 3)(y, y, use_causal_mask=True)
-    return keras.Model(given, [L.GlobalAveragePooling1D()(y), y])
+    return keras.Model(token_ids, [L.GlobalAveragePooling1D()(y), y])
 
 
 def given_as(dtype: str) -> Any:
@@ -75,34 +75,34 @@ def of_others() -> Any:
 
 
 def computed() -> Any:
-    given = words()
-    x = L.Embedding(WORDS, WIDTH)(given)
-    some = K.logical_and(K.not_equal(given, 3), K.logical_not(K.equal(given, 5)))
-    some = K.cast(K.logical_or(some, K.equal(given, 1)), "int32")
-    return keras.Model(given, L.MultiHeadAttention(2, 3)(x, x, attention_mask=some[:, None, :]))
+    token_ids = words()
+    x = L.Embedding(WORDS, WIDTH)(token_ids)
+    some = K.logical_and(K.not_equal(token_ids, 3), K.logical_not(K.equal(token_ids, 5)))
+    some = K.cast(K.logical_or(some, K.equal(token_ids, 1)), "int32")
+    return keras.Model(token_ids, L.MultiHeadAttention(2, 3)(x, x, attention_mask=some[:, None, :]))
 
 
 def attention() -> Any:
-    given, x = padded()
+    token_ids, x = padded()
     other = steps()
     y = L.Attention()([x, x])
-    return keras.Model([given, other], L.Add()([y, L.Attention()([other, y])]))
+    return keras.Model([token_ids, other], L.Add()([y, L.Attention()([other, y])]))
 
 
 def carried() -> Any:
     """Return layers that propagate masks, and a nested model."""
-    given, x = padded()
+    token_ids, x = padded()
     x = L.BatchNormalization()(L.TimeDistributed(L.Dense(WIDTH, activation="relu"))(x))
     x = L.Average()([x, L.ReLU()(x)])
     inner = keras.Sequential([steps(), L.Dense(4), L.GlobalAveragePooling1D()])
-    return keras.Model(given, [inner(x), L.GlobalAveragePooling1D()(x)])
+    return keras.Model(token_ids, [inner(x), L.GlobalAveragePooling1D()(x)])
 
 
 def two_masks() -> Any:
     """Return different masks; the mask of an Add is 1 where either is."""
-    given, other = words(), keras.Input((STEPS,), dtype="int32", name="others")
-    both = [L.Embedding(WORDS, WIDTH, mask_zero=True)(each) for each in (given, other)]
-    return keras.Model([given, other], L.GlobalAveragePooling1D()(L.Add()(both)))
+    token_ids, other = words(), keras.Input((STEPS,), dtype="int32", name="others")
+    both = [L.Embedding(WORDS, WIDTH, mask_zero=True)(each) for each in (token_ids, other)]
+    return keras.Model([token_ids, other], L.GlobalAveragePooling1D()(L.Add()(both)))
 
 
 def masking() -> Any:
@@ -132,7 +132,7 @@ PRIVATE = ("for each query", "public", "attention", "masking")
 
 
 def drawn(model: Any, rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
-    found = {}
+    arrays = {}
     for tensor in model.inputs:
         shape = (count, *tensor.shape[1:])
         x: Any = rng.normal(0, 0.5, shape)
@@ -144,8 +144,8 @@ def drawn(model: Any, rng: np.random.Generator, count: int = 3) -> dict[str, Any
             x[..., 0] = 1
         else:
             x[0, 2] = 0
-        found[tensor.name] = x
-    return found
+        arrays[tensor.name] = x
+    return arrays
 
 
 def made(name: str, rng: np.random.Generator) -> Any:
@@ -161,17 +161,17 @@ def made(name: str, rng: np.random.Generator) -> Any:
 @pytest.mark.parametrize("name", MODELS)
 def test_masks_count_as_in_keras(name: str, rng: np.random.Generator) -> None:
     model = made(name, rng)
-    given = drawn(model, rng)
-    private = convert(model, samples=given)
-    found = model([given[t.name] for t in model.inputs], training=False)
-    wanted = [np.asarray(y) for y in (found if isinstance(found, list) else [found])]
-    plain = private.plain(given)
-    for got, want in zip(plain if len(wanted) > 1 else [plain], wanted, strict=True):
+    arrays = drawn(model, rng)
+    private = convert(model, samples=arrays)
+    outputs = model([arrays[t.name] for t in model.inputs], training=False)
+    expected = [np.asarray(y) for y in (outputs if isinstance(outputs, list) else [outputs])]
+    plain = private.plain(arrays)
+    for got, want in zip(plain if len(expected) > 1 else [plain], expected, strict=True):
         assert np.abs(got - want).max() < 2e-6
     if name in PRIVATE:
-        value, flags, _ = ran(private.plan, given)
+        value, flags, _ = ran(private.plan, arrays)
         assert not flags.any()
-        assert np.abs(value - wanted[0]).max() < 2.0**-9
+        assert np.abs(value - expected[0]).max() < 2.0**-9
 
 
 @pytest.mark.parametrize("count", [3, 200])
@@ -182,10 +182,10 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     layer = LayerSpec("a", "masked_mean", ("x", "mask"))
     private = convert(Graph("m", shapes, (layer,), ("a",), masks=("mask",)), ranges=32.0)
     shown = np.arange(count) < np.array([[0], [1], [count - 1], [count]])
-    given = {"x": rng.normal(3, 4, (4, count, 2)), "mask": shown}
-    value, flags, _ = ran(private.plan, given)
+    arrays = {"x": rng.normal(3, 4, (4, count, 2)), "mask": shown}
+    value, flags, _ = ran(private.plan, arrays)
     assert flags.tolist() == [True, False, False, False]
-    assert np.abs(value - private.plain(given))[1:].max() < 2 * 2.0**-16
+    assert np.abs(value - private.plain(arrays))[1:].max() < 2 * 2.0**-16
     header = private.plan.header()
     for row in ([16, 7, 0], [16, 25, 0], [15, 24, 0]):
         with pytest.raises(UsageError, match="'a'"):
@@ -197,11 +197,11 @@ def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
     header = private.plan.header()
     again = PrivateModel(Plan.from_header(header), private.bounds, True)
     assert again.graph.masks == ("mask",)
-    given = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
-    again.shared_inputs(given)
+    arrays = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
+    again.shared_inputs(arrays)
     for wrong, many in ((0.5, 50), (2, 50), (-1, 50), (np.nan, 50)):
         with raises(UsageError, "invalid-mask", operation="mask", received=many):
-            again.shared_inputs(given | {"mask": np.full((2, STEPS, STEPS), wrong)})
+            again.shared_inputs(arrays | {"mask": np.full((2, STEPS, STEPS), wrong)})
     for masks in (["other"], ["x", "mask", "y"], 3):
         with pytest.raises((UsageError, DataError)):
             Graph.from_header(header["graph"] | {"masks": masks})
@@ -225,10 +225,10 @@ def test_a_stranger_s_public_mask_is_checked() -> None:
 
 
 def over(make: Callable[[Any], Any]) -> Any:
-    given, x = padded()
+    token_ids, x = padded()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return keras.Model(given, make(x))
+        return keras.Model(token_ids, make(x))
 
 
 REFUSED: list[tuple[str, Callable[[], Any]]] = [
@@ -241,20 +241,20 @@ REFUSED: list[tuple[str, Callable[[], Any]]] = [
     ("multiply them to one", lambda: asked(attention_mask=True, also=np.tri(STEPS))),
     ("attends to nothing", lambda: asked(also=np.zeros((1, STEPS, STEPS)))),
     ("public numbers", lambda: asked(also=np.full((1, STEPS, STEPS), 0.5))),
-    ("a mask that the model computes by 'relu'", lambda: asked(made=lambda m: K.relu(m))),
+    ("a mask that the model computes by 'relu'", lambda: asked(result=lambda m: K.relu(m))),
 ]
 
 
-def asked(also: Any = None, made: Any = None, **named: bool) -> Any:
+def asked(also: Any = None, result: Any = None, **named: bool) -> Any:
     x, own = steps(), mask(STEPS, dtype="float32")
-    given: dict[str, Any] = {k: own for k in named}
+    inputs: dict[str, Any] = {k: own for k in named}
     if "attention_mask" in named:
-        given = {"value_mask": own, "attention_mask": also}
-    elif made is not None:
-        given = {"value_mask": made(own)}
+        inputs = {"value_mask": own, "attention_mask": also}
+    elif result is not None:
+        inputs = {"value_mask": result(own)}
     elif also is not None:
-        given = {"attention_mask": also}
-    y = L.MultiHeadAttention(2, 3)(x, x, **given)
+        inputs = {"attention_mask": also}
+    y = L.MultiHeadAttention(2, 3)(x, x, **inputs)
     return keras.Model([x, own], L.Add()([y, K.expand_dims(own, -1) * x]))
 
 

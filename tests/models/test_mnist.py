@@ -44,10 +44,10 @@ def test_reads_its_four_files_packed_or_not(
     tmp_path: Path, rng: np.random.Generator, packed: bool
 ) -> None:
     _tiny(tmp_path, rng, packed)
-    found = mnist.load(tmp_path)
-    assert found.train_images.shape == (7, 28, 28) and found.test_images.shape == (3, 28, 28)
-    assert found.train_labels.shape == (7,) and found.test_labels.max() < 10
-    assert found.source == str(tmp_path) and "7 training and 3 test" in repr(found)
+    dataset = mnist.load(tmp_path)
+    assert dataset.train_images.shape == (7, 28, 28) and dataset.test_images.shape == (3, 28, 28)
+    assert dataset.train_labels.shape == (7,) and dataset.test_labels.max() < 10
+    assert dataset.source == str(tmp_path) and "7 training and 3 test" in repr(dataset)
 
 
 def test_reads_arrays_of_any_axes(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -108,9 +108,9 @@ def test_a_missing_folder_or_network_says_what_to_do(
     with raises(DataError, "file-not-found"):
         mnist.load(tmp_path / "none")
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    for asked in (mnist.load, mnist.check_there):
+    for function in (mnist.load, mnist.check_there):
         with raises(DataError, "file-not-found", operation="mnist"):
-            asked()
+            function()
 
 
 def test_what_keras_has_downloaded_is_read_and_nothing_is_fetched(
@@ -127,8 +127,8 @@ def test_what_keras_has_downloaded_is_read_and_nothing_is_fetched(
     file = tmp_path / "datasets" / "mnist.npz"
     np.savez(file, x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
     mnist.check_there()
-    found = mnist.load()
-    assert found.test_labels.tolist() == [0, 1] and found.source == "keras.datasets"
+    dataset = mnist.load()
+    assert dataset.test_labels.tolist() == [0, 1] and dataset.source == "keras.datasets"
     file.write_bytes(b"PK\x03\x04 another file")
     with raises(DataError, "invalid-data"):
         mnist.load()
@@ -136,6 +136,6 @@ def test_what_keras_has_downloaded_is_read_and_nothing_is_fetched(
 
 @pytest.mark.skipif(not _REAL.is_dir(), reason="set TFE_BENCH_MNIST to a folder of MNIST")
 def test_reads_the_real_one() -> None:
-    found = mnist.load(_REAL)
-    assert len(found.train_images) == 60_000 and len(found.test_images) == 10_000
-    assert np.bincount(found.test_labels).tolist()[:3] == [980, 1135, 1032]
+    dataset = mnist.load(_REAL)
+    assert len(dataset.train_images) == 60_000 and len(dataset.test_images) == 10_000
+    assert np.bincount(dataset.test_labels).tolist()[:3] == [980, 1135, 1032]

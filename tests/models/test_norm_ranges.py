@@ -31,9 +31,9 @@ def model_of(layer: Any) -> Any:
     return keras.Sequential([L.Input((3, 24)), layer])
 
 
-def ran(plan: Plan, given: Any) -> tuple[Any, Any, Any]:
+def ran(plan: Plan, arrays: Any) -> tuple[Any, Any, Any]:
     """Return the values, the flags of the samples, and the cost."""
-    scaled = plaintext.scale_owner_inputs(plan.graph, given)
+    scaled = plaintext.scale_owner_inputs(plan.graph, arrays)
     s = execute.tune_prediction(plan, "local", len(next(iter(scaled.values()))), True)
     scales = [plan.fraction_of(name) for name in plan.graph.inputs]
     parts = list(weights.weight_parts(plan))
@@ -166,8 +166,8 @@ def test_no_row_within_its_limit_is_taken_for_another(
 ) -> None:
     """Compare the statistics of rows at the ends of the distinguishable range, in integers."""
     tried = 0
-    for given, bits, room in [(12, 50, 3), (16, 44, 0), (12, 61, 8), (10, 30, 12), (16, 52, 6)]:
-        plain = row_scheme.RowScheme(count, by, 1e-6, given, 0, bits, bits - 9)
+    for arguments, bits, room in [(12, 50, 3), (16, 44, 0), (12, 61, 8), (10, 30, 12), (16, 52, 6)]:
+        plain = row_scheme.RowScheme(count, by, 1e-6, arguments, 0, bits, bits - 9)
         limit = math.isqrt(1 << (bits + 2 * room)) // count + 1
         scheme = plain.minimize_bits(limit, 20)
         if scheme is None:
@@ -185,8 +185,8 @@ def test_no_row_within_its_limit_is_taken_for_another(
             x = np.array([int(v) for v in x + rng.integers(-1, 2, count)], object)
             x = np.clip(x, -limit, limit)
             exact = statistic(scheme, x) + epsilon
-            told = exact % (1 << scheme.read_bits)
-            first = 1 << scheme.low <= told < 1 << scheme.bits
+            read_value = exact % (1 << scheme.read_bits)
+            first = 1 << scheme.low <= read_value < 1 << scheme.bits
             second = True
             if scheme.coarse:
                 masks = [rng.integers(0, 2**62, count).astype(object) for _ in range(2)]
@@ -214,5 +214,5 @@ def without_second(
     self: row_scheme.RowScheme, limit: int | None, least: int = 0
 ) -> row_scheme.RowScheme | None:
     """Return the scheme with the same used bits, without a second statistic."""
-    found = _IN_FEWEST(self, limit, least)
-    return found and replace(found, coarse=0)
+    narrow = _IN_FEWEST(self, limit, least)
+    return narrow and replace(narrow, coarse=0)

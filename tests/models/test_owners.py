@@ -41,21 +41,21 @@ _PROGRAMS = (
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Provide workers of three operators, with two data owners and a bank that trains."""
-    made = Hosts(tmp_path_factory.mktemp("owners") / "trial", _CLIENTS)
+    hosts = Hosts(tmp_path_factory.mktemp("owners") / "trial", _CLIENTS)
     names = ", ".join(f'"{name}"' for name in _PROGRAMS)
     rules = "".join(
         f'[[reveal]]\nprogram = "{name}"\nto = ["alice", "bob", "bank"]\n' for name in _PROGRAMS
     )
     try:
         for party in range(3):
-            (made.folder / f"worker{party}.toml").write_text(
+            (hosts.folder / f"worker{party}.toml").write_text(
                 f'party = {party}\nkey = "party{party}.key"\nmodels = "models{party}"\n'
                 f"allow_programs = [{names}]\n{rules}"
             )
-        made.ensure()
-        yield made
+        hosts.ensure()
+        yield hosts
     finally:
-        made.close()
+        hosts.close()
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +150,8 @@ def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
     pairs = """select a.k, b.k j from (select * from "right" where k > 45) a
         join "right" b on a.g = b.g"""
     due = {(k, 50 - i) for k in (47, 48, 50) for i in range(45) if i % 3 != 1}
-    told = bank.sql(pairs, max_rows=90).run().rows
-    assert set(told) == due and len(told) == 90
+    result_rows = bank.sql(pairs, max_rows=90).run().rows
+    assert set(result_rows) == due and len(result_rows) == 90
     with raises(RangeError, "row-bound-exceeded", expected=89):
         bank.sql(pairs, max_rows=89).run()
     whole = bank.sql('select sum(v) s, count(*) n from "left" where secret > 271828').run()
@@ -238,12 +238,12 @@ def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(
     model.compile(keras.optimizers.SGD(0.5, momentum=0.9), "binary_crossentropy")
     history = model.fit(clients["bank"], rows_of=["first", "second"], batch_size=BATCH, epochs=4)
     pooled = keras.Model(backbone.inputs[0], backbone.get_layer("avg_pool").output)
-    seen = np.asarray(pooled(x))
-    assert_close(history.model, plain_twin(model, seen, y, 12))
+    observed = np.asarray(pooled(x))
+    assert_close(history.model, plain_twin(model, observed, y, 12))
     whole = keras.Sequential([pooled, history.model])
-    told, _ = service.predict(bank, convert(whole, samples=x[:8], margin=4), x)
-    assert np.abs(told - np.asarray(whole(x))).max() < 1e-3
-    assert ((told[:, 0] > 0.5) == y).mean() > 0.8
+    predictions, _ = service.predict(bank, convert(whole, samples=x[:8], margin=4), x)
+    assert np.abs(predictions - np.asarray(whole(x))).max() < 1e-3
+    assert ((predictions[:, 0] > 0.5) == y).mean() > 0.8
     # rows that leave the model's range are not stored
     wild = Rows(x[:48] * 40, y[:48], "binary", 2, (), "test")
     for rows, error, code in (
@@ -266,13 +266,13 @@ def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
     owners.provide(bob, "right", _rows(x[:, 2:], None, "c", "d", "e"), ["bank"])
     owners.provide(bob, "answers", _rows(None, y), ["bank"])
     private = private_model()
-    asked: dict[str, Any] = {"columns_of": ["left", "right"], "batch_size": BATCH}
-    history = private.fit(clients["bank"], labels_of="answers", **asked)
+    options: dict[str, Any] = {"columns_of": ["left", "right"], "batch_size": BATCH}
+    history = private.fit(clients["bank"], labels_of="answers", **options)
     assert_close(history.model, plain_twin(private, x, y, 6))
     # errors name both owners
     owners.provide(bob, "right", _rows(x[:-1, 2:], None, *"cde"), ["bank"], replace=True)
     with raises(UsageError, "row-count-mismatch", received=199, expected=200):
-        private.fit(clients["bank"], labels_of="answers", **asked)
+        private.fit(clients["bank"], labels_of="answers", **options)
     with raises(UsageError, "missing-label", operation="left"):
         private.fit(clients["bank"], labels_of="left", columns_of=["left"], batch_size=BATCH)
     with raises(UsageError, "shape-mismatch"):
@@ -316,9 +316,9 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     put(1, "bobs")
     put(2, "banks", clients=[], rights=[], open_count=False, scale=())
     for names, features in ((["alices", "banks"], 3), (["banks", "bobs", "alices"], 7)):
-        asked = bank.align(names, ["who"], "joined", "y", replace=True)
-        assert "The workers learn this request and the number of matched rows" in asked.explain()
-        about = asked.run().about
+        linkage = bank.align(names, ["who"], "joined", "y", replace=True)
+        assert "The workers learn this request and the number of matched rows" in linkage.explain()
+        about = linkage.run().about
         parts = [{"alices": 0, "bobs": 1, "banks": 2}[name] for name in names]
         common = sorted(set.intersection(*(set(owned[i].tolist()) for i in parts)))
         assert (about["rows"], about["x"]) == (len(common), [features])
@@ -360,11 +360,11 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     put(2, "banks", clients=[], rights=[], open_count=False, scale=(), replace=True)
     with pytest.raises(UsageError, match=r"'joined', made of tables.* 'banks'"):
         private.fit(clients["alice"], rows_of=["joined"], **few)
-    asked = bank.align(["banks", "bobs", "alices"], ["who"], "joined", "y", replace=True)
-    asked.run()
+    linkage = bank.align(["banks", "bobs", "alices"], ["who"], "joined", "y", replace=True)
+    linkage.run()
 
     # each worker refuses clients without permission on its own
-    order = asked._keeping
+    order = linkage._keeping
     with pytest.raises(UsageError, match="no table 'banks' that this client may use"):
         clients["alice"].run("align", {**order, "name": "other"}, {})
     with pytest.raises(PolicyError, match=r"'banks'.*'bank', has named. Received: 'alice'"):
@@ -445,7 +445,7 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
     x, y = data()
     private = private_model()
     begun = private.keras.get_weights()
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "epochs": 60,
         "batch_size": BATCH,
         "checkpoint": "bank-model",
@@ -461,7 +461,7 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
 
     def train() -> None:
         try:
-            private.fit(clients["bank"], x, y, progress=progress, **asked)
+            private.fit(clients["bank"], x, y, progress=progress, **options)
         except TfeBenchError as error:
             failures.append(error)
 
@@ -479,7 +479,7 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
     deadline = time.monotonic() + 30
     while True:  # the other workers may not have noticed yet
         try:
-            history = private.fit(clients["bank"], x, y, **asked)
+            history = private.fit(clients["bank"], x, y, **options)
             break
         except ClusterError:
             assert time.monotonic() < deadline
@@ -489,8 +489,8 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
     assert_close(history.model, plain_twin(private, x, y, 360))
     # another client cannot continue it
     with raises(PolicyError, "not-owner", operation="bank-model"):  # each name appears once
-        private.fit(clients["alice"], x, y, **asked)
+        private.fit(clients["alice"], x, y, **options)
     with raises(PolicyError, "not-owner", operation="bank-model"):
-        private.fit(clients["alice"], x, y, restart=True, **asked)
+        private.fit(clients["alice"], x, y, restart=True, **options)
     for party in range(3):
         assert "Traceback" not in three.log(party)

@@ -53,8 +53,8 @@ def _outputs_out_of_range_are_withheld(cluster: tfe.LocalCluster) -> None:
         if activation:
             assert np.abs(unchecked - private.plain(images))[[1, 3]].min() > 1
         inputs = {**private.shared_weights(), **private.shared_inputs(images)}
-        asked = private.parameters(batch=3, check_range=True)
-        result = cluster.run("predict", asked, inputs)
+        parameters = private.parameters(batch=3, check_range=True)
+        result = cluster.run("predict", parameters, inputs)
         left = private.left_range(result)
         assert left is not None and left.tolist() == [False, True, False, True, False]
         close = np.abs(private.decode(result, withhold=False) - private.plain(images)) < 1e-3
@@ -83,9 +83,9 @@ def test_predictions_on_a_cluster_agree_with_keras(
         (again, _) = cluster.predict(private, {"image": images[:1], "side": both[1][:1]})
         _outputs_out_of_range_are_withheld(cluster)
     expected = model.predict(both, verbose=0)
-    for found, near in ((logits, 1e-3), (coarse, 1.6e-2)):
-        told = compare_outputs(expected[0], found)
-        assert told.relative_error < near and told.top1 == told.top5 == 1.0
+    for outputs, near in ((logits, 1e-3), (coarse, 1.6e-2)):
+        agreement = compare_outputs(expected[0], outputs)
+        assert agreement.relative_error < near and agreement.top1 == agreement.top5 == 1.0
     assert np.abs(classes - expected[1]).max() < 1e-3
     assert np.abs(again - expected[0][:1]).max() < 1e-3
 
@@ -156,10 +156,10 @@ def test_models_that_cannot_be_checked_are_predicted_with_unless_asked_for() -> 
 def test_agreement_counts_the_largest_outputs() -> None:
     plain = np.array([[0.0, 1, 2, 3, 4, 5, 6], [6.0, 5, 4, 3, 2, 1, 0]])
     private = np.array([[0.0, 1, 2, 3, 4, 6, 5], [0.0, 5, 4, 3, 2, 1, 0.5]])
-    told = compare_outputs(plain, private)
-    assert (told.largest_error, told.relative_error) == (6.0, 1.0)
-    assert (told.top1, told.top5, told.samples) == (0.0, 0.5, 2)
-    assert "top-5 50.0 %" in str(told)
+    agreement = compare_outputs(plain, private)
+    assert (agreement.largest_error, agreement.relative_error) == (6.0, 1.0)
+    assert (agreement.top1, agreement.top5, agreement.samples) == (0.0, 0.5, 2)
+    assert "top-5 50.0 %" in str(agreement)
     for bad in (private[:1], private[0], np.zeros((0, 3))):
         with pytest.raises(UsageError):
             compare_outputs(plain, bad)

@@ -87,9 +87,9 @@ def drawn(rng: np.random.Generator, last: str) -> Any:
 def to_scale(model: Any, samples: Array, largest: float) -> None:
     """Scale the largest logit of the samples to the requested value."""
     logits = model.get_layer("logits")
-    found = float(np.abs(keras.Model(model.input, logits.output)(samples)).max())
+    largest_logit = float(np.abs(keras.Model(model.input, logits.output)(samples)).max())
     for variable in (logits.kernel, logits.bias):
-        variable.assign(variable * (largest / max(found, 1e-6)))
+        variable.assign(variable * (largest / max(largest_logit, 1e-6)))
 
 
 def promise(rng: np.random.Generator, behind: int = 4) -> None:
@@ -199,8 +199,8 @@ def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:
     model = keras.Model(x, dense(x))
     dense.set_weights([np.array([[1.0]]), np.array([-1.0])])
     graph = optimize.optimize_graph(from_keras(model))
-    found = calibration.calibrate_ranges(graph, np.array([[1.0]]))
-    assert found["d:sum"] >= 5.0 and found["x"] == calibration.MARGIN
+    ranges = calibration.calibrate_ranges(graph, np.array([[1.0]]))
+    assert ranges["d:sum"] >= 5.0 and ranges["x"] == calibration.MARGIN
     assert calibration.calibrate_ranges(graph, np.array([[1.0]]), margin=1.0)["d:sum"] >= 2.0
 
 

@@ -51,12 +51,12 @@ def of_states() -> Any:
     """Return an encoder whose states start a decoder, and all outputs of layers."""
     x, y = keras.Input((STEPS, INPUTS), name="x"), keras.Input((2, INPUTS), name="y")
     _, h, c = L.LSTM(2, return_state=True)(x)
-    told = L.LSTM(2, return_sequences=True, return_state=True)(y, initial_state=[h, c])
+    decoded = L.LSTM(2, return_sequences=True, return_state=True)(y, initial_state=[h, c])
     both = L.Bidirectional(L.LSTM(2, return_state=True), merge_mode=None)(x)
     every = L.Bidirectional(L.GRU(2, return_sequences=True, return_state=True))(x)
     begun = L.Bidirectional(L.GRU(2), merge_mode="ave")(y, initial_state=[h, every[1]])
     last, state = L.SimpleRNN(2, return_state=True, go_backwards=True)(x)
-    flat = [L.Flatten()(t) for t in (*told, *both, *every, begun, last, state)]
+    flat = [L.Flatten()(t) for t in (*decoded, *both, *every, begun, last, state)]
     return keras.Model([x, y], L.Concatenate()(flat))
 
 
@@ -111,9 +111,9 @@ def slow(names: Any, *fast: str) -> list[Any]:
     return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-def told(private: PrivateModel, given: Any) -> tuple[Array, Array]:
+def told(private: PrivateModel, arrays: Any) -> tuple[Array, Array]:
     """Return the decoded private outputs, and the samples outside of the range."""
-    value, flags, _ = ran(private.plan, given)  # (it compares the cost with the wire)
+    value, flags, _ = ran(private.plan, arrays)  # (it compares the cost with the wire)
     (value,) = plaintext.finish_outputs(private.graph, [value])
     return value, flags
 
@@ -122,10 +122,10 @@ def told(private: PrivateModel, given: Any) -> tuple[Array, Array]:
 def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Generator) -> None:
     """Convert it (`convert` compares the values); its header must produce the same plan."""
     model = shaken(MODELS[name](), rng)
-    given = drawn(model, rng)
+    arrays = drawn(model, rng)
     private = convert(model)
-    got = private.plain(given if len(given) > 1 else given[0])
-    want = np.asarray(model(given if len(given) > 1 else given[0], training=False))
+    got = private.plain(arrays if len(arrays) > 1 else arrays[0])
+    want = np.asarray(model(arrays if len(arrays) > 1 else arrays[0], training=False))
     assert np.abs(got - want).max() < 1e-5
     again = Plan.from_header(private.plan.header())
     assert again.header() == private.plan.header()
@@ -138,13 +138,13 @@ def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
 ) -> None:
     """Check with samples and without, and with range checks; nothing is flagged."""
     model = shaken(MODELS[name](), rng)
-    given = drawn(model, rng)
-    want = np.asarray(model(given if len(given) > 1 else given[0], training=False))
+    arrays = drawn(model, rng)
+    want = np.asarray(model(arrays if len(arrays) > 1 else arrays[0], training=False))
     short = int(rng.integers(3)) if name in FAST else None
     for i, (activations, calibrated) in enumerate(WAYS):
         if short not in (i, None):
             continue
-        inputs = dict(zip(convert(model).graph.inputs, given, strict=True))
+        inputs = dict(zip(convert(model).graph.inputs, arrays, strict=True))
         known: dict[str, Any] = {"samples": inputs} if calibrated else {"ranges": 64.0}
         private = convert(model, **known, activations=activations)
         value, flags = told(private, inputs)
@@ -168,9 +168,9 @@ def of_chance(rng: np.random.Generator) -> Any:
         if kind == "GRU":
             options["reset_after"] = bool(rng.integers(2))
         way = int(rng.integers(3))
-        made = getattr(L, kind)(int(rng.integers(1, 5)), go_backwards=way == 1, **options)
+        result = getattr(L, kind)(int(rng.integers(1, 5)), go_backwards=way == 1, **options)
         modes = ["concat", "sum", "mul", "ave"]
-        return L.Bidirectional(made, merge_mode=str(rng.choice(modes))) if way == 2 else made
+        return L.Bidirectional(result, merge_mode=str(rng.choice(modes))) if way == 2 else result
 
     some = [layer(True) for _ in range(int(rng.integers(2)))]
     shape = (int(rng.integers(1, 6)), int(rng.integers(1, 5)))
@@ -180,20 +180,20 @@ def of_chance(rng: np.random.Generator) -> Any:
 @pytest.mark.parametrize("turn", range(6))
 def test_options_of_chance_convert(turn: int, rng: np.random.Generator) -> None:
     model = of_chance(rng)
-    (given,) = drawn(model, rng, int(rng.integers(1, 4)))
-    got = convert(model, samples=given).plain(given)
-    assert np.abs(got - np.asarray(model(given, training=False))).max() < 1e-4
+    (arrays,) = drawn(model, rng, int(rng.integers(1, 4)))
+    got = convert(model, samples=arrays).plain(arrays)
+    assert np.abs(got - np.asarray(model(arrays, training=False))).max() < 1e-4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", range(6))
 def test_options_of_chance_are_predicted(turn: int, rng: np.random.Generator) -> None:
     model = of_chance(rng)
-    (given,) = drawn(model, rng, int(rng.integers(1, 4)))
+    (arrays,) = drawn(model, rng, int(rng.integers(1, 4)))
     activations = str(rng.choice(["exact", "series"]))
-    private = convert(model, samples=given, activations=activations)
-    value, flags = told(private, {next(iter(private.graph.inputs)): given})
-    want = np.asarray(model(given, training=False))
+    private = convert(model, samples=arrays, activations=activations)
+    value, flags = told(private, {next(iter(private.graph.inputs)): arrays})
+    want = np.asarray(model(arrays, training=False))
     near = (2.0**-7 if activations == "series" else 2.0**-12) * max(1.0, np.abs(want).max())
     assert not flags.any() and np.abs(value - want).max() < near
 
@@ -205,12 +205,12 @@ def test_three_dealers_take_a_third_each(
     """Check that three loops of one graph have separate masks and messages."""
     monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     model = shaken(of(L.Bidirectional(L.GRU(2))), rng)
-    (given,) = drawn(model, rng, 4)
-    private = convert(model, samples=given, activations="series")
-    s = case(private, given, "wan")
+    (arrays,) = drawn(model, rng, 4)
+    private = convert(model, samples=arrays, activations="series")
+    s = case(private, arrays, "wan")
     assert execute.has_rotating_dealers(s[0])
     ((got, calls),) = run_all([s], 0)
-    assert np.abs(got - np.asarray(model(given, training=False))).max() < 2.0**-8
+    assert np.abs(got - np.asarray(model(arrays, training=False))).max() < 2.0**-8
     assert_costs(calls, execute.model_cost(s[0]))
 
 
@@ -218,9 +218,9 @@ def test_a_model_is_cut_behind_a_layer_s_output(rng: np.random.Generator) -> Non
     x = keras.Input((STEPS, INPUTS))
     y, *_ = L.LSTM(2, return_state=True, return_sequences=True, name="own")(x)
     model = shaken(keras.Model(x, L.Dense(1)(L.Flatten()(y))), rng)
-    (given,) = drawn(model, rng)
-    features = convert(model).until("own").plain(given)
-    assert np.abs(features - np.asarray(keras.Model(x, y)(given))).max() < 1e-6
+    (arrays,) = drawn(model, rng)
+    features = convert(model).until("own").plain(arrays)
+    assert np.abs(features - np.asarray(keras.Model(x, y)(arrays))).max() < 1e-6
 
 
 @pytest.mark.slow
@@ -229,15 +229,15 @@ def test_a_model_is_cut_behind_a_layer_s_output(rng: np.random.Generator) -> Non
 def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
     """Check that states have enough bits for every model."""
     model = shaken(of(L.LSTM(3, **ALL), L.GRU(2)), rng)
-    (given,) = drawn(model, rng)
-    private = convert(model, samples=given, fractional_bits=bits, activations=activations)
+    (arrays,) = drawn(model, rng)
+    private = convert(model, samples=arrays, fractional_bits=bits, activations=activations)
     fractions = [n.fraction for n in private.plan.numbers.values()]
     assert fractions == [13 if activations == "series" else max(bits, 16)] * 2
     name = next(iter(private.graph.inputs))
-    value, _ = told(private, {name: given})
+    value, _ = told(private, {name: arrays})
     near = {8: 2.0**-6, 16: 2.0**-12, 20: 2.0**-15}[bits]
     near = near if activations == "exact" else max(near, 2.0**-8)
-    assert np.abs(value - np.asarray(model(given, training=False))).max() < near
+    assert np.abs(value - np.asarray(model(arrays, training=False))).max() < near
 
 
 @pytest.mark.slow
@@ -251,10 +251,10 @@ def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) 
     bias[..., 4:8] += 5.0 if kind == "LSTM" else 0.0
     bias[0 if kind == "GRU" else ..., :4] += 4.0 if kind == "GRU" else 0.0
     layer.cell.bias.assign(bias)
-    (given,) = drawn(model, rng, 3)
-    private = convert(model, samples=given, activations=activations)
-    value, flags = told(private, {next(iter(private.graph.inputs)): given})
-    want = np.asarray(model(given, training=False))
+    (arrays,) = drawn(model, rng, 3)
+    private = convert(model, samples=arrays, activations=activations)
+    value, flags = told(private, {next(iter(private.graph.inputs)): arrays})
+    want = np.asarray(model(arrays, training=False))
     bound = 100 * 2.0**-13 + 2.0**-8 if activations == "series" else 2.0**-9
     assert not flags.any() and np.abs(value - want).max() < bound
     errors = [row.error.largest for row in private.summary().rows if row.error is not None]
@@ -279,11 +279,13 @@ def test_a_step_costs_what_the_page_says() -> None:
 
 
 def test_a_long_sequence_takes_the_memory_of_a_few_steps() -> None:
-    found = []
+    outputs = []
     for steps in (20, 1000):
         private = convert(of(L.LSTM(16), shape=(steps, 1)))
-        found.append(execute.estimate_size(execute.tune_prediction(private.plan, "local", 8)).words)
-    assert found[1] < 1.1 * found[0]
+        outputs.append(
+            execute.estimate_size(execute.tune_prediction(private.plan, "local", 8)).words
+        )
+    assert outputs[1] < 1.1 * outputs[0]
 
 
 def test_a_long_sequence_with_series_is_warned_of(rng: np.random.Generator) -> None:
@@ -317,14 +319,14 @@ def test_a_cell_without_bounds_is_watched(rng: np.random.Generator) -> None:
     """Check that the client receives a flag if a ReLU's states exceed those of the samples."""
     model = of(L.SimpleRNN(2, activation="relu"), shape=(6, 2))
     model.layers[0].set_weights([np.eye(2), 2 * np.eye(2), np.zeros(2)])
-    given = np.full((3, 6, 2), 0.1, np.float32)
-    private = convert(model, samples=given, margin=2.0)
+    array = np.full((3, 6, 2), 0.1, np.float32)
+    private = convert(model, samples=array, margin=2.0)
     name = next(iter(private.graph.inputs))
     private.bounds[name] = 100.0
-    given[1] = 99.0
-    value, flags = told(private, {name: given})
+    array[1] = 99.0
+    value, flags = told(private, {name: array})
     assert flags.tolist() == [False, True, False]
-    assert np.abs(value - np.asarray(model(given, training=False)))[[0, 2]].max() < 2.0**-10
+    assert np.abs(value - np.asarray(model(array, training=False)))[[0, 2]].max() < 2.0**-10
 
 
 def test_sums_that_no_word_holds_are_refused_by_name(rng: np.random.Generator) -> None:
@@ -482,9 +484,9 @@ def test_texts_and_sensors_are_predicted_on_a_cluster(rng: np.random.Generator) 
     ids = rng.integers(0, 20, (3, 6))
     rows = np.cumsum(rng.normal(0, 0.3, (3, 12, 2)), 1).astype(np.float32)
     with tfe.LocalCluster() as cluster:
-        for model, given in ((texts, ids), (sensors, rows)):
+        for model, arrays in ((texts, ids), (sensors, rows)):
             for activations in ("exact", "series"):
-                private = tfe.convert(model, samples=given, activations=activations)
-                found = cluster.predict(private, given)
-                want = np.asarray(model(given, training=False))
-                assert np.abs(found - want).max() < 2.0**-7
+                private = tfe.convert(model, samples=arrays, activations=activations)
+                predictions = cluster.predict(private, arrays)
+                want = np.asarray(model(arrays, training=False))
+                assert np.abs(predictions - want).max() < 2.0**-7

@@ -44,8 +44,8 @@ def predicted(private: PrivateModel, images: Any, profile: str, watched: bool, w
     def program(party: Party, x: Shared) -> Any:
         own: dict[str, Shared | Seeded] = {}
         for i, part in enumerate(weights.weight_parts(plan)):
-            given = bytes([i]) * 16, bytes([100 + i]) * 16
-            w = held(party.index, weights.encode_part(part), given)
+            seed_pair = bytes([i]) * 16, bytes([100 + i]) * 16
+            w = held(party.index, weights.encode_part(part), seed_pair)
             w = Seeded(w.m, w.l1, w.l2, w.shape, w.dealer, part.fractional_bits)
             own |= dict.fromkeys(part.keys, seeded.expand_masks(w) if whole else w)
 

@@ -91,12 +91,12 @@ def test_owners_deploy_others_predict_and_workers_restart(
     hosts.ensure()
     _check(clients["owner"], "tiny", private, rng)
 
-    seen = {name: service.list_deployed(client) for name, client in clients.items()}
-    assert [m.name for m in seen["owner"]] == ["tiny"] == [m.name for m in seen["hospital"]]
-    assert seen["guest"] == []
-    model = seen["owner"][0]
+    listings = {name: service.list_deployed(client) for name, client in clients.items()}
+    assert [m.name for m in listings["owner"]] == ["tiny"] == [m.name for m in listings["hospital"]]
+    assert listings["guest"] == []
+    model = listings["owner"][0]
     assert (model.owner, model.clients, model.complete) == ("owner", ("hospital",), True)
-    assert seen["hospital"][0].clients is None and model.preprocessing == "unit"
+    assert listings["hospital"][0].clients is None and model.preprocessing == "unit"
 
     # Another model under the name; a request for the old one is refused.
     other = _model(5)
@@ -136,12 +136,12 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
         service.predict(hospital, "tinny", _images(rng))
     # A client that does not look up the model first is refused by the workers.
     model = service.find(owner, "tiny")
-    told = []
+    errors = []
     for name in ("tiny", "none"):
         with pytest.raises(UsageError, match=r"no model .* that this client may use") as raised:
             service.predict(guest, dataclasses.replace(model, name=name), _images(rng))
-        told.append(str(raised.value)[len("Party 0") :].replace(name, ""))
-    assert told[0] == told[1]
+        errors.append(str(raised.value)[len("Party 0") :].replace(name, ""))
+    assert errors[0] == errors[1]
     with raises(UsageError, "shape-mismatch"):
         service.predict(hospital, "tiny", rng.uniform(0, 1, (2, 1, 6, 6)))
     with raises(TfeBenchError, "not-finite"):
@@ -263,10 +263,10 @@ def test_models_of_an_earlier_version_are_listed_named_and_replaced(
     for path in paths:
         path.write_bytes(with_header(path.read_bytes(), older))
     for client in ("owner", "hospital"):
-        seen = {each.name: each for each in service.list_deployed(clients[client])}
-        assert set(seen) == {"other", "tiny"} and seen["other"].private.graph.weight_count > 0
-        asked: list[str | service.DeployedModel] = ["tiny", seen["tiny"]]
-        for model in asked:
+        listing = {each.name: each for each in service.list_deployed(clients[client])}
+        assert set(listing) == {"other", "tiny"} and listing["other"].private.graph.weight_count > 0
+        names: list[str | service.DeployedModel] = ["tiny", listing["tiny"]]
+        for model in names:
             with pytest.raises(DataError, match=r"'tiny' cannot be read.*format 1.*--replace"):
                 service.predict(clients[client], model, _images(rng))
         _check(clients[client], "other", private, rng)
@@ -334,14 +334,14 @@ def test_waiting_requests_are_one_batch(
 
     def waiting(client: Any, count: int, leaves: bool) -> Any:
         begun.wait(60)
-        told = False
+        has_reported = False
 
         def progress(fraction: float, text: str) -> None:
-            nonlocal told
-            if "waiting" in text and not told:
-                told = True
+            nonlocal has_reported
+            if "waiting" in text and not has_reported:
+                has_reported = True
                 queued.wait()
-            elif leaves and told and "waiting" not in text:
+            elif leaves and has_reported and "waiting" not in text:
                 raise KeyboardInterrupt
 
         images = np.random.default_rng(count).uniform(0, 1, (count, 6, 6, 1))
@@ -359,12 +359,12 @@ def test_waiting_requests_are_one_batch(
         first = pool.submit(slow)
         others = [pool.submit(waiting, *each) for each in asking]
         queued.wait()
-        found = [other.result() for other in others]
+        answers = [other.result() for other in others]
         first.result()
     together = {"requests": 3, "samples": 6}
-    assert found[1] == found[3] == [together] * 3, found
-    assert "do not fit each other" in found[2] or "refused this job" in found[2]
-    assert found[0] in ("left", [together] * 3)
+    assert answers[1] == answers[3] == [together] * 3, answers
+    assert "do not fit each other" in answers[2] or "refused this job" in answers[2]
+    assert answers[0] in ("left", [together] * 3)
     # the queue is free again, also of the batched jobs
     _check(owner, "tiny", private, rng)
     for client in (owner, hospital, guest):

@@ -43,11 +43,11 @@ def people(*opened: str, owner: str = "alice") -> StoredTable:
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    made = Workers(tmp_path_factory.mktemp("sources"))
+    stores = Workers(tmp_path_factory.mktemp("sources"))
     mine = StoredTable(_MINE, [(i, i) for i in range(12)], unique=("id",), owner="mallory")
-    made.put("mine", mine, ())
-    yield made
-    made.close()
+    stores.put("mine", mine, ())
+    yield stores
+    stores.close()
 
 
 def align(workers: Workers, name: str, table: str = "people") -> None:
@@ -139,11 +139,11 @@ def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
     alice.run("table_remove", {"name": "salaries"}, {})
     with pytest.raises(UsageError, match="has removed or replaced"):
         held.reveal()
-    given = people(owner="mallory")
-    order = storage_parameters("salaries", [], True, given.schema.header())
+    table = people(owner="mallory")
+    order = storage_parameters("salaries", [], True, table.schema.header())
     with raises(UsageError, "unknown-option", received="deployment"):
         mallory.run("table_put", {**order, "deployment": old[0].deployment}, {})
-    workers.put("salaries", given, (), run=True)
+    workers.put("salaries", table, (), run=True)
     _check_nothing_is_open(workers, held)
     for store, before in zip(workers.stores, old, strict=True):
         of = store.for_kind(TABLE)
@@ -181,12 +181,12 @@ def test_a_kept_array_that_its_owner_took_back_opens_nothing(workers: Workers) -
 
 
 def test_what_no_right_reaches_is_not_held(workers: Workers) -> None:
-    given = StoredTable(
+    table = StoredTable(
         {"v": "int[0,9]", "w": "int[0,9]"}, [(i, 9 - i) for i in range(9)], owner="alice"
     )
-    more = replace(given.schema, rights={"mallory": {"w": ("filter",)}})
-    given.schema = more
-    workers.put("closed", given)
+    more = replace(table.schema, rights={"mallory": {"w": ("filter",)}})
+    table.schema = more
+    workers.put("closed", table)
     for client, column, fits in (
         ("mallory", "v", False),
         ("mallory", "w", True),
@@ -210,8 +210,8 @@ def test_lists_name_no_sources(workers: Workers) -> None:
     bob, mallory = Client(workers, "bob"), Client(workers, "mallory")
     (mallory.load("secretname")["income"] * 1).keep("gift", clients=["bob"])
     for client in (bob, mallory):
-        told = json.dumps(client.stored(ARRAY.infix))
-        assert "gift" in told and "secretname" not in told and "income" not in told
+        listing = json.dumps(client.stored(ARRAY.infix))
+        assert "gift" in listing and "secretname" not in listing and "income" not in listing
     with pytest.raises((UsageError, PolicyError)) as raised:
         bob.workers.put("other", people(owner="bob"), ())
         (bob.load("gift") * 1).compute()

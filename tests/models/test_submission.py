@@ -106,8 +106,8 @@ class _Gate:
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gate]:
     """Provide a worker that permits everything."""
-    made = _Gate(tmp_path_factory.mktemp("gate") / "models")
-    yield made
+    open_gate = _Gate(tmp_path_factory.mktemp("gate") / "models")
+    yield open_gate
     pass
 
 
@@ -118,10 +118,10 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     private = private_model()
     model = convert(private.keras, np.zeros((2, FEATURES)))
     weights = [InputSpec(k, v.shape, v.fractional_bits) for k, v in model.shared_weights().items()]
-    given = model.shared_inputs(np.zeros((2, FEATURES)))
-    images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
+    inputs = model.shared_inputs(np.zeros((2, FEATURES)))
+    images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in inputs.items()]
     language = speaker()
-    asked, _ = generation.build_request(language, [1, 2], 3, None)
+    request, _ = generation.build_request(language, [1, 2], 3, None)
     job = TrainingJob(
         *(private.recipe(BATCH), 2, 64, 1),
         profile="lan",
@@ -137,7 +137,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     aligned = {"tables": tables, "label": ["t", "y"]}
     keep = {"clients": ["bob"], "replace": True}
     leaf, step = ["input", "fixed", [4], 16], ["relu", [["ref", 0]], {}]
-    told = [["ref", 1], "reveal", {}]
+    output = [["ref", 1], "reveal", {}]
     return {
         "sort": (
             {**timing, "algorithm": "auto", "descending": True, "indices": False},
@@ -155,7 +155,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         "channel": ({"rounds": 1, "megabytes": 1, "repeat": 1}, []),
         "links": ({"pings": 1, "kilobytes": 1, "turns": 1}, []),
         "generate": (
-            {**asked, **timing, "positions": None},
+            {**request, **timing, "positions": None},
             [*array_specs(language.plan), InputSpec("prompt", (1, 2, 5), 16)],
         ),
         "predict": ({**model.parameters("lan", 2), **timing}, [*weights, *images]),
@@ -176,7 +176,10 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         "query": ({"plan": {"tables": read, "steps": [scan], "output": 0}, "profile": "lan"}, []),
         "train": (job.header(), job.expected_inputs()),
         "compute": (
-            {"plan": {"leaves": [leaf], "steps": [step], "outputs": [told]}, "free": [_DEPLOYMENT]},
+            {
+                "plan": {"leaves": [leaf], "steps": [step], "outputs": [output]},
+                "free": [_DEPLOYMENT],
+            },
             [InputSpec("x0", (4,), 16)],
         ),
         "array_remove": ({"name": "t"}, []),
@@ -365,8 +368,8 @@ def test_a_model_that_does_not_fit_is_refused_by_its_header(
     monkeypatch.setattr(ops.native(), "available_memory", lambda: there[0])
     gate.offer(fields)
     there[0] = 6 * 10**8
-    told = r"about 0\.3 GB at this worker, and 0\.6 GB are available .*of which 3 workers"
-    with pytest.raises(PolicyError, match=told):
+    pattern = r"about 0\.3 GB at this worker, and 0\.6 GB are available .*of which 3 workers"
+    with pytest.raises(PolicyError, match=pattern):
         gate.offer(fields)
 
 

@@ -88,11 +88,11 @@ def _normalized(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
     images = rng.normal(3, 9, (8, 3, 3, 2))
     y = rng.normal(50_000, 20_000, (60, 2))
     inverse = _adapted(y, invert=True)
-    given = L.Normalization(mean=x.mean(0), variance=x.var(0))
+    layer = L.Normalization(mean=x.mean(0), variance=x.var(0))
     shared = L.Rescaling([2.0, -0.5], offset=300.0)
     return {
         "adapted": (x, [_adapted(x), L.Dense(3)]),
-        "given": (x, [given, L.Dense(3)]),
+        "given": (x, [layer, L.Dense(3)]),
         "a number": (numbers, [L.Normalization(None, 5.0, 9.0), L.Rescaling(1e-5), L.Dense(2)]),
         "images": (images, [_adapted(images), L.Conv2D(2, 2), L.Flatten(), L.Dense(1)]),
         "second": (numbers, [L.Dense(3), L.Normalization(-1, [0.1] * 3, [4.0] * 3), L.Dense(2)]),
@@ -110,9 +110,9 @@ def test_normalization_computes_what_keras_computes(rng: np.random.Generator) ->
         size = float(np.abs(want).max())
         graph = from_keras(model)
         assert np.abs(evaluate_graph(graph, x)[0] - want).max() < 1e-4 * size, name
-        made = optimize_graph(graph)
-        assert np.abs(evaluate_graph(made, x)[0] - want).max() < 1e-4 * size, name
-        again = type(made).from_header(made.header(), made.weight_arrays())
+        optimized = optimize_graph(graph)
+        assert np.abs(evaluate_graph(optimized, x)[0] - want).max() < 1e-4 * size, name
+        again = type(optimized).from_header(optimized.header(), optimized.weight_arrays())
         assert np.abs(evaluate_graph(again, x)[0] - want).max() < 1e-4 * size, name
         private = convert(model, samples=x)
         assert np.abs(private.plain(x) - want).max() < 1e-4 * size, name
@@ -125,11 +125,11 @@ def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
 ) -> None:
     x = _wide(rng)
     model = keras.Sequential([L.Input((4,)), _adapted(x), L.Dense(1, activation="sigmoid")])
-    told = json.dumps(convert(model, samples=x).plan.header())
+    header_text = json.dumps(convert(model, samples=x).plan.header())
     recipe = Recipe.build(model, "sgd", "binary_crossentropy")
     trained = json.dumps(recipe.to_header())
     for value in (*x.mean(0)[:3], *x.std(0)[:3], *(1 / x.std(0)[:3])):
-        assert f"{value:.6g}"[:6] not in told and f"{value:.6g}"[:6] not in trained
+        assert f"{value:.6g}"[:6] not in header_text and f"{value:.6g}"[:6] not in trained
     np.testing.assert_allclose(recipe.encode_features(x)[:, :3].std(0), 1, atol=1e-4)
     # its weights are those of Keras and are not trained; a copy is scaled as the model is
     private = trainable(model)
@@ -165,10 +165,10 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
     }
     for name, layers in kept.items():
         model = keras.Sequential(layers)
-        given = deploying.trained_model_parameters(model, "a")
+        parameters = deploying.trained_model_parameters(model, "a")
         recipe = Recipe.build(model, "sgd", "mse")
-        deploying.check_trained_model(recipe, given)
-        plan = Plan.from_header(given["about"]["plan"])
+        deploying.check_trained_model(recipe, parameters)
+        plan = Plan.from_header(parameters["about"]["plan"])
         held = recipe.graph.weight_arrays()
         arrays = dict(
             zip(
@@ -190,9 +190,9 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
     }
     for name, layers in lost.items():
         model = keras.Sequential(layers)
-        given = deploying.trained_model_parameters(model, "a")
+        parameters = deploying.trained_model_parameters(model, "a")
         with raises(UsageError, "unsupported-layer"):
-            deploying.check_trained_model(Recipe.build(model, "sgd", "mse"), given)
+            deploying.check_trained_model(Recipe.build(model, "sgd", "mse"), parameters)
             raise AssertionError(name)
 
 
@@ -201,8 +201,8 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
 
 def _table(**changed: Any) -> Table:
     scale = Scale((0.5, 2.0), (-1.5, 0.0))
-    found = {"columns": ("a", "b"), "target": "binary", "label": "y", "classes": ("n", "j")}
-    return Table(**{**found, "scale": scale, **changed})
+    fields = {"columns": ("a", "b"), "target": "binary", "label": "y", "classes": ("n", "j")}
+    return Table(**{**fields, "scale": scale, **changed})
 
 
 def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -221,8 +221,8 @@ def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -
             want = table.unit.inverse().apply(want)
         np.testing.assert_allclose(read.predict(x, verbose=0), want, rtol=1e-5, atol=1e-4)
         # a model that stays at the workers gets the same scales
-        made = table.scaled(convert(model))
-        np.testing.assert_allclose(made.plain(x), want, rtol=1e-5, atol=1e-4)
+        scaled_model = table.scaled(convert(model))
+        np.testing.assert_allclose(scaled_model.plain(x), want, rtol=1e-5, atol=1e-4)
         if table.scale is not None:
             inner = tables.find_scaled_model(read)
             np.testing.assert_array_equal(inner.get_weights()[0], model.get_weights()[0])
@@ -277,8 +277,8 @@ def test_probabilities_are_those_of_the_outputs() -> None:
 
 
 def _about(table: Table | None, rows: int = 5, **changed: Any) -> dict[str, Any]:
-    found = {"rows": rows, "x": [2], "y": [1], "target": "binary", "classes": 2}
-    return {**found, "columns": ["a", "b"], **owners._unit_facts(table), **changed}
+    fields = {"rows": rows, "x": [2], "y": [1], "target": "binary", "classes": 2}
+    return {**fields, "columns": ["a", "b"], **owners._unit_facts(table), **changed}
 
 
 def test_rows_of_owners_mean_the_same_in_one_column() -> None:
@@ -300,10 +300,10 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     left, right = _about(_table(), y=None), _about(_table(scale=None), y=None)
     label = _about(_table(columns=(), scale=None, label="z"), x=None, columns=[])
     facts = {"p": ("alice", left), "q": ("bob", right), "l": ("bob", label)}
-    found = sources.combine_schemas(beside, facts).table
-    assert found is not None and found.columns == ("p.a", "p.b", "q.a", "q.b")
-    assert found.scale == Scale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
-    assert (found.label, found.classes) == ("z", ("n", "j"))
+    combined = sources.combine_schemas(beside, facts).table
+    assert combined is not None and combined.columns == ("p.a", "p.b", "q.a", "q.b")
+    assert combined.scale == Scale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
+    assert (combined.label, combined.classes) == ("z", ("n", "j"))
     for bad in ({"label": "y"}, 5, {**_about(_table())["units"], "scale": 3}):
         with pytest.raises((UsageError, DataError)):
             provide.read_table({**_about(None), "units": bad})

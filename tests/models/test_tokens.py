@@ -42,12 +42,12 @@ def drawn(rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
 def test_a_model_of_tokens_gives_what_keras_gives(
     calibrated: bool, rng: np.random.Generator
 ) -> None:
-    model, given = sentences(), drawn(rng)
-    private = convert(model, samples=given if calibrated else None)
+    model, arrays = sentences(), drawn(rng)
+    private = convert(model, samples=arrays if calibrated else None)
     assert private.bounds == {"words": 1.0, "segments": 1.0}
-    expected = np.asarray(model([given["words"], given["segments"]], training=False))
-    assert np.abs(private.plain(given) - expected).max() < 2e-5
-    value, _, _ = ran(private.plan, given)
+    expected = np.asarray(model([arrays["words"], arrays["segments"]], training=False))
+    assert np.abs(private.plain(arrays) - expected).max() < 2e-5
+    value, _, _ = ran(private.plan, arrays)
     assert np.abs(value - expected).max() < 2.0**-8
 
 
@@ -86,9 +86,9 @@ def private() -> PrivateModel:
 def test_what_are_no_tokens_is_refused_without_naming_one(
     private: PrivateModel, said: str, change: Callable[[Any], Any], rng: np.random.Generator
 ) -> None:
-    given = drawn(rng)
+    arrays = drawn(rng)
     with pytest.raises(UsageError, match=said):
-        private.shared_inputs(given | {"words": change(given["words"])})
+        private.shared_inputs(arrays | {"words": change(arrays["words"])})
 
 
 def of_numbers(make: Callable[[Any], Any]) -> Any:
@@ -138,8 +138,8 @@ def test_a_length_is_given_where_the_model_leaves_it_open(
         ({"words": (0,)}, r"of the form \[None\]"),
         ({"words": 7}, r"of the form \[None\]"),
     ]
-    for shapes, said in wrong:
-        with pytest.raises(UsageError, match=said):
+    for shapes, reason in wrong:
+        with pytest.raises(UsageError, match=reason):
             convert(model, shapes=shapes)
     with raises(UsageError, "shape-mismatch"):
         convert(sentences(), shapes={"words": (4,)})

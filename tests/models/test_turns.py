@@ -22,10 +22,10 @@ ULP = 2.0**-16
 
 def dealt_by(some: Case, *dealers: int) -> Case:
     """Return the prediction with layers of these dealers, repeatedly."""
-    s, *given = some
+    s, *inputs = some
     layers = len(s.plan.graph.layers)
     own = tuple(dealers[i % len(dealers)] for i in range(layers))
-    return (replace(s, dealers=own), *given)  # type: ignore[return-value]
+    return (replace(s, dealers=own), *inputs)  # type: ignore[return-value]
 
 
 @by_a_dealer
@@ -44,9 +44,9 @@ def test_whoever_deals_for_a_layer_the_model_is_the_same(
         assert np.abs(got - expected).max() < 32 * ULP
         cost = execute.model_cost(s)
         # which evaluator the first dealing waits for is not counted, so it may be one less
-        told = total_rounds([c[1] for c in calls], "with_dealing")
-        assert cost.with_dealing - 1 <= told <= cost.with_dealing
-        assert_costs(calls, replace(cost, with_dealing=told), dealer)
+        rounds = total_rounds([c[1] for c in calls], "with_dealing")
+        assert cost.with_dealing - 1 <= rounds <= cost.with_dealing
+        assert_costs(calls, replace(cost, with_dealing=rounds), dealer)
         # each stretch costs at most one round, as its dealer runs ahead
         one = execute.model_cost(replace(s, dealers=()))
         turned = sum(a != b for a, b in zip((0, *s.dealers), s.dealers, strict=False))
@@ -63,8 +63,8 @@ def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random
         kernel = np.eye(4) if i != wrong else 1000 * (np.eye(4) - np.roll(np.eye(4), 1, axis=1))
         layer.set_weights([kernel.astype(np.float32)])
     samples = np.repeat(rng.uniform(0.5, 1, (16, 1)), 4, axis=1).astype(np.float32)
-    given = np.concatenate([samples[:1], [[0.0, 1, 0, 1]]]).astype(np.float32)
-    some = dealt_by(case(convert(model, samples=samples), given, "wan", True), 0, 1, 2)
+    inputs = np.concatenate([samples[:1], [[0.0, 1, 0, 1]]]).astype(np.float32)
+    some = dealt_by(case(convert(model, samples=samples), inputs, "wan", True), 0, 1, 2)
     by_op = [layer.op for layer in some[0].plan.graph.layers]
     assert len(by_op) >= 3 and len(set(some[0].dealers)) == 3, by_op
     flags = simulated([some], 0, again=False).value(at(0, 0, 1))
@@ -84,9 +84,9 @@ def test_turns_are_long_and_begin_where_little_is_handed_over(
     assert dealer_schedule.assign_dealers(private.graph, nodes, costs, 1) == () == s.dealers
     monkeypatch.setattr(dealer_schedule, "_MIN_DEALT_BITS", min(cost.dealer for cost in costs[::3]))
     graph = private.plan.graph
-    found = dealer_schedule.assign_dealers(graph, nodes, costs, 1)
-    begins = [i for i in range(1, len(found)) if found[i] != found[i - 1]]
-    assert [found[i] for i in begins] == [2, 0] and begins[1] - begins[0] == 3
+    dealers = dealer_schedule.assign_dealers(graph, nodes, costs, 1)
+    begins = [i for i in range(1, len(dealers)) if dealers[i] != dealers[i - 1]]
+    assert [dealers[i] for i in begins] == [2, 0] and begins[1] - begins[0] == 3
     assert all(graph.shapes[name] == (1,) for i in begins for name in graph.layers[i].inputs)
     assert sum(cost.dealer for cost in costs[: begins[0]]) >= 7 * dealer_schedule._MIN_DEALT_BITS
 

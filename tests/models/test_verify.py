@@ -55,8 +55,8 @@ def test_the_first_layer_that_differs_is_named(
     use(net())
     monkeypatch.setattr(owner, name, wrong)
     # a nested model counts as one layer
-    told = "inner/inside" if "/" in layer else layer
-    with pytest.raises(UsageError, match=f"'net' would give other values.*layer '{told}'"):
+    layer_name = "inner/inside" if "/" in layer else layer
+    with pytest.raises(UsageError, match=f"'net' would give other values.*layer '{layer_name}'"):
         use(net())
 
 
@@ -105,10 +105,10 @@ def test_outputs_keep_their_names() -> None:
     x, z = keras.Input((3,), name="x"), keras.Input((3,), name="z")
     model = keras.Model({"x": x, "z": z}, {"sum": x + z, "apart": L.Dense(2)(x), "also": x * z})
     private = convert(model)
-    given = {"z": np.ones((2, 3)), "x": np.full((2, 3), 2.0)}
-    found, wanted = private.plain(given), model.predict(given, verbose=0)
-    assert set(found) == set(wanted) == {"sum", "apart", "also"}
-    assert all(np.allclose(found[k], wanted[k], atol=1e-6) for k in wanted)
+    arrays = {"z": np.ones((2, 3)), "x": np.full((2, 3), 2.0)}
+    outputs, expected = private.plain(arrays), model.predict(arrays, verbose=0)
+    assert set(outputs) == set(expected) == {"sum", "apart", "also"}
+    assert all(np.allclose(outputs[k], expected[k], atol=1e-6) for k in expected)
     header = private.graph.header()
     again = type(private.graph).from_header(header, private.graph.weight_arrays())
     assert again.labels == private.graph.labels and again.digest() == private.graph.digest()
@@ -116,4 +116,4 @@ def test_outputs_keep_their_names() -> None:
         with raises(UsageError, "invalid-graph", operation="labels"):
             replace_layers(private.graph, private.graph.layers, labels=labels)
     with raises(UsageError, "multiple-outputs"):
-        private.agreement(given, found)
+        private.agreement(arrays, outputs)

@@ -186,25 +186,25 @@ def test_a_transformer_starts_from_its_seed_and_has_the_published_size() -> None
     head = 128 * transformers.CLASSES + transformers.CLASSES
     assert model.entry.parameters - head == 4_385_920
     again, other = (zoo.build("bert-tiny", seed=s, tokens=8).keras for s in (1, 2))
-    given = zoo.samples(model.entry, 5, 6, tokens=8)
-    logits, same, others = (np.asarray(m(given)) for m in (model.keras, again, other))
+    arrays = zoo.samples(model.entry, 5, 6, tokens=8)
+    logits, same, others = (np.asarray(m(arrays)) for m in (model.keras, again, other))
     np.testing.assert_array_equal(logits, same)
     assert not np.allclose(logits, others)
     assert len(set(logits.argmax(1).tolist())) > 1
     for name in ("segment_ids", "padding_mask"):
-        assert set(np.unique(given[name])) <= {0, 1}
-    assert (given["token_ids"][:, 0] == transformers.BEGIN).all()
-    assert (given["token_ids"] < transformers.VOCABULARY).all()
+        assert set(np.unique(arrays[name])) <= {0, 1}
+    assert (arrays["token_ids"][:, 0] == transformers.BEGIN).all()
+    assert (arrays["token_ids"] < transformers.VOCABULARY).all()
 
 
 def test_a_transformer_converts_with_private_masks() -> None:
     model = zoo.build("bert-tiny", tokens=8)
-    samples, given = (zoo.samples(model.entry, s, tokens=8) for s in (1, 2))
+    samples, arrays = (zoo.samples(model.entry, s, tokens=8) for s in (1, 2))
     private = convert(model.keras, samples, activations="series")
     assert private.graph.tokens == {"token_ids": 30_522, "segment_ids": 2}
     assert private.graph.masks == ("padding_mask",)
-    want = np.asarray(model.keras(given, training=False))
-    assert np.abs(private.plain(given) - want).max() < 1e-4
+    want = np.asarray(model.keras(arrays, training=False))
+    assert np.abs(private.plain(arrays) - want).max() < 1e-4
     assert not private.summary().imprecise
 
 
@@ -215,10 +215,10 @@ def test_large_transformers_convert(name: str) -> None:
     # constants in its graph: positions, and a class token
     numbers, size = 197 + 1 if name == "vit-b16" else 512, 768
     assert model.keras.count_params() + numbers * size == model.entry.parameters
-    samples, given = (zoo.samples(model.entry, s, 2, tokens=16) for s in (1, 2))
+    samples, arrays = (zoo.samples(model.entry, s, 2, tokens=16) for s in (1, 2))
     private = convert(model.keras, samples, activations="series")
-    want = np.asarray(model.keras(given, training=False))
-    assert np.abs(private.plain(given) - want).max() < 1e-4
+    want = np.asarray(model.keras(arrays, training=False))
+    assert np.abs(private.plain(arrays) - want).max() < 1e-4
 
 
 def test_a_transformer_refuses_other_weights_and_lengths(tmp_path: Path) -> None:
@@ -249,13 +249,13 @@ def test_language_models_have_their_architecture_and_spread_of_logits() -> None:
 
 def test_a_language_models_logits_read_the_table_of_its_tokens() -> None:
     """Check that the weights are shared once, for the prompt and for each step."""
-    given = convert(
+    private = convert(
         texts.build_language_model("gpt2-tiny", 9),
         samples=texts.generate_texts("gpt2-tiny", 9),
         activations="series",
     )
     tiny = texts.find_language_model("gpt2-tiny")
-    tables = [p for p in weight_parts(given.plan) if tiny.vocabulary in p.shape]
+    tables = [p for p in weight_parts(private.plan) if tiny.vocabulary in p.shape]
     assert [len(part.keys) for part in tables] == [2]
     assert tables[0].shape == (tiny.vocabulary, tiny.width)
 

@@ -97,8 +97,8 @@ def ran(
         own: dict[str, Shared] = {}
         for part, w in zip(parts, arrays, strict=True):
             own |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
-        made = lambda order: program.TextGenerator(party, order, own)  # noqa: E731
-        return run(made, replace(rows, fractional_bits=bits))
+        generator = lambda order: program.TextGenerator(party, order, own)  # noqa: E731
+        return run(generator, replace(rows, fractional_bits=bits))
 
     rows = np.eye(WORDS, dtype=np.int64)[texts] << bits
     return simulate(started, rows, *weights.encode_weights(private.plan), **options)

@@ -103,12 +103,12 @@ def gated_slope(function: Function) -> Row:
 
 def gradient_row(classes: int, f: int = F) -> Row:
     """Return the row of softmax whose logits have less room, because of more fractional bits."""
-    made = logits(classes, F, cross_entropy.CUTOFF)
+    make_logits = logits(classes, F, cross_entropy.CUTOFF)
     most = 45 if f == F else 39
     return Row(
         23,
         most,
-        lambda b, rng: [x << (f - F) for x in made(b, rng)],
+        lambda b, rng: [x << (f - F) for x in make_logits(b, rng)],
         lambda p, b, x: cross_entropy.softmax_for_gradient(p, x, bits=b),
         lambda b, x: softmax(x * 2.0**-f) * 2.0**cross_entropy.RESULT_BITS,
         ulp(2.0 ** (cross_entropy.RESULT_BITS - 14)),

@@ -43,16 +43,16 @@ def unchanged_graphs(as_in_a_worker: None) -> None:
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """Record the messages received in the graphs that a test traces, by party."""
-    found: list[list[Any]] = [[], [], []]
+    received: list[list[Any]] = [[], [], []]
     recv = Site.recv
 
     def listening(site: Site, *arguments: Any, **options: Any) -> Any:
         data = recv(site, *arguments, **options)
-        found[site.party.index].append(data)
+        received[site.party.index].append(data)
         return data
 
     monkeypatch.setattr(Site, "recv", listening)
-    return found
+    return received
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
     site, recv = Party.site, Site.recv
 
     def named(self: Party, name: str, *about: Any, dealer: int | None = None) -> Site:
-        made = site(self, name, *about, dealer=dealer)
-        tap.names[made.number] = name
-        return made
+        created = site(self, name, *about, dealer=dealer)
+        tap.names[created.number] = name
+        return created
 
     def tapped(self: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> Any:
         data = recv(self, shape, source, slot, dtype)

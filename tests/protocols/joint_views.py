@@ -61,15 +61,15 @@ def explain(
         moves: for each pad that the party lacks, the regions that it changes.
         covers: regions that it can explain, if not all.
     """
-    found: dict[Any, Any] = {}
+    explained: dict[Any, Any] = {}
     while True:
-        before = len(found)
-        for pad, moved in moves.items():
-            left = moved - found.keys()
+        before = len(explained)
+        for pad, regions in moves.items():
+            left = regions - explained.keys()
             if len(left) == 1 and (covers is None or left <= covers[pad]):
-                found[left.pop()] = pad
-        if len(found) == before:
-            return found
+                explained[left.pop()] = pad
+        if len(explained) == before:
+            return explained
 
 
 # ---- recorded messages
@@ -181,13 +181,13 @@ class _Watch:
 
     def view(self, party: int) -> View:
         """Return the messages since the last call, an opened result in place of its message."""
-        seen, self.seen[party] = self.seen[party], {}
-        for told in [m for m in seen if m.slot == -1]:
-            led = sorted(m for m in seen if m[:3] == told[:3] and m.slot != -1)
+        messages, self.seen[party] = self.seen[party], {}
+        for opened in [m for m in messages if m.slot == -1]:
+            led = sorted(m for m in messages if m[:3] == opened[:3] and m.slot != -1)
             if len(led) == 2:  # a dealer receives two halves of bits: one, and both together
-                assert np.array_equal(seen[led[0]] ^ seen[led[1]], seen[told])
-            del seen[led[-1]]
-        return seen
+                assert np.array_equal(messages[led[0]] ^ messages[led[1]], messages[opened])
+            del messages[led[-1]]
+        return messages
 
 
 def _bits(words: Words) -> int:
@@ -196,15 +196,15 @@ def _bits(words: Words) -> int:
 
 def _difference(before: View, after: View) -> Moved:
     """Return the bits that differ, by message; of messages that occur in one run only, all bits."""
-    found = {}
+    differences = {}
     for message in before.keys() | after.keys():
         a, b = before.get(message), after.get(message)
         if a is None or b is None or a.shape != b.shape:
             size = max(0 if x is None else x.nbytes for x in (a, b))
-            found[message] = (1 << 8 * size) - 1
+            differences[message] = (1 << 8 * size) - 1
         elif difference := _bits(a) ^ _bits(b):
-            found[message] = difference
-    return found
+            differences[message] = difference
+    return differences
 
 
 # ---- messages that a party receives, cut into regions
@@ -214,15 +214,20 @@ class _Received:
     """Messages that a party received, and their regions that each pad it lacks changes."""
 
     def __init__(
-        self, party: int, view: View, moved: Mapping[Pad, Moved], log: Words, names: dict[int, str]
+        self,
+        party: int,
+        view: View,
+        changes: Mapping[Pad, Moved],
+        log: Words,
+        names: dict[int, str],
     ) -> None:
         self._view, self._names = view, names
         # # party i holds the keys i and i + 1
-        self._moved = {pad: m for pad, m in moved.items() if pad.stream.key == (party + 2) % 3}
-        self.regions = {m: list(self._cut(m, moved, log)) for m in view}
+        self._moved = {pad: m for pad, m in changes.items() if pad.stream.key == (party + 2) % 3}
+        self.regions = {m: list(self._cut(m, changes, log)) for m in view}
         self._moves = {pad: set(self._touched(m)) for pad, m in self._moved.items()}
 
-    def _cut(self, message: Message, moved: Mapping[Pad, Moved], log: Words) -> Iterator[Region]:
+    def _cut(self, message: Message, changes: Mapping[Pad, Moved], log: Words) -> Iterator[Region]:
         data = self._view[message]
         size = 8 * data.nbytes
         if data.dtype != np.uint8:
@@ -232,7 +237,7 @@ class _Received:
         sent = log[(log["sent"] == 1) & (log["party"] == message.source)]
         streams = {Stream(*r) for r in sent[["key", "hi", "lo"]].tolist()}
         starts, ever = {0, size}, _bits(data)
-        for pad, by_message in moved.items():
+        for pad, by_message in changes.items():
             bits = by_message.get(message, 0)
             ever |= bits
             own = (pad.stream.site, pad.stream.iteration) == (message.site, message.iteration)
@@ -245,8 +250,8 @@ class _Received:
                 fill += 1
             yield Region(message, start, end - fill)
 
-    def _touched(self, moved: Moved) -> Iterator[Region]:
-        for message, bits in moved.items():
+    def _touched(self, changes: Moved) -> Iterator[Region]:
+        for message, bits in changes.items():
             for r in self.regions.get(message, ()):
                 if bits >> r.start & ((1 << r.end - r.start) - 1):
                     yield r
@@ -258,8 +263,8 @@ class _Received:
         """Return pads that change regions (`left`), and their bits that change the highest bit."""
         return {
             (pad, r.end - r.start - 1)
-            for pad, moved in self._moves.items()
-            for r in (moved if left is None else moved & left)
+            for pad, changes in self._moves.items()
+            for r in (changes if left is None else changes & left)
             if r.end - r.start <= 64
         }
 
@@ -277,11 +282,11 @@ class _Received:
     def unexplained(self, heads: Heads) -> list[Region]:
         """Return the regions without a pad of their own."""
         covers = {
-            pad: {r for r in moved if self._covers(pad, r, heads)}
-            for pad, moved in self._moves.items()
+            pad: {r for r in changes if self._covers(pad, r, heads)}
+            for pad, changes in self._moves.items()
         }
-        found = explain(self._moves, covers)
-        return [r for each in self.regions.values() for r in each if r not in found]
+        explained = explain(self._moves, covers)
+        return [r for each in self.regions.values() for r in each if r not in explained]
 
     def text(self, r: Region) -> str:
         """Describe a region."""
@@ -371,15 +376,15 @@ def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
     for key, hi, lo, size in log[["key", "hi", "lo", "bytes"]].tolist():
         stream = Stream(key, hi, lo)
         sizes[stream] = max(sizes.get(stream, 0), -(-size // 8))
-    found = []
+    pads = []
     for stream, words in sizes.items():
         name, each = names[stream.site], 1
         if _permutes(stream, names):
             each = max(1, words)
         elif stream.tensor == 0:
             each = RESIDUES.get(name, 1)
-        found += [Pad(stream, i, i + each) for i in range(0, words, each)]
-    return found
+        pads += [Pad(stream, i, i + each) for i in range(0, words, each)]
+    return pads
 
 
 class _Experiment:
@@ -404,8 +409,8 @@ class _Experiment:
     def of_streams(self) -> list[tuple[Pad, int]]:
         """Return the pads and bits to change next, as whole streams, and if they cover regions."""
         for p in range(3):
-            moved = dict(zip(self.pads, self.moved[p], strict=True))
-            self.received.append(_Received(p, self.base[p], moved, self.log, self.names))
+            changes = dict(zip(self.pads, self.moved[p], strict=True))
+            self.received.append(_Received(p, self.base[p], changes, self.log, self.names))
         every = set().union(*(r.heads() for r in self.received))
         return self._ask({(_all_of(pad.stream), bit) for pad, bit in every})
 
@@ -459,12 +464,12 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
 
         def changed(changes: Sequence[tuple[Pad, int]]) -> list[Moved]:
             """Return the changes of this party's messages for each change of a pad's words."""
-            found = []
+            differences = []
             for pad, bits in changes:
-                words = made.words(pad, bits)
+                words = experiment.words(pad, bits)
                 replay_masks(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
-                found.append(_difference(made.base[p], run()))
-            return found
+                differences.append(_difference(experiment.base[p], run()))
+            return differences
 
         with together.or_not_at_all():
             run()  # traces
@@ -473,14 +478,14 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             log = get_mask_log(party)
             ops.native().record(party.handle, 0)
             logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run only
-            made: _Experiment = together(
+            experiment: _Experiment = together(
                 lambda: _Experiment(np.concatenate(logs), party.site_names)
             )
-            made.base[p] = base
-            made.moved[p] = changed([(pad, ALL) for pad in made.pads])
-            made.tops[p] += changed(together(made.of_streams))
-            made.tops[p] += changed(together(made.of_words))
-        return made
+            experiment.base[p] = base
+            experiment.moved[p] = changed([(pad, ALL) for pad in experiment.pads])
+            experiment.tops[p] += changed(together(experiment.of_streams))
+            experiment.tops[p] += changed(together(experiment.of_words))
+        return experiment
 
     with watch.watching():
         sim = simulate(
@@ -492,5 +497,5 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             limbs=row.limbs,
             fractional_bits=row.fractional_bits,
         )
-    found: _Experiment = sim.outputs[0]
-    return found.outcome(row.publishes)
+    result: _Experiment = sim.outputs[0]
+    return result.outcome(row.publishes)

@@ -248,8 +248,8 @@ def line(x: Shared) -> Shared:
 
 
 def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
-    found = pool_gradient.max_pool2d_with_choice(p, images(x), 2, 2, relu=relu, bits=bits)
-    return line(found[0])
+    pooled_values = pool_gradient.max_pool2d_with_choice(p, images(x), 2, 2, relu=relu, bits=bits)
+    return line(pooled_values[0])
 
 
 def normalized(p: Party, bits: int, x: Shared) -> Shared:

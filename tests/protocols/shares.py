@@ -37,8 +37,8 @@ EDGES = np.array(
 def words(rng: np.random.Generator, n: int, limbs: int = 1) -> Array:
     """Return a number of random words and some edges; in pairs for two limbs."""
     ends = np.array([0, 1, -1, 2**62, -(2**62), INT64.max, INT64.min], np.int64)
-    found = np.concatenate([ends, rng.integers(INT64.min, INT64.max, n, endpoint=True)])
-    return found if limbs == 1 else found.reshape(-1, limbs)
+    values = np.concatenate([ends, rng.integers(INT64.min, INT64.max, n, endpoint=True)])
+    return values if limbs == 1 else values.reshape(-1, limbs)
 
 
 def at(*places: int) -> Callable[[Any], Any]:

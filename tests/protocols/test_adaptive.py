@@ -116,12 +116,12 @@ def test_products_with_a_small_rings_factor_are_exact(
 
     def program(p: Party, x: Shared, *ys: Shared) -> Any:
         def function(x: Shared, *ys: Shared) -> Any:
-            found = []
+            results = []
             for k, y in zip(rings, ys, strict=True):
                 double = y.map(lambda a: a * 2)  # no bits are dropped
                 small = truncation.truncate_reduce(p, double, 1, k)
-                found.append(adaptive.lifted_product(p, x, small))
-            return found
+                results.append(adaptive.lifted_product(p, x, small))
+            return results
 
         return p.function(function)(x, *ys)
 
@@ -141,8 +141,8 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
 
     sim = simulate(program, x, y, fractional_bits=40)
     assert np.array_equal(reconstruct([out[0] for out in sim.outputs]), np.maximum(x, y))
-    given = Private((MANY,), 40)
-    cost = cost_of(relational.maximum, given, given, bits=47, exchanges=1)
+    operand = Private((MANY,), 40)
+    cost = cost_of(relational.maximum, operand, operand, bits=47, exchanges=1)
     assert_costs([out[1] for out in sim.outputs], cost)
     assert cost.rounds == 3
 

@@ -59,8 +59,8 @@ def test_a_coarse_maximum_is_near_whatever_the_level_of_a_row(
         return p.function(graph)(x)
 
     done = simulate(program, np.concatenate(rows), dealer=dealer)
-    found = done.value() << cut
-    off = revealed(found - np.array([row.max() for row in rows]), ring)
+    maxima = done.value() << cut
+    off = revealed(maxima - np.array([row.max() for row in rows]), ring)
     assert np.all(off > -(1 << cut)) and np.all(off < 2 << cut)
     cost = cost_of(_maxima, Private((int(lengths.sum()),), 0, ring - cut), tuple(lengths), bits)
     assert done.sent == cost.by_party(dealer)
@@ -201,13 +201,13 @@ def weights(q: Array, k: Array, keep: Any = True, scale: float | None = None) ->
     return np.asarray(np.exp(s - s.max(-1, keepdims=True)))
 
 
-def is_near(found: Array, e: Array, v: Array, f: int) -> bool:
+def is_near(outputs: Array, e: Array, v: Array, f: int) -> bool:
     """Return whether results are within the documented error of a weight and of a rounded value."""
     total = e.sum(-1, keepdims=True)
     share = e / total
     off = share * 2.0**-11 + 2.0**-14 / (total / 2**0.5)
     bound = off @ np.abs(v) + np.abs(share @ v) * 2.0**-12 + 3 * 2.0**-f
-    return bool(np.all(np.abs(found / 2**f - share @ v) <= bound))
+    return bool(np.all(np.abs(outputs / 2**f - share @ v) <= bound))
 
 
 def column(*values: float) -> Array:
@@ -265,30 +265,30 @@ def value_of(q: Array, k: Array) -> Array:
 def test_attention_at_the_edges_of_what_it_takes(dealer: int) -> None:
     """Check all edges at once: rows of every kind, private masks as numbers of two scales."""
     fixed = FixedPoint(16)
-    given = [(q, k, value_of(q, k), options) for q, k, options, _ in CASES.values()]
-    arrays = [fixed.encode(a) for q, k, v, _ in given for a in (q, k, v)]
+    attention_inputs = [(q, k, value_of(q, k), options) for q, k, options, _ in CASES.values()]
+    arrays = [fixed.encode(a) for q, k, v, _ in attention_inputs for a in (q, k, v)]
 
     def program(p: Party, *x: Shared) -> Any:
         def graph(whole: Shared, real: Shared, *x: Shared) -> Any:
-            found = []
-            for i, (_, _, _, options) in enumerate(given):
+            results = []
+            for i, (_, _, _, options) in enumerate(attention_inputs):
                 if options.get("mask") is PRIVATE:
                     own = replace(whole, fractional_bits=0) if "causal" in options else real
                     options = {**options, "mask": own}
                 if isinstance(options.get("last"), np.int64):
                     options = {**options, "last": later(options["last"])}
-                found.append(att.attention(p, *x[3 * i : 3 * i + 3], **options))
-            return found
+                results.append(att.attention(p, *x[3 * i : 3 * i + 3], **options))
+            return results
 
         return p.function(graph)(*x)
 
     masks = PRIVATE.astype(np.int64), fixed.encode(PRIVATE)
     sim = simulate(program, *masks, *arrays, dealer=dealer, fractional_bits=16)
     for i, (name, (q, k, options, keep)) in enumerate(CASES.items()):
-        e, v = weights(q, k, keep, options.get("scale")), given[i][2]
+        e, v = weights(q, k, keep, options.get("scale")), attention_inputs[i][2]
         counted = ~np.isnan(e).any(-1)  # Rows whose private mask is 0 throughout are excluded.
-        found = sim.value(itemgetter(i))
-        assert is_near(found[counted], e[counted], v, 16), name
+        result = sim.value(itemgetter(i))
+        assert is_near(result[counted], e[counted], v, 16), name
 
 
 @pytest.mark.parametrize(
@@ -316,8 +316,8 @@ def test_attention_of_any_shape_and_scale_costs_what_it_says(
     dealer, fixed = int(rng.integers(3)), FixedPoint(f)
     options: dict[str, Any] = {"bits": bits, "spread": 40.0}
 
-    def program(p: Party, *given: Shared) -> Any:
-        return p.function(lambda *x: att.attention(p, *x, **options))(*given)
+    def program(p: Party, *shares: Shared) -> Any:
+        return p.function(lambda *x: att.attention(p, *x, **options))(*shares)
 
     words = [fixed.encode(a) for a in (q, k, v)]
     done = simulate(program, *words, dealer=dealer, fractional_bits=f)
@@ -381,9 +381,9 @@ def test_the_public_function_takes_private_bits_and_names_itself(rng: np.random.
 
         return p.function(graph)(q, k, v, hidden)
 
-    given = [fixed.encode(a) for a in (q, k, v, hidden)]
-    found = simulate(program, *given, fractional_bits=16).value()
-    assert is_near(found, weights(q, k, hidden == 0), v, 16)
+    inputs = [fixed.encode(a) for a in (q, k, v, hidden)]
+    result = simulate(program, *inputs, fractional_bits=16).value()
+    assert is_near(result, weights(q, k, hidden == 0), v, 16)
 
 
 A = Private((2, 3, 4))

@@ -48,9 +48,9 @@ def random_bits(party: Party, x: Shared) -> MaskedBits:
 def test_a_bit_times_a_value_loses_bits_without_failing(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    given = [values(drop, rng) for drop in DROPS]
+    inputs = [values(drop, rng) for drop in DROPS]
     # a bit for each value, by the sign of another number
-    signs = [rng.integers(-(2**40), 2**40, len(x)) for x in given]
+    signs = [rng.integers(-(2**40), 2**40, len(x)) for x in inputs]
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*inner: Shared) -> Any:
@@ -67,8 +67,8 @@ def test_a_bit_times_a_value_loses_bits_without_failing(
 
         return p.function(function)(*shares)
 
-    sim = simulate(program, *given, *signs, dealer=dealer, fractional_bits=44)
-    for i, (drop, x, sign) in enumerate(zip(DROPS, given, signs, strict=True)):
+    sim = simulate(program, *inputs, *signs, dealer=dealer, fractional_bits=44)
+    for i, (drop, x, sign) in enumerate(zip(DROPS, inputs, signs, strict=True)):
         assert all(out[i][0].fractional_bits == 44 - drop for out in sim.outputs)
         for j, chosen in enumerate((sign < 0, sign >= 0)):
             got = reconstruct([out[i][j] for out in sim.outputs])

@@ -86,14 +86,14 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
         with tf.GradientTape() as tape:
             m, v = tf.nn.moments(a, list(range(x.ndim - 1)))
             y = tf.nn.batch_normalization(a, m, v, b, g, 1e-3)
-        found = tape.gradient(y, [a, g, b], output_gradients=tf.constant(dy))
-        want = [np.asarray(w) for w in found]
+        gradients = tape.gradient(y, [a, g, b], output_gradients=tf.constant(dy))
+        want = [np.asarray(w) for w in gradients]
         m, v, y = (np.asarray(t) for t in (m, v, y))
 
         def got(pick: Callable[[Any], Shared], i: int = i) -> Array:
             bits = pick(sim.outputs[0][i]).fractional_bits
-            found: Array = sim.value(functools.partial(lambda at, o: pick(o[at]), i)) / 2.0**bits
-            return found
+            revealed: Array = sim.value(functools.partial(lambda at, o: pick(o[at]), i)) / 2.0**bits
+            return revealed
 
         size = 1 + abs(gamma)
         assert (abs(got(lambda o: o[0]) - y) / size).max() < 1e-3

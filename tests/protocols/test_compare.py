@@ -30,13 +30,13 @@ SIZES = (1, 63, 64, 65, 1000)
 
 def exchanges_of(bits: int) -> list[int]:
     """Return the numbers of exchanges for which a comparison of `bits` bits exists."""
-    found = []
+    counts = []
     for exchanges in (1, 2, 3):
         try:
-            found.append(plan_comparison(bits, exchanges).exchange_count)
+            counts.append(plan_comparison(bits, exchanges).exchange_count)
         except UsageError:
             continue
-    return found
+    return counts
 
 
 def edges(bits: int) -> list[int]:

@@ -68,9 +68,9 @@ def windows_of(strides: Any, padding: Any, dilations: Any) -> tuple[Any, ...]:
     return pair(strides), padding, pair(dilations)
 
 
-def reference(x: Array, w: Array, given: tuple[Any, Any, Any], depthwise: bool) -> Array:
+def reference(x: Array, w: Array, windows: tuple[Any, Any, Any], depthwise: bool) -> Array:
     """Compute the definition on int64 that wraps."""
-    strides, padding, dilations = windows_of(*given)
+    strides, padding, dilations = windows_of(*windows)
     widths: list[tuple[int, int]] = []
     out: list[int] = []
     for axis in range(2):
@@ -114,21 +114,21 @@ def test_convolutions_are_exact_modulo_2_64_with_private_and_public_kernels(
     def program(p: Party, *values: Shared) -> Any:
         def layers(*values: Shared) -> list[Shared]:
             out = []
-            for i, (_, _, *given) in enumerate(FULL + DEPTHWISE):
+            for i, (_, _, *windows) in enumerate(FULL + DEPTHWISE):
                 x, w = values[2 * i], values[2 * i + 1]
                 full = i < len(FULL)
-                out.append((conv.conv2d if full else conv.depthwise_conv2d)(p, x, w, *given))
+                out.append((conv.conv2d if full else conv.depthwise_conv2d)(p, x, w, *windows))
                 public = conv.conv2d_public if full else conv.depthwise_conv2d_public
-                steps, padding, spread = given
+                steps, padding, spread = windows
                 out.append(public(x, kernels[i], steps, padding, spread, fractional_bits=3))
             return out
 
         return p.function(layers)(*values)
 
     sim = simulate(program, *inputs, dealer=dealer, fractional_bits=7)
-    for i, (_, _, *given) in enumerate(FULL + DEPTHWISE):
+    for i, (_, _, *windows) in enumerate(FULL + DEPTHWISE):
         x, w = inputs[2 * i : 2 * i + 2]
-        want = reference(x, w, (given[0], given[1], given[2]), i >= len(FULL))
+        want = reference(x, w, (windows[0], windows[1], windows[2]), i >= len(FULL))
         for j, scale in ((2 * i, 14), (2 * i + 1, 10)):
             got = sim.value(itemgetter(j))
             assert got.shape == want.shape and np.array_equal(got, want), (i, j)
@@ -139,20 +139,20 @@ def test_convolutions_are_exact_modulo_2_64_with_private_and_public_kernels(
 def test_the_reference_has_tensorflows_windows(rng: np.random.Generator) -> None:
     import tensorflow as tf
 
-    for i, (x_shape, w_shape, *given) in enumerate(FULL + DEPTHWISE):
+    for i, (x_shape, w_shape, *windows) in enumerate(FULL + DEPTHWISE):
         x, w = rng.integers(-9, 9, x_shape), rng.integers(-9, 9, w_shape)
-        strides, padding, dilations = windows_of(*given)
+        strides, padding, dilations = windows_of(*windows)
         if i >= len(FULL) and strides[0] != strides[1]:
             continue  # tf.nn.depthwise_conv2d accepts square strides only
         if not isinstance(padding, str):
             x, padding = np.pad(x, [(0, 0), *padding, (0, 0)]), "VALID"
-            given = [given[0], padding, given[2]]
+            windows = [windows[0], padding, windows[2]]
         if 0 in x_shape:
             continue
         layer = tf.nn.conv2d if i < len(FULL) else tf.nn.depthwise_conv2d
         steps = [1, *strides, 1]
         got = layer(x.astype(np.float64), w.astype(np.float64), steps, padding, None, dilations)
-        want = reference(x, w, (given[0], given[1], given[2]), i >= len(FULL))
+        want = reference(x, w, (windows[0], windows[1], windows[2]), i >= len(FULL))
         assert np.array_equal(np.asarray(got), want), i
 
 
@@ -247,8 +247,8 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
     dealt = 0
     for party, runs in enumerate(sim.outputs):
         for messages in zip(*runs, strict=True):
-            seen = np.concatenate([np.asarray(m).ravel() for m in messages])
-            assert len(np.unique(seen)) == len(seen), party
+            observed = np.concatenate([np.asarray(m).ravel() for m in messages])
+            assert len(np.unique(observed)) == len(observed), party
             dealt += 1
     assert dealt == 3  # E2 receives from D; E1 and E2 receive from each other
 

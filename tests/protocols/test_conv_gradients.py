@@ -119,10 +119,10 @@ def test_the_reference_has_tensorflows_gradients(rng: np.random.Generator) -> No
 def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    given = [words(rng, s) for case in CASES for s in (case[0], case[1], result_shape(case))]
+    inputs = [words(rng, s) for case in CASES for s in (case[0], case[1], result_shape(case))]
     expected: list[Array] = []
     for i, case in enumerate(CASES):
-        expected += reference(case, *given[3 * i : 3 * i + 3])
+        expected += reference(case, *inputs[3 * i : 3 * i + 3])
 
     def program(p: Party, *values: Shared) -> Any:
         def layers(*values: Shared) -> list[Shared]:
@@ -140,7 +140,7 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
         f = p.function(layers)
         return f(*values), measure_call(p, f, *values)
 
-    sim = simulate(program, *given, dealer=dealer, fractional_bits=7)
+    sim = simulate(program, *inputs, dealer=dealer, fractional_bits=7)
     for i, want in enumerate(expected):
         got = sim.value(functools.partial(lambda i, out: out[0][i], i))
         assert got.shape == want.shape and np.array_equal(got, want), CASES[i // 2]

@@ -125,26 +125,26 @@ def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
         def injected(bits: EvaluatorBits, x: Shared) -> list[Shared]:
             b = convert.mask_bits(p, bits)
             few = replace(x, bits=40)  # higher bits of the words are ignored
-            found = [x, convert.extend_to_wide(p, x, 10), few]
-            plain = [convert.inject(p, b, v) for v in found]
-            return [*plain, *(convert.inject(p, b, v, negated=True) for v in found)]
+            operands = [x, convert.extend_to_wide(p, x, 10), few]
+            plain = [convert.inject(p, b, v) for v in operands]
+            return [*plain, *(convert.inject(p, b, v, negated=True) for v in operands)]
 
         return p.function(injected)(bit_share(bits, p.index, dealer, seed), x)
 
     sim = simulate(program, x, dealer=dealer, fractional_bits=5)
     for i in range(6):
-        taken = np.where(bits == (1 if i < 3 else 0), x, 0)
+        expected = np.where(bits == (1 if i < 3 else 0), x, 0)
         ring, shift = ((64, 0), (75, 10), (40, 0))[i % 3]
         got = [int(v) % 2**ring for v in sim.value(itemgetter(i))]
-        assert got == [(int(v) % 2**64 << shift) % 2**ring for v in taken], i
+        assert got == [(int(v) % 2**64 << shift) % 2**ring for v in expected], i
         assert all(out[i].ring_bits == ring for out in sim.outputs)
         assert all(out[i].fractional_bits == 5 for out in sim.outputs)
 
 
 def small_edges(k: int) -> Array:
     """Return 0, 1, 2^j and its neighbors and the last of [0, 2^(k-1))."""
-    found = {2**j + d for j in range(k) for d in (-1, 0, 1)}
-    return np.array(sorted(v for v in found | {0} if v < 2 ** (k - 1)), np.int64)
+    numbers = {2**j + d for j in range(k) for d in (-1, 0, 1)}
+    return np.array(sorted(v for v in numbers | {0} if v < 2 ** (k - 1)), np.int64)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -167,14 +167,14 @@ def test_inject_extends_every_small_ring_at_one_dealer_or_another(
         starts = np.cumsum([0, *(len(v) for v, _ in cases)])
 
         def extended(x: Shared, shares: Any, flipped: Any) -> Any:
-            found = []
+            results = []
             for i, k in enumerate(rings):
                 part = x.map(lambda a, s=slice(*starts[i : i + 2]): a[s])
                 small = replace(part, bits=k)
                 b, c = convert.mask_bits(p, shares[i]), convert.mask_bits(p, flipped[i])
-                found.append(convert.inject(p, b, small, extend_ring=True))
-                found.append(convert.inject(p, c, small, negated=True, extend_ring=True))
-            return found
+                results.append(convert.inject(p, b, small, extend_ring=True))
+                results.append(convert.inject(p, c, small, negated=True, extend_ring=True))
+            return results
 
         return p.function(extended)(x, shares, flipped)
 
@@ -240,8 +240,8 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
                     whole = wide.add(whole, y[i])
                 z = tf.reduce_sum(z, axis=0)
             shape = [70] if limbs == 1 else [70, 2]
-            found = masked.exchange_masked(s, whole, shape, 20, 8, width=64 * limbs)
-            return replace(found, bits=x.bits), masked.exchange_masked(s, z, [70], 21, 9)
+            result = masked.exchange_masked(s, whole, shape, 20, 8, width=64 * limbs)
+            return replace(result, bits=x.bits), masked.exchange_masked(s, z, [70], 21, 9)
 
         bits_shape = tf.constant(bits.shape, tf.int64)
         return p.function(summed)(bit_share(bits.reshape(-1), p.index, 1, seed), x)

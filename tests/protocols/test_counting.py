@@ -55,17 +55,17 @@ assert "tensorflow" not in sys.modules
 
 def everything() -> dict[str, Any]:
     """Return the counted costs of all operations and widths, and of a sort."""
-    found: dict[str, Any] = {name: list(cost) for name, cost in operations.count_costs().items()}
+    costs: dict[str, Any] = {name: list(cost) for name, cost in operations.count_costs().items()}
     for name, row in test_widths.WIDTHS.items():
         cost = test_widths.count_row(
             name, test_widths.cases_of(name, {row.least, row.most}, 1)
         ).cost
-        found[name] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
+        costs[name] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
     keys = Private((2, 100))
     for algorithm in ("network", "all-pairs"):
         cost = cost_of(sort.sort, keys, (keys,), graphs=True, algorithm=algorithm)
-        found[algorithm] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
-    return found
+        costs[algorithm] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
+    return costs
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process of its own")
@@ -133,8 +133,8 @@ def test_a_late_dealer_is_waited_for() -> None:
 def test_graph_calls_follow_each_other() -> None:
     def program(party: Party, x: Shared) -> Shared:
         graph = party.function(lambda x: arithmetic.mul(party, x, x))
-        found: Shared = graph(graph(x))
-        return found
+        result: Shared = graph(graph(x))
+        return result
 
     once = cost_of(arithmetic.mul, Private((4,)), Private((4,)))
     twice = cost_of(program, Private((4,)), graphs=True)
@@ -219,17 +219,17 @@ def test_gradients_of_convolutions_take_as_many_multiplications() -> None:
         (conv_gradients.kernel_gradient(windows, kernel), image, value),
     ]
     for two, a, b in maps:
-        found = two(
+        counted = two(
             [tensor_ops.SymbolicTensor(tensor_ops.Shape(a))],
             [tensor_ops.SymbolicTensor(tensor_ops.Shape(b))],
         )
-        assert found.work == 2 * 9 * 4 * 27
+        assert counted.work == 2 * 9 * 4 * 27
 
 
 def test_a_graph_begins_its_messages_anew_whatever_its_arguments_are_in() -> None:
     def twice(party: Any, x: Any) -> Any:
         first = party.function(lambda x: x * x)(x)
-        return party.function(lambda given: given["x"][0] * given["x"][0])({"x": [first]})
+        return party.function(lambda inputs: inputs["x"][0] * inputs["x"][0])({"x": [first]})
 
     one = cost_of(lambda party, x: x * x, Private((3,)))
     both = count_cost(twice, Private((3,)), graphs=True).cost

@@ -110,12 +110,12 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     cases = [(1, 10, 40), (128, 10, 40), (65, 3, 24), (7, 2, 16), (9, 16, 32), (3, 20, 40)]
 
     def program(p: Party) -> Any:
-        found = []
+        results = []
         for rows, classes, f in cases:
             x = share_for_party(np.full((rows, classes), 12345), p.index, b"x", f, dealer)
             g = p.function(lambda x: cross_entropy.softmax_for_gradient(p, x))
-            found.append(measure_call(p, g, x))
-        return found
+            results.append(measure_call(p, g, x))
+        return results
 
     sim = simulate(program, dealer=dealer)
     for i, (rows, classes, f) in enumerate(cases):

@@ -29,33 +29,33 @@ def sites_of_the_package() -> set[str]:
         for path in (root / folder).rglob("*.py"):
             if path.name not in MEASURING:
                 walk(ast.parse(path.read_text()), None)
-    found: set[str] = set()
-    asked: set[tuple[str, int]] = set()
+    sites: set[str] = set()
+    searched: set[tuple[str, int]] = set()
 
     def ask(name: str, position: int) -> None:
         """Add the strings that calls of a function have at a position."""
-        if (name, position) in asked:
+        if (name, position) in searched:
             return
-        asked.add((name, position))
+        searched.add((name, position))
         for inside, call in calls.get(name, []):
-            given = call.args[position] if position < len(call.args) else None
-            if isinstance(given, ast.Constant) and isinstance(given.value, str):
-                found.add(given.value)
-            elif isinstance(given, ast.Name) and inside is not None:
+            argument = call.args[position] if position < len(call.args) else None
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                sites.add(argument.value)
+            elif isinstance(argument, ast.Name) and inside is not None:
                 bound = int(inside.args.args[0].arg in ("self", "cls")) if inside.args.args else 0
                 for at, parameter in enumerate(inside.args.args):
                     kind = parameter.annotation and ast.unparse(parameter.annotation)
-                    if parameter.arg == given.id and "str" in (kind or "str"):
+                    if parameter.arg == argument.id and "str" in (kind or "str"):
                         ask(inside.name, at - bound)
                 for node in ast.walk(inside):
                     targets = node.targets if isinstance(node, ast.Assign) else []
-                    if any(isinstance(n, ast.Name) and n.id == given.id for n in targets):
+                    if any(isinstance(n, ast.Name) and n.id == argument.id for n in targets):
                         strings = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
-                        found.update(s for s in strings if isinstance(s, str))
+                        sites.update(s for s in strings if isinstance(s, str))
 
     ask("site", 0)
     ask("Slope", 0)  # which stores the name of its site
-    return found
+    return sites
 
 
 def test_every_site_has_a_joint_view_test() -> None:

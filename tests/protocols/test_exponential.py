@@ -67,8 +67,8 @@ def plain(ring: Array, ring_bits: int, f: int) -> Array:
 
 def inside(xs: Array, low: float, high: float, f: int) -> Array:
     """Return the multiples of 2^-f next to xs that lie in a range, as ring elements."""
-    found = np.clip(np.rint(xs * 2.0**f), np.ceil(low * 2.0**f), np.floor(high * 2.0**f))
-    return np.unique(found).astype(np.int64)
+    clipped = np.clip(np.rint(xs * 2.0**f), np.ceil(low * 2.0**f), np.floor(high * 2.0**f))
+    return np.unique(clipped).astype(np.int64)
 
 
 def inputs(low: float, high: float, f: int, rng: np.random.Generator) -> Array:
@@ -114,8 +114,8 @@ def run(
 
     sim = simulate(program, dealer=dealer)
     for i, (values, method, clamp, options) in enumerate(cases):
-        given = Private((len(values),), f, limbs=ring_bits // 64)
-        cost = cost_of(exp, given, method, clamp, **options)
+        operand = Private((len(values),), f, limbs=ring_bits // 64)
+        cost = cost_of(exp, operand, method, clamp, **options)
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
         result = sim.outputs[0][i][1]
         assert (result.fractional_bits, result.limbs) == (f, ring_bits // 64)
@@ -153,8 +153,8 @@ def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_s
         low, high = valid_range(method, ring_bits, f, softmax=softmax)
         assert low < -13 and (high == 0 if softmax else high > 10)
         cases.append((inputs(low, high, f, rng), method, "none", {"softmax": softmax}))
-    found = run(cases, ring_bits, f, seed, dealer)
-    for (method, softmax), (values, *_), got in zip(modes, cases, found, strict=True):
+    results = run(cases, ring_bits, f, seed, dealer)
+    for (method, softmax), (values, *_), got in zip(modes, cases, results, strict=True):
         x = values / 2.0**f
         exact = np.exp(x)
         if method == "taylor":
@@ -300,16 +300,16 @@ def test_effective_ranges_and_errors_are_the_published_ones(seed: int) -> None:
         error = np.abs(got - np.exp(np.concatenate([wide, narrow])))
         relative = error / np.exp(np.concatenate([wide, narrow]))
         absolute, share_of = error[:3000], relative[:3000]
-        found = [float(np.mean(share_of < t)) for t in (0.05, 0.01, 0.0005)]
-        found += [float(np.mean(absolute < t)) for t in (5, 1, 0.05)]
+        portions = [float(np.mean(share_of < t)) for t in (0.05, 0.01, 0.0005)]
+        portions += [float(np.mean(absolute < t)) for t in (5, 1, 0.05)]
         mape = relative[3000:].mean()
         mse, mae = (error[3000:] ** 2).mean(), error[3000:].mean()
         if method == "one-round":  # better than all of them; at -20 its last bit dominates the MAPE
-            assert all(a > b for a, b in zip(found, PUBLISHED["prime"][0], strict=True))
+            assert all(a > b for a, b in zip(portions, PUBLISHED["prime"][0], strict=True))
             assert mape < 5e-6 and mae < 1e-3
             continue
         expected, expected_mape = PUBLISHED[method]
-        assert np.allclose(found, expected, atol=0.01), (method, found)
+        assert np.allclose(portions, expected, atol=0.01), (method, portions)
         assert mape == pytest.approx(expected_mape, rel=0.25), method
         assert (mse, mae) == pytest.approx(ERRORS[method], rel=0.4), method
 

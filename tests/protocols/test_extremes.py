@@ -59,12 +59,12 @@ def columns(width: int, rng: np.random.Generator) -> Array:
 def reduced(
     p: Party, name: str, x: Shared, axis: int | None, keepdims: bool = False, **options: Any
 ) -> Shared:
-    found: Shared = (
+    result: Shared = (
         getattr(extremes, name)(p, x, axis, **options)
         if name.startswith("arg")
         else getattr(extremes, name)(p, x, axis, keepdims, **options)
     )
-    return found
+    return result
 
 
 @daily("widths", [DAILY, WIDTHS], [DAILY], ids=["some", "every"])
@@ -79,9 +79,9 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
     also = {3: NAMES[2:3], 5: NAMES[3:], 7: NAMES[1:], 10: NAMES[2:3], 17: NAMES[3:]}
     names = [("reduce_max", *also.get(w, ())) for w in widths]
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         result = []
-        for i, x in enumerate(given):
+        for i, x in enumerate(shares):
             secret = share_for_party(np.zeros_like(data[i]), p.index, b"zero", dealer=dealer)
             for name in names[i]:
                 graph = p.function(
@@ -157,11 +157,11 @@ def test_every_axis_of_every_rank_with_and_without_its_place(rng: np.random.Gene
         cases += [(NAMES[i % 2], i, None, False), (NAMES[(i + 1) % 2], i, None, True)]
     cases += [("argmax", 2, None, False), ("argmin", 3, None, False)]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def function(*given: Shared) -> Any:
-            return [reduced(p, name, given[i], a, keep, bits=8) for name, i, a, keep in cases]
+    def program(p: Party, *shares: Shared) -> Any:
+        def function(*shares: Shared) -> Any:
+            return [reduced(p, name, shares[i], a, keep, bits=8) for name, i, a, keep in cases]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, *data)
     for k, (name, i, axis, keep) in enumerate(cases):
@@ -179,11 +179,11 @@ def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator)
     data = [rng.integers(-9, 10, shape) for shape, _ in shapes]
     cases = [(name, i, m) for i in range(len(data)) for name in NAMES for m in extremes.METHODS]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def function(*given: Shared) -> Any:
-            return [reduced(p, name, given[i], shapes[i][1], method=m) for name, i, m in cases]
+    def program(p: Party, *shares: Shared) -> Any:
+        def function(*shares: Shared) -> Any:
+            return [reduced(p, name, shares[i], shapes[i][1], method=m) for name, i, m in cases]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, *data, fractional_bits=4)
     assert sim.sent == (0, 0, 0)
@@ -235,7 +235,7 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     assert np.array_equal(sim.value(at(0)), np.arange(6)[:, None] == first)
     assert np.array_equal(sim.value(at(1)), y[first, np.arange(ROWS)])
     assert all(out[1].fractional_bits == 3 for out in sim.outputs)
-    given = Private((6, ROWS))
+    operand = Private((6, ROWS))
 
     def marked(p: Party, x: Shared) -> Shared:
         return convert.b2a(p, extremes.argmax_bits(p, x))
@@ -243,8 +243,8 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     def picked(p: Party, x: Shared, y: Shared) -> Shared:
         return extremes.sum_selected(p, extremes.argmax_bits(p, x), y)
 
-    assert_costs([o[2] for o in sim.outputs], cost_of(marked, given), dealer)
-    assert_costs([o[3] for o in sim.outputs], cost_of(picked, given, given), dealer)
+    assert_costs([o[2] for o in sim.outputs], cost_of(marked, operand), dealer)
+    assert_costs([o[3] for o in sim.outputs], cost_of(picked, operand, operand), dealer)
 
 
 def test_the_result_composes(rng: np.random.Generator) -> None:

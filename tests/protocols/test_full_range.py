@@ -40,8 +40,8 @@ def test_all_pairs_of_edges_and_random_integers_are_told_apart(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def bits(x: Shared, y: Shared) -> list[Shared]:
-            found = (full_range.less(p, x, y), full_range.equal(p, x, y))
-            return [convert.b2a(p, b) for b in found]
+            results = (full_range.less(p, x, y), full_range.equal(p, x, y))
+            return [convert.b2a(p, b) for b in results]
 
         return p.function(bits)(x, y)
 
@@ -57,14 +57,14 @@ def test_the_wire_carries_what_is_declared(name: str, exchanges: int | None) -> 
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def bits(x: Shared, y: Shared) -> MaskedBits:
-            found: MaskedBits = getattr(full_range, name)(p, x, y, exchanges)
-            return found
+            result: MaskedBits = getattr(full_range, name)(p, x, y, exchanges)
+            return result
 
         return measure_call(p, p.function(bits), x, y)
 
     done = simulate(program, np.arange(n), np.zeros(n, np.int64), dealer=1)
-    given = Private((n,))
-    cost = cost_of(getattr(full_range, name), given, given, exchanges)
+    operand = Private((n,))
+    cost = cost_of(getattr(full_range, name), operand, operand, exchanges)
     assert_costs(done.outputs, cost, dealer=1)
 
 
@@ -83,13 +83,13 @@ def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
         return function(x, y), measure_call(p, function, x, y)
 
     done = simulate(program, *x)
-    wanted = [x.max(0), x.min(0), x[:1].max(1), x[:1].min(1)]
-    for i, due in enumerate(wanted):
-        found = reconstruct([out[0][i] for out in done.outputs])
-        np.testing.assert_array_equal(found, due)
-    given = Private((n,))
-    costs = [cost_of(of, given, given) for of in (full_range.maximum, full_range.minimum)]
-    costs += [cost_of(extremes.reduce_full_range, given, largest) for largest in (True, False)]
+    expected = [x.max(0), x.min(0), x[:1].max(1), x[:1].min(1)]
+    for i, due in enumerate(expected):
+        revealed = reconstruct([out[0][i] for out in done.outputs])
+        np.testing.assert_array_equal(revealed, due)
+    operand = Private((n,))
+    costs = [cost_of(of, operand, operand) for of in (full_range.maximum, full_range.minimum)]
+    costs += [cost_of(extremes.reduce_full_range, operand, largest) for largest in (True, False)]
     sent = tuple(sum(cost.by_party(0)[i] for cost in costs) for i in range(3))
     assert tuple(call[0] for _, call in done.outputs) == sent
     assert total_rounds([call[1] for _, call in done.outputs], "ahead") == max(

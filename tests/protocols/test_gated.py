@@ -33,14 +33,14 @@ def test_it_is_right_at_every_scale_over_the_whole_range(
 ) -> None:
     xs = [function.operands(width, f, rng) for f, width in cases]
 
-    def program(party: Party, *given: Shared) -> Any:
-        def graph(*given: Shared) -> Any:
+    def program(party: Party, *shares: Shared) -> Any:
+        def graph(*shares: Shared) -> Any:
             return [
                 function.protocol(party, replace(x, fractional_bits=f), width)
-                for x, (f, width) in zip(given, cases, strict=True)
+                for x, (f, width) in zip(shares, cases, strict=True)
             ]
 
-        return party.function(graph)(*given)
+        return party.function(graph)(*shares)
 
     sim = simulate(program, *xs, dealer=int(rng.integers(3)))
     for i, ((f, width), x) in enumerate(zip(cases, xs, strict=True)):

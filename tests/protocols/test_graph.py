@@ -107,15 +107,15 @@ class Traced:
 
 def before(op: Any, control: bool = True) -> list[Any]:
     """Return all ops that an op waits for, by data and (by default) by control edges."""
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     stack = [op]
     while stack:
         top = stack.pop()
         for b in [t.op for t in top.inputs] + (list(top.control_inputs) if control else []):
-            if id(b) not in seen:
-                seen[id(b)] = b
+            if id(b) not in visited:
+                visited[id(b)] = b
                 stack.append(b)
-    return list(seen.values())
+    return list(visited.values())
 
 
 def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Traced]:
@@ -284,10 +284,10 @@ def test_shares_and_the_call_are_inputs_and_never_constants(
     assert call.type == "Placeholder"
     for op in concrete.graph.get_operations():
         if op.type.startswith("TfeBench>") and op.inputs[0].shape == [3]:
-            given = op.inputs[0].op
-            while given.type == "TfeBench>Gate":  # passes it on
-                given = given.inputs[0].op
-            assert given is call
+            source = op.inputs[0].op
+            while source.type == "TfeBench>Gate":  # passes it on
+                source = source.inputs[0].op
+            assert source is call
     private = {int(word) for share in traced.shares for word in share.reshape(-1)}
     for op in traced.ops("Const"):
         value = tf.make_ndarray(op.get_attr("value"))
@@ -310,13 +310,13 @@ def test_what_one_party_sends_another_receives(dealer: int) -> None:
     three = traced(dealer)
 
     def messages(kind: str) -> set[tuple[int, ...]]:
-        found = set()
+        names = set()
         for party, of in enumerate(three):
             for op in of.ops(kind):
                 peer = op.get_attr("peer")
                 ends = (party, peer) if kind == SEND else (peer, party)
-                found.add((*ends, op.get_attr("site"), op.get_attr("slot")))
-        return found
+                names.add((*ends, op.get_attr("site"), op.get_attr("slot")))
+        return names
 
     assert messages(SEND) == messages(RECV)
 
@@ -332,23 +332,23 @@ def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
     """Check that later users of a constant do not wait for the operands of its first user."""
     import tensorflow as tf
 
-    made: list[Any] = []
+    constants: list[Any] = []
 
     def program(x: Any) -> Any:
         with tf.control_dependencies([x + 1]):
-            made.append(tensor_ops.constant(7))
-        made.append(tensor_ops.constant(7))
+            constants.append(tensor_ops.constant(7))
+        constants.append(tensor_ops.constant(7))
         others = [
             tensor_ops.constant([7]),
             tensor_ops.constant(7, np.uint8),
             tensor_ops.constant(8),
         ]
-        assert len({id(each) for each in (made[0], *others)}) == 4
+        assert len({id(each) for each in (constants[0], *others)}) == 4
         assert [each.dtype for each in others] == [tf.int64, tf.uint8, tf.int64]
-        return x + made[1]
+        return x + constants[1]
 
     graph = tf.function(program).get_concrete_function(tf.TensorSpec([], tf.int64))
-    assert made[0] is made[1] and not made[0].op.control_inputs
+    assert constants[0] is constants[1] and not constants[0].op.control_inputs
     assert int(graph(tf.constant(1, tf.int64))) == 8
     assert int(tensor_ops.constant(-(2**63))) == -(2**63)  # outside of a graph
 
@@ -357,23 +357,23 @@ def test_what_has_effects_has_them_in_every_call_and_in_its_order(tmp_path: Path
     import tensorflow as tf
 
     def program(party: Party, x: Shared) -> Any:
-        seen = tf.Variable(0)
+        counter = tf.Variable(0)
 
         def body(x: Shared) -> Any:
             for i in range(3):
-                seen.assign_add(1)
+                counter.assign_add(1)
                 to = f"file://{tmp_path}/{party.index}"
-                tf.print(i, seen, output_stream=to)
-            return arithmetic.mul(party, x, x), seen.read_value(), 7
+                tf.print(i, counter, output_stream=to)
+            return arithmetic.mul(party, x, x), counter.read_value(), 7
 
         f = party.function(body)
-        return [(int(f(x)[1]), f(x)[2]) for _ in range(2)] + [int(seen)]
+        return [(int(f(x)[1]), f(x)[2]) for _ in range(2)] + [int(counter)]
 
     sim = simulate(program, np.arange(3), timeout=60)
     assert sim.outputs == ([(3, 7), (9, 7), 12],) * 3
-    wanted = [f"{i % 3} {i + 1}" for i in range(12)]
+    expected = [f"{i % 3} {i + 1}" for i in range(12)]
     for party in range(3):
-        assert (tmp_path / str(party)).read_text().splitlines() == wanted
+        assert (tmp_path / str(party)).read_text().splitlines() == expected
 
 
 def test_what_changes_no_shape_makes_no_op() -> None:

@@ -21,13 +21,13 @@ def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any],
 
     of = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
     graph = tf.function(function, autograph=False).get_concrete_function(*of)
-    found = []
+    described = []
     for op in graph.graph.get_operations():
         shapes = [t.shape for t in op.outputs]
         attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
-        found.append((op.type, attributes, [t.op.type for t in op.inputs], shapes))
-    found.sort(key=lambda node: node[0])  # constants have another position
-    return found, graph(*map(tf.constant, arrays)).numpy()
+        described.append((op.type, attributes, [t.op.type for t in op.inputs], shapes))
+    described.sort(key=lambda node: node[0])  # constants have another position
+    return described, graph(*map(tf.constant, arrays)).numpy()
 
 
 def _raw(name: str) -> Any:
@@ -48,10 +48,10 @@ TWO = {
 def test_a_node_of_two_words_is_tensorflows(name: str) -> None:
     """Compare type, attributes, shapes and results, wrapped modulo 2^64 and broadcast."""
     expected = nodes(lambda a, b: _raw(name)(x=a, y=b), A, B)
-    for given in (TWO[name], lambda a, b: get_raw_op(name)(x=a, y=b)):
-        found = nodes(given, A, B)
-        assert found[0] == expected[0]
-        np.testing.assert_array_equal(found[1], expected[1])
+    for function in (TWO[name], lambda a, b: get_raw_op(name)(x=a, y=b)):
+        result = nodes(function, A, B)
+        assert result[0] == expected[0]
+        np.testing.assert_array_equal(result[1], expected[1])
 
 
 ONE = {
@@ -132,8 +132,8 @@ def test_places_are_numpys(eager: bool) -> None:
             tensor_ops.strided_slice(x, tf.constant(1))
         ]
 
-    found = (function if eager else tf.function(function))(tf.constant(x))
-    for key, each in zip([*KEYS, 1], found, strict=True):
+    result = (function if eager else tf.function(function))(tf.constant(x))
+    for key, each in zip([*KEYS, 1], result, strict=True):
         np.testing.assert_array_equal(each, x[key], str(key))
         assert tensor_ops.strided_slice(x, key).shape == each.shape  # as for arrays
 
@@ -143,27 +143,27 @@ def test_a_scalar_has_no_axes_to_move(eager: bool) -> None:
     import tensorflow as tf
 
     def function(x: Any) -> list[Any]:
-        moved = [
+        outputs = [
             tensor_ops.pad(x, []),
             tensor_ops.tile(x, []),
             tensor_ops.transpose(x),
             tensor_ops.reverse(x, []),
         ]
-        moved += [
+        outputs += [
             tensor_ops.slice(x, [], []),
             tensor_ops.broadcast_to(x, []),
             tensor_ops.reduce_sum(x),
         ]
         return [
-            *moved,
+            *outputs,
             tensor_ops.strided_slice(x, ()),
             tensor_ops.strided_slice(x, ...),
             tensor_ops.strided_slice(x, None)[0],
             tensor_ops.stack([x])[0],
         ]
 
-    found = (function if eager else tf.function(function))(tf.constant(7))
-    assert [int(each) for each in found] == [7] * 11
+    result = (function if eager else tf.function(function))(tf.constant(7))
+    assert [int(each) for each in result] == [7] * 11
 
 
 def test_no_two_attributes_are_written_as_one() -> None:
@@ -191,22 +191,22 @@ def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
     """Apply devices and control dependencies of scopes; a used name gets a number."""
     import tensorflow as tf
 
-    made: list[Any] = []
+    tensors: list[Any] = []
 
     def function(x: Any) -> Any:
         first = tensor_ops.neg(x)
         with tf.device("/cpu:0"):
-            made.append(tensor_ops.neg(x).op)
+            tensors.append(tensor_ops.neg(x).op)
         with tf.name_scope("within"), tf.control_dependencies([first]):
-            made.append(tensor_ops.add(x, x).op)
-            made.append(tensor_ops.neg(first).op)
-        return made[-1].outputs[0]
+            tensors.append(tensor_ops.add(x, x).op)
+            tensors.append(tensor_ops.neg(first).op)
+        return tensors[-1].outputs[0]
 
     tf.function(function)(tf.constant(A))
-    on, waiting, after = made
+    on, waiting, after = tensors
     assert "CPU:0" in on.device and [each.name for each in waiting.control_inputs] == ["Neg"]
     assert not after.control_inputs  # it inherits the dependencies
-    assert [each.name for each in made] == ["Neg_1", "within/AddV2", "within/Neg"]
+    assert [each.name for each in tensors] == ["Neg_1", "within/AddV2", "within/Neg"]
 
 
 def test_what_does_not_go_together_is_a_value_error() -> None:
@@ -232,9 +232,9 @@ def test_what_is_no_tensor_is_converted(eager: bool) -> None:
     def function(a: Any) -> Any:
         return tensor_ops.sub(tensor_ops.mul(tensor_ops.add(a, 3), A), np.int64(1))
 
-    found = function(tf.constant(A)).numpy() if eager else nodes(function, A)[1]
+    result = function(tf.constant(A)).numpy() if eager else nodes(function, A)[1]
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(found, (A + 3) * A - 1)
+        np.testing.assert_array_equal(result, (A + 3) * A - 1)
 
 
 def test_two_types_are_refused() -> None:
@@ -278,9 +278,9 @@ def test_a_packed_message_has_a_known_size(width: int, n: int) -> None:
     shapes = []
 
     def function(x: Any) -> Any:
-        found = pack(x=x, width=width)
-        shapes.append(found.shape.as_list())
-        return found
+        result = pack(x=x, width=width)
+        shapes.append(result.shape.as_list())
+        return result
 
-    found = tf.function(function)(tf.constant(words))
-    assert shapes == [[(n * width + 7) // 8]] == [found.shape.as_list()]
+    result = tf.function(function)(tf.constant(words))
+    assert shapes == [[(n * width + 7) // 8]] == [result.shape.as_list()]

@@ -58,8 +58,12 @@ def zeroed(site: str) -> Fault:
         mask = Site.mask
 
         def wrong(self: Site, *named: Any) -> Any:
-            made = mask(self, *named)
-            return tf.zeros_like(made) if self.party.site_names[self.number] == site else made
+            generated = mask(self, *named)
+            return (
+                tf.zeros_like(generated)
+                if self.party.site_names[self.number] == site
+                else generated
+            )
 
         patch.setattr(Site, "mask", wrong)
 
@@ -104,8 +108,8 @@ def one_site_for_all(site: str) -> Fault:
 
         def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
             same = [n for n, name in self.party.site_names.items() if name == site]
-            made = named(self, key, tensor)
-            return {**made, "site": min(same)} if self.number in same else made
+            fields = named(self, key, tensor)
+            return {**fields, "site": min(same)} if self.number in same else fields
 
         patch.setattr(Site, "_named", wrong)
 
@@ -121,12 +125,12 @@ def one_turn_for_all(site: str) -> Fault:
         named = Site._named
 
         def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
-            made = named(self, key, tensor)
+            fields = named(self, key, tensor)
             here = self._trace.is_looping and self.party.site_names[self.number] == site
             if not here:
-                return made
+                return fields
             assert self.ctx is not None
-            return {**made, "call": tf.concat([self.ctx[:2], [1]], 0)}
+            return {**fields, "call": tf.concat([self.ctx[:2], [1]], 0)}
 
         patch.setattr(Site, "_named", wrong)
 
@@ -290,9 +294,9 @@ def toy(kind: str) -> Row:
     ],
 )
 def test_the_check_knows_what_hides(kind: str, bare: int) -> None:
-    found = check(toy(kind))
-    assert found.regions == (0, 0, 6)
-    assert [len(u) for u in found.unexplained] == [0, 0, bare]
+    outcome = check(toy(kind))
+    assert outcome.regions == (0, 0, 6)
+    assert [len(u) for u in outcome.unexplained] == [0, 0, bare]
 
 
 def test_a_result_whose_mask_moves_it_is_not_hidden_by_that_mask() -> None:

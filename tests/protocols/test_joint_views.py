@@ -75,8 +75,8 @@ def noisy(party: Party, x: Shared, y: Shared) -> Any:
     import tensorflow as tf
 
     own = tf.constant([5, -7, 1 << 16], tf.int64) if party.index == x.dealer else None
-    given = [products.Product(x, y, products.elementwise_product)]
-    return products.exchange_truncated_sum(party, "truncated_sum", given, None, 16, SMALL, 0, own)[
+    terms = [products.Product(x, y, products.elementwise_product)]
+    return products.exchange_truncated_sum(party, "truncated_sum", terms, None, 16, SMALL, 0, own)[
         0
     ]
 
@@ -85,10 +85,10 @@ def steps(party: Party, x: Shared, y: Shared) -> Shared:
     """Compute three steps of a layer of one unit, with a mask."""
     cell = cells.Cell("simple", series=True)
     numbers = cells.derive_format(cell, 13, 26, 16, 3)
-    given = shaped(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
+    samples = shaped(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
     weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
     mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3]))
-    return recurrent.run_recurrent(party, cell, given, weights, numbers, mask=mask).output
+    return recurrent.run_recurrent(party, cell, samples, weights, numbers, mask=mask).output
 
 
 def small(party: Party, x: Shared) -> Shared:
@@ -455,10 +455,10 @@ SCALABLE = (
 
 
 def assert_simulatable(row: Row, dealer: int, n: int | None = None) -> None:
-    found = check(row, dealer, n)
-    assert set(row.sites) <= found.names
-    assert n == 0 or sum(found.regions) > 0
-    assert found.unexplained == ([], [], [])
+    outcome = check(row, dealer, n)
+    assert set(row.sites) <= outcome.names
+    assert n == 0 or sum(outcome.regions) > 0
+    assert outcome.unexplained == ([], [], [])
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,9 @@ def _program(name: Any, alive: list[Any]) -> Any:
             return arithmetic.mul_public(x, np.int64(2 if name == "two" else 3))
 
         with party.kept_graphs(name):
-            found = party.function(first)(x)
-            result = party.function(second)(found)
-        return [result, found.m, [*party.site_names.values()], party.build_seconds]
+            actual = party.function(first)(x)
+            result = party.function(second)(actual)
+        return [result, actual.m, [*party.site_names.values()], party.build_seconds]
 
     return program
 

@@ -259,8 +259,8 @@ def test_counts(rng: np.random.Generator) -> None:
 
     def counted(i: Array, weights: Any = None, n: int = 4) -> Array:
         inside = (i >= 0) & (i < n)
-        given = None if weights is None else np.broadcast_to(weights, i.shape)[inside]
-        return np.bincount(i[inside], given, n)
+        weight = None if weights is None else np.broadcast_to(weights, i.shape)[inside]
+        return np.bincount(i[inside], weight, n)
 
     def by_rows(i: Array, n: int) -> Array:
         return np.stack([counted(row, None, n) for row in i])

@@ -35,12 +35,12 @@ def wire(part: slice) -> dict[str, tuple[int, float]]:
         return of_x + [measure_call(p, p.function(case), x, bits) for case in OF_BITS.values()]
 
     sim = simulate(program, np.full((100, 10), 1 << F), fractional_bits=F)
-    found = {}
+    costs = {}
     counts = {name: n for name, (_, n) in cases.items()} | dict.fromkeys(OF_BITS, 1000)
     for i, (name, n) in enumerate(counts.items()):
         sent, rounds = zip(*(out[i] for out in sim.outputs), strict=True)
-        found[name] = total_rounds(rounds, "ahead"), sum(sent) / 8 / n
-    return found
+        costs[name] = total_rounds(rounds, "ahead"), sum(sent) / 8 / n
+    return costs
 
 
 def rows(heading: str = "All operations") -> list[list[str]]:
@@ -86,8 +86,8 @@ def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> N
     # operations on all values: shapes, logic and selection, sorting
     unlimited = named([row for row in rows() if row[1].startswith(("all", "bits"))])
     unlimited |= {"sort", "top_k"}
-    told = named(rows("Outside of the range"))
-    assert told == OPERATIONS - unlimited | {
+    documented = named(rows("Outside of the range"))
+    assert documented == OPERATIONS - unlimited | {
         *("add", "subtract", "negative", "add_n", "cumsum", "reduce_sum", "cast")
     }
 
@@ -99,7 +99,7 @@ def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
     x = rng.integers(1 << 19, 1 << 40, (64, 4)) * rng.choice([-1, 1], (64, 4))
     y = rng.integers(-(1 << 40), 1 << 40, (64, 4))
     unit = 2.0**-F
-    found: dict[str, Callable[[Shared, Shared], Any]] = {
+    functions: dict[str, Callable[[Shared, Shared], Any]] = {
         "relu": lambda x, y: tfe.relu(x, 20),
         "relu_derivative": lambda x, y: tfe.relu_derivative(x, 20),
         "leaky_relu": lambda x, y: tfe.leaky_relu(x, 0.5, 20),
@@ -118,10 +118,10 @@ def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
     }
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        return p.function(lambda x, y: [f(x, y) for f in found.values()])(x, y)
+        return p.function(lambda x, y: [f(x, y) for f in functions.values()])(x, y)
 
     sim = simulate(program, x, y, fractional_bits=F)
-    out = {name: sim.value(itemgetter(i)) for i, name in enumerate(found)}
+    out = {name: sim.value(itemgetter(i)) for i, name in enumerate(functions)}
 
     def among(name: str, *choices: Any) -> None:
         # The truncation of leaky_relu is off by less than an ulp.

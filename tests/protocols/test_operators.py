@@ -168,10 +168,10 @@ def test_public_tensors_that_only_the_graph_knows(rng: np.random.Generator) -> N
             import tensorflow as tf
 
             whole = tf.cast(t, tf.int32)
-            made = [t + x, x - t, t * x, x / t, x * whole, t[None] @ tfe.transpose(x)]
+            results = [t + x, x - t, t * x, x / t, x * whole, t[None] @ tfe.transpose(x)]
             bits = [x < t, (x < t) & (t > 0), tf.greater(t, 0) | (x < t), x == t]
             chosen = [tfe.where(t > 0, x, 2.0), tfe.where(x < t, t, x)]
-            return [tfe.reveal(v) for v in (*made, *bits, *chosen)]
+            return [tfe.reveal(v) for v in (*results, *bits, *chosen)]
 
         return p.function(graph)(x, t)
 
@@ -230,8 +230,8 @@ def test_integers_stay_exact_and_meet_whole_numbers_only(rng: np.random.Generato
                 errors.append(e)
             third = x * 0.3
             assert third.fractional_bits == 16
-            made: list[Shared | MaskedBits] = [x + 2.0, x * 3, x * x, x**3, x < 3.0, third]
-            return [tfe.reveal(v) for v in made]
+            results: list[Shared | MaskedBits] = [x + 2.0, x * 3, x * x, x**3, x < 3.0, third]
+            return [tfe.reveal(v) for v in results]
 
         return p.function(graph)(x)
 
@@ -270,8 +270,8 @@ def test_graphs_of_unknown_sizes_compare_choose_and_cast(rng: np.random.Generato
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
             bits = x < 0.0
-            made = tfe.cast(bits), tfe.where(bits, x, -x), x * x, bits & bits
-            return [tfe.reveal(v) for v in made]
+            results = tfe.cast(bits), tfe.where(bits, x, -x), x * x, bits & bits
+            return [tfe.reveal(v) for v in results]
 
         return p.function(graph, dynamic=True)(x)
 
@@ -285,15 +285,15 @@ def test_graphs_of_unknown_sizes_compare_choose_and_cast(rng: np.random.Generato
 def test_operators_cost_what_their_protocols_declare() -> None:
     n = 100
     x = np.linspace(-3, 3, n)
-    given = Private((n,))
-    chosen_cost = cost_of(convert.inject, PrivateBits((n,)), given)
-    costs = [cost_of(relational.is_negative, given), chosen_cost]
+    operand = Private((n,))
+    chosen_cost = cost_of(convert.inject, PrivateBits((n,)), operand)
+    costs = [cost_of(relational.is_negative, operand), chosen_cost]
 
     def program(p: Party, x: Shared) -> Any:
         bits = p.function(lambda x: x < 1.5)
-        made = bits(x)
+        result = bits(x)
         chosen = p.function(lambda b, x: tfe.where(b, x, 0))
-        return [measure_call(p, bits, x), measure_call(p, chosen, made, x)]
+        return [measure_call(p, bits, x), measure_call(p, chosen, result, x)]
 
     for dealer in range(3):
         sim = simulate(program, FIXED.encode(x), fractional_bits=F, dealer=dealer)
@@ -461,8 +461,8 @@ def test_operators_want_a_running_party_and_its_graph() -> None:
             "divide": lambda: x / x,
             "matmul": lambda: x[None] @ x[:, None],
         }
-        for name, made in calls.items():
+        for name, operation in calls.items():
             with raises(ProtocolError, "outside-party-function", operation=name):
-                made()
+                operation()
 
     refused(program, np.zeros(3))

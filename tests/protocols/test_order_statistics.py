@@ -47,8 +47,8 @@ def test_the_k_largest_and_their_places_are_exact_and_of_equal_ones_the_first_co
         (cube[..., :1], 1),
     ]
 
-    def program(p: Party, *given: Shared) -> Any:
-        return [order.top_k(p, x, k) for x, (_, k) in zip(given, cases, strict=True)]
+    def program(p: Party, *shares: Shared) -> Any:
+        return [order.top_k(p, x, k) for x, (_, k) in zip(shares, cases, strict=True)]
 
     sim = simulate(program, *(x for x, _ in cases), dealer=dealer, fractional_bits=5)
     for i, (x, k) in enumerate(cases):
@@ -79,12 +79,12 @@ def exact_quantile(x: Array, q: float) -> tuple[list[Fraction], list[int]]:
     place = Fraction(q) * (rows.shape[1] - 1)
     below = min(int(place), rows.shape[1] - 1)
     above = min(below + 1, rows.shape[1] - 1)
-    found, gaps = [], []
+    quantiles, gaps = [], []
     for row in rows:
         gap = int(row[above]) - int(row[below])
-        found.append(int(row[below]) + (place - below) * gap)
+        quantiles.append(int(row[below]) + (place - below) * gap)
         gaps.append(gap)
-    return found, gaps
+    return quantiles, gaps
 
 
 def check_quantile(got: Array, x: Array, q: float) -> None:
@@ -171,9 +171,9 @@ def test_they_cost_what_their_sort_does_and_one_truncation_whatever_the_values(
         lambda p, x: order.quantile(p, x, 0.3, **by),
     ]
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         result = []
-        for x in given:
+        for x in shares:
             for call in calls:
                 p.reset_counters()
                 call(p, x)

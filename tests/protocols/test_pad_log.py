@@ -115,8 +115,8 @@ def log_of(
 @pytest.fixture(scope="module")
 def logs() -> dict[int, Array]:
     """Return the log of many calls, by dealer."""
-    given = os.environ.get("TFE_BENCH_TEST_SEED")
-    seed = int(given) if given else int.from_bytes(os.urandom(4), "little")
+    setting = os.environ.get("TFE_BENCH_TEST_SEED")
+    seed = int(setting) if setting else int.from_bytes(os.urandom(4), "little")
     print(f"seed={seed}")
     rng = np.random.default_rng(seed)
     return {dealer: log_of(rng, dealer, many_calls) for dealer in range(3)}
@@ -133,16 +133,16 @@ def words_under_one_pad(pads: Array) -> int:
 
 def repeated_words(pads: Array) -> list[Any]:
     """Return sites at which two steps or iterations sent equal words, or made equal pads."""
-    seen: dict[Any, Any] = {}
-    found = []
+    visited: dict[Any, Any] = {}
+    repeated = []
     for i, record in enumerate(pads):
         site = int(record["hi"]) >> 40
         word = (int(record["digest"]), int(record["party"]))
         counter = (int(record["hi"]), int(record["lo"]), int(record["key"]), int(record["sent"]))
         # one pad may become a share in several places; other counters must give other words
-        if seen.setdefault((site, word), (i, counter))[1] != counter:
-            found.append((site, counter))
-    return found
+        if visited.setdefault((site, word), (i, counter))[1] != counter:
+            repeated.append((site, counter))
+    return repeated
 
 
 @pytest.mark.parametrize("dealer", range(3))

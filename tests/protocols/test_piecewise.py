@@ -52,10 +52,10 @@ def test_the_logistic_function_from_every_scale_and_ring(
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*x: Shared) -> Any:
-            given = [replace(a, fractional_bits=f) for a, f in zip(x, scales, strict=True)]
+            inputs = [replace(a, fractional_bits=f) for a, f in zip(x, scales, strict=True)]
             # as an untruncated hidden product: 30 bits, 16 of them fractional
-            given.append(truncation.truncate_reduce(p, given[2], 24, 30))
-            return [piecewise.logistic(p, a) for a in given]
+            inputs.append(truncation.truncate_reduce(p, inputs[2], 24, 30))
+            return [piecewise.logistic(p, a) for a in inputs]
 
         return p.function(function)(*shares)
 
@@ -93,13 +93,13 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     cases = [(1, 16, 64), (128, 40, 64), (65, 16, 30), (128, 16, 30)]
 
     def program(p: Party) -> Any:
-        found = []
+        results = []
         for n, f, ring in cases:
             x = share_for_party(np.full(n, 12345), p.index, b"x", f, dealer)
             x = replace(x, bits=0 if ring == 64 else ring)
             g = p.function(lambda x: piecewise.logistic(p, x))
-            found.append(measure_call(p, g, x))
-        return found
+            results.append(measure_call(p, g, x))
+        return results
 
     sim = simulate(program, dealer=dealer)
     for i, (n, f, ring) in enumerate(cases):

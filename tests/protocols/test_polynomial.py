@@ -195,10 +195,10 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
     xs = [v for n in sizes for v in (np.zeros(n, np.int64), np.full(n, 2**17 - 1))]
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
-    given = [Private((len(x),)) for x in xs]
+    operands = [Private((len(x),)) for x in xs]
     costs = [
         c
-        for x in given
+        for x in operands
         for c in (
             cost_of(polyval, tuple(a), x, 18, None),
             cost_of(multiply_small, ((x, 18), (x, 18)), 16, 40),
@@ -279,26 +279,28 @@ def test_each_mask_hides_one_message_only() -> None:
 def test_approximations_are_as_close_as_asked_for(function: Any, reference: Any, bits: int) -> None:
     low, high = Decimal("0.48"), Decimal("1.003")
     error = Decimal(2) ** -bits
-    found = approximation.fit_approximation(function, low, high, 30, error, relative=False)
+    polynomial = approximation.fit_approximation(function, low, high, 30, error, relative=False)
     x = np.linspace(0.48, 1.003, 3001)
     with decimal.localcontext(approximation.DIGITS):
         got = [
             float(
                 approximation.evaluate_horner(
-                    found.coefficients, Decimal(float(v)) * 2**30 - found.center
+                    polynomial.coefficients, Decimal(float(v)) * 2**30 - polynomial.center
                 )
-                / Decimal(2) ** found.scale
+                / Decimal(2) ** polynomial.scale
             )
             for v in x
         ]
     assert np.abs(got - reference(x)).max() < 1.01 * 2.0**-bits
-    assert found.limit >= max(float(high) * 2**30 - found.center, found.center - 0.48 * 2**30)
+    assert polynomial.limit >= max(
+        float(high) * 2**30 - polynomial.center, polynomial.center - 0.48 * 2**30
+    )
 
 
 def test_plans_are_the_same_integers_everywhere() -> None:
     # A pinned value: hosts that differ here would compute different polynomials.
-    found = approximation.fit_approximation(
+    polynomial = approximation.fit_approximation(
         Decimal.ln, Decimal("0.5"), Decimal(1), 12, Decimal(2) ** -10, relative=False
     )
-    assert found.coefficients == (-10107253980594, 11449042772, -1974930, 434)
-    assert (found.scale, found.center, found.limit) == (45, 3072, 1025)
+    assert polynomial.coefficients == (-10107253980594, 11449042772, -1974930, 434)
+    assert (polynomial.scale, polynomial.center, polynomial.limit) == (45, 3072, 1025)

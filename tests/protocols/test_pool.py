@@ -102,8 +102,8 @@ def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
         graphs = [
             p.function(lambda x, o=o: pool.max_pool2d(p, x, 2, 2, "SAME", **o)) for o in options
         ]
-        given = (wide, x)
-        return [(g(a), measure_call(p, g, a)) for g, a in zip(graphs, given, strict=True)]
+        inputs = (wide, x)
+        return [(g(a), measure_call(p, g, a)) for g, a in zip(graphs, inputs, strict=True)]
 
     sim = simulate(program, x, wide, dealer=dealer)
     for i, want in enumerate((wide, x)):
@@ -116,11 +116,11 @@ def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
 def test_an_empty_batch_gives_an_empty_result() -> None:
     shapes = ((0, 4, 4, 3), (2, 4, 4, 0))
 
-    def program(p: Party, *given: Shared) -> Any:
-        def function(*given: Shared) -> Any:
-            return [pool.max_pool2d(p, x, k, 2) for x in given for k in (2, 3)]
+    def program(p: Party, *shares: Shared) -> Any:
+        def function(*shares: Shared) -> Any:
+            return [pool.max_pool2d(p, x, k, 2) for x in shares for k in (2, 3)]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, *(np.zeros(s, np.int64) for s in shapes))
     assert sim.sent == (0, 0, 0)

@@ -80,17 +80,17 @@ def expected_pool(p: Party, x: Shared, case: Case) -> tuple[Shared, PoolChoice]:
 def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    given: list[Array] = []
+    inputs: list[Array] = []
     for case in CASES:
         x = images(case, rng)
         y_shape = pool_gradient.window_geometry("test", case[0], *case[1:4]).pooled_shape
         g: Array = rng.integers(-(2**61), 2**61, y_shape)
         g.flat[: y_shape[-1]] = rng.choice(np.array([2**62 - 1, 1 - 2**62, 0]), y_shape[-1])
-        given += [x, g]
+        inputs += [x, g]
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         result = []
-        for case, x, g in zip(CASES, given[::2], given[1::2], strict=True):
+        for case, x, g in zip(CASES, shares[::2], shares[1::2], strict=True):
             forward = p.function(lambda x, case=case: expected_pool(p, x, case))
             back = p.function(lambda c, g: pool_gradient.unpool_gradient(p, c, g, DROP))
             y, choice = forward(x)
@@ -98,9 +98,9 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
             result.append((y, back(choice, g), choice.bits, *calls))
         return result
 
-    sim = simulate(program, *given, dealer=dealer, fractional_bits=40)
+    sim = simulate(program, *inputs, dealer=dealer, fractional_bits=40)
     for i, case in enumerate(CASES):
-        x, g = given[2 * i : 2 * i + 2]
+        x, g = inputs[2 * i : 2 * i + 2]
         want, back = expected_gradient(case, x, g / 2.0**DROP)
         got = sim.value(nested_item(i, 0))
         if case[5] < 64:
@@ -191,8 +191,8 @@ def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
     ring = (1 << k) - 1
     got = sim.value(nested_item(0))
     assert np.array_equal(got.astype(object) & ring, want.astype(object) & ring)
-    given = Private((n,), bits=k % 64)
-    cost = cost_of(small_ring.select, PrivateBits((n,)), given, given)
+    operand = Private((n,), bits=k % 64)
+    cost = cost_of(small_ring.select, PrivateBits((n,)), operand, operand)
     assert_costs([out[1] for out in sim.outputs], cost)
 
 
@@ -271,8 +271,8 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
     sim = simulate(program, x, g)
     for runs in sim.outputs:
         for messages in zip(*runs, strict=True):
-            seen = {np.asarray(m).tobytes() for m in messages}
-            assert len(seen) == len(messages)
+            observed = {np.asarray(m).tobytes() for m in messages}
+            assert len(observed) == len(messages)
 
 
 NOT_PRIVATE: Any = np.zeros((1, 4, 4, 1))

@@ -26,10 +26,10 @@ Array = np.ndarray[Any, Any]
 
 def edges(*magnitudes: int) -> list[int]:
     """Return 0, the ends of Z_2^64, and magnitudes with their neighbors, of both signs."""
-    found = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
+    numbers = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
     for m in magnitudes:
-        found |= {s * (m + d) for s in (1, -1) for d in (-1, 0, 1)}
-    return sorted(v for v in found if -(2**63) <= v < 2**63)
+        numbers |= {s * (m + d) for s in (1, -1) for d in (-1, 0, 1)}
+    return sorted(v for v in numbers if -(2**63) <= v < 2**63)
 
 
 def part(*path: int) -> Callable[[Any], Any]:
@@ -57,8 +57,8 @@ def test_in_range_is_exact_for_every_width(third: int, rng: np.random.Generator)
         dealer=third,
     )
     for i, b in enumerate(widths):
-        found = truth([out[i] for out in sim.outputs])
-        assert found.tolist() == [-(1 << (b - 1)) <= v < 1 << (b - 1) for v in x], b
+        revealed = truth([out[i] for out in sim.outputs])
+        assert revealed.tolist() == [-(1 << (b - 1)) <= v < 1 << (b - 1) for v in x], b
 
 
 def test_what_relu_and_truncation_get_wrong_is_out_of_range() -> None:
@@ -153,7 +153,7 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
 ) -> None:
     """Flag no value within the bound, and every value from three times the bound on."""
     dealer, bounds = int(rng.integers(3)), (1, 36, 51, 60)
-    given = [np.array(edges((1 << b) - 1, min(3 << b, 2**63 - 1)), np.int64) for b in bounds]
+    inputs = [np.array(edges((1 << b) - 1, min(3 << b, 2**63 - 1)), np.int64) for b in bounds]
 
     def program(p: Party, *xs: Shared) -> Any:
         def flags(*xs: Shared) -> Any:
@@ -164,8 +164,8 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
 
         return p.function(flags)(*xs)
 
-    sim = simulate(program, *given, dealer=dealer)
-    for i, (bits, values) in enumerate(zip(bounds, given, strict=True)):
+    sim = simulate(program, *inputs, dealer=dealer)
+    for i, (bits, values) in enumerate(zip(bounds, inputs, strict=True)):
         flagged = sim.value(part(i)) != 0
         sizes = np.array([abs(v) for v in values.tolist()], object)
         assert not flagged[sizes < 1 << bits].any() and flagged[sizes >= 3 << bits].all(), bits
@@ -205,7 +205,7 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
 
     sim = simulate(program, *values, dealer=dealer)
     for i, (drop, bits, _, more, width) in enumerate(cases):
-        said = (drop, bits, more, width)
+        outputs = (drop, bits, more, width)
         flagged, got = sim.value(part(i, 1)) != 0, sim.value(part(i, 0)).astype(np.int64)
         ring = sim.outputs[0][i][0].ring_bits
         signed = (got << (64 - ring)) >> (64 - ring)
@@ -217,10 +217,10 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
         limit = np.array(
             [abs(v) > (3 << (bits - 2 + drop)) + (1 << drop) for v in values[i].tolist()]
         )
-        assert not np.any(wrong & ~flagged), said
-        assert not np.any(fits & flagged), said
-        assert np.all(flagged[limit]), said
-        assert drop + bits > 62 or width - drop <= bits or flagged.any(), said
+        assert not np.any(wrong & ~flagged), outputs
+        assert not np.any(fits & flagged), outputs
+        assert np.all(flagged[limit]), outputs
+        assert drop + bits > 62 or width - drop <= bits or flagged.any(), outputs
 
 
 def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> None:
@@ -235,10 +235,10 @@ def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> 
     sim = simulate(program, x, dealer=int(rng.integers(3)))
     flags = np.array([sim.value(operator.itemgetter(i)) for i in range(20)])
     assert not flags[:, [0, 3]].any()
-    told = flags[:, [1, 2, 4]].reshape(-1)
-    assert len(np.unique(told)) == told.size and np.all(np.abs(told) < 2**61)
-    assert 12 <= (told < 0).sum() <= 48  # of 60; fails by chance once in 10^5
-    assert np.abs(told).max() > 2**59
+    violations = flags[:, [1, 2, 4]].reshape(-1)
+    assert len(np.unique(violations)) == violations.size and np.all(np.abs(violations) < 2**61)
+    assert 12 <= (violations < 0).sum() <= 48  # of 60; fails by chance once in 10^5
+    assert np.abs(violations).max() > 2**59
 
 
 def test_samples_of_many_values_are_told_apart(rng: np.random.Generator) -> None:

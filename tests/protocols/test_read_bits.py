@@ -57,31 +57,31 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
     xs = [ends(bits, rng) for _, bits in cases]
     rings = [64, 40, 17, 3, 64, 33, 50]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def graph(*given: Shared) -> Any:
-            found = []
-            for x, (f, bits), k, to in zip(given, cases, read, rings, strict=True):
+    def program(p: Party, *shares: Shared) -> Any:
+        def graph(*shares: Shared) -> Any:
+            results = []
+            for x, (f, bits), k, to in zip(shares, cases, read, rings, strict=True):
                 x = small_ring.reduce_ring(Shared(x.m, x.l1, x.l2, x.dealer, f), k)
-                found.append(series.evaluate_series(p, x, name, bits, to=to))
+                results.append(series.evaluate_series(p, x, name, bits, to=to))
             with raises(UsageError, "unsupported-ring", operation="series"):
                 series.evaluate_series(p, small_ring.reduce_ring(x, k - 1), name, bits)
-            return found
+            return results
 
-        return p.function(graph)(*given)
+        return p.function(graph)(*shares)
 
-    given = [spoil_high_bits(x, k, rng) for x, k in zip(xs, read, strict=True)]
-    sim = simulate(program, *given, dealer=int(rng.integers(3)))
+    inputs = [spoil_high_bits(x, k, rng) for x, k in zip(xs, read, strict=True)]
+    sim = simulate(program, *inputs, dealer=int(rng.integers(3)))
     for i, ((f, _), x, to) in enumerate(zip(cases, xs, rings, strict=True)):
         ring, scale = sim.outputs[0][i].ring_bits, sim.outputs[0][i].fractional_bits
         assert ring >= to
-        found = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
+        result = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
         v = x * 2.0**-f
         low, high = bend.low / 4, bend.high / 4
         lower, upper = bend.ends or (0, None)
         beyond = np.where(v < low - 0.25, float(lower), v if upper is None else float(upper))
         outside = (v < low - 0.25) | (v > high + 0.25)
-        assert np.array_equal(found[outside], (beyond * 2.0**scale)[outside]), (f, to)
-        off = np.abs(found * 2.0**-scale - EXACT[name](v))
+        assert np.array_equal(result[outside], (beyond * 2.0**scale)[outside]), (f, to)
+        off = np.abs(result * 2.0**-scale - EXACT[name](v))
         assert off.max() < 2.0**-10.5 + 2 * 2.0**-f, (f, to)
 
 
@@ -96,8 +96,8 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
             x = small_ring.reduce_ring(x, k)
-            found = [relu.relu_in(p, x, bits), relu.relu_in(p, x, bits, to=64)]
-            return [*found, *(linear.capped_relu(p, x, most, bits, 2, n) for n in (k, k + 1))]
+            results = [relu.relu_in(p, x, bits), relu.relu_in(p, x, bits, to=64)]
+            return [*results, *(linear.capped_relu(p, x, most, bits, 2, n) for n in (k, k + 1))]
 
         return p.function(graph)(x)
 
@@ -105,9 +105,9 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
     rings = [k, 64, k, k + 1]
     assert [y.ring_bits for y in sim.outputs[0]] == rings
     for i, ring in enumerate(rings):
-        found = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
+        result = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
         expected, where = (np.maximum(x, 0), x == x) if i < 2 else (np.clip(x, 0, most), fits)
-        assert np.array_equal(found[where], expected[where]), i
+        assert np.array_equal(result[where], expected[where]), i
 
 
 @pytest.mark.parametrize(
@@ -129,21 +129,21 @@ def test_a_product_comes_in_the_ring_that_is_read(
     w, b = np.ones_like(x), rng.integers(-3, 4, x.size)
     x = np.clip(x, 3 - most, most - 3)
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         def graph(x: Shared, w: Shared, b: Shared) -> Any:
             products = [Product(x, w, elementwise_product)]
             return small_ring.truncated_product_sum(p, products, b, drop, to, ring)
 
-        return p.function(graph)(*given)
+        return p.function(graph)(*shares)
 
-    given = [spoil_high_bits(a, read, rng) for a in (x, w, b)]
-    sim = simulate(program, *given, dealer=int(rng.integers(3)))
+    inputs = [spoil_high_bits(a, read, rng) for a in (x, w, b)]
+    sim = simulate(program, *inputs, dealer=int(rng.integers(3)))
     assert sim.outputs[0].ring_bits == to
-    found = signed(sim.value(), to).astype(object)
+    result = signed(sim.value(), to).astype(object)
     if opened < to:
-        assert all(abs((f << drop) - v) < 1 << drop for f, v in zip(found, x + b, strict=True))
+        assert all(abs((f << drop) - v) < 1 << drop for f, v in zip(result, x + b, strict=True))
     else:
-        off = [(int(f) << drop) - int(v) for f, v in zip(found, x + b, strict=True)]
+        off = [(int(f) << drop) - int(v) for f, v in zip(result, x + b, strict=True)]
         near = 1 << drop
         assert all(-near < (d + near) % (1 << read) - near < near for d in off)
     one = Private((x.size,), 0).to_symbolic()
@@ -162,9 +162,9 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
     read = (of_scores, of_scores, of_values)
     to = f + 6
 
-    def program(p: Party, *given: Shared) -> Any:
-        def graph(*given: Shared) -> Any:
-            small = [small_ring.reduce_ring(x, n) for x, n in zip(given, read, strict=True)]
+    def program(p: Party, *shares: Shared) -> Any:
+        def graph(*shares: Shared) -> Any:
+            small = [small_ring.reduce_ring(x, n) for x, n in zip(shares, read, strict=True)]
             for i, n in enumerate(read):
                 less = [
                     small_ring.reduce_ring(x, n - 1) if i == j else x for j, x in enumerate(small)
@@ -173,7 +173,7 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
                     attention.attention(p, *less, bits=bits)
             return attention.attention(p, *small, bits=bits, to=to)
 
-        return p.function(graph)(*given)
+        return p.function(graph)(*shares)
 
     words = [spoil_high_bits(fixed.encode(a), n, rng) for a, n in zip((q, k, v), read, strict=True)]
     sim = simulate(program, *words, dealer=int(rng.integers(3)), fractional_bits=f)
@@ -195,12 +195,12 @@ def test_a_reciprocal_root_reads_no_more_than_it_says(rng: np.random.Generator) 
         spoil_high_bits(x, bits + 2, rng) for x, (_, bits, _) in zip(values, ROOTS, strict=True)
     ]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def graph(*given: Shared) -> Any:
-            pairs = zip(given, ROOTS, strict=True)
+    def program(p: Party, *shares: Shared) -> Any:
+        def graph(*shares: Shared) -> Any:
+            pairs = zip(shares, ROOTS, strict=True)
             return [roots.reciprocal_root(p, x, *case) for x, case in pairs]
 
-        return p.function(graph)(*given)
+        return p.function(graph)(*shares)
 
     sim = simulate(program, *words)
     for i, (scale, _, _) in enumerate(ROOTS):

@@ -48,22 +48,22 @@ def expected_steps(
     """Return the outputs of all steps and the last memory, in float64, by Keras' documentation."""
     f, s = CLEAR[cell.activation], CLEAR[cell.gate]
     u = w["recurrent"].shape[0]
-    h, c, found = states[0], states[-1], []
+    h, c, outputs = states[0], states[-1], []
     for step in np.moveaxis(x, 1, 0):
-        given = step @ w["kernel"] + w["bias"]
+        projected = step @ w["kernel"] + w["bias"]
         if cell.kind == "simple":
-            h = f(given + h @ w["recurrent"])
+            h = f(projected + h @ w["recurrent"])
         elif cell.kind == "lstm":
-            i, forget, g, o = np.split(given + h @ w["recurrent"], 4, -1)
+            i, forget, g, o = np.split(projected + h @ w["recurrent"], 4, -1)
             c = s(forget) * c + s(i) * f(g)
             h = s(o) * f(c)
         else:
-            z, r = np.split(s(given[:, : 2 * u] + h @ w["recurrent"][:, : 2 * u]), 2, -1)
+            z, r = np.split(s(projected[:, : 2 * u] + h @ w["recurrent"][:, : 2 * u]), 2, -1)
             last = w["recurrent"][:, 2 * u :]
             inner = r * (h @ last + w["inner"]) if cell.kind == "gru" else (r * h) @ last
-            h = z * h + (1 - z) * f(given[:, 2 * u :] + inner)
-        found.append(h)
-    return np.stack(found, 1), c
+            h = z * h + (1 - z) * f(projected[:, 2 * u :] + inner)
+        outputs.append(h)
+    return np.stack(outputs, 1), c
 
 
 class Drawn:
@@ -104,29 +104,29 @@ class Drawn:
         return [d == 1 for d in range(self.ways)]
 
     def run(self, party: Party, *shares: Shared) -> list[Shared]:
-        given = iter(
+        remaining = iter(
             replace(a, fractional_bits=f) for a, (_, f) in zip(shares, self.values, strict=True)
         )
-        x, each = next(given), 4 if self.cell.kind == "gru" else 3
-        weights = [Weights(*(next(given) for _ in range(each))) for _ in range(self.ways)]
+        x, each = next(remaining), 4 if self.cell.kind == "gru" else 3
+        weights = [Weights(*(next(remaining) for _ in range(each))) for _ in range(self.ways)]
         watch = None if self.cell.is_bounded else RangeMonitor(party, self.x.shape[0], x.dealer)
-        found = recurrent.run_recurrent(
+        output = recurrent.run_recurrent(
             *(party, self.cell, x, weights, self.numbers),
             backwards=self.backwards,
-            states=list(given),
+            states=list(remaining),
             sequences=True,
             monitor=watch,
         )
-        memory = [] if found.memory is None else [found.memory]
-        return [found.output, *memory, *([] if watch is None else [watch.compute_flag()])]
+        memory = [] if output.memory is None else [output.memory]
+        return [output.output, *memory, *([] if watch is None else [watch.compute_flag()])]
 
     def right(self) -> tuple[Array, Array]:
         """Return the expected outputs [batch, directions, steps, units] and memories."""
-        n, found = STATES[self.cell.kind], []
+        n, runs = STATES[self.cell.kind], []
         for d, (w, back) in enumerate(zip(self.weights, self.backwards, strict=True)):
             states = self.states[d * n : (d + 1) * n] or self.zeros
-            found.append(expected_steps(self.cell, self.x[:, ::-1] if back else self.x, w, states))
-        outputs, memories = zip(*found, strict=True)
+            runs.append(expected_steps(self.cell, self.x[:, ::-1] if back else self.x, w, states))
+        outputs, memories = zip(*runs, strict=True)
         return np.stack(outputs, 1), np.stack(memories, 1)
 
     def check(self, dealer: int) -> None:

@@ -225,9 +225,9 @@ def test_average_pools_divide_by_the_cells_that_are_there(
     def program(p: Party, *inputs: Shared) -> Any:
         def pools(*inputs: Shared) -> list[Shared]:
             out = []
-            for x, (_, *given) in zip(inputs, POOLS, strict=True):
-                out.append(reductions.avg_pool(p, x, *given))
-                out.append(reductions.sum_pool(x, *given))
+            for x, (_, *windows) in zip(inputs, POOLS, strict=True):
+                out.append(reductions.avg_pool(p, x, *windows))
+                out.append(reductions.sum_pool(x, *windows))
             return out
 
         return p.function(pools)(*inputs)
@@ -260,8 +260,8 @@ def test_reductions_cost_what_they_say_whatever_the_values(
         lambda p, x: reductions.tensordot(p, x, x, ([1, 2], [1, 2])),
         lambda p, x: reductions.sum_pool(x, 2),
     ]
-    for given in ((2, None, "VALID"), (2, 2, "SAME"), (3, 2, "SAME"), (1, 1, "VALID")):
-        layers.append(lambda p, x, given=given: reductions.avg_pool(p, x, *given))  # type: ignore[misc]
+    for windows in ((2, None, "VALID"), (2, 2, "SAME"), (3, 2, "SAME"), (1, 1, "VALID")):
+        layers.append(lambda p, x, windows=windows: reductions.avg_pool(p, x, *windows))  # type: ignore[misc]
     values = [words(rng, shape), np.zeros(shape, np.int64)]
 
     def program(p: Party) -> list[Any]:

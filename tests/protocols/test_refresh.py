@@ -30,11 +30,11 @@ def test_the_value_stays_and_every_part_is_new(
         return graph(x), graph(x), x, measure_call(p, graph, x)
 
     sim = simulate(program, values, dealer=dealer, limbs=limbs, fractional_bits=7)
-    given = sim.value(lambda out: out[2])
+    original = sim.value(lambda out: out[2])
     if limbs == 1:
-        np.testing.assert_array_equal(given, values)
+        np.testing.assert_array_equal(original, values)
     for i in range(2):
-        np.testing.assert_array_equal(sim.value(operator.itemgetter(i)), given)
+        np.testing.assert_array_equal(sim.value(operator.itemgetter(i)), original)
     for first, second, x, _ in sim.outputs:
         assert (first.fractional_bits, first.limbs) == (7, limbs)
         for part in ("m", "l1", "l2"):

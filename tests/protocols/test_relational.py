@@ -49,9 +49,9 @@ def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
     """Compute all comparisons, then maximum, minimum and where."""
 
     def function(x: Shared, y: Shared) -> list[Any]:
-        found = [getattr(relational, name)(p, x, y, **options) for name in COMPARISONS]
-        found += [f(p, x, y, **options) for f in (relational.maximum, relational.minimum)]
-        return [*found, relational.where(p, found[0], x, y)]
+        results = [getattr(relational, name)(p, x, y, **options) for name in COMPARISONS]
+        results += [f(p, x, y, **options) for f in (relational.maximum, relational.minimum)]
+        return [*results, relational.where(p, results[0], x, y)]
 
     return function
 
@@ -76,8 +76,8 @@ def test_every_pair_of_edges_and_random_values_compare_exactly(
     # and differences at the ends of the range
     x[-2:], y[-2:] = [2**62 - 1, -(2**62)], [-(2**62), 2**62 - 1]
 
-    def program(p: Party, *given: Shared) -> Any:
-        return p.function(lambda e, f, x, y: [everything(p)(e, f), everything(p)(x, y)])(*given)
+    def program(p: Party, *shares: Shared) -> Any:
+        return p.function(lambda e, f, x, y: [everything(p)(e, f), everything(p)(x, y)])(*shares)
 
     sim = simulate(program, EDGES[:, None], EDGES[None, :], x, y, dealer=dealer, fractional_bits=7)
     check(sim, EDGES[:, None], EDGES[None, :], 0)
@@ -93,7 +93,7 @@ def test_narrow_comparisons_are_right_for_every_difference_that_fits(
     layer[:, :4] = [[2**29 - 1, -(2**29), 5, 5], [-(2**29), 2**29 - 1, 5, 6]]
     whole = rng.integers(-(2**62), 2**62, (2, 100))
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         def function(a: Shared, b: Shared, x: Shared, y: Shared, u: Shared, v: Shared) -> Any:
             return [
                 everything(p, bits=6)(a, b),
@@ -102,7 +102,7 @@ def test_narrow_comparisons_are_right_for_every_difference_that_fits(
                 everything(p, exchanges=3)(u, v),
             ]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, small[:, None], small, *layer, *whole)
     check(sim, small[:, None], small, 0)
@@ -125,11 +125,11 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 def test_operands_broadcast_as_in_numpy(rng: np.random.Generator) -> None:
     pairs = [tuple(rng.integers(-3, 4, shape) for shape in pair) for pair in SHAPES]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def function(*given: Shared) -> Any:
-            return [everything(p)(*given[i : i + 2]) for i in range(0, len(given), 2)]
+    def program(p: Party, *shares: Shared) -> Any:
+        def function(*shares: Shared) -> Any:
+            return [everything(p)(*shares[i : i + 2]) for i in range(0, len(shares), 2)]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, *(x for pair in pairs for x in pair), dealer=1)
     for i, (x, y) in enumerate(pairs):
@@ -141,7 +141,7 @@ def test_a_condition_selects_also_other_values_and_is_used_many_times(
 ) -> None:
     x, y, u, v = rng.integers(-(2**62), 2**62, (4, 6, 50))
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         def function(x: Shared, y: Shared, u: Shared, v: Shared) -> Any:
             less = relational.less(p, x, y)
             row = v.map(lambda a: a[:1])
@@ -151,7 +151,7 @@ def test_a_condition_selects_also_other_values_and_is_used_many_times(
                 relational.where(p, less, row, u),
             ]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, x, y, u, v, dealer=2)
     for i, want in enumerate(
@@ -164,7 +164,7 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
     x, y = rng.integers(-(2**40), 2**40, (2, 500)) << 8
     y[::3] = x[::3]
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         def function(x: Shared, y: Shared) -> Any:
             small = [truncate_reduce(p, v, 8, 44) for v in (x, y)]
             wide, other = (convert.extend_to_wide(p, v, 3) for v in (x, y))
@@ -178,7 +178,7 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
                 ],
             ]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, x, y)
     a, b = x >> 8, y >> 8  # nothing is rounded
@@ -224,8 +224,8 @@ def test_comparisons_cost_what_they_say_whatever_the_values(
         return result
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
-    given = [Private((len(x),)) for x in inputs]
-    expected = [cost_of(operation, x, x) for operation in COSTS for x in given]
+    operands = [Private((len(x),)) for x in inputs]
+    expected = [cost_of(operation, x, x) for operation in COSTS for x in operands]
     for cost, call in zip(expected, calls, strict=True):
         assert_costs(call, cost, dealer)
 

@@ -34,8 +34,8 @@ def nested_item(*places: int) -> Callable[[Any], Any]:
 def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
     """Return 0, +-1, 2^k and its neighbors, the ends of (-bound, bound), and random values."""
     top = (bound - 1).bit_length()
-    found = {s * 2**k + d for s in (1, -1) for k in range(top + 1) for d in (-1, 0, 1)}
-    edges = sorted(v for v in found | {0, bound - 1, 1 - bound} if abs(v) < bound)
+    numbers = {s * 2**k + d for s in (1, -1) for k in range(top + 1) for d in (-1, 0, 1)}
+    edges = sorted(v for v in numbers | {0, bound - 1, 1 - bound} if abs(v) < bound)
     return np.concatenate([np.array(edges), rng.integers(1 - bound, bound, many)]).astype(np.int64)
 
 
@@ -63,7 +63,7 @@ def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
 ) -> None:
     layer, whole, few = below(2**30, rng), below(2**63, rng), np.arange(-15, 16)
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         def function(layer: Shared, whole: Shared, few: Shared) -> Any:
             return [
                 relu.relu(p, layer),
@@ -77,7 +77,7 @@ def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
                 relu.relu_derivative(p, whole, 64),
             ]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, layer, whole, few, dealer=dealer, fractional_bits=16)
     for i, x in enumerate([layer] * 4 + [whole, few, layer]):
@@ -93,10 +93,10 @@ def test_relu_of_the_lowest_value_and_of_any_shape(rng: np.random.Generator) -> 
     shapes: list[tuple[int, ...]] = [(), (0,), (2, 0, 3), (1, 2, 1, 2, 3)]
     data = [np.full(3, INT64.min), *(rng.integers(-9, 10, s) for s in shapes)]
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         return p.function(
             lambda *x: [(relu.relu(p, a, 64), relu.relu_derivative(p, a, 64)) for a in x]
-        )(*given)
+        )(*shares)
 
     sim = simulate(program, *data)
     for i, x in enumerate(data):
@@ -120,15 +120,15 @@ def test_relu_carries_every_value_of_a_small_ring_back(
     rings = (2, 3, 8, 31, 47, 63)
     data = [below(2 ** (k - 1), rng, 3000) << 1 for k in rings]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def function(*given: Shared) -> Any:
-            small = [truncate_reduce(p, x, 1, k) for x, k in zip(given, rings, strict=True)]
+    def program(p: Party, *shares: Shared) -> Any:
+        def function(*shares: Shared) -> Any:
+            small = [truncate_reduce(p, x, 1, k) for x, k in zip(shares, rings, strict=True)]
             return [
                 (u, relu.relu(p, u, 64, None), relu.relu_derivative(p, u, exchanges=None))
                 for u in small
             ]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=17)
     for i, k in enumerate(rings):
@@ -152,15 +152,15 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     limits = [(2 ** (bits - 1) - 1) * 2**drop for drop, bits in rings]
     data = [below(limit + 1, rng, 40_000) for limit in limits]
 
-    def program(p: Party, *given: Shared) -> Any:
-        def function(*given: Shared) -> Any:
-            *xs, one = given
+    def program(p: Party, *shares: Shared) -> Any:
+        def function(*shares: Shared) -> Any:
+            *xs, one = shares
             return [
                 relu.truncated_product(p, x, one, *ring, bilinear=products.elementwise_product)
                 for x, ring in zip(xs, rings, strict=True)
             ]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(
         program, *data, np.ones(1, np.int64), dealer=dealer, seed=seed.to_bytes(4, "little")
@@ -183,17 +183,17 @@ def test_a_truncated_matrix_product_with_its_bias_and_relu(
     row, one = rng.integers(-(2**44), 2**44, (200,)), np.array(-(2**44))
     many = rng.integers(-(2**20), 2**20, (3, 2, 5)), rng.integers(-(2**19), 2**19, (3, 5, 4))
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         def function(x: Shared, y: Shared, row: Shared, one: Shared, a: Shared, b: Shared) -> Any:
             doubled = [replace(c, fractional_bits=2 * c.fractional_bits) for c in (row, one)]
-            found = [
+            results = [
                 relu.truncated_product(p, x, y, 16),
                 *(relu.truncated_product(p, x, y, 16, bias=c) for c in doubled),
                 relu.truncated_product(p, a, b, 16),
             ]
-            return [(u, relu.relu(p, u)) for u in found]
+            return [(u, relu.relu(p, u)) for u in results]
 
-        return p.function(function)(*given)
+        return p.function(function)(*shares)
 
     sim = simulate(
         program,

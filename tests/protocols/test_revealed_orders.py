@@ -36,8 +36,8 @@ def orders(rng: np.random.Generator, fault: str | None = None) -> Words:
 def orders_p(codes: Words) -> float:
     """Return the p-value of uniformity over the 24 orders."""
     counts = np.zeros(24, np.int64)
-    found = np.unique(codes, return_counts=True)[1]
-    counts[: len(found)] = found
+    occurrences = np.unique(codes, return_counts=True)[1]
+    counts[: len(occurrences)] = occurrences
     return float(stats.chisquare(counts).pvalue)
 
 
@@ -149,7 +149,7 @@ def test_what_a_lookup_reveals_takes_all_orders_alike_whatever_is_asked(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Look up three keys: in a table of one row, at its end, with and without a match."""
-    seen: list[tuple[int, ...]] = []
+    opened: list[tuple[int, ...]] = []
     cached = Party.cached_function
 
     def recording(party: Party, key: Any, make: Any, dynamic: bool = False) -> Any:
@@ -157,9 +157,9 @@ def test_what_a_lookup_reveals_takes_all_orders_alike_whatever_is_asked(
         if key[0] != "lookup.mixed" or party.index:
             return graph
 
-        def call(*given: Any) -> Any:
-            origins, rest = graph(*given)
-            seen.append(tuple(origins.numpy()[0].tolist()))
+        def call(*arguments: Any) -> Any:
+            origins, rest = graph(*arguments)
+            opened.append(tuple(origins.numpy()[0].tolist()))
             return origins, rest
 
         return call
@@ -167,14 +167,14 @@ def test_what_a_lookup_reveals_takes_all_orders_alike_whatever_is_asked(
     monkeypatch.setattr(Party, "cached_function", recording)
     turns = 30
 
-    def program(party: Party, x: Shared, *asked: Shared) -> Any:
-        return [lookup.lookup_shuffled(party, x, i) for i in asked for _ in range(turns)]
+    def program(party: Party, x: Shared, *requests: Shared) -> Any:
+        return [lookup.lookup_shuffled(party, x, i) for i in requests for _ in range(turns)]
 
     keys = [rng.bytes(16) for _ in range(3)]
     inputs = (np.array([[5]]), np.array([0]), np.array([7]))
     out = simulate(program, *inputs, keys=keys).outputs
-    assert len(out[0]) == len(seen) == 2 * turns
-    orders = sorted(set(seen))
+    assert len(out[0]) == len(opened) == 2 * turns
+    orders = sorted(set(opened))
     assert len(orders) == 6 and all(sorted(o) == [0, 1, 2] for o in orders)
-    for part in (seen[:turns], seen[turns:]):
+    for part in (opened[:turns], opened[turns:]):
         assert stats.chisquare([part.count(o) for o in orders]).pvalue > ALPHA

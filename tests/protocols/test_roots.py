@@ -63,8 +63,8 @@ def test_roots_are_right_over_the_whole_range(
         assert (np.abs(got - want) - 2.0**-closeness * want).max() <= 1.2, i
         assert not got[x <= 0].any()
         assert sim.outputs[0][i].fractional_bits == f
-    given = Private((len(x),), f)
-    costs = [cost_of(function, given, bits, precision) for function in (rsqrt, sqrt)]
+    operand = Private((len(x),), f)
+    costs = [cost_of(function, operand, bits, precision) for function in (rsqrt, sqrt)]
     sent = zip(*(cost.by_party(dealer) for cost in costs), strict=True)
     assert sim.sent == tuple(map(sum, sent)) and sim.rounds == sum(c.rounds for c in costs)
     assert costs[0].rounds == costs[1].rounds == (5 if bits <= 12 else 9)
@@ -81,10 +81,10 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(
     times: Fraction, rng: np.random.Generator
 ) -> None:
     """Check within 2^-18 of the result, and 1.2 units: the largest leave 19 of 61 bits."""
-    given = []
+    inputs = []
     for _, bits, lowest in SCALED:
         x = values(rng, bits, 300)
-        given.append(np.concatenate([[0] if not lowest else [], x[x >= 2**lowest]]).astype(int))
+        inputs.append(np.concatenate([[0] if not lowest else [], x[x >= 2**lowest]]).astype(int))
 
     def program(p: Party, *xs: Shared) -> Any:
         def all_of(*xs: Shared) -> list[Shared]:
@@ -94,13 +94,14 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(
         return p.function(all_of)(*xs)
 
     dealer = int(rng.integers(3))
-    sim = simulate(program, *given, dealer=dealer)
-    for i, (x, (scale, _, _)) in enumerate(zip(given, SCALED, strict=True)):
+    sim = simulate(program, *inputs, dealer=dealer)
+    for i, (x, (scale, _, _)) in enumerate(zip(inputs, SCALED, strict=True)):
         got = sim.value(itemgetter(i)).astype(float)
         want = np.where(x > 0, float(times) * 2.0**scale / np.sqrt(np.maximum(x, 1)), 0)
         assert (np.abs(got - want) - 2.0**-18 * want).max() <= 1.2, SCALED[i]
     costs = [
-        cost_of(reciprocal_root, Private((len(x),)), *r) for x, r in zip(given, SCALED, strict=True)
+        cost_of(reciprocal_root, Private((len(x),)), *r)
+        for x, r in zip(inputs, SCALED, strict=True)
     ]
     assert sim.sent == tuple(map(sum, zip(*(c.by_party(dealer) for c in costs), strict=True)))
 
@@ -123,7 +124,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
         return [measure_call(p, graph, x) for x in xs for graph in graphs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
-    given = [Private((len(x),)) for x in xs]
-    costs = [c for x in given for c in (cost_of(rsqrt, x, 31, 10), cost_of(sqrt, x, 20))]
+    operands = [Private((len(x),)) for x in xs]
+    costs = [c for x in operands for c in (cost_of(rsqrt, x, 31, 10), cost_of(sqrt, x, 20))]
     for call, cost in zip(calls, costs, strict=True):
         assert_costs(call, cost, dealer)

@@ -68,11 +68,11 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
     ways = [(a, b) for a in range(3) for b in range(3)]
 
     def program(p: Party, x: Shared) -> Any:
-        found = []
+        results = []
         for before, behind in ways:
             graph = p.function(lambda x, a=before, b=behind: path(p, x, a, b))
-            found.append((graph(x), measure_call(p, graph, x)))
-        return found
+            results.append((graph(x), measure_call(p, graph, x)))
+        return results
 
     for bits in (64, 30):
         sim = simulate(
@@ -81,10 +81,10 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
             dealer=dealer,
         )
         for i, way in enumerate(ways):
-            given = Private(values.shape, bits=bits % 64)
-            found = sim.value(at(i, 0))
-            assert np.array_equal(found % (1 << 30), values % (1 << 30)), way
-            assert_costs([out[i][1] for out in sim.outputs], cost_of(path, given, *way), dealer)
+            operand = Private(values.shape, bits=bits % 64)
+            revealed = sim.value(at(i, 0))
+            assert np.array_equal(revealed % (1 << 30), values % (1 << 30)), way
+            assert_costs([out[i][1] for out in sim.outputs], cost_of(path, operand, *way), dealer)
 
 
 def thirds(p: Party, x: Shared) -> Shared:
@@ -96,9 +96,9 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
     sizes = (3, 4, 5, 1000, 1024)
     data = [rng.integers(-(2**30), 2**30, n) for n in sizes]
 
-    def program(p: Party, *given: Shared) -> Any:
+    def program(p: Party, *shares: Shared) -> Any:
         graph = p.function(lambda x: thirds(p, x))
-        return [(graph(x), measure_call(p, graph, x)) for x in given]
+        return [(graph(x), measure_call(p, graph, x)) for x in shares]
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
     for i, x in enumerate(data):
@@ -152,9 +152,9 @@ def test_a_sort_on_slow_lines_is_the_same_sort(dealer: int, rng: np.random.Gener
 
     def program(p: Party, keys: Shared) -> Any:
         p.reset_counters()
-        found = sort.sort(p, keys, profile="wan")
+        result = sort.sort(p, keys, profile="wan")
         spent.append(sum(p.counters()["payload"]))
-        return found.keys, found.indices
+        return result.keys, result.indices
 
     sim = simulate(program, keys, dealer=dealer)
     assert np.array_equal(sim.value(lambda out: out[0]), np.sort(keys))

@@ -112,5 +112,5 @@ def test_rss_mul_costs_what_it_says(dealer: int, rng: np.random.Generator) -> No
         return [measure_call(p, graph, x) for x in shares]
 
     for x, call in zip(inputs, zip(*simulate(program).outputs, strict=True), strict=True):
-        given = Private((len(x),))
-        assert_costs(call, cost_of(rss.mul_replicated, given, given), dealer)
+        operand = Private((len(x),))
+        assert_costs(call, cost_of(rss.mul_replicated, operand, operand), dealer)

@@ -19,12 +19,14 @@ from tfe_bench.protocols.session.sharing import Shared
 SEEDS = bytes(range(16)), bytes(range(16, 32))
 
 
-def held(party: int, values: Any, given: tuple[bytes, bytes] = SEEDS, dealer: int = 0) -> Seeded:
+def held(
+    party: int, values: Any, seed_pair: tuple[bytes, bytes] = SEEDS, dealer: int = 0
+) -> Seeded:
     """Return a job party's part of a client's input."""
     import tensorflow as tf
 
-    _, _, m = seeds.share_values(values, drawn_seeds=given)
-    one, two = (tf.constant(list(seed), tf.uint8) for seed in given)
+    _, _, m = seeds.share_values(values, drawn_seeds=seed_pair)
+    one, two = (tf.constant(list(seed), tf.uint8) for seed in seed_pair)
     role = (party - dealer) % 3
     return Seeded(
         tf.constant(m.reshape(values.shape)) if role != 0 else None,
@@ -71,12 +73,14 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
             return arithmetic.matmul(party, y, seeded.expand_masks(own, [y]))
 
         f = party.function(product)
-        found = f(held(party.index, w, dealer=dealer), x)
+        result = f(held(party.index, w, dealer=dealer), x)
         (graph,) = f._traced.values()
         concrete: Any = graph.concrete
-        made = [op for op in concrete.graph.get_operations() if op.type == "TfeBench>ExpandSeed"]
-        waiting = [{i.type for i in op.control_inputs} - {"Placeholder"} for op in made]
-        return found, waiting
+        expansions = [
+            op for op in concrete.graph.get_operations() if op.type == "TfeBench>ExpandSeed"
+        ]
+        waiting = [{i.type for i in op.control_inputs} - {"Placeholder"} for op in expansions]
+        return result, waiting
 
     with in_python():
         sim = simulate(program, x, dealer=dealer)

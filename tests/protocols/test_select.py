@@ -24,12 +24,12 @@ def run_selection(
     Args:
         ranks: ranks, or the number of first elements.
     """
-    made = 0
+    comparisons = 0
 
     def comparer(*_: Any) -> Any:
         def compared(left: Array, right: Array) -> Array:
-            nonlocal made
-            made += len(left)
+            nonlocal comparisons
+            comparisons += len(left)
             bits = np.packbits(answer(left, right), bitorder="little")
             return np.resize(bits, -(-len(bits) // 8) * 8).view(np.int64)
 
@@ -38,8 +38,8 @@ def run_selection(
     monkeypatch.setattr(sort, "make_comparer", comparer)
     keys = cast(Shared, np.zeros((1, n)))
     if isinstance(ranks, int):
-        return select.select_first(cast(Party, None), keys, ranks, profile), made
-    return select.select_ranks(cast(Party, None), keys, ranks, profile), made
+        return select.select_first(cast(Party, None), keys, ranks, profile), comparisons
+    return select.select_ranks(cast(Party, None), keys, ranks, profile), comparisons
 
 
 def ranked(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
@@ -55,11 +55,11 @@ def test_any_ranks_are_found(
 ) -> None:
     rank, answer = ranked(rng, n)
     for ranks in ([0], [n - 1], [n // 2, 0, n // 2], [n // 10, n // 2, n - 1 - n // 10]):
-        found, _ = run_selection(monkeypatch, answer, n, ranks, profile)
-        assert rank[found].tolist() == ranks
-    _, made = run_selection(monkeypatch, answer, n, [n // 2], profile)
+        positions, _ = run_selection(monkeypatch, answer, n, ranks, profile)
+        assert rank[positions].tolist() == ranks
+    _, comparisons = run_selection(monkeypatch, answer, n, [n // 2], profile)
     if n > 1 << 14 and profile == "local":
-        assert sum(select._average_levels(n, 1, profile)) == pytest.approx(made, rel=0.3)
+        assert sum(select._average_levels(n, 1, profile)) == pytest.approx(comparisons, rel=0.3)
 
 
 @pytest.mark.parametrize("n", [3, 1000])
@@ -75,15 +75,15 @@ def test_the_first_ones_are_found_in_their_order(
 ) -> None:
     rank, answer = ranked(rng, n)
     for count in sorted({1, min(5, n), -(-n // 20), -(-n // 3), n}):
-        found, made = run_selection(monkeypatch, answer, n, count, profile)
-        assert rank[found].tolist() == list(range(count))
+        positions, comparisons = run_selection(monkeypatch, answer, n, count, profile)
+        assert rank[positions].tolist() == list(range(count))
         if n > 1 << 14 and select.is_selection_cheaper(n, count, profile):
             cut = select._plan_cut(n, count, profile)
             assert cut is not None
             due = select._cut_levels(n, *cut, profile)
             # The number of elements below a sample's element varies by this factor.
-            assert sum(due) == pytest.approx(made, rel=0.3 if profile == "local" else 1)
-            assert made < sum(select._sort_levels(n, profile))
+            assert sum(due) == pytest.approx(comparisons, rel=0.3 if profile == "local" else 1)
+            assert comparisons < sum(select._sort_levels(n, profile))
     with raises(UsageError, "number-out-of-range", received=n + 1):
         run_selection(monkeypatch, answer, n, n + 1, profile)
 
@@ -91,10 +91,10 @@ def test_the_first_ones_are_found_in_their_order(
 def test_a_sample_of_the_least_ones_sorts_all(monkeypatch: pytest.MonkeyPatch) -> None:
     n, count = 1000, 50
     assert select.is_selection_cheaper(n, count)
-    found, made = run_selection(monkeypatch, lambda a, b: a < b, n, count, "local")
-    assert found.tolist() == list(range(count))
+    positions, comparisons = run_selection(monkeypatch, lambda a, b: a < b, n, count, "local")
+    assert positions.tolist() == list(range(count))
     cut = select._plan_cut(n, count, "local")
-    assert cut is not None and cut[1] < count and made > sum(select._sort_levels(n, "local"))
+    assert cut is not None and cut[1] < count and comparisons > sum(select._sort_levels(n, "local"))
 
 
 def test_a_selection_pays_where_few_of_many_are_asked_for() -> None:
@@ -110,5 +110,8 @@ def test_a_selection_pays_where_few_of_many_are_asked_for() -> None:
     )
     cut = select._plan_cut(1 << 20, 5, "local")
     assert cut is not None
-    made, all_of = select._cut_levels(1 << 20, *cut, "local"), select._sort_levels(1 << 20, "local")
-    assert sum(made) < 0.06 * sum(all_of) and len(made) < 0.5 * len(all_of)
+    cut_cost, all_of = (
+        select._cut_levels(1 << 20, *cut, "local"),
+        select._sort_levels(1 << 20, "local"),
+    )
+    assert sum(cut_cost) < 0.06 * sum(all_of) and len(cut_cost) < 0.5 * len(all_of)

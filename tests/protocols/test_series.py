@@ -152,6 +152,6 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         series.evaluate_series(None, x, "selu")  # type: ignore[arg-type]
     s = series.ACTIVATIONS["silu"].series
     for scale, out, bits in ((24, 12, 20), (16, 32, 20), (16, 12, 1), (16, 12, 43)):
-        given = replace(x, fractional_bits=scale)
+        operand = replace(x, fractional_bits=scale)
         with raises(UsageError, "unsupported-scale"):
-            harmonics.evaluate_series(None, "h", s, given, out, bits)  # type: ignore[arg-type]
+            harmonics.evaluate_series(None, "h", s, operand, out, bits)  # type: ignore[arg-type]

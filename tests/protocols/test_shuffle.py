@@ -48,9 +48,11 @@ def test_columns_move_alike_also_wide_ones(dealer: int, rng: np.random.Generator
 
     sim = simulate(program, x, other, dealer=dealer, fractional_bits=3)
     order, wide, plain = (sim.value(itemgetter(i)) for i in range(3))
-    moved = np.take_along_axis(other, order, axis=1)
-    assert np.array_equal(plain, moved)
-    assert [int(v) for v in wide.reshape(-1)] == [(int(v) % 2**64) << 9 for v in moved.reshape(-1)]
+    permuted = np.take_along_axis(other, order, axis=1)
+    assert np.array_equal(plain, permuted)
+    assert [int(v) for v in wide.reshape(-1)] == [
+        (int(v) % 2**64) << 9 for v in permuted.reshape(-1)
+    ]
     for out in sim.outputs:
         assert [c.ring_bits for c in out] == [64, 74, 64]
         assert [c.fractional_bits for c in out] == [3, 3, 3]

@@ -79,8 +79,8 @@ def test_rows_of_any_keys_are_sorted_stably_each_by_itself(
     for i, descending in enumerate(directions):
         assert_sorted(sim, keys, descending, itemgetter(i))
         for out in sim.outputs:
-            found = [x.fractional_bits for x in (out[i].keys, out[i].payload[0], out[i].indices)]
-            assert found == [16, 16, 0]
+            scales = [x.fractional_bits for x in (out[i].keys, out[i].payload[0], out[i].indices)]
+            assert scales == [16, 16, 0]
 
 
 @pytest.mark.parametrize("algorithm", ["quick", "all-pairs", "network", "auto"])
@@ -159,14 +159,14 @@ def test_expected_comparisons_are_those_of_a_random_order(
     n: int, profile: str, rng: np.random.Generator
 ) -> None:
     """Use the mean of 8 orders: one deviates by 3.6 % (one standard deviation), the mean by 5 %."""
-    orders, made = 8, 0
+    orders, comparisons = 8, 0
     for rank in (rng.permutation(n) for _ in range(orders)):
         with SortPlan(1, n, 10, round_cost(profile)) as plan:
             for left, right in plan.next_levels():
-                made += len(left)
+                comparisons += len(left)
                 packed = np.packbits(rank[left] < rank[right], bitorder="little")
                 plan.add_answers(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
-    assert sum(expected_levels(n, profile)) == pytest.approx(made / orders, rel=0.1)
+    assert sum(expected_levels(n, profile)) == pytest.approx(comparisons / orders, rel=0.1)
 
 
 def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(
@@ -254,12 +254,12 @@ def test_network_costs_what_it_says_whatever_the_keys(
         return result
 
     secrets = (np.zeros(n, np.int64), rng.integers(INT64.min, INT64.max, n))
-    given = Private((n,))
-    cost = cost_of(sort, given, (given,) * payload, graphs=True, algorithm="network")
+    operand = Private((n,))
+    cost = cost_of(sort, operand, (operand,) * payload, graphs=True, algorithm="network")
     for call in zip(*simulate(program, *secrets, dealer=dealer).outputs, strict=True):
         sent, rounds = zip(*call, strict=True)
-        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
-        assert found == (cost.by_party(dealer), cost.rounds, cost.with_dealing)
+        results = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert results == (cost.by_party(dealer), cost.rounds, cost.with_dealing)
 
 
 @pytest.mark.parametrize("full_range", [True, False], ids=["full_range", "promised_range"])
@@ -281,8 +281,8 @@ def test_all_pairs_costs_its_parts_whatever_the_keys(
     secrets = (np.zeros(n, np.int64), rng.integers(-(2**61), 2**61, n))
     for call in zip(*simulate(program, *secrets, dealer=1).outputs, strict=True):
         sent, steps = zip(*call, strict=True)
-        found = (sent, total_rounds(steps, "ahead"), total_rounds(steps, "with_dealing"))
-        assert found == (cost.by_party(1), cost.rounds, cost.with_dealing)
+        results = (sent, total_rounds(steps, "ahead"), total_rounds(steps, "with_dealing"))
+        assert results == (cost.by_party(1), cost.rounds, cost.with_dealing)
 
 
 def test_a_quicksort_is_not_known_before() -> None:
@@ -291,12 +291,12 @@ def test_a_quicksort_is_not_known_before() -> None:
 
 
 def test_progress_grows_and_ends_at_one() -> None:
-    seen: list[list[float]] = [[] for _ in range(6)]
+    progress: list[list[float]] = [[] for _ in range(6)]
 
     def program(p: Party, x: Shared) -> None:
-        sort(p, x, algorithm="quick", progress=seen[p.index].append)
-        sort(p, x, algorithm="network", progress=seen[3 + p.index].append)
+        sort(p, x, algorithm="quick", progress=progress[p.index].append)
+        sort(p, x, algorithm="network", progress=progress[3 + p.index].append)
 
     simulate(program, np.arange(16)[::-1])
-    for fractions in seen:
+    for fractions in progress:
         assert fractions == sorted(fractions) and fractions[-1] == 1.0

@@ -22,8 +22,8 @@ def pads_of(key: bytes, hi: int, lo: int, words: int) -> Words:
     blocks[:, 0] = lo + np.arange(len(blocks), dtype=np.uint64)
     blocks[:, 1] = hi
     encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    made = encryptor.update(blocks.tobytes()) + encryptor.finalize()
-    return np.frombuffer(made, "<u8")[:words]
+    mask_bytes = encryptor.update(blocks.tobytes()) + encryptor.finalize()
+    return np.frombuffer(mask_bytes, "<u8")[:words]
 
 
 def holds(party: int) -> tuple[int, int]:
@@ -48,23 +48,23 @@ def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
             yield (left - pad) & ring
             yield (left + pad) & ring
 
-    found: list[Any] = []
+    matches: list[Any] = []
     once = [(pad, rest) for pad, p in pads.items() for rest in without(words, p[: len(words)])]
     for pad, rest in once:
         top = (rest >> np.uint64(width - 4)).astype(np.uint8)
         if (rest[1:] == rest[:-1]).any() or uniform_p(top, 16) < ALPHA / 1000:
-            found.append(pad)
+            matches.append(pad)
     few = slice(0, 512)
     for a, rest in once:
         for b in (pad for pad in pads if pad > a):
             if any((r[1:] == r[:-1]).any() for r in without(rest[few], pads[b][few])):
-                found.append((a, b))
-    return found
+                matches.append((a, b))
+    return matches
 
 
 def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any]]:
     """Return by "protocol to party" the strippable messages of a frozen call and their pads."""
-    found: dict[str, list[Any]] = {}
+    by_receiver: dict[str, list[Any]] = {}
     his = np.unique(run.sim.pads["hi"])
     for party, view in enumerate(run.frozen[-1]):
         for message in view.received:
@@ -80,8 +80,10 @@ def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any
                 for role in (1, 2, 3)
                 for tensor in range(8)
             }
-            found.setdefault(f"{message.name} to {party}", []).extend(strippable(message, pads))
-    return found
+            by_receiver.setdefault(f"{message.name} to {party}", []).extend(
+                strippable(message, pads)
+            )
+    return by_receiver
 
 
 QUICKLY_STRIPPED = ("mul", "truncate_safe", "from_bits")
@@ -121,8 +123,8 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
     keys = [rng.bytes(16) for _ in range(3)]
     dealer = int(rng.integers(3))
     run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, dealer=dealer, record=True)
-    found = stripped(run, keys, dealer)
-    assert found and not any(found.values()), found
+    result = stripped(run, keys, dealer)
+    assert result and not any(result.values()), result
 
 
 @pytest.mark.parametrize(

@@ -47,21 +47,21 @@ ALONE = ["ij->ji", "ii->i", "ii", "ijk->j", "i...->...", "ij->"]
 def _shapes(equation: str) -> list[list[int]]:
     """Choose a size for each letter; an ellipsis is two axes, of which one broadcasts."""
     sizes = dict(zip("abcdijkl", (2, 3, 4, 2, 3, 4, 2, 3), strict=True))
-    found = []
+    results = []
     for i, term in enumerate(equation.replace(" ", "").partition("->")[0].split(",")):
         before, dots, after = term.partition("...")
         spread = [[2, 1], [2, 3]][i] if dots else []
-        found.append([*(sizes[c] for c in before), *spread, *(sizes[c] for c in after)])
-    return found
+        results.append([*(sizes[c] for c in before), *spread, *(sizes[c] for c in after)])
+    return results
 
 
 def test_einsum_is_that_of_numpy(rng: np.random.Generator) -> None:
     cases: list[Case] = []
     inputs: list[Array] = []
     for equation in EQUATIONS + ALONE:
-        given = [reals(rng, *s, scale=4) for s in _shapes(equation)]
-        places = list(range(len(inputs), len(inputs) + len(given)))
-        inputs += given
+        operands = [reals(rng, *s, scale=4) for s in _shapes(equation)]
+        places = list(range(len(inputs), len(inputs) + len(operands)))
+        inputs += operands
 
         def expected(*xs: Any, e: str = equation, at: list[int] = places) -> Any:
             return np.einsum(e, *(xs[i] for i in at))
@@ -69,11 +69,11 @@ def test_einsum_is_that_of_numpy(rng: np.random.Generator) -> None:
         def private(*xs: Any, e: str = equation, at: list[int] = places) -> Any:
             return tfe.einsum(e, *(xs[i] for i in at))
 
-        def mixed(*xs: Any, e: str = equation, at: list[int] = places, g: Any = given) -> Any:
+        def mixed(*xs: Any, e: str = equation, at: list[int] = places, g: Any = operands) -> Any:
             return tfe.einsum(e, g[0], xs[at[1]])
 
-        cases.append((private, expected, len(given) - 1))
-        if len(given) == 2 and len(cases) % 3 == 0:
+        cases.append((private, expected, len(operands) - 1))
+        if len(operands) == 2 and len(cases) % 3 == 0:
             cases.append((mixed, expected, 1 + 16 * 12 * 2.0**-24 / ULP))
     check(cases, *inputs, dealer=int(rng.integers(3)))
 
@@ -115,14 +115,14 @@ def test_parts_at_public_places_and_mirrored_edges(rng: np.random.Generator) -> 
     u = np.arange(8.0).reshape(2, 4)
 
     def placed(x: Array) -> Array:
-        made = x.copy()
-        made[tuple(at.T)] = u
-        return made
+        result = x.copy()
+        result[tuple(at.T)] = u
+        return result
 
     def added(x: Array) -> Array:
-        made = np.zeros((3, 3, 4))
-        np.add.at(made, twice[:, 0], np.concatenate([x, x[:1]]))
-        return made
+        result = np.zeros((3, 3, 4))
+        np.add.at(result, twice[:, 0], np.concatenate([x, x[:1]]))
+        return result
 
     def gathered(axis: int | None, batch: int, indices: Array) -> Case:
         return (
@@ -217,8 +217,8 @@ def test_private_positions(rng: np.random.Generator) -> None:
 
 
 def test_the_cheaper_way_is_taken() -> None:
-    def price(protocol: Any, *given: Any) -> float:
-        cost = count_cost(protocol, *given).cost
+    def price(protocol: Any, *arguments: Any) -> float:
+        cost = count_cost(protocol, *arguments).cost
         return cost.total + cost.rounds * 3e6
 
     for n, depth in ((3, 2), (5000, 5), (10, 5000)):
@@ -227,11 +227,11 @@ def test_the_cheaper_way_is_taken() -> None:
         assert one_hot.choose_one_hot("auto", n, depth, 64) == min(ways, key=lambda w: ways[w])
         assert price(one_hot.one_hot, x, depth) == min(ways.values())
     for shape in ((1, 4, 1), (1, 2000, 64)):
-        asked, table = 100, Private(shape)
-        bits = PrivateBits((shape[1], asked))
-        least = min(price(lookup.select_rows, bits, table, asked, w) for w in lookup.PRODUCTS)
-        whole = price(lookup.lookup_one_hot, table, Private((1, asked), 0))
-        assert whole == least + price(one_hot.one_hot, Private((1, asked), 0), shape[1])
+        positions, table = 100, Private(shape)
+        bits = PrivateBits((shape[1], positions))
+        least = min(price(lookup.select_rows, bits, table, positions, w) for w in lookup.PRODUCTS)
+        whole = price(lookup.lookup_one_hot, table, Private((1, positions), 0))
+        assert whole == least + price(one_hot.one_hot, Private((1, positions), 0), shape[1])
 
 
 def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> None:
@@ -246,8 +246,8 @@ def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> No
     want = np.where(inside[:, None, None], x[np.clip(i, 0, 8)], 0)
 
     def program(p: Party, x: Any, i: Any) -> Any:
-        found = [tfe.gather(x, i, method=m) for m in ("shuffle", "one-hot", "auto")]
-        return [*found, tfe.gather(x[:, 0, 0], i, method="shuffle")]
+        results = [tfe.gather(x, i, method=m) for m in ("shuffle", "one-hot", "auto")]
+        return [*results, tfe.gather(x[:, 0, 0], i, method="shuffle")]
 
     dealer = int(rng.integers(3))
     sim = simulate(program, x, i, dealer=dealer)
@@ -275,15 +275,15 @@ def test_pooling_with_places_and_of_a_given_size(rng: np.random.Generator) -> No
     x = np.rint(reals(rng, 2, 5, 6, 2, scale=3))
 
     def adaptive(x: Array, sizes: tuple[int, int], function: Any) -> Array:
-        made = np.zeros((len(x), *sizes, x.shape[3]))
+        pooled = np.zeros((len(x), *sizes, x.shape[3]))
         for i in range(sizes[0]):
             for j in range(sizes[1]):
                 (a, b), (c, d) = (
                     (k * n // s, -(-(k + 1) * n // s))
                     for k, n, s in zip((i, j), x.shape[1:3], sizes, strict=True)
                 )
-                made[:, i, j] = function(x[:, a:b, c:d], axis=(1, 2))
-        return made
+                pooled[:, i, j] = function(x[:, a:b, c:d], axis=(1, 2))
+        return pooled
 
     cases: list[Case] = [
         (

@@ -31,8 +31,8 @@ MANY = 10_000
 def edges(bound: int) -> list[int]:
     """Return 0, +-1, 2^k and its neighbors and the ends of (-bound, bound)."""
     top = (bound - 1).bit_length()
-    found = {s * (2**k + d) for s in (1, -1) for k in range(top) for d in (-1, 0, 1)}
-    return sorted(v for v in found | {bound - 1, 1 - bound} if abs(v) < bound)
+    numbers = {s * (2**k + d) for s in (1, -1) for k in range(top) for d in (-1, 0, 1)}
+    return sorted(v for v in numbers | {bound - 1, 1 - bound} if abs(v) < bound)
 
 
 def values_below(bound: int, rng: np.random.Generator) -> Array:
@@ -136,7 +136,7 @@ def test_what_an_exact_truncation_reveals_depends_on_no_mask(rng: np.random.Gene
     """Open the same values under 80 masks: "safe" discloses a coin, "exact" nothing."""
     f = 16
     x = np.concatenate([rng.integers(-(2**40), 2**40, 200), [1 << (f - 1), -(1 << (f - 1))]])
-    told: dict[str, Array] = {}
+    opened: dict[str, Array] = {}
     for method in ("safe", "exact"):
 
         def program(p: Party, x: Shared, method: str = method) -> Any:
@@ -146,11 +146,11 @@ def test_what_an_exact_truncation_reveals_depends_on_no_mask(rng: np.random.Gene
             graph = p.function(published)
             return [graph(x) for _ in range(80)]
 
-        told[method] = np.array(simulate(program, x).outputs[0])
-    assert (told["exact"] == to_nearest(x, f)).all()
+        opened[method] = np.array(simulate(program, x).outputs[0])
+    assert (opened["exact"] == to_nearest(x, f)).all()
     # (one face only: below 2^-32 for a fraction within 1 / 4 of a half)
     _, fraction = floor_and_fraction(x, f)
-    coins = (told["safe"] != told["safe"][0]).any(axis=0)
+    coins = (opened["safe"] != opened["safe"][0]).any(axis=0)
     assert coins[np.abs(fraction - 0.5) < 1 / 4].all()
 
 

@@ -154,9 +154,9 @@ def test_values_of_64_bits_go_to_the_64_bit_protocols() -> None:
     sim = simulate(program)
     assert np.array_equal(sim.value(), 3 * (x >> 10) ** 2)
     assert sim.outputs[0].fractional_bits == 4
-    given = Private((3,))
-    assert cost_of(ring.mul, given, given).total == 3 * 3 * 64
-    assert cost_of(ring.truncate, given, 16, "safe").rounds == 1
+    operand = Private((3,))
+    assert cost_of(ring.mul, operand, operand).total == 3 * 3 * 64
+    assert cost_of(ring.truncate, operand, 16, "safe").rounds == 1
 
 
 def test_wide_arithmetic_refuses_what_does_not_fit() -> None:

@@ -68,14 +68,17 @@ BOUNDED = {
 
 def taking_bits() -> set[str]:
     """Return "module.function" of every public operation on private values that takes a width."""
-    found = set()
+    names = set()
     for package in (protocols, models):
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(each.name)
-            made = [(n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)]
-            every: list[tuple[str, Any]] = [*inspect.getmembers(module, inspect.isfunction), *made]
+            functions = [(n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)]
+            every: list[tuple[str, Any]] = [
+                *inspect.getmembers(module, inspect.isfunction),
+                *functions,
+            ]
             for name, function in every:
-                home = module.__name__ if (name, function) in made else function.__module__
+                home = module.__name__ if (name, function) in functions else function.__module__
                 if home != module.__name__ or name.startswith("_"):
                     continue
                 parameters = inspect.signature(function).parameters
@@ -83,8 +86,8 @@ def taking_bits() -> set[str]:
                 kinds = {str(p.annotation) for p in parameters.values()}
                 operation = name in tfe.__all__ or kinds & {"Party", "Shared"}
                 if operation and width is not None and str(width.annotation).startswith("int"):
-                    found.add(f"{each.name.rpartition('.')[2]}.{name}")
-    return found
+                    names.add(f"{each.name.rpartition('.')[2]}.{name}")
+    return names
 
 
 def test_every_operation_that_takes_bits_has_a_row() -> None:

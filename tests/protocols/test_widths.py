@@ -385,17 +385,17 @@ def cases_of(name: str, widths: Iterable[int], seed: int) -> Cases:
     return [(b, inputs(b, np.random.default_rng([seed, b]))) for b in sorted(set(widths))]
 
 
-def run(name: str, p: Party, given: Any) -> list[Shared]:
+def run(name: str, p: Party, cases: Any) -> list[Shared]:
     """Run the operation at each width, inside one graph."""
-    found = [WIDTHS[name].run(p, b, *xs) for b, xs in given]
-    return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
+    results = [WIDTHS[name].run(p, b, *xs) for b, xs in cases]
+    return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in results]
 
 
 def count_row(name: str, cases: Cases) -> CostReport:
     """Return the cost of `run`."""
     f = WIDTHS[name].fraction
-    given = tuple((b, tuple(Private(x.shape, f) for x in xs)) for b, xs in cases)
-    return count_cost(lambda p, given: run(name, p, given), given)
+    private_cases = tuple((b, tuple(Private(x.shape, f) for x in xs)) for b, xs in cases)
+    return count_cost(lambda p, private_cases: run(name, p, private_cases), private_cases)
 
 
 def check(name: str, widths: Iterable[int], seed: int) -> None:
@@ -405,12 +405,12 @@ def check(name: str, widths: Iterable[int], seed: int) -> None:
 
     def program(p: Party, *flat: Shared) -> Any:
         left = iter(flat)
-        given = [(b, [next(left) for _ in xs]) for b, xs in cases]
-        found = p.function(lambda given: run(name, p, given))(given)
+        shared_cases = [(b, [next(left) for _ in xs]) for b, xs in cases]
+        results = p.function(lambda shared_cases: run(name, p, shared_cases))(shared_cases)
         for b in row.refused:
             with pytest.raises(UsageError):
-                p.function(lambda xs, b=b: row.run(p, b, *xs))(given[0][1])
-        return found
+                p.function(lambda xs, b=b: row.run(p, b, *xs))(shared_cases[0][1])
+        return results
 
     flat = [x for _, xs in cases for x in xs]
     sim = simulate(program, *flat, fractional_bits=row.fraction, dealer=seed % 3)

@@ -38,8 +38,8 @@ def test_the_first_of_the_largest_is_chosen(
         def graph(x: Shared) -> Shared:
             return winner.argmax_one_hot(p, small_ring.reduce_ring(x, k))
 
-        found: Shared = p.function(graph)(x)
-        return found
+        choice: Shared = p.function(graph)(x)
+        return choice
 
     done = simulate(program, words, dealer=dealer)
     assert np.array_equal(done.value(), np.eye(width, dtype=np.int64)[x.argmax(1)])
@@ -56,10 +56,10 @@ def test_a_vocabulary_is_chosen_from_in_few_rounds() -> None:
 
 
 def test_noise_is_gumbel_s_and_bounded(rng: np.random.Generator) -> None:
-    found = gumbel.draw_gumbel((500, 100), 2.0, 12, rng.bytes) / 2.0**13
+    draws = gumbel.draw_gumbel((500, 100), 2.0, 12, rng.bytes) / 2.0**13
     # moments of the standard distribution: mean 0.5772, deviation pi / sqrt(6), median -log(log(2))
-    assert abs(found.mean() - 0.57722) < 0.04 and abs(found.std() - 1.28255) < 0.04
-    assert abs(np.median(found) - 0.36651) < 0.04
+    assert abs(draws.mean() - 0.57722) < 0.04 and abs(draws.std() - 1.28255) < 0.04
+    assert abs(np.median(draws) - 0.36651) < 0.04
     for byte in (b"\0", b"\xff"):
         (furthest,) = gumbel.draw_gumbel((1,), 1.0, 12, lambda n, b=byte: b * n)  # type: ignore[misc]
         assert 3 << 12 < abs(int(furthest)) < gumbel.MAX_MAGNITUDE << 12

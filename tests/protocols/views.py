@@ -111,13 +111,13 @@ def arrays(
     site: int, slot: int, source: int, name: str, data: Words, compared: int
 ) -> Iterator[Message]:
     """Return the arrays of a message as it was received."""
-    made = functools.partial(Message, site, slot, source, name)
+    make_message = functools.partial(Message, site, slot, source, name)
     if name == "msb":
-        yield made(data, compared)
+        yield make_message(data, compared)
     elif name == "all_of":
-        yield made(data, 64 * data.shape[1])
+        yield make_message(data, 64 * data.shape[1])
     elif name in PLANES:  # one plane
-        yield made(data, 64 * data.size)
+        yield make_message(data, 64 * data.size)
     elif name in INJECTED and data.dtype == np.uint8:
         # (as many elements as a power of 2: only one of the two divides)
         each = 16 if data.size % (16 + 3 * WRAP) else 16 + 3 * WRAP
@@ -126,22 +126,22 @@ def arrays(
         assert data.size in (ends[1], ends[-1])
         for i, end in enumerate(ends[ends <= data.size]):
             part = data[end - (8 if i < 2 else WRAP) * n : end]
-            yield made(part.view(np.int64) if i < 2 else part, n)
+            yield make_message(part.view(np.int64) if i < 2 else part, n)
     elif name == "lifted_product" and data.dtype == np.uint8:
-        yield made(data[: 8 * WORDS].view(np.int64), WORDS)
+        yield make_message(data[: 8 * WORDS].view(np.int64), WORDS)
         (ring,) = (k for k in LIFTED if 64 + 3 * (64 - k) == 8 * data.size // WORDS)
         for part in rows_in(data[8 * WORDS :], [64 - ring] * 3):
-            yield made(part, WORDS)
+            yield make_message(part, WORDS)
     elif name == "truncate_safe" and slot == 0:
-        yield made(data[: 8 * WORDS].view(np.int64), WORDS)
+        yield make_message(data[: 8 * WORDS].view(np.int64), WORDS)
         for part in rows_in(data[8 * WORDS :], [8 * data.size // WORDS - 64]):
-            yield made(part, WORDS)
+            yield make_message(part, WORDS)
     elif (name, slot) in LAYOUTS:
         (widths,) = (w for w in LAYOUTS[name, slot] if sum(w) * WORDS == 8 * data.size)
         for part in rows_in(data, widths):
-            yield made(part, WORDS)
+            yield make_message(part, WORDS)
     else:
-        yield made(data, WORDS if data.dtype == np.uint8 else min(WORDS, data.size))
+        yield make_message(data, WORDS if data.dtype == np.uint8 else min(WORDS, data.size))
 
 
 @dataclass(frozen=True)
@@ -296,8 +296,8 @@ def checks(run: Run) -> Iterator[tuple[str, float]]:
     for views in run.fresh.values():
         for view in views:
             for message in view.received:
-                made = plane_checks if message.planes else word_checks
-                yield from made(message, view.own)
+                check_message = plane_checks if message.planes else word_checks
+                yield from check_message(message, view.own)
     for a, b in PAIRS:
         for left, right in zip(run.fresh[a], run.fresh[b], strict=True):
             for one, other in zip(left.received, right.received, strict=True):
@@ -331,10 +331,12 @@ def equal_p(a: Words, b: Words) -> float:
     return float(stats.binom.sf(count - 1, len(a), 0.5 ** (8 * a.shape[1])))
 
 
-def failing(run: Run, made: Callable[[Run], Iterator[tuple[str, float]]] = checks) -> set[str]:
+def failing(
+    run: Run, list_checks: Callable[[Run], Iterator[tuple[str, float]]] = checks
+) -> set[str]:
     """Return the names of the checks that fail at ALPHA for the whole run."""
-    found = list(made(run))
-    return {name for name, p in found if p * len(found) < ALPHA}
+    p_values = list(list_checks(run))
+    return {name for name, p in p_values if p * len(p_values) < ALPHA}
 
 
 def received(run: Run) -> int:

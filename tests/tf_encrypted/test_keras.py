@@ -72,14 +72,14 @@ def test_a_layer_and_its_gradients_are_those_of_keras(name: str, rng: np.random.
         total = tf.reduce_sum(y_there * d_y)
     y_here = ours(x_here)
     assert ours.compute_output_shape(list(shape)) == y_here.shape.as_list() == list(y_there.shape)
-    wanted = tape.gradient(total, [x_there, *[w.value for w in theirs.trainable_weights]])
+    expected = tape.gradient(total, [x_there, *[w.value for w in theirs.trainable_weights]])
     try:
         gradients, d_x = ours.backward(tfe.define_private_variable(d_y))
     except NotImplementedError as error:
         assert isinstance(error, UsageError) and kind in ("DepthwiseConv2D", "BatchNormalization")
-        gradients, d_x, wanted = [], None, []
+        gradients, d_x, expected = [], None, []
     shown = tfe.reveal([y_here, *([] if d_x is None else [d_x]), *gradients])
-    for got, want in zip(shown, [y_there, *wanted], strict=True):
+    for got, want in zip(shown, [y_there, *expected], strict=True):
         assert np.abs(got.to_native().numpy() - want).max() < 2e-3
 
 
@@ -165,11 +165,11 @@ def test_a_model_learns_as_in_keras(optimizer: str, loss: str, rng: np.random.Ge
     assert every.max() < (0.1 if optimizer in ("adam", "amsgrad") else 2e-3)
     metrics = ["binary_accuracy"] if width == 1 else ["categorical_accuracy"]
     data = tfe.define_private_variable(x), tfe.define_private_variable(y)
-    found = model.evaluate(*data, batch_size=4, metrics=metrics)
+    result = model.evaluate(*data, batch_size=4, metrics=metrics)
     logits = model.predict(data[0], batch_size=4)
     assert np.abs(logits - plain.predict(x, verbose=0)).max() < 5e-2
     right = logits.argmax(1) == y.argmax(1) if width > 1 else (logits > 0.5) == (y > 0.5)
-    assert found == {metrics[0]: right.mean()}
+    assert result == {metrics[0]: right.mean()}
 
 
 def test_batches_of_an_owner_are_trained_on(workers: Any, capsys: Any) -> None:
@@ -201,8 +201,8 @@ def test_digits_are_cut_and_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
 
     images = np.arange(20 * 784, dtype=np.uint8).reshape(20, 28, 28)
     labels = np.arange(20, dtype=np.uint8) % 10
-    found = mnist.Mnist(images, labels, images[:6], labels[:6], "a test")
-    monkeypatch.setattr(mnist, "load", lambda folder=None: found)
+    dataset = mnist.Mnist(images, labels, images[:6], labels[:6], "a test")
+    monkeypatch.setattr(mnist, "load", lambda folder=None: dataset)
     monkeypatch.chdir(tmp_path)
     whole = tfe.keras.datasets.MnistDataset(batch_size=5, train=False)
     x, y = next(whole.generator_builder()())

@@ -61,10 +61,10 @@ def _gathered(words: Any, start: int, stride: int) -> Any:
 
 
 def _indices(words: Any) -> Any:
-    found = np.zeros_like(words)
+    indices = np.zeros_like(words)
     for d in range(64):
-        found ^= np.where(words >> np.int64(d) & 1, d, 0)
-    return found
+        indices ^= np.where(words >> np.int64(d) & 1, d, 0)
+    return indices
 
 
 def _carried(a: Any, b: Any, pos: int) -> Any:
@@ -304,12 +304,12 @@ def given(workers: Any) -> Any:
 @pytest.fixture(scope="module")
 def found(given: Any) -> dict[str, Any]:
     """Reveal the results of all cases, many in one job."""
-    made = {name: of(given) for name, (of, _, _) in CASES.items()}
-    names = list(made)
+    expressions = {name: of(given) for name, (of, _, _) in CASES.items()}
+    names = list(expressions)
     shown: dict[str, Any] = {}
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
-        shown.update(zip(some, tfe.reveal([made[n] for n in some]), strict=True))
+        shown.update(zip(some, tfe.reveal([expressions[n] for n in some]), strict=True))
     return {name: value.to_native().numpy() for name, value in shown.items()}
 
 
@@ -331,17 +331,17 @@ def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.Mon
     plans: list[tuple[str, int]] = []
     build = building.build
 
-    def built(*given: Any) -> Any:
-        made = build(*given)
-        plans.append((evaluate.trace_key(made.plan), len(made.inputs)))
-        return made
+    def built(*arguments: Any) -> Any:
+        expression = build(*arguments)
+        plans.append((evaluate.trace_key(expression.plan), len(expression.inputs)))
+        return expression
 
     monkeypatch.setattr(array_jobs, "build", built)
     x = tfe.define_private_variable(np.arange(4.0))
     twice = x * 2
     for _ in range(3):
-        found = (twice > x + 1.5).reveal().to_native().numpy()
-        assert found.tolist() == [0, 0, 1, 1]
+        result = (twice > x + 1.5).reveal().to_native().numpy()
+        assert result.tolist() == [0, 0, 1, 1]
     (inputs, sent), *others = plans
     assert sent == 1
     assert others == [(others[0][0], 0)] * 3 and others[0][0] != inputs
@@ -358,9 +358,9 @@ def test_values_come_and_go_as_in_programs(workers: Any, given: Any) -> None:
 
     x = provide()
     y = tfe.define_local_computation("carol", lambda a: a * 2, [x])
-    told: list[Any] = []
-    tfe.define_output("carol", [x, y], lambda a, b: told.extend([a.numpy(), b.numpy()]))
-    assert [v.tolist() for v in told] == [[1.5, 1.5], [3, 3]]
+    messages: list[Any] = []
+    tfe.define_output("carol", [x, y], lambda a, b: messages.extend([a.numpy(), b.numpy()]))
+    assert [v.tolist() for v in messages] == [[1.5, 1.5], [3, 3]]
     with raises(UsageError, "missing-argument", operation="player_name"):
         doubled(x)
     w = tfe.define_private_variable(np.zeros(2))

@@ -76,12 +76,12 @@ def test_a_checkout_s_tests_are_told_apart(
 
 
 def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for given, words in (
+    for arguments, words in (
         (["tf-encrypted"], "--source CHECKOUT"),
         (["tf-encrypted", "--source", str(tmp_path)], "git clone"),
         (["--source", str(tmp_path)], "[option-not-applicable]"),
     ):
-        assert main(["compare", *given]) == 2
+        assert main(["compare", *arguments]) == 2
         assert words in capsys.readouterr().err
     with (
         checkout.alias_imports(tmp_path),
@@ -149,11 +149,11 @@ def test_a_program_runs_with_workers_on_this_host(tmp_path: Path) -> None:
         command, capture_output=True, text=True, timeout=240, cwd=tmp_path, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["kept"] == [[6, -2], [4, 1]]
-    assert said["off"] < 1e-3
-    assert said["wide"] < 1e-3
-    assert said["refused"] == ["NotOffered", "NotOffered", "RangeError"]
+    document = json.loads(done.stdout.splitlines()[-1])
+    assert document["kept"] == [[6, -2], [4, 1]]
+    assert document["off"] < 1e-3
+    assert document["wide"] < 1e-3
+    assert document["refused"] == ["NotOffered", "NotOffered", "RangeError"]
 
 
 EXAMPLE = """

@@ -19,12 +19,12 @@ Y = 4 * pow(5, -1, P) % P
 
 def root(ratio: int) -> int | None:
     """Return the even square root modulo P, or None."""
-    found = pow(ratio, (P + 3) // 8, P)
-    if (found * found - ratio) % P:
-        found = found * I % P
-    if (found * found - ratio) % P:
+    result = pow(ratio, (P + 3) // 8, P)
+    if (result * result - ratio) % P:
+        result = result * I % P
+    if (result * result - ratio) % P:
         return None
-    return min(found, P - found, key=lambda r: r & 1)
+    return min(result, P - result, key=lambda r: r & 1)
 
 
 def absolute(value: int) -> int:

@@ -46,13 +46,13 @@ def made(
     leakage: str = "nothing",
     **changed: Any,
 ) -> Measurement:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "seconds": Seconds.from_times([seconds]),
         "traffic": Traffic(up=up, down=10, rounds=rounds),
         "more": {},
         "parameters": {},
     }
-    return cells.build_cell(technology, task, protection(leakage), Cost(**given | changed))
+    return cells.build_cell(technology, task, protection(leakage), Cost(**fields | changed))
 
 
 # ---- cells
@@ -143,9 +143,11 @@ def fakes() -> dict[str, Maker]:
 
 def test_the_table_sets_each_cell_beside_plaintext() -> None:
     texts: list[str] = []
-    found = [*table.measure_tasks(fakes(), [TASK, OTHER], lambda f, words: texts.append(words))]
-    assert len(found) == 8 and texts[0] == "J3 batch 1, plaintext"
-    by_name = {(m.technology, table.variant_of(m)): m for m in found}
+    measurements = [
+        *table.measure_tasks(fakes(), [TASK, OTHER], lambda f, words: texts.append(words))
+    ]
+    assert len(measurements) == 8 and texts[0] == "J3 batch 1, plaintext"
+    by_name = {(m.technology, table.variant_of(m)): m for m in measurements}
     for variant in ("batch 1", "batch 64"):
         assert by_name["plaintext", variant].figures["slowdown"] == 1
         assert by_name["secret-sharing", variant].figures["slowdown"] == 8
@@ -159,8 +161,8 @@ def test_the_newest_of_each_cell_counts_and_others_records_do_not() -> None:
     alien = dataclasses.replace(new, job="encrypt")
     own = dataclasses.replace(new, technology="functional", parameters={"batch": 64})
     plain = made("plaintext", 1.0, task=OTHER)
-    found = table.select_cells([new, old, alien, own, plain])
-    assert [(m.technology, m.figures["latency_seconds"]) for m in found] == [
+    chosen = table.select_cells([new, old, alien, own, plain])
+    assert [(m.technology, m.figures["latency_seconds"]) for m in chosen] == [
         ("homomorphic", 1.0),
         ("plaintext", 1.0),
     ]
@@ -191,11 +193,11 @@ def test_the_fastest_that_leaks_nothing_is_taken(network: str, trust: str, taken
     [advice] = advisor.advise_rows(ALL, "J3", network, trust)
     assert advice.best is not None and advice.best.technology == taken
     assert f"on {network}" in advice.why[0] and "learn nothing" in advice.why[0]
-    said = " ".join(advice.why)
-    assert "storage would take" in said
+    reasons = " ".join(advice.why)
+    assert "storage would take" in reasons
     if trust == "key-authority":
-        assert "Not functional: others learn the inputs" in said
-        assert "Not secret-sharing: it takes three servers" in said
+        assert "Not functional: others learn the inputs" in reasons
+        assert "Not secret-sharing: it takes three servers" in reasons
 
 
 def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
@@ -208,15 +210,15 @@ def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
 
 
 def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
-    given = [
+    candidates = [
         made("homomorphic", 0.1, correct=False),
         cells.unsupported_cell("secret-sharing", TASK, "no workers here"),
         dataclasses.replace(made("storage", 0.1), figures={"latency_seconds": "fast"}, modeled=()),
     ]
-    [advice] = advisor.advise_rows(given, "J3", "wan", "three-servers")
-    said = " ".join(advice.why)
+    [advice] = advisor.advise_rows(candidates, "J3", "wan", "three-servers")
+    reasons = " ".join(advice.why)
     assert advice.best is None
-    assert "was wrong" in said and "no workers here" in said and "no time is known" in said
+    assert "was wrong" in reasons and "no workers here" in reasons and "no time is known" in reasons
 
 
 @pytest.mark.parametrize(
@@ -280,12 +282,12 @@ def test_the_command_prints_parts_of_one_table(
     file = tmp_path / "all.jsonl"
     words = ["technologies", "--job", "J1,J2", "--record", str(file)]
     assert main(words) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in ("Time here", "on a WAN, modeled", "Bytes", "Others learn", "needs the library"):
-        assert part in said
-    assert max(map(len, said.partition("Networks are")[0].splitlines())) <= 80
-    found = [Measurement.from_json(line) for line in file.read_text().splitlines()]
-    assert len(found) == 4 * 3
+        assert part in output
+    assert max(map(len, output.partition("Networks are")[0].splitlines())) <= 80
+    measurements = [Measurement.from_json(line) for line in file.read_text().splitlines()]
+    assert len(measurements) == 4 * 3
     assert main([*words, "--only", "secret-sharing", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {line["technology"] for line in lines} == {"plaintext", "secret-sharing"}
@@ -301,8 +303,8 @@ def test_the_command_advises_from_records_or_a_quick_run(
     assert main([*words, "--records", str(file)]) == 0
     assert "batch 1: take homomorphic." in capsys.readouterr().out
     assert main([*words, "--records", str(file), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["take"], said["variant"]) == ("homomorphic", "batch 1")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["take"], document["variant"]) == ("homomorphic", "batch 1")
     assert main(["technologies", "--job", "J1", "--trust", "three-servers"]) == 0
     assert "take secret-sharing" in capsys.readouterr().out
 

@@ -33,17 +33,17 @@ def inputs() -> Inputs:
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (384, 28, 28)).astype(np.uint8)
     labels = rng.integers(0, 10, 384).astype(np.uint8)
-    found = Inputs()
-    found.__dict__["pictures"] = Mnist(images, labels, images, labels, "made up")
-    return found
+    result = Inputs()
+    result.__dict__["pictures"] = Mnist(images, labels, images, labels, "made up")
+    return result
 
 
 @pytest.fixture(scope="module")
 def models(inputs: Inputs) -> Networks:
     """Return networks with untrained weights for inference."""
-    found = Networks(inputs)
-    found.__dict__["inference_model"] = model.made_up(1)
-    return found
+    result = Networks(inputs)
+    result.__dict__["inference_model"] = model.made_up(1)
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +90,14 @@ def test_homomorphic_encryption_and_a_device_do_the_network(
     monkeypatch.setattr(mnist, "load", lambda _: inputs.pictures)
     encrypted = Homomorphic(EFFORT, inputs, models)
     task = Task("J3", "batch 1", 1)
-    found = encrypted.measure_task(task)
-    assert found.correct is True and found.figures["rounds"] == 2
-    assert found.figures["security_bits"] >= 128 and found.figures["key_bytes"] > 1e6
+    result = encrypted.measure_task(task)
+    assert result.correct is True and result.figures["rounds"] == 2
+    assert result.figures["security_bits"] >= 128 and result.figures["key_bytes"] > 1e6
     projected = Storage(encrypted).measure_task(task)
     assert projected.seconds is None and "latency_seconds" in projected.modeled
     # the model: the device reads weights and keys once, at 8 GB/s, and computes faster than this
     # machine
-    assert projected.figures["device_seconds"] < found.figures["evaluate_seconds"]
+    assert projected.figures["device_seconds"] < result.figures["evaluate_seconds"]
     assert projected.figures["device_seconds"] > projected.figures["key_bytes"] / 8e9
 
 
@@ -113,13 +113,13 @@ def test_what_a_technology_cannot_do_is_said(job: str, inputs: Inputs, models: N
 
 
 def test_functional_encryption_says_what_leaks(inputs: Inputs, models: Networks) -> None:
-    made = makers.all_of(EFFORT, inputs, lambda: None)["functional"]()
-    found = made.measure_task(Task("J1", "", 1))
-    assert found.correct is True and found.figures["leakage"] == "the results"
-    assert found.figures["key_rank"] == 1 and found.figures["rounds"] == 1
+    engine = makers.all_of(EFFORT, inputs, lambda: None)["functional"]()
+    measured = engine.measure_task(Task("J1", "", 1))
+    assert measured.correct is True and measured.figures["leakage"] == "the results"
+    assert measured.figures["key_rank"] == 1 and measured.figures["rounds"] == 1
     for job in ("J4", "J5", "J6"):
         for task in tasks.list_tasks(EFFORT, [job]):
-            assert "unsupported" in made.measure_task(task).figures
+            assert "unsupported" in engine.measure_task(task).figures
 
 
 @pytest.mark.slow
@@ -127,20 +127,20 @@ def test_the_quick_table_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     if not _MNIST.is_dir():
         pytest.skip("MNIST is not here")
     assert main(["technologies", "--quick", "--data-dir", str(_MNIST), "--json"]) == 0
-    found = [Measurement.from_json(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(found) == 12 * 5
-    assert not any(m.correct is False for m in found)
-    supported = {(m.job, m.technology) for m in found if "unsupported" not in m.figures}
+    measurements = [Measurement.from_json(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(measurements) == 12 * 5
+    assert not any(m.correct is False for m in measurements)
+    supported = {(m.job, m.technology) for m in measurements if "unsupported" not in m.figures}
     assert {job for job, name in supported if name == "secret-sharing"} == set(tasks.JOBS)
     assert {job for job, name in supported if name == "homomorphic"} == {"J1", "J2", "J3", "J4"}
     assert {job for job, name in supported if name == "functional"} == {"J1", "J2", "J3", "J7"}
     assert {job for job, name in supported if name == "storage"} == {"J3"}
-    network = [m for m in found if m.job == "J3" and "accuracy" in m.figures]
+    network = [m for m in measurements if m.job == "J3" and "accuracy" in m.figures]
     assert len(network) >= 4
     for m in network:
         assert m.figures["accuracy"] >= 0.9
-    leaky = {m.job for m in found if m.figures.get("leakage") == "the inputs"}
+    leaky = {m.job for m in measurements if m.figures.get("leakage") == "the inputs"}
     assert leaky == set(tasks.JOBS)  # plaintext leaks
-    lenet = [m for m in found if m.technology == "functional" and m.job in ("J3", "J7")]
+    lenet = [m for m in measurements if m.technology == "functional" and m.job in ("J3", "J7")]
     assert {m.figures["leakage"] for m in lenet} == {"the inputs"}
-    assert all(json.loads(m.to_json()) for m in found)
+    assert all(json.loads(m.to_json()) for m in measurements)

@@ -51,8 +51,8 @@ def test_energy_is_the_published_sheet_and_follows_its_inputs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["functional", "--energy", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert round(found["figures"]["saved_dollars_year"], -2) == 40500
+    document = json.loads(capsys.readouterr().out)
+    assert round(document["figures"]["saved_dollars_year"], -2) == 40500
     assert main(["functional", "--energy", "--speed-up", "4.4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["figures"]["nodes_replaced"] == 35.2
 
@@ -64,8 +64,8 @@ def test_the_group_modulo_a_prime_beside_the_curve(capsys: pytest.CaptureFixture
     assert main(command) == 30
     assert "80 bits of security" in capsys.readouterr().err
     assert main([*command, "--insecure-for-comparison"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["correct"] is True and found["figures"]["decrypt_ratio"] > 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["correct"] is True and document["figures"]["decrypt_ratio"] > 1
 
 
 @pytest.mark.parametrize(
@@ -117,19 +117,19 @@ def test_inputs_of_a_cell_fill_its_range() -> None:
 
 
 def test_logarithms_by_other_means_agree() -> None:
-    found = compared.compare_logarithms(Cell(length=10, result_bits=16, outputs=4), Table(10), 1)
-    assert found.correct and found.figures["published_speed_up"] == 2.2
+    result = compared.compare_logarithms(Cell(length=10, result_bits=16, outputs=4), Table(10), 1)
+    assert result.correct and result.figures["published_speed_up"] == 2.2
 
 
 def test_jobs_say_what_they_cost_and_leak(tmp_path: Path) -> None:
-    for made in (jobs.inner_product(True), jobs.run_dense(2, True)):
-        assert made.correct and made.figures["rounds"] == 1
-        append_record(tmp_path / "jobs.jsonl", made)
-        outputs = 1 if made.job == "J1" else 128
-        assert made.figures["key_rank"] == outputs
-        assert made.figures["key_bytes"] == 32 * outputs
-        assert made.figures["bytes_up"] == made.parameters["batch"] * 785 * 32
-    assert "key rank 128 of 784" in str(made.figures["leakage"])
+    for measurement in (jobs.inner_product(True), jobs.run_dense(2, True)):
+        assert measurement.correct and measurement.figures["rounds"] == 1
+        append_record(tmp_path / "jobs.jsonl", measurement)
+        outputs = 1 if measurement.job == "J1" else 128
+        assert measurement.figures["key_rank"] == outputs
+        assert measurement.figures["key_bytes"] == 32 * outputs
+        assert measurement.figures["bytes_up"] == measurement.parameters["batch"] * 785 * 32
+    assert "key rank 128 of 784" in str(measurement.figures["leakage"])
 
 
 @pytest.fixture
@@ -141,8 +141,8 @@ def digits(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> Any:
         return rng.integers(0, 256, (n, 28, 28)).astype(np.uint8), rng.integers(0, 10, n)
 
     (train, train_labels), (test, test_labels) = some(128), some(64)
-    made = mnist.Mnist(train, train_labels, test, test_labels, "noise")
-    monkeypatch.setattr(mnist, "load", lambda folder: made)
+    dataset = mnist.Mnist(train, train_labels, test, test_labels, "noise")
+    monkeypatch.setattr(mnist, "load", lambda folder: dataset)
 
 
 @pytest.mark.slow
@@ -155,10 +155,10 @@ def test_lenet_is_measured_and_attacked(
     file = tmp_path / "lenet.jsonl"
     assert main([*command, "--allow-leakage", "--record", str(file)]) == 0
     assert "100.0% of the pixels" in capsys.readouterr().out
-    found = Measurement.from_json(file.read_text())
-    assert found.correct and found.figures["pixels_recovered"] == 1
-    assert found.figures["few_keys_pixels_recovered"] < 0.1
-    assert set(found.modeled) >= {"epoch_hours", "plain_epoch_hours"}
+    measurement = Measurement.from_json(file.read_text())
+    assert measurement.correct and measurement.figures["pixels_recovered"] == 1
+    assert measurement.figures["few_keys_pixels_recovered"] < 0.1
+    assert set(measurement.modeled) >= {"epoch_hours", "plain_epoch_hours"}
     assert jobs.run_network(True, tmp_path, 4).correct
 
 
@@ -184,12 +184,12 @@ def _trained(**changed: Any) -> Measurement:
 def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) -> None:
     file = tmp_path / "records.jsonl"
     cell = Cell(length=10, result_bits=16, outputs=4, table_bits=10)
-    for made in (
+    for measurement in (
         measuring.measure_cell(cell, Table(10), 1),
         compared.compare_logarithms(cell, Table(10), 1),
         _trained(),
     ):
-        append_record(file, made)
+        append_record(file, measurement)
     assert main(["report", str(tmp_path)]) == 0
     html = (tmp_path / "report.html").read_text()
     for text in ("Functional encryption", "11h33m", "100.0% of the pixels"):

@@ -108,8 +108,8 @@ def scalars(values: Any) -> Bytes:
     return np.stack([np.frombuffer(v.to_bytes(32, "little"), np.uint8) for v in values])
 
 
-def numbers(given: Bytes) -> list[int]:
-    return [int.from_bytes(row.tobytes(), "little") for row in given]
+def numbers(encoded: Bytes) -> list[int]:
+    return [int.from_bytes(row.tobytes(), "little") for row in encoded]
 
 
 def points_of(logarithms: Any) -> curve.Words:
@@ -120,9 +120,9 @@ def points_of(logarithms: Any) -> curve.Words:
 
 
 def test_multiples_of_the_base_point_are_those_of_rfc_9496() -> None:
-    found = curve.multiply_base(scalars(range(16)))
-    assert [row.tobytes().hex() for row in found] == MULTIPLES
-    assert (curve.encode_elements(points_of(range(16))) == found).all()
+    result = curve.multiply_base(scalars(range(16)))
+    assert [row.tobytes().hex() for row in result] == MULTIPLES
+    assert (curve.encode_elements(points_of(range(16))) == result).all()
 
 
 @pytest.mark.parametrize(("secret", "public"), SIGNING)
@@ -137,22 +137,22 @@ def test_public_keys_are_those_of_rfc_8032(secret: str, public: str) -> None:
 
 @pytest.mark.parametrize("encoded", MALFORMED)
 def test_what_encodes_no_element_is_refused_by_its_place(encoded: str) -> None:
-    given = curve.multiply_base(scalars([5, 6, 7]))
-    given[1] = np.frombuffer(bytes.fromhex(encoded), np.uint8)
+    encodings = curve.multiply_base(scalars([5, 6, 7]))
+    encodings[1] = np.frombuffer(bytes.fromhex(encoded), np.uint8)
     for read in (curve.decode_elements, curve.build_combs):
         with raises(DataError, "invalid-group-element", operation="A thing", received="element 1"):
-            read(given, "A thing")
+            read(encodings, "A thing")
 
 
 def test_edge_numbers_multiply_as_in_plain_python_and_libsodium(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     values = [*EDGES, *(int.from_bytes(drawn.bytes(32), "little") for _ in range(20))]
-    found = curve.multiply_base(scalars(values))
-    for value, row in zip(values, found, strict=True):
+    result = curve.multiply_base(scalars(values))
+    for value, row in zip(values, result, strict=True):
         assert row.tobytes() == ristretto.times(value % ORDER).encoded(), value
         assert ristretto.decoded(row.tobytes()).encoded() == row.tobytes()
     rbcl = pytest.importorskip("rbcl")
-    for value, row in zip(values, found, strict=True):
+    for value, row in zip(values, result, strict=True):
         due = rbcl.crypto_scalarmult_ristretto255_base_allow_scalar_zero(
             (value % ORDER).to_bytes(32, "little")
         )
@@ -163,12 +163,12 @@ def test_arithmetic_modulo_the_order(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     wide = [0, 1, ORDER, ORDER**2, 2**512 - 1, 2**512 - ORDER, 2**256, 2**504]
     wide += [int.from_bytes(drawn.bytes(64), "little") for _ in range(200)]
-    given = np.stack([np.frombuffer(w.to_bytes(64, "little"), np.uint8) for w in wide])
-    assert numbers(curve.reduce_scalars(given)) == [w % ORDER for w in wide]
+    encoded = np.stack([np.frombuffer(w.to_bytes(64, "little"), np.uint8) for w in wide])
+    assert numbers(curve.reduce_scalars(encoded)) == [w % ORDER for w in wide]
     for a in EDGES:
         for b in EDGES:
-            found = curve.multiply_add(scalars([a]), scalars([b]), scalars([a]))
-            assert numbers(found) == [(a * b + a) % ORDER], (a, b)
+            result = curve.multiply_add(scalars([a]), scalars([b]), scalars([a]))
+            assert numbers(result) == [(a * b + a) % ORDER], (a, b)
     assert curve.are_reduced(scalars([0, ORDER - 1]))
     for beyond in (ORDER, 2**256 - 1):
         assert not curve.are_reduced(scalars([beyond]))
@@ -181,10 +181,10 @@ def test_inner_products_with_secret_numbers(length: int, seed: int) -> None:
     secret[0] = scalars([ORDER - 1])[0]
     weights = drawn.integers(-(2**31) + 1, 2**31, (3, length))
     weights[1], weights[2] = 0, -(2**31) + 1
-    found = numbers(curve.inner_products(secret, Rows.from_dense(weights)))
+    result = numbers(curve.inner_products(secret, Rows.from_dense(weights)))
     values = numbers(secret)
     due = [sum(int(w) * s for w, s in zip(row, values, strict=True)) % ORDER for row in weights]
-    assert found == due
+    assert result == due
     with raises(UsageError, "scalar-not-reduced"):
         curve.inner_products(np.full((length, 32), 255, np.uint8), Rows.from_dense(weights))
 
@@ -195,12 +195,12 @@ def test_encryption_is_twice_the_number_times_the_point_and_the_message(bits: in
     m = np.array([[0, 1, -1, most, -most, most // 2, -(most // 2)]])
     elements = curve.multiply_base(scalars([3, 0, 1, ORDER - 1, 7, 11, 13]))
     for half in (0, 1, ORDER - 1, 12345):
-        found = curve.encrypt_messages(curve.build_combs(elements), scalars([half]), m, bits)[0]
+        result = curve.encrypt_messages(curve.build_combs(elements), scalars([half]), m, bits)[0]
         due = [
             (2 * half * k + int(x)) % ORDER
             for k, x in zip((3, 0, 1, ORDER - 1, 7, 11, 13), m[0], strict=True)
         ]
-        assert (found == curve.multiply_base(scalars(due))).all()
+        assert (result == curve.multiply_base(scalars(due))).all()
     for beyond in (most + 1, -most - 1):
         with raises(RangeError, "number-out-of-range", expected=f"below 2^{bits}"):
             curve.encrypt_messages(
@@ -246,9 +246,9 @@ def test_many_and_single_targets_search_alike(seed: int) -> None:
 
 
 def test_an_element_of_another_logarithm_gives_an_error_and_no_value() -> None:
-    given = curve.decode_elements(curve.multiply_base(curve.random_scalars(1)))
+    encodings = curve.decode_elements(curve.multiply_base(curve.random_scalars(1)))
     rows = Rows.from_dense(np.array([[1]]))
-    point = curve.evaluate_rows(given, np.empty((0, 1, 32), np.uint8), rows)
+    point = curve.evaluate_rows(encodings, np.empty((0, 1, 32), np.uint8), rows)
     with raises(RangeError, "logarithm-not-found", expected="-1000000 to 1000000"):
         Table(10).find_logarithms(point, 1_000_000)
     with raises(RangeError, "logarithm-not-found", operation="walk"):
@@ -268,11 +268,11 @@ def test_products_of_public_numbers(length: int, most: int, seed: int) -> None:
     weights[0], weights[1], weights[2] = 0, most, -most
     k = [int(v) for v in drawn.integers(1, 2**40, length)]
     points = curve.decode_elements(curve.multiply_base(scalars(k)))
-    found = curve.encode_elements(
+    result = curve.encode_elements(
         curve.evaluate_rows(points, np.empty((0, 4, 32), np.uint8), Rows.from_dense(weights))
     )
     due = [sum(int(w) * v for w, v in zip(row, k, strict=True)) % ORDER for row in weights]
-    assert (found == curve.multiply_base(scalars(due))).all()
+    assert (result == curve.multiply_base(scalars(due))).all()
 
 
 def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
@@ -283,14 +283,14 @@ def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
     keys = curve.random_scalars(400)
     keys[:2] = scalars([0, ORDER - 1])
     for threads in (1, 3):
-        found = curve.encode_elements(
+        result = curve.encode_elements(
             curve.evaluate_rows(points, keys[None], Rows.from_dense(weights), threads)
         )
         due = [
             (sum(int(w) * v for w, v in zip(row, k[1:], strict=True)) - key * k[0]) % ORDER
             for row, key in zip(weights, numbers(keys), strict=True)
         ]
-        assert (found == curve.multiply_base(scalars(due))).all()
+        assert (result == curve.multiply_base(scalars(due))).all()
 
 
 @pytest.mark.parametrize(
@@ -422,10 +422,10 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("sanitized") / "bounds"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
     own = Path(__file__).with_name("curve_bounds.cc")
-    said = compiled(program, ["-Wall", "-Wextra", "-Werror", *checks], (own,))
-    if "cannot find -l" in said:
+    compiler_output = compiled(program, ["-Wall", "-Wextra", "-Werror", *checks], (own,))
+    if "cannot find -l" in compiler_output:
         pytest.skip("this compiler has no sanitizers")
-    assert not said, said
+    assert not compiler_output, compiler_output
     return program
 
 
@@ -460,7 +460,7 @@ def test_files_for_one_instruction_set_share_no_functions_with_others() -> None:
         "<cstdint>",
         '"benchmarks/technologies/functional/kernels/layout.h"',
     }
-    found = (KERNELS / "sums_ifma.cc").read_text().splitlines()
-    assert {line.split()[1] for line in found if line.startswith("#include")} == allowed
+    result = (KERNELS / "sums_ifma.cc").read_text().splitlines()
+    assert {line.split()[1] for line in result if line.startswith("#include")} == allowed
     layout = (KERNELS / "layout.h").read_text()
     assert "inline" not in layout and "template" not in layout

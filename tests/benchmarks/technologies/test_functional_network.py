@@ -43,9 +43,9 @@ def test_rows_are_the_convolution_and_its_gradient(
     layer: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     images, weights, delta = layer
-    found = lenet.in_clear(images, weights)
+    result = lenet.in_clear(images, weights)
     for image, row, d, sums in zip(
-        images, found, delta, lenet.gradient_in_clear(images, delta), strict=True
+        images, result, delta, lenet.gradient_in_clear(images, delta), strict=True
     ):
         assert (row.reshape(28, 28, 6) == direct(image, weights)).all()
         # the gradient of <delta, outputs> by the weights, which is linear in them
@@ -72,21 +72,21 @@ def test_keys_of_one_filter_show_the_whole_picture(
 ) -> None:
     images, weights, _ = layer
     one = Rows.from_dense(convolution.forward_rows(weights).to_dense()[::6].copy())
-    found = leakage.Leakage(leakage.compute_rank(one), 784)
-    assert found.rank == 784 and "inputs themselves" in str(found)
+    result = leakage.Leakage(leakage.compute_rank(one), 784)
+    assert result.rank == 784 and "inputs themselves" in str(result)
     shown = leakage.reconstruct_messages(one, images @ one.to_dense().T)
     assert leakage.count_exact(shown, images) == 1
     with raises(PolicyError, "keys-reveal-inputs", received=784, expected="below 784") as caught:
-        leakage.check_leakage(found, False)
+        leakage.check_leakage(result, False)
     assert "--allow-leakage" in str(caught.value)
-    leakage.check_leakage(found, True)
+    leakage.check_leakage(result, True)
 
 
 def test_few_keys_show_a_part(rng: np.random.Generator) -> None:
     rows = Rows.from_dense(rng.integers(-127, 128, (128, 784)))
-    found = leakage.Leakage(leakage.compute_rank(rows), 784)
-    assert found.rank == 128 and found.part == 128 / 784
-    leakage.check_leakage(found, False)
+    result = leakage.Leakage(leakage.compute_rank(rows), 784)
+    assert result.rank == 128 and result.part == 128 / 784
+    leakage.check_leakage(result, False)
     messages = rng.integers(0, 256, (2, 784))
     shown = leakage.reconstruct_messages(rows, messages @ rows.to_dense().T)
     assert leakage.count_exact(shown, messages) < 0.1
@@ -141,7 +141,7 @@ def test_groups_below_128_bits_of_security_are_refused() -> None:
 
 
 def test_the_published_sheet_of_energy_comes_out() -> None:
-    found, due = energy.compute_sheet(energy.Inputs()), published.read_quantities("energy")
+    result, due = energy.compute_sheet(energy.Inputs()), published.read_quantities("energy")
     for ours, theirs in {
         "nodes_replaced": "node_replacement",
         "nodes_compute_watts": "cpu_nodes_compute_W",
@@ -155,9 +155,9 @@ def test_the_published_sheet_of_energy_comes_out() -> None:
         "saved_dollars_year": "annual_savings_usd",
         "saved_dollars_three_years": "savings_3y_usd",
     }.items():
-        assert getattr(found, ours) == pytest.approx(float(due[theirs]), rel=1e-3), ours
-    assert f"{found.efficiency:.1f}" == due["power_efficiency_x"]
-    assert f"{found.saved_tons_co2_year:.0f}" == due["tons_co2"]
+        assert getattr(result, ours) == pytest.approx(float(due[theirs]), rel=1e-3), ours
+    assert f"{result.efficiency:.1f}" == due["power_efficiency_x"]
+    assert f"{result.saved_tons_co2_year:.0f}" == due["tons_co2"]
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(energy.Inputs)])

@@ -47,10 +47,10 @@ def test_inner_products_come_back(name: str, length: int, table: Table, seed: in
     keys = authority.derive(weights)
     bound = bound_for(8, keys.rows)
     for threads in (1, 2):
-        found = decrypt(sent, keys, table, bound, threads)
-        assert (found == messages @ weights.T).all()
+        decrypted = decrypt(sent, keys, table, bound, threads)
+        assert (decrypted == messages @ weights.T).all()
     alone = scheme.Ciphertexts(name, sent.fingerprint, sent.elements[:1].copy())
-    assert (decrypt(alone, keys, table, bound, 2) == found[:1]).all()
+    assert (decrypt(alone, keys, table, bound, 2) == decrypted[:1]).all()
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -91,20 +91,20 @@ def test_any_bits(name: str, bits: int, signed: list[tuple[int, int]]) -> None:
     authority = setup(name, len(signed))
     sent = Encryptor(authority.public, bits).encrypt(message)
     keys = authority.derive(weights)
-    found = decrypt(sent, keys, table, bound_for(bits, keys.rows))
-    assert (found == message @ weights.T).all()
+    decrypted = decrypt(sent, keys, table, bound_for(bits, keys.rows))
+    assert (decrypted == message @ weights.T).all()
 
 
 def _as_bytes(values: Any) -> curve.Bytes:
     return np.stack([np.frombuffer(int(v).to_bytes(32, "little"), np.uint8) for v in values])
 
 
-def _numbers(given: curve.Bytes) -> list[int]:
-    return [int.from_bytes(row.tobytes(), "little") for row in given]
+def _numbers(encoded: curve.Bytes) -> list[int]:
+    return [int.from_bytes(row.tobytes(), "little") for row in encoded]
 
 
-def _elements(given: list[ristretto.Element]) -> curve.Bytes:
-    return np.stack([np.frombuffer(e.encoded(), np.uint8) for e in given])
+def _elements(points: list[ristretto.Element]) -> curve.Bytes:
+    return np.stack([np.frombuffer(e.encoded(), np.uint8) for e in points])
 
 
 def test_the_selective_scheme_agrees_with_pymife_both_ways(table: Table) -> None:
@@ -117,9 +117,9 @@ def test_the_selective_scheme_agrees_with_pymife_both_ways(table: Table) -> None
     x, y = [3, 0, -7], [5, -2, 11]
     keys, their_key = ours.derive(np.array([y])), FeDDH.keygen(y, theirs)
     assert _numbers(keys.numbers[0]) == [int(their_key.sk)]
-    made = FeDDH.encrypt(x, theirs)
+    ciphertext = FeDDH.encrypt(x, theirs)
     sent = scheme.Ciphertexts(
-        "selective", public.fingerprint, _elements([made.g_r, *made.c])[None].copy()
+        "selective", public.fingerprint, _elements([ciphertext.g_r, *ciphertext.c])[None].copy()
     )
     assert decrypt(sent, keys, table, 1000).tolist() == [[-62]]
     own = Encryptor(public, 4).encrypt(np.array([x])).elements[0]
@@ -137,9 +137,11 @@ def test_the_adaptive_scheme_is_what_its_paper_says(table: Table) -> None:
     for part, row in zip((s, t), keys.numbers, strict=True):
         assert _numbers(row) == [(3 * part[0] - 4 * part[1]) % curve.ORDER]
     r, x = 123456789, (5, 6)
-    made = [ristretto.times(r), ristretto.times(r, h)]
-    made += [ristretto.times(r, p) + ristretto.times(v) for p, v in zip(points, x, strict=True)]
-    sent = scheme.Ciphertexts("adaptive", authority.public.fingerprint, _elements(made)[None])
+    ciphertext = [ristretto.times(r), ristretto.times(r, h)]
+    ciphertext += [
+        ristretto.times(r, p) + ristretto.times(v) for p, v in zip(points, x, strict=True)
+    ]
+    sent = scheme.Ciphertexts("adaptive", authority.public.fingerprint, _elements(ciphertext)[None])
     assert decrypt(sent, keys, table, 100).tolist() == [[-9]]
 
 

@@ -129,9 +129,9 @@ def test_unfit_parameters_are_refused(
 
 
 def test_insecure_parameters_are_taken_when_asked_for_and_say_so() -> None:
-    made = choose_parameters("CKKS", 2048, (30, 30, 30), insecure=True)
-    assert made.security_bits == 0 and made.as_json()["security_bits"] == 0
-    assert Setting(made).count_levels(Client(Setting(made)).encrypt(np.zeros(1024)).handle) == 2
+    chosen = choose_parameters("CKKS", 2048, (30, 30, 30), insecure=True)
+    assert chosen.security_bits == 0 and chosen.as_json()["security_bits"] == 0
+    assert Setting(chosen).count_levels(Client(Setting(chosen)).encrypt(np.zeros(1024)).handle) == 2
 
 
 def test_primes_that_do_not_exist_are_refused() -> None:
@@ -160,8 +160,8 @@ def test_what_is_encrypted_is_decrypted(client: Client) -> None:
 @pytest.mark.parametrize("step", [0, *STEPS])
 def test_rotations_at_their_edges(client: Client, server: Server, step: int) -> None:
     x = values()
-    found = client.decrypt(server.rotate(client.encrypt(x), step))
-    assert np.abs(found - np.roll(x, -step)).max() < ERROR
+    decrypted = client.decrypt(server.rotate(client.encrypt(x), step))
+    assert np.abs(decrypted - np.roll(x, -step)).max() < ERROR
 
 
 @pytest.mark.parametrize("step", [2, SLOTS // 2 - 1, 3 - SLOTS])
@@ -293,19 +293,19 @@ def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: st
     seed = 11
     print("seed", seed)
     parameters = choose_parameters(scheme, 4096)
-    found = {m.job: m for m in operations.measure_operations(parameters, 2, seed)}
+    measurements = {m.job: m for m in operations.measure_operations(parameters, 2, seed)}
     has = set(operations.OPERATIONS) - {"rotate_columns" if scheme == "CKKS" else "rescale"}
-    assert set(found) == has | {operations.BY_N, operations.DEPTH}
-    assert all(m.correct for m in found.values())
+    assert set(measurements) == has | {operations.BY_N, operations.DEPTH}
+    assert all(m.correct for m in measurements.values())
     for name in has:
         theirs = published.read_operations()[scheme, name, 4096]
-        figures = found[name].figures
+        figures = measurements[name].figures
         assert figures["published_seconds"] == theirs.seconds
         assert ("max_abs_error" in figures) == (scheme == "CKKS")
     if scheme != "CKKS":
-        budget = {n: m.figures.get("noise_budget_bits", 0) for n, m in found.items()}
+        budget = {n: m.figures.get("noise_budget_bits", 0) for n, m in measurements.items()}
         assert budget["encrypt"] >= budget["add_ct_ct"] > budget["multiply_ct_ct"] > 0
-    assert found[operations.DEPTH].figures["depth"] == 1
+    assert measurements[operations.DEPTH].figures["depth"] == 1
 
 
 def test_keys_that_memory_does_not_hold_are_refused() -> None:
@@ -317,8 +317,8 @@ def test_keys_that_memory_does_not_hold_are_refused() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("degree", DEGREES[1:])
 def test_every_operation_is_right_at_every_degree(scheme: str, degree: int) -> None:
-    found = operations.measure_operations(choose_parameters(scheme, degree), 2, 12)
-    assert all(m.correct for m in found)
+    measurements = operations.measure_operations(choose_parameters(scheme, degree), 2, 12)
+    assert all(m.correct for m in measurements)
 
 
 def test_a_wrong_result_is_seen() -> None:

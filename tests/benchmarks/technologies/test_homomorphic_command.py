@@ -103,18 +103,18 @@ def test_insecure_parameters_are_marked(tmp_path: Path, capsys: pytest.CaptureFi
     words += ["--insecure-for-comparison", "--record", str(file)]
     assert main(["homomorphic", *words]) == 0
     assert "LESS THAN 128 BITS OF SECURITY" in capsys.readouterr().out
-    found = page.build_sections(reading.read_report_input([file]).technologies, {})
-    assert "below 128" in repr(found)
+    sections = page.build_sections(reading.read_report_input([file]).technologies, {})
+    assert "below 128" in repr(sections)
 
 
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
 def test_pictures_are_spread_over_processes_in_order() -> None:
     trained, fractions = model.made_up(4), []
-    found = accuracy.measure_accuracy(
+    measured = accuracy.measure_accuracy(
         9, lambda part, _: fractions.append(part), folder=_MNIST, trained=trained, degree=8192
     )
-    figures = found.figures
-    assert found.correct and figures["agreement"] == 1.0
+    figures = measured.figures
+    assert measured.correct and figures["agreement"] == 1.0
     assert figures["accuracy"] == figures["accuracy_plaintext"]
     assert (
         figures["bytes_down"] == 3 * 131185
@@ -131,8 +131,8 @@ def test_the_trained_network_is_right_and_training_repeats_itself() -> None:
     first = model.train_model(_MNIST, seed=5, epochs=1)
     again = model.train_model(_MNIST, seed=5, epochs=1)
     assert (first.output == again.output).all()
-    found = accuracy.measure_accuracy(16, lambda *_: None, folder=_MNIST, trained=first)
-    assert found.correct and found.figures["accuracy_plaintext"] > 0.8
+    measured = accuracy.measure_accuracy(16, lambda *_: None, folder=_MNIST, trained=first)
+    assert measured.correct and measured.figures["accuracy_plaintext"] > 0.8
 
 
 # ---- advice and report
@@ -157,17 +157,17 @@ def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any)
 
 def table(**slow: float) -> list[Measurement]:
     """Return all schemes at two degrees; every operation takes 10 ms, except the named ones."""
-    found = []
+    measurements = []
     for scheme in SCHEMES:
         for degree, depth in ((8192, 3), (16384, 7)):
             names = [
                 n for n in OPERATIONS if n != ("rescale" if scheme != "CKKS" else "rotate_columns")
             ]
-            found += [
+            measurements += [
                 made(scheme, degree, n, slow.get(scheme, 0.01) * degree / 8192) for n in names
             ]
-            found.append(made(scheme, degree, DEPTH, depth=depth))
-    return found
+            measurements.append(made(scheme, degree, DEPTH, depth=depth))
+    return measurements
 
 
 def test_advice_follows_the_measurements() -> None:
@@ -184,8 +184,8 @@ def test_advice_says_why_not() -> None:
     assert [(c.scheme, c.degree) for c in deep if c.seconds is not None] == [("CKKS", 16384)]
     assert any("a depth of 3 came out right" in c.reason for c in deep)
     assert any("-bit values before such products" in c.reason for c in deep)
-    said = advice.write_advice(advice.Work.parse_work("multiply=4,depth=9"), table())
-    assert said[0] == "None of what was measured can do it." and len(said) == 7
+    advice_text = advice.write_advice(advice.Work.parse_work("multiply=4,depth=9"), table())
+    assert advice_text[0] == "None of what was measured can do it." and len(advice_text) == 7
     assert advice.list_choices(advice.Work.parse_work("sums"), []) == []
 
 

@@ -157,10 +157,10 @@ def test_polynomials_are_as_near_as_they_say(name: str) -> None:
     server = Server(setting, client.evaluation_keys(relinearization=True))
     x = np.linspace(approximation.low, approximation.high, setting.parameters.slots)
     encrypted = client.encrypt(approximation.normalize_values(x))
-    found = client.decrypt(
+    decrypted = client.decrypt(
         polynomials.evaluate_polynomial(server, encrypted, approximation.coefficients)
     )
-    assert np.abs(found - approximation(x)).max() < 1e-4
+    assert np.abs(decrypted - approximation(x)).max() < 1e-4
     with raises(RangeError, "outside-bound", expected="at most 1"):
         client.encrypt(approximation.normalize_values(x + 0.01))
 
@@ -193,10 +193,10 @@ def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small
     bounds, chunks = net.bound_products(trained), list(net.serialize_weights(trained))
     expected = trained.compute_logits(pictures)
     assert np.abs(expected).max() > 1.0
-    found = net.unpack_outputs(
+    logits = net.unpack_outputs(
         client.decrypt(net.run_network(server, inputs, iter(chunks), bounds)), 2
     )
-    assert np.abs(found - expected).max() < jobs.NETWORK_ERROR
+    assert np.abs(logits - expected).max() < jobs.NETWORK_ERROR
     assert [sum(layer.plaintexts for layer in net.layers)] == [len(chunks)]
     plaintext_bytes = sum(o.plaintext_bytes for layer in net.layers for o in layer.operations)
     assert sum(map(len, chunks)) == pytest.approx(plaintext_bytes, rel=0.01)
@@ -235,8 +235,8 @@ def test_moved_parities_are_the_convolution(degree: int, images: int) -> None:
         total += np.roll(total, -step)
     assert next(kernels, None) is None
     expected = np.einsum("ntp,tm->npm", model.extract_taps(pictures), trained.kernels)
-    found = net.layout.unpack_slots(total, images, model.FEATURES)
-    assert np.allclose(found, expected.reshape(images, -1))
+    features = net.layout.unpack_slots(total, images, model.FEATURES)
+    assert np.allclose(features, expected.reshape(images, -1))
 
 
 def test_the_network_tells_every_operation_and_key(
@@ -247,9 +247,9 @@ def test_the_network_tells_every_operation_and_key(
     for name in counted:
         inner = getattr(server, name)
 
-        def count(*given: Any, name: str = name, inner: Any = inner) -> Any:
+        def count(*arguments: Any, name: str = name, inner: Any = inner) -> Any:
             counted[name] += 1
-            return inner(*given)
+            return inner(*arguments)
 
         monkeypatch.setattr(server, name, count)
     inputs = [client.encrypt(v) for v in net.pack_pictures(np.zeros((1, 28, 28)))]

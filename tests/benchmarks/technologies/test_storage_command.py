@@ -22,8 +22,8 @@ def test_the_published_tables_come_without_options(
 ) -> None:
     file = tmp_path / "all.jsonl"
     assert main(["storage", "--record", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "The largest difference is 0.18 %" in said and "empty" in said
+    output = capsys.readouterr().out
+    assert "The largest difference is 0.18 %" in output and "empty" in output
     assert len(measured(file)) == 23
     assert {m.technology for m in measured(file)} == {"storage"}
 
@@ -47,8 +47,8 @@ def test_a_projection_says_what_clients_see(
     assert {"joules_per_inference", "price_per_inference_per_second"} <= set(fast)
     assert set(lines[0]["figures"]) - set(lines[0]["modeled"]) == {"processor_seconds"}
     assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "modeled" in said and "as fast as the processor" in said and "J for one" in said
+    output = capsys.readouterr().out
+    assert "modeled" in output and "as fast as the processor" in output and "J for one" in output
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_the_report_has_both_tables_and_a_picture(
 
 def test_a_page_takes_figures_of_other_people() -> None:
     odd: dict[str, Any] = {"latency_seconds": "fast", "published_seconds": True}
-    given = [
+    measurements = [
         Measurement(technology="storage", job=job, parameters={}, seconds=None, figures=odd)
         for job in ("published tables", "projection", "validation", "another")
     ]
-    pictures = page.list_pictures(given)
+    pictures = page.list_pictures(measurements)
     assert set(pictures) == {"storage"}
-    [section] = page.build_sections(given, {})
+    [section] = page.build_sections(measurements, {})
     assert section.parts and page.build_sections([], {}) == []

@@ -41,8 +41,8 @@ PLAIN = {"name": "d", "weights_on": "device"} | dict.fromkeys(
 
 
 def made(**changed: Any) -> Device:
-    given: dict[str, Any] = PLAIN | {"disk_gigabytes": 1000.0}
-    return Device(**given | changed)
+    fields: dict[str, Any] = PLAIN | {"disk_gigabytes": 1000.0}
+    return Device(**fields | changed)
 
 
 def network(*layers: tuple[float, float, float, float]) -> tuple[Model, list[float]]:
@@ -118,13 +118,13 @@ def test_it_agrees_with_the_reference_model(oracle: ModuleType, rng: np.random.G
             for i in range(int(rng.integers(1, 6)))
         ]
         rate = float(rng.uniform(0.5, 20))
-        given = network(*((size, 0, 0, ms / 1000) for _, size, ms in layers))
-        sizes = [layer.bytes for layer in given[0].layers]
-        ours = program_order.inference_seconds(sizes, given[1], rate * GIGA)
+        workload = network(*((size, 0, 0, ms / 1000) for _, size, ms in layers))
+        sizes = [layer.bytes for layer in workload[0].layers]
+        ours = program_order.inference_seconds(sizes, workload[1], rate * GIGA)
         assert ours == pytest.approx(oracle.closed(layers, rate) / 1000)
         theirs, *_ = oracle.des(layers, rate, chunks=simulation.CHUNKS)
-        found = run(made(storage_gigabytes_per_second=rate), given)
-        assert found.latencies[0] == pytest.approx(theirs / 1000, rel=1e-3)
+        timing = run(made(storage_gigabytes_per_second=rate), workload)
+        assert timing.latencies[0] == pytest.approx(theirs / 1000, rel=1e-3)
 
 
 # ---- the closed form
@@ -159,48 +159,48 @@ def test_the_published_device_breaks_even_as_its_layers_say() -> None:
 
 
 def test_without_prefetch_nothing_overlaps() -> None:
-    found = run(made(prefetch=False), PUBLISHED)
-    assert found.latencies[0] == pytest.approx(3.8 / 8 + 1.055)
-    assert found.latencies[0] > run(made(), PUBLISHED).latencies[0]
+    timing = run(made(prefetch=False), PUBLISHED)
+    assert timing.latencies[0] == pytest.approx(3.8 / 8 + 1.055)
+    assert timing.latencies[0] > run(made(), PUBLISHED).latencies[0]
 
 
 @pytest.mark.parametrize("memory", [0.05, 0.2, 1.0, 8.0])
 def test_memory_is_never_exceeded_and_less_of_it_never_helps(memory: float) -> None:
-    found = run(made(memory_gigabytes=memory), PUBLISHED, requests=2)
-    assert found.peak_bytes <= memory * GIGA * (1 + 1e-9)
-    assert found.latencies[0] >= run(made(), PUBLISHED).latencies[0] - 1e-9
+    timing = run(made(memory_gigabytes=memory), PUBLISHED, requests=2)
+    assert timing.peak_bytes <= memory * GIGA * (1 + 1e-9)
+    assert timing.latencies[0] >= run(made(), PUBLISHED).latencies[0] - 1e-9
 
 
 def test_values_that_do_not_fit_are_written_and_read_again() -> None:
-    given = network((1.0, 0, 4.0, 0.1))
-    fits = run(made(memory_gigabytes=8), given)
+    workload = network((1.0, 0, 4.0, 0.1))
+    fits = run(made(memory_gigabytes=8), workload)
     assert fits.spilled_bytes == 0
     for write, factor in ((8.0, 2.0), (2.0, 5.0)):
         tight = made(memory_gigabytes=1, write_gigabytes_per_second=write)
-        found = run(tight, given)
+        timing = run(tight, workload)
         excess = 4.0 - (1 - 2 * 1.0 / simulation.CHUNKS)
-        assert found.spilled_bytes == pytest.approx(excess * GIGA)
+        assert timing.spilled_bytes == pytest.approx(excess * GIGA)
         # reads and writes hide the computation
-        assert found.latencies[0] == pytest.approx((1.0 + factor * excess) / 8, rel=0.01)
+        assert timing.latencies[0] == pytest.approx((1.0 + factor * excess) / 8, rel=0.01)
 
 
 def test_keys_that_are_kept_are_not_read_again() -> None:
-    given = network((1.0, 1.0, 0, 0.01))
-    never = run(made(), given, clients=1, requests=4)
-    kept = run(made(key_cache_gigabytes=1), given, clients=1, requests=4)
+    workload = network((1.0, 1.0, 0, 0.01))
+    never = run(made(), workload, clients=1, requests=4)
+    kept = run(made(key_cache_gigabytes=1), workload, clients=1, requests=4)
     assert (never.key_hits, kept.key_hits) == (0, 3)
     assert never.read_bytes == pytest.approx(8 * GIGA)
     assert kept.read_bytes == pytest.approx(5 * GIGA)
-    alternating = run(made(key_cache_gigabytes=1), given, clients=2, requests=8, affinity=False)
+    alternating = run(made(key_cache_gigabytes=1), workload, clients=2, requests=8, affinity=False)
     assert alternating.key_hits == 0
 
 
 def test_affinity_finds_more_keys_and_lets_nobody_starve() -> None:
-    given = network((0.2, 1.0, 0, 0.02))
+    workload = network((0.2, 1.0, 0, 0.02))
     load = {"devices": 2, "clients": 6, "requests": 120, "per_second": 20.0}
     profile = made(key_cache_gigabytes=2)
-    loose = run(profile, given, **load, affinity=False)
-    close = run(profile, given, **load, affinity=True)
+    loose = run(profile, workload, **load, affinity=False)
+    close = run(profile, workload, **load, affinity=True)
     assert close.key_hits > loose.key_hits and close.read_bytes < loose.read_bytes
     assert len(close.latencies) == 120 and close.throughput > loose.throughput
 
@@ -220,8 +220,8 @@ def test_a_queue_grows_with_arrivals_and_an_idle_device_answers_at_once() -> Non
 
 def test_what_a_client_sends_and_gets_is_counted() -> None:
     with_data = dataclasses.replace(PUBLISHED[0], input_bytes=3e9, output_bytes=1e9)
-    found = run(made(network_gigabytes_per_second=1), (with_data, PUBLISHED[1]))
-    assert found.latencies[0] == pytest.approx(4 + run(made(), PUBLISHED).latencies[0])
+    timing = run(made(network_gigabytes_per_second=1), (with_data, PUBLISHED[1]))
+    assert timing.latencies[0] == pytest.approx(4 + run(made(), PUBLISHED).latencies[0])
     delayed = run(made(latency_seconds=0.5), PUBLISHED)
     assert delayed.latencies[0] == pytest.approx(0.5 + run(made(), PUBLISHED).latencies[0])
 
@@ -229,21 +229,23 @@ def test_what_a_client_sends_and_gets_is_counted() -> None:
 def test_work_is_conserved(rng: np.random.Generator) -> None:
     """Compute and read each request once under any load; no latency is below one request's."""
     for _ in range(15):
-        given = network(*((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3)))
+        workload = network(*((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3)))
         devices, clients, requests = (int(rng.integers(1, high)) for high in (5, 9, 20))
         where = str(rng.choice(["device", "host"]))
         profile = made(weights_on=where, lanes=float(rng.integers(1, 16)))
         load: dict[str, Any] = {"devices": devices, "clients": clients, "requests": requests}
         if rng.integers(2):
             load["per_second"] = float(rng.uniform(0.1, 10))
-        found = run(profile, given, **load)
-        alone = run(profile, given).latencies[0]
-        assert len(found.latencies) == requests
-        assert min(found.latencies) >= alone * (1 - 1e-9)
-        total = sum(layer.bytes for layer in given[0].layers) * requests
-        assert found.read_bytes == pytest.approx(total)
-        assert found.computing * found.seconds * devices == pytest.approx(sum(given[1]) * requests)
-        assert found.peak_bytes <= 8 * GIGA * (1 + 1e-9)
+        timing = run(profile, workload, **load)
+        alone = run(profile, workload).latencies[0]
+        assert len(timing.latencies) == requests
+        assert min(timing.latencies) >= alone * (1 - 1e-9)
+        total = sum(layer.bytes for layer in workload[0].layers) * requests
+        assert timing.read_bytes == pytest.approx(total)
+        assert timing.computing * timing.seconds * devices == pytest.approx(
+            sum(workload[1]) * requests
+        )
+        assert timing.peak_bytes <= 8 * GIGA * (1 + 1e-9)
 
 
 def test_a_link_gives_equal_parts() -> None:
@@ -377,18 +379,18 @@ def counted(*operations: tuple[str, int, int]) -> Model:
 
 
 def test_layers_are_computed_from_operations_and_their_costs() -> None:
-    given = counted(("rotate", 2, 10), ("add", 1, 5))
-    assert model.list_needed(given) == [("add", 1), ("rotate", 2)]
+    workload = counted(("rotate", 2, 10), ("add", 1, 5))
+    assert model.list_needed(workload) == [("add", 1), ("rotate", 2)]
     costs = {("rotate", 2): 0.02, ("add", 1): 0.001}
 
     def cost(operation: str, level: int) -> float:
         return costs[operation, level]
 
-    assert model.compute_seconds(given, made(), cost) == [pytest.approx(0.205)]
+    assert model.compute_seconds(workload, made(), cost) == [pytest.approx(0.205)]
     faster = made(speedup={"rotate": 10.0, "all": 5.0})
-    assert model.compute_seconds(given, faster, cost) == [pytest.approx(0.02 + 0.001)]
+    assert model.compute_seconds(workload, faster, cost) == [pytest.approx(0.02 + 0.001)]
     profile = made(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
-    assert model.compute_seconds(given, profile, None) == [pytest.approx(40e-6)]
+    assert model.compute_seconds(workload, profile, None) == [pytest.approx(40e-6)]
 
 
 def test_costs_that_nobody_tells_are_asked_for() -> None:

@@ -77,14 +77,14 @@ def test_the_networks_layers_take_each_key_once_and_all_weights() -> None:
     from tfe_bench.benchmarks.technologies.storage import device, measured, model
 
     network = EncryptedNetwork(Setting(choose_parameters(8192)))
-    found = measured.of_network(network)
-    assert found.key_bytes == sum(network.key_bytes.values())
+    stages = measured.of_network(network)
+    assert stages.key_bytes == sum(network.key_bytes.values())
     each = [o.plaintext_bytes for layer in network.layers for o in layer.operations]
-    assert found.weight_bytes == sum(each) > 10e6
-    assert max(level for _, level in model.list_needed(found)) == 6
+    assert stages.weight_bytes == sum(each) > 10e6
+    assert max(level for _, level in model.list_needed(stages)) == 6
     costs = measured.of_table({name: [1e-3] * 6 for name in device.OPERATIONS})
-    counted = sum(o.count for layer in found.layers for o in layer.operations)
-    assert model.processor_seconds(found, costs) == pytest.approx(1e-3 * counted)
+    counted = sum(o.count for layer in stages.layers for o in layer.operations)
+    assert model.processor_seconds(stages, costs) == pytest.approx(1e-3 * counted)
     with raises(UsageError, "cost-missing", operation="rotate", expected="1 to 6"):
         costs("rotate", 7)
     with raises(UsageError, "cost-missing", operation="divide", expected="1 to 0"):
@@ -97,10 +97,10 @@ def test_a_real_network_computes_right_with_weights_from_a_file(
     pytest.importorskip("seal")
     words = ["storage", "--validate", "--bandwidth", "0.2", "--repeat", "1", "--json"]
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    figures = found["figures"]
-    assert found["correct"] is True and figures["max_error"] <= 0.05
-    size = found["parameters"]["weight_bytes"]
+    document = json.loads(capsys.readouterr().out)
+    figures = document["figures"]
+    assert document["correct"] is True and figures["max_error"] <= 0.05
+    size = document["parameters"]["weight_bytes"]
     assert figures["predicted_seconds"] >= max(size / 0.2e9, figures["in_memory_seconds"] * 0.99)
     assert figures["predicted_from_costs_seconds"] >= size / 0.2e9
-    assert found["seconds"]["median"] >= size / 0.2e9 - streaming._CREDIT
+    assert document["seconds"]["median"] >= size / 0.2e9 - streaming._CREDIT

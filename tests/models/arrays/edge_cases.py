@@ -170,22 +170,22 @@ BITS = (2, 20, 31)
 
 
 def reals() -> dict[str, Case]:
-    found = {
+    cases = {
         name: Case(private, plain, off=off)
         for name, (private, plain, off) in {**SMOOTH, **OTHERS}.items()
     }
     for name, (private, plain, off) in SMOOTH.items():
         for bits in BITS:
-            found[f"{name} in {bits} bits"] = Case(
+            cases[f"{name} in {bits} bits"] = Case(
                 lambda x, f=private, b=bits: f(x, bits=b), plain, off=off
             )
     for name, (private, plain, off) in BY_PUBLIC.items():
         more = {"x + d": (*NUMBERS, 7e13, -7e13), "d // x": NUMBERS[:-1]}  # (refused)
         for d in more.get(name, NUMBERS):
-            found[name.replace("d", f"{d:g}")] = Case(
+            cases[name.replace("d", f"{d:g}")] = Case(
                 lambda x, f=private, d=d: f(x, d), lambda x, f=plain, d=d: f(x, Real(d)), off=off
             )
-    return found
+    return cases
 
 
 # ---- two operands

@@ -60,11 +60,11 @@ WHOLE: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def _integers() -> dict[str, Case]:
-    found = {name: Case(private, plain, "i") for name, (private, plain) in WHOLE.items()}
+    cases = {name: Case(private, plain, "i") for name, (private, plain) in WHOLE.items()}
     for d in (0.1, 1e-6):
-        found[f"times {d}"] = Case(lambda x, d=d: x * d, lambda x, d=d: x * Real(d), "i", weighted)
-        found[f"over {d}"] = Case(lambda x, d=d: x / d, lambda x, d=d: x / Real(d), "i", weighted)
-    return found
+        cases[f"times {d}"] = Case(lambda x, d=d: x * d, lambda x, d=d: x * Real(d), "i", weighted)
+        cases[f"over {d}"] = Case(lambda x, d=d: x / d, lambda x, d=d: x / Real(d), "i", weighted)
+    return cases
 
 
 # ---- reductions

@@ -68,10 +68,10 @@ def edge_values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list
     low, high = bounds
     unit = 1 if kind == "i" else 1 << F
     sizes = [0, 1, round(unit / 1000), unit, 1000 * unit, 10**6 * unit, 10**9 * unit, unit + 1]
-    found = {low, low + 1, high, high - 1}
-    found |= {sign * size for size in sizes for sign in (1, -1)}
-    found |= {each + step for each in more for step in (-1, 0, 1)}
-    return sorted(v for v in found if low <= v <= high)
+    values = {low, low + 1, high, high - 1}
+    values |= {sign * size for size in sizes for sign in (1, -1)}
+    values |= {each + step for each in more for step in (-1, 0, 1)}
+    return sorted(v for v in values if low <= v <= high)
 
 
 def make_operand(client: Client, ring: Any, kind: str, bounds: tuple[int, int]) -> PrivateArray:
@@ -106,8 +106,8 @@ def _count_violations(count: PrivateArray, words: Sequence[Any]) -> Any:
     with np.errstate(over="ignore"):
         if op == "count_outside":
             x, low, high = words[0], named.get("low"), named.get("high")
-            found = np.zeros(x.shape, np.int64) if low is None else (x - np.int64(low) < 0) * 1
-            return found if high is None else found + (np.int64(high) - x < 0)
+            counts = np.zeros(x.shape, np.int64) if low is None else (x - np.int64(low) < 0) * 1
+            return counts if high is None else counts + (np.int64(high) - x < 0)
         if op == "count_zeros":
             return (words[0] == 0) * 1
         assert op == "count_steep"
@@ -154,25 +154,25 @@ def _choice_patterns(
     case: Case, choices: Sequence[list[int]], bounds: Sequence[tuple[int, int]], rng: Rng
 ) -> list[list[Any]]:
     """Return rows of edges: equal ones, both signs, one among zeros, mixed, one magnitude."""
-    size, found = math.prod(case.shape), []
+    size, patterns = math.prod(case.shape), []
     units = [0 if kind == "i" else F for kind in case.kinds]
     largest = [max(c, key=abs) for c in choices]
     usual = [min(c, key=lambda v: abs(abs(v) - (1 << F))) for c in choices]
     for i, several in enumerate(choices):
         for fillers in (largest, usual):
             other = [np.full(size, v, object) for v in fillers]
-            found += [[*other[:i], np.full(size, v, object), *other[i + 1 :]] for v in several]
+            patterns += [[*other[:i], np.full(size, v, object), *other[i + 1 :]] for v in several]
     for v in {v for several in choices for v in several}:
         for row in (np.where(np.arange(size) % 2, 1, -1), np.arange(size) == size // 2):
-            found.append([np.clip(v * row.astype(object), *b) for b in bounds])
+            patterns.append([np.clip(v * row.astype(object), *b) for b in bounds])
     for _ in range(12):
-        found.append([rng.choice(np.array(c, object), size) for c in choices])
+        patterns.append([rng.choice(np.array(c, object), size) for c in choices])
     for _ in range(4):
         size_of = 10 ** rng.uniform(-3, 9)
         reals = [np.rint(rng.uniform(-1, 1, size) * size_of * 2.0**unit) for unit in units]
         rings = [v.astype(np.int64).astype(object) for v in reals]
-        found.append([np.clip(v, *b) for v, b in zip(rings, bounds, strict=True)])
-    return found
+        patterns.append([np.clip(v, *b) for v, b in zip(rings, bounds, strict=True)])
+    return patterns
 
 
 def rows_of(
@@ -197,10 +197,10 @@ def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng
     """Run a case at all combinations of edges of operands with these bounds."""
     try:
         rings = rows_of(case, client, bounds, rng)
-        given = [
+        operands = [
             make_operand(client, r, k, b) for r, k, b in zip(rings, case.kinds, bounds, strict=True)
         ]
-        result = case.private(*given)
+        result = case.private(*operands)
     except RangeError:
         return Report(0, 1, [])  # (a public operand, or bounds only)
     counts = counts_of(result)
@@ -211,9 +211,9 @@ def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng
         ]
         for c in counts
     ]
-    asked = [w for several in looked for w in several if isinstance(w, PrivateArray)]
+    private_counts = [w for several in looked for w in several if isinstance(w, PrivateArray)]
     main = result if result.kind == BITS else _clear_words(result)
-    found, *rest = client.reveal(main, *counts, *asked, check=False)
+    revealed, *rest = client.reveal(main, *counts, *private_counts, check=False)
     numbers, words = rest[: len(counts)], iter(rest[len(counts) :])
     rows = rings[0].shape[0]
     refused = np.zeros(rows, bool)
@@ -242,24 +242,24 @@ def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng
     with np.errstate(all="ignore"):
         plain = case.plain(*operands_)
         if result.kind == FIXED:
-            seen = np.asarray(found).astype(Real) / (1 << result.fractional_bits)
+            actual = np.asarray(revealed).astype(Real) / (1 << result.fractional_bits)
             plain = np.asarray(plain, Real)
             extra = [x.astype(Real) for x in operands_]
             off = case.off(plain, *extra) + np.abs(plain) * Real(2.0) ** -61
-            good = (np.abs(seen - plain) <= off) & np.isfinite(plain)
+            good = (np.abs(actual - plain) <= off) & np.isfinite(plain)
         else:
-            seen, plain = np.asarray(found), np.asarray(plain)
+            actual, plain = np.asarray(revealed), np.asarray(plain)
             if plain.dtype.kind == "f":
-                good = (seen.astype(Real) == plain) & np.isfinite(plain)
+                good = (actual.astype(Real) == plain) & np.isfinite(plain)
             else:
-                good = seen == plain
-    good = np.broadcast_to(good, seen.shape)
+                good = actual == plain
+    good = np.broadcast_to(good, actual.shape)
     right = good.reshape(rows, -1).all(1)
-    wanted, wrong = np.broadcast_to(plain, seen.shape), []
+    expected, wrong = np.broadcast_to(plain, actual.shape), []
     for i in np.nonzero(~right & ~refused)[0]:
         given_, got, due = (
             [np.asarray(v[i]).reshape(-1)[:4].astype(float) for v in several]
-            for several in (operands_, [seen], [wanted])
+            for several in (operands_, [actual], [expected])
         )
         wrong.append(f"{given_}: {got}, not {due}")
     return Report(int((right & ~refused).sum()), int(refused.sum()), wrong)

@@ -87,19 +87,19 @@ class Workers:
         return [store.handles.count_handles(client) for store in self.stores]
 
     def put(
-        self, name: str, given: StoredTable, clients: tuple[str, ...] = ("*",), run: bool = False
+        self, name: str, table: StoredTable, clients: tuple[str, ...] = ("*",), run: bool = False
     ) -> None:
         """Store a table: by the program, or directly in the format of its header."""
-        about = given.schema.header()
+        about = table.schema.header()
         if run:
-            order, words = storage_parameters(name, clients, True, about), PrivateInput(given.words)
-            Client(self, given.owner).run("table_put", order, {"words": words})
+            order, words = storage_parameters(name, clients, True, about), PrivateInput(table.words)
+            Client(self, table.owner).run("table_put", order, {"words": words})
             return
-        sources = input_source(given.owner)
-        facts = StoredFacts(name, given.owner, clients, uuid.uuid4().hex, about, sources=sources)
+        sources = input_source(table.owner)
+        facts = StoredFacts(name, table.owner, clients, uuid.uuid4().hex, about, sources=sources)
         for party, store in enumerate(self.stores):
             tensors = {}
-            for word, values in zip(stored.word_names(given.schema), given.words, strict=True):
+            for word, values in zip(stored.word_names(table.schema), table.words, strict=True):
                 mask = np.full_like(values, 5)
                 fields = {"m": values + 2 * mask, "l1": mask, "l2": mask}
                 del fields["m" if party == 0 else "l2" if party == 1 else "l1"]
@@ -122,8 +122,8 @@ class Client:
     def check_members(self, clients: Sequence[str]) -> None:
         check_clients(list(clients))
 
-    def private(self, given: Any, **more: Any) -> array.PrivateArray:
-        return array.make_private(self, given, **more)  # type: ignore[arg-type]
+    def private(self, values: Any, **more: Any) -> array.PrivateArray:
+        return array.make_private(self, values, **more)  # type: ignore[arg-type]
 
     def load(self, name: str) -> Any:
         return loading.load_stored(self, name)  # type: ignore[arg-type]
@@ -158,11 +158,11 @@ class Client:
             self.workers.policy.permit_size(program.sized(self.identity, store, sent, specs))
         scales: dict[str, int] = {}
 
-        def carried_out(party: Party, *given: Any) -> Any:
+        def carried_out(party: Party, *arguments: Any) -> Any:
             party.client = self.identity
             held = {
                 spec.name: _scaled(value, spec.fractional_bits)
-                for spec, value in zip(specs, given, strict=True)
+                for spec, value in zip(specs, arguments, strict=True)
             }
             store = self.workers.stores[party.index]
             context = Context(party, sent, held, lambda f, t: None, {}, self.identity, store)
@@ -170,10 +170,10 @@ class Client:
             scales.update({key: value.fractional_bits for key, value in out.items()})
             return out
 
-        made = simulate(carried_out, *(value.ring for value in inputs.values()))
-        self.workers.last = made
-        found = {key: made.value(operator.itemgetter(key)) for key in scales}
-        return JobResult(outputs=found, fractional_bits=scales)
+        simulation = simulate(carried_out, *(value.ring for value in inputs.values()))
+        self.workers.last = simulation
+        outputs = {key: simulation.value(operator.itemgetter(key)) for key in scales}
+        return JobResult(outputs=outputs, fractional_bits=scales)
 
 
 def _scaled(value: Any, bits: int) -> Any:
@@ -185,9 +185,9 @@ def traced_from_now(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     traced: list[object] = []
     before = graph.PrivateFunction._trace
 
-    def trace(self: graph.PrivateFunction, *given: Any) -> graph.Graph:
+    def trace(self: graph.PrivateFunction, *arguments: Any) -> graph.Graph:
         traced.append(self)
-        return before(self, *given)
+        return before(self, *arguments)
 
     monkeypatch.setattr(graph.PrivateFunction, "_trace", trace)
     return traced

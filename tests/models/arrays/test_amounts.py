@@ -74,8 +74,8 @@ def _scale(x: Value, factor: float) -> Value:
 
 
 def _square(x: Value) -> Value:
-    made = _mul(x, x)
-    return Value(x.private**2, made.plain, made.error)
+    product = _mul(x, x)
+    return Value(x.private**2, product.plain, product.error)
 
 
 def _mean(x: Value) -> Value:
@@ -152,13 +152,18 @@ def _tried(client: Client, seed: int) -> bool:
     """Return whether an expression was correct; False: it was refused."""
     rng = np.random.default_rng(seed)
     try:
-        made = _expression(client, rng)
-        found = made.private.reveal()
+        expression = _expression(client, rng)
+        result = expression.private.reveal()
     except RangeError as error:
         assert "bound" in str(error)
         return False
-    off = np.abs(found - made.plain) - made.error
-    assert np.all(off <= np.abs(made.plain) * 2.0**-40), (seed, found, made.plain, made.error)
+    off = np.abs(result - expression.plain) - expression.error
+    assert np.all(off <= np.abs(expression.plain) * 2.0**-40), (
+        seed,
+        result,
+        expression.plain,
+        expression.error,
+    )
     return True
 
 

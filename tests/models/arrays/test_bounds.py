@@ -48,10 +48,10 @@ AMOUNTS: dict[str, Callable[..., Any]] = {
 
 def test_ordinary_amounts_are_right(client: Client) -> None:
     pay, hours, mask = (client.private(v) for v in (PAY, HOURS, MASK))
-    given = [of(pay, hours, mask) for of in AMOUNTS.values()]
-    for (name, of), found in zip(AMOUNTS.items(), client.reveal(*given), strict=True):
-        wanted = np.asarray(of(PAY, HOURS, MASK))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=5e-5, err_msg=name)
+    expressions = [of(pay, hours, mask) for of in AMOUNTS.values()]
+    for (name, of), result in zip(AMOUNTS.items(), client.reveal(*expressions), strict=True):
+        expected = np.asarray(of(PAY, HOURS, MASK))
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=5e-5, err_msg=name)
 
 
 FAR, NEAR = np.array([20000.0, -5e5, 0.25]), np.array([20000.0, 1.0, -0.5])
@@ -77,9 +77,9 @@ OTHERS: dict[str, tuple[Callable[[Client], Any], Any]] = {
 
 @pytest.mark.slow
 def test_others_are_right(client: Client) -> None:
-    found = client.reveal(*(of(client) for of, _ in OTHERS.values()))
-    for (name, (_, wanted)), value in zip(OTHERS.items(), found, strict=True):
-        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-4, err_msg=name)
+    result = client.reveal(*(of(client) for of, _ in OTHERS.values()))
+    for (name, (_, expected)), value in zip(OTHERS.items(), result, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 REFUSED: dict[str, Callable[[Client], Any]] = {
@@ -139,15 +139,15 @@ def test_a_client_looks_at_its_own_elements_of_a_loop_itself(client: Client) -> 
     def step(total: Any, x: Any) -> Any:
         return total + tfb.transpose(tfb.exp(tfb.transpose(x)))
 
-    def counts(found: Any) -> int:
-        found.reveal()
+    def counts(result: Any) -> int:
+        result.reveal()
         return str(client.workers.jobs[-1]["plan"]).count("count_")
 
     rows = np.arange(12.0).reshape(3, 2, 2) / 8
-    found = tfb.foldl(step, client.private(rows), start)
-    assert np.allclose(found.reveal(), np.exp(rows).sum(0), atol=1e-3)
+    folded = tfb.foldl(step, client.private(rows), start)
+    assert np.allclose(folded.reveal(), np.exp(rows).sum(0), atol=1e-3)
     # (a product is no longer an array of this client)
-    assert counts(found) < counts(tfb.foldl(step, client.private(rows) * 1.0, start))
+    assert counts(folded) < counts(tfb.foldl(step, client.private(rows) * 1.0, start))
     before = len(client.workers.jobs)
     with raises(RangeError, "own-values-out-of-range", "outside-bound"):
         tfb.foldl(step, client.private(rows * 1e3), start).reveal()

@@ -109,10 +109,10 @@ def test_what_a_loop_carries_on_is_right_or_counted(client: Client) -> None:
     ):
         x = client.private(np.array([start]))
         held = client.compute(tfb.foldl(lambda v, f=factor: v * f, turns, x))[0]
-        wanted = Real(start) * Real(factor) ** turns
+        expected = Real(start) * Real(factor) ** turns
         try:
-            found = (held + 0.0).reveal()
+            result = (held + 0.0).reveal()
         except RangeError:
-            assert abs(wanted) > 2.0**20
+            assert abs(expected) > 2.0**20
         else:
-            assert abs(found[0] - wanted) <= turns * 2.0**-15 * max(1.0, abs(float(wanted)))
+            assert abs(result[0] - expected) <= turns * 2.0**-15 * max(1.0, abs(float(expected)))

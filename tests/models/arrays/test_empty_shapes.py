@@ -133,9 +133,9 @@ def _cases(name: str, shape: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], 
     if operations.find_operation(name).loops:
         body = [[1, [["add", [["ref", 0], ["ref", 0]], {}]], [["ref", 1]]]]
         several = ((_list(X), _list(), _list(), 3),)
-    for given in several:
-        named = given[-1] if isinstance(given[-1], dict) else {}
-        arguments = list(given[: len(given) - bool(named)])
+    for inputs in several:
+        named = inputs[-1] if isinstance(inputs[-1], dict) else {}
+        arguments = list(inputs[: len(inputs) - bool(named)])
         for kind in KINDS:
             scale = 16 if kind == "fixed" else 0
             for place in PLACES.get(name, (None,)):
@@ -174,24 +174,24 @@ def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
     monkeypatch.setattr(evaluate, "_UNEXPECTED_ERRORS", others)
     admitted = 0
     for shape in SMALL:
-        for given, spec in _cases(name, shape):
+        for arguments, spec in _cases(name, shape):
             with contextlib.suppress(TfeBenchError):
-                compute.PROGRAM.admit(given, [spec])
+                compute.PROGRAM.admit(arguments, [spec])
                 admitted += 1
     assert admitted, "no case of the operation is one"
     with _address_space(2 << 30):
         tracemalloc.start()
         try:
             for shape in HUGE:
-                for given, spec in _cases(name, shape):
+                for arguments, spec in _cases(name, shape):
                     tracemalloc.reset_peak()
                     before, _ = tracemalloc.get_traced_memory()
                     with contextlib.suppress(TfeBenchError):
-                        compute.PROGRAM.admit(given, [spec])
-                        size = compute.PROGRAM.sized("", None, given, [spec])  # type: ignore[arg-type]
-                        assert size.words >= spec.extent, (given, shape)
+                        compute.PROGRAM.admit(arguments, [spec])
+                        size = compute.PROGRAM.sized("", None, arguments, [spec])  # type: ignore[arg-type]
+                        assert size.words >= spec.extent, (arguments, shape)
                     _, peak = tracemalloc.get_traced_memory()
-                    assert peak - before < 16 * MEGABYTE, (given["plan"]["steps"], shape)
+                    assert peak - before < 16 * MEGABYTE, (arguments["plan"]["steps"], shape)
         finally:
             tracemalloc.stop()
 
@@ -202,9 +202,9 @@ LENGTH = 1 << 24
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    made = Workers(tmp_path_factory.mktemp("empty"))
-    yield made
-    made.close()
+    stores = Workers(tmp_path_factory.mktemp("empty"))
+    yield stores
+    stores.close()
 
 
 RUN = ["sort", "median", "adaptive_avg_pool2d"]
@@ -226,19 +226,19 @@ def test_every_operation_runs_on_empty_arrays(name: str, workers: Workers) -> No
 def _run_empty(name: str, workers: Workers, most: int) -> None:
     meter, client, ran = MemoryMeter(), Client(workers, "alice"), 0
     for shape in [(0, LENGTH), (LENGTH, 0), (0, 1, LENGTH, 1), (0, 4, 4, LENGTH >> 4)]:
-        for given, spec in _cases(name, shape):
+        for arguments, spec in _cases(name, shape):
             scale = spec.fractional_bits
             value = PrivateInput(np.zeros(shape, np.int64), fractional_bits=scale)
             meter.reset_peak()
             try:
-                compute.PROGRAM.admit(given, [spec])
-                if any(m.elements for m in price_plan(compute.read_plan(given)).output_specs):
+                compute.PROGRAM.admit(arguments, [spec])
+                if any(m.elements for m in price_plan(compute.read_plan(arguments)).output_specs):
                     continue  # results with elements take memory
-                result = client.run("compute", given, {"x0": value})
+                result = client.run("compute", arguments, {"x0": value})
             except TfeBenchError:
                 continue
             ran += 1
-            assert meter.peak_growth() < 200 * MEGABYTE, (given["plan"]["steps"], shape)
+            assert meter.peak_growth() < 200 * MEGABYTE, (arguments["plan"]["steps"], shape)
             assert all(v.size < MEGABYTE for v in result.outputs.values())
             if ran == most:
                 return

@@ -18,9 +18,9 @@ from tfe_bench.errors import PolicyError, UsageError
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
-    made = Workers(tmp_path, max_held_per_client=1 << 16, max_held=100_000)
-    yield made
-    made.close()
+    stores = Workers(tmp_path, max_held_per_client=1 << 16, max_held=100_000)
+    yield stores
+    stores.close()
 
 
 def test_a_loop_holds_what_it_uses_and_its_plan_does_not_grow(workers: Workers) -> None:

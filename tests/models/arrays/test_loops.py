@@ -56,16 +56,16 @@ def test_a_loop_is_what_its_turns_are_one_after_the_other(
     w, rate = np.zeros((FEATURES, 1)), 0.5
     private = tuple(client.private(each) for each in (xs, ys))
     # (the rate is computed once: it is equal in all iterations)
-    found = tfb.foldl(gradient_step(client.private(rate) * 0.25), private, w)
-    assert found.shape == w.shape and "5) of matmul, sigmoid" in found.explain("wan")
+    weights = tfb.foldl(gradient_step(client.private(rate) * 0.25), private, w)
+    assert weights.shape == w.shape and "5) of matmul, sigmoid" in weights.explain("wan")
     for batch in zip(xs, ys, strict=True):
         w = gradient_step(rate * 0.25)(w, batch)
-    np.testing.assert_allclose(found.reveal(), w, atol=1e-3)
-    _, said = explaining.price_reveal(found._node)
+    np.testing.assert_allclose(weights.reveal(), w, atol=1e-3)
+    _, price = explaining.price_reveal(weights._node)
     last = client.workers.last
-    assert last is not None and last.sent == said.cost.by_party(0)
-    assert (last.rounds, last.with_dealing) == (said.cost.rounds, said.cost.with_dealing)
-    np.testing.assert_allclose((found * 2).compute()[0].reveal(), 2 * w[0], atol=2e-3)
+    assert last is not None and last.sent == price.cost.by_party(0)
+    assert (last.rounds, last.with_dealing) == (price.cost.rounds, price.cost.with_dealing)
+    np.testing.assert_allclose((weights * 2).compute()[0].reveal(), 2 * w[0], atol=2e-3)
 
 
 @pytest.mark.parametrize("times", [1, 2, 7])
@@ -78,12 +78,12 @@ def test_several_are_carried_on_bits_and_integers_among_them(client: Client, tim
         return [now + before, now, flag ^ held]
 
     start = [client.private(a), client.private(a), client.private(b)]
-    found = tfb.foldl(turn, times, start)
+    results = tfb.foldl(turn, times, start)
     now, before, flag = a, a, b
     for _ in range(times):
         now, before, flag = now + before, now, flag ^ b
-    for got, wanted in zip(found, (now, before, flag), strict=True):
-        np.testing.assert_array_equal(got.reveal(), wanted)
+    for got, expected in zip(results, (now, before, flag), strict=True):
+        np.testing.assert_array_equal(got.reveal(), expected)
 
 
 def test_elements_may_be_bits_and_one_may_be_alone(client: Client) -> None:
@@ -125,10 +125,10 @@ def test_every_turn_has_masks_of_its_own(dealer: int, rng: np.random.Generator) 
 
     keys = [rng.bytes(16) for _ in range(3)]
     x = np.full(40, 7 << 16)
-    made = simulate(program, x, dealer=dealer, keys=keys, record=True, fractional_bits=16)
-    np.testing.assert_array_equal(made.value(lambda out: out[0]), x)
-    assert words_under_one_pad(made.pads) == 0 and not repeated_words(made.pads)
-    assert len(np.unique(made.pads["hi"])) >= 6
+    simulation = simulate(program, x, dealer=dealer, keys=keys, record=True, fractional_bits=16)
+    np.testing.assert_array_equal(simulation.value(lambda out: out[0]), x)
+    assert words_under_one_pad(simulation.pads) == 0 and not repeated_words(simulation.pads)
+    assert len(np.unique(simulation.pads["hi"])) >= 6
 
 
 def planned(body: Any, *lists: Any, times: Any = 3) -> dict[str, Any]:
@@ -198,17 +198,17 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str | None]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_loops_are_refused_by_every_worker(name: str) -> None:
-    given, code, operation = BROKEN[name]
+    header, code, operation = BROKEN[name]
     with raises(UsageError, code, operation=operation):
-        compute.PROGRAM.admit({"plan": given}, [InputSpec("x0", (3,), 16)])
+        compute.PROGRAM.admit({"plan": header}, [InputSpec("x0", (3,), 16)])
 
 
 def test_many_loops_have_no_more_steps_than_one_plan() -> None:
     long = [1, [ADD] * 600, [["ref", 1]]]
-    given = planned(long, [X], [], [])
-    given["steps"] *= 2
+    header = planned(long, [X], [], [])
+    header["steps"] *= 2
     with raises(UsageError, "plan-too-large"):
-        plan.Plan.from_header(given)
+        plan.Plan.from_header(header)
 
 
 MISTAKES: dict[str, tuple[Any, str, str]] = {

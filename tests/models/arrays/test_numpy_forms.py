@@ -48,11 +48,13 @@ BETWEEN: dict[str, Callable[..., Any]] = {
 
 def _check(client: Client, forms: dict[str, Callable[..., Any]]) -> None:
     private = [client.private(v) for v in (X, N, B)]
-    given = [of(*private) for of in forms.values()]
-    for (name, of), array, found in zip(forms.items(), given, client.reveal(*given), strict=True):
-        wanted = np.asarray(of(X, N, B))
-        assert array.shape == wanted.shape and array.dtype.kind == np.asarray(found).dtype.kind
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4, err_msg=name)
+    expressions = [of(*private) for of in forms.values()]
+    for (name, of), array, result in zip(
+        forms.items(), expressions, client.reveal(*expressions), strict=True
+    ):
+        expected = np.asarray(of(X, N, B))
+        assert array.shape == expected.shape and array.dtype.kind == np.asarray(result).dtype.kind
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4, err_msg=name)
 
 
 def test_forms_are_as_in_numpy(client: Client) -> None:

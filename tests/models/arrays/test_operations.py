@@ -33,25 +33,25 @@ def _windows(x: Any) -> Any:
 
 
 def _conv(x: Any, k: Any) -> Any:
-    found = np.zeros((1, 3, 3, 2))
+    result = np.zeros((1, 3, 3, 2))
     for i in range(3):
         for j in range(3):
-            found[0, i, j] = np.tensordot(x[0, i : i + 2, j : j + 2], k, 3)
-    return found
+            result[0, i, j] = np.tensordot(x[0, i : i + 2, j : j + 2], k, 3)
+    return result
 
 
 def _depthwise(x: Any, k: Any) -> Any:
-    found = np.zeros((1, 3, 3, 4))
+    result = np.zeros((1, 3, 3, 4))
     for i in range(3):
         for j in range(3):
-            found[0, i, j] = np.einsum("abc,abcd->cd", x[0, i : i + 2, j : j + 2], k).reshape(-1)
-    return found
+            result[0, i, j] = np.einsum("abc,abcd->cd", x[0, i : i + 2, j : j + 2], k).reshape(-1)
+    return result
 
 
 def _set(x: Any) -> Any:
-    found = x.copy()
-    found[1] = 9.0
-    return found
+    result = x.copy()
+    result[1] = 9.0
+    return result
 
 
 def _attention(x: Any) -> Any:
@@ -215,14 +215,14 @@ class Given:
 @pytest.fixture(scope="module")
 def revealed(cluster: LocalCluster) -> dict[str, Any]:
     """Return the results of all cases, by a few jobs."""
-    given = Given(cluster)
-    arrays = {name: case(given) for name, (case, _) in CASES.items()}
+    inputs = Given(cluster)
+    arrays = {name: case(inputs) for name, (case, _) in CASES.items()}
     names = list(arrays)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for i in range(0, len(names), TOGETHER):
         part = names[i : i + TOGETHER]
-        found.update(zip(part, cluster.reveal(*(arrays[name] for name in part)), strict=True))
-    return {name: (arrays[name], each) for name, each in found.items()}
+        results.update(zip(part, cluster.reveal(*(arrays[name] for name in part)), strict=True))
+    return {name: (arrays[name], each) for name, each in results.items()}
 
 
 def test_every_operation_has_a_case() -> None:
@@ -237,14 +237,14 @@ def test_every_public_operation_is_offered() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_as_numpy(name: str, revealed: dict[str, Any]) -> None:
-    made, found = revealed[name]
-    wanted = np.asarray(CASES[name][1])
-    assert isinstance(made, PrivateArray) and made.shape == wanted.shape
-    assert np.shape(found) == wanted.shape
-    if made.kind != "fixed":
-        np.testing.assert_array_equal(found, wanted)
+    private_value, result = revealed[name]
+    expected = np.asarray(CASES[name][1])
+    assert isinstance(private_value, PrivateArray) and private_value.shape == expected.shape
+    assert np.shape(result) == expected.shape
+    if private_value.kind != "fixed":
+        np.testing.assert_array_equal(result, expected)
     else:
-        np.testing.assert_allclose(found, wanted, atol=2e-3, rtol=1e-3)
+        np.testing.assert_allclose(result, expected, atol=2e-3, rtol=1e-3)
 
 
 # The largest values that an operation's bits allow, |v| < 2^(bits - 1 - 16).
@@ -287,7 +287,7 @@ def test_no_operation_takes_small_values_for_granted(cluster: LocalCluster) -> N
     know the ranges.
     """
     assert set(WIDE) == {name for name, each in operations.list_operations().items() if each.bits}
-    given = cluster.private(LARGE, bound=2.0**44)
-    found = cluster.reveal(*(of(given) for of, _ in WIDE.values()))
-    for (name, (_, wanted)), value in zip(WIDE.items(), found, strict=True):
-        np.testing.assert_allclose(value, wanted, atol=2e-3, rtol=1e-3, err_msg=name)
+    operand = cluster.private(LARGE, bound=2.0**44)
+    results = cluster.reveal(*(of(operand) for of, _ in WIDE.values()))
+    for (name, (_, expected)), value in zip(WIDE.items(), results, strict=True):
+        np.testing.assert_allclose(value, expected, atol=2e-3, rtol=1e-3, err_msg=name)

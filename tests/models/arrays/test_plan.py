@@ -61,23 +61,23 @@ def expressions() -> list[Any]:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
+    paths = [path] if path else []
     if isinstance(value, (dict, list)):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            found += _places(each, (*path, key))
-    return found
+            paths += _places(each, (*path, key))
+    return paths
 
 
-def _mutated(given: Any, rng: np.random.Generator) -> Any:
-    found = copy.deepcopy(given)
+def _mutated(header: Any, rng: np.random.Generator) -> Any:
+    mutated = copy.deepcopy(header)
     for _ in range(int(rng.integers(1, 4))):
-        places = _places(found)
+        places = _places(mutated)
         *way, last = places[int(rng.integers(len(places)))]
-        parent = found
+        parent = mutated
         for key in way:
             parent = parent[key]
         other = places[int(rng.integers(len(places)))]
-        value: Any = found
+        value: Any = mutated
         for key in other:
             value = value[key] if isinstance(value, (dict, list)) else value
         names = list(operations.list_operations())
@@ -96,15 +96,15 @@ def _mutated(given: Any, rng: np.random.Generator) -> Any:
                 del parent[last]
             case _:
                 parent[last] = choices[int(rng.integers(len(choices)))]
-    return found
+    return mutated
 
 
 def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Generator) -> None:
     whole = [planned(each) for each in expressions()]
     refused, longest = 0, 0.0
     for i in range(10_000):
-        given, specs = whole[i % len(whole)]
-        mutated = {**given, "plan": _mutated(given["plan"], rng)}
+        header, specs = whole[i % len(whole)]
+        mutated = {**header, "plan": _mutated(header["plan"], rng)}
         started = time.process_time()
         try:
             compute.PROGRAM.admit(mutated, specs)
@@ -152,23 +152,23 @@ BROKEN: dict[str, tuple[str, str, str | None]] = {
 def test_broken_plans_are_refused(name: str) -> None:
     steps, code, operation = BROKEN[name]
     listed = json.loads(steps)
-    given = {
+    header = {
         "leaves": [["input", "fixed", [3, 4], 16]],
         "steps": listed,
         "outputs": [[["ref", len(listed)], "reveal", {}]],
     }
     with raises(UsageError, code, operation=operation):
-        compute.PROGRAM.admit({"plan": given}, [InputSpec("x0", (3, 4), 16)])
+        compute.PROGRAM.admit({"plan": header}, [InputSpec("x0", (3, 4), 16)])
 
 
 def test_an_array_of_too_many_rows_is_not_taken_apart() -> None:
-    given = {
+    header = {
         "leaves": [["input", "fixed", [1 << 30], 16]],
         "steps": [["unstack", [["ref", 0]], {}]],
         "outputs": [[["ref", 1, 0], "reveal", {}]],
     }
     with raises(UsageError, "too-many-results", operation="unstack"):
-        compute.PROGRAM.admit({"plan": given}, [InputSpec("x0", (1 << 30,), 16)])
+        compute.PROGRAM.admit({"plan": header}, [InputSpec("x0", (1 << 30,), 16)])
 
 
 def test_too_many_operations_are_refused_with_the_bound() -> None:
@@ -180,18 +180,18 @@ def test_too_many_operations_are_refused_with_the_bound() -> None:
     with raises(UsageError, "plan-too-large"):
         planned(tfb.add_n(wide))
     steps = [["negative", [["ref", i]], {}] for i in range(1_000_000)]
-    given = {"leaves": [["input", "fixed", [1], 16]], "steps": steps, "outputs": []}
+    header = {"leaves": [["input", "fixed", [1], 16]], "steps": steps, "outputs": []}
     with raises(UsageError, "invalid-plan", operation="steps"):
-        plan.Plan.from_header(given)
+        plan.Plan.from_header(header)
 
 
 def test_what_equals_another_is_computed_once() -> None:
     x = private(X)
     y = tfb.relu(x + 1) * tfb.relu(x + 1)
     z = tfb.relu(x + 1) * 2
-    given, specs = planned(y, z, y)
-    assert [step[0] for step in given["plan"]["steps"]] == ["add", "relu", "multiply", "multiply"]
-    assert len(specs) == 1 and given["plan"]["outputs"][0] == given["plan"]["outputs"][2]
+    header, specs = planned(y, z, y)
+    assert [step[0] for step in header["plan"]["steps"]] == ["add", "relu", "multiply", "multiply"]
+    assert len(specs) == 1 and header["plan"]["outputs"][0] == header["plan"]["outputs"][2]
 
 
 def test_plans_are_the_same_each_time_and_do_not_hold_on_to_arrays() -> None:
@@ -273,9 +273,9 @@ def test_what_cannot_be_private_is_refused(given: Any, more: dict[str, Any], why
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
-    for given in ([np.nan], [1e30], np.array([1 << 63], np.uint64)):
+    for values in ([np.nan], [1e30], np.array([1 << 63], np.uint64)):
         with pytest.raises(RangeError):
-            private(np.asarray(given))
+            private(np.asarray(values))
 
 
 def _softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSpec]]:
@@ -294,9 +294,9 @@ def _softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSp
 
 def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
     def size(count: int, turns: int = 0) -> Size:
-        given, specs = _softmaxes(count, turns)
-        compute.PROGRAM.admit(given, specs)
-        return compute.PROGRAM.sized("", None, given, specs)  # type: ignore[arg-type]
+        header, specs = _softmaxes(count, turns)
+        compute.PROGRAM.admit(header, specs)
+        return compute.PROGRAM.sized("", None, header, specs)  # type: ignore[arg-type]
 
     one, many = size(1), size(300)
     assert many.memory == 300 * one.memory > 256 << 20
@@ -314,7 +314,7 @@ def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
 def test_all_levels_of_a_sort_are_counted_as_one() -> None:
     steps = [["sort", [["ref", i]], {}] for i in range(20)]
     leaves = [["input", "fixed", [1 << 24], 16]]
-    given = {"leaves": leaves, "steps": steps, "outputs": [[["ref", 20], "reveal", {}]]}
-    found = price_plan(plan.Plan.from_header(given))
+    header = {"leaves": leaves, "steps": steps, "outputs": [[["ref", 20], "reveal", {}]]}
+    price = price_plan(plan.Plan.from_header(header))
     levels = len(expected_levels(1 << 24, "local"))
-    assert found.ops < 20 * 100 and found.cost.rounds > 20 * levels
+    assert price.ops < 20 * 100 and price.cost.rounds > 20 * levels

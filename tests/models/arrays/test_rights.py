@@ -23,7 +23,7 @@ AGE = [20 + i for i in range(12)]
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    made = Workers(tmp_path_factory.mktemp("rights"))
+    stores = Workers(tmp_path_factory.mktemp("rights"))
     rows = [(i, a, i * 0.25, bool(i % 2), w) for i, a, w in zip(INCOME, AGE, "ab" * 6, strict=True)]
     types = {
         "income": "int[-50,1000]",
@@ -40,21 +40,21 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
             "member": ("aggregate",),
         }
     }
-    made.put("bank", StoredTable(types, rows, rights=rights, min_group=5))
-    yield made
-    made.close()
+    stores.put("bank", StoredTable(types, rows, rights=rights, min_group=5))
+    yield stores
+    stores.close()
 
 
 def test_owners_and_open_columns_are_revealed(workers: Workers) -> None:
     bank = Client(workers, OWNER).load("bank")
     assert bank.owner == OWNER and bank["income"].kind == "int"
     np.testing.assert_array_equal(bank["income"].reveal(), INCOME)
-    found = Client(workers, ANALYST).load("bank")
-    np.testing.assert_array_equal(found["age"].reveal(), AGE)
-    rate = found["rate"]
+    table = Client(workers, ANALYST).load("bank")
+    np.testing.assert_array_equal(table["age"].reveal(), AGE)
+    rate = table["rate"]
     np.testing.assert_allclose((rate * 2.0).reveal(), np.array(INCOME) * 0.5, atol=1e-3)
-    np.testing.assert_array_equal((found["age"] > 25).reveal(), np.array(AGE) > 25)
-    assert "bank" in (found["age"] + 1).explain() and "column" not in repr(found["age"])
+    np.testing.assert_array_equal((table["age"] > 25).reveal(), np.array(AGE) > 25)
+    assert "bank" in (table["age"] + 1).explain() and "column" not in repr(table["age"])
 
 
 AGGREGATES: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -68,9 +68,9 @@ AGGREGATES: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_sums_of_all_rows_take_the_right_aggregate(name: str, workers: Workers) -> None:
-    expression, wanted = AGGREGATES[name]
-    found = expression(Client(workers, ANALYST).load("bank")).reveal()
-    np.testing.assert_allclose(found, wanted, atol=1e-3)
+    expression, expected = AGGREGATES[name]
+    result = expression(Client(workers, ANALYST).load("bank")).reveal()
+    np.testing.assert_allclose(result, expected, atol=1e-3)
 
 
 # Each of these would leak information about fewer rows than all.
@@ -216,11 +216,11 @@ def test_decimals_of_tables_are_fixed_point_in_arrays(kind: str, workers: Worker
     assert (prices.kind, prices.fractional_bits) == ("fixed", 16)
     np.testing.assert_allclose(prices.reveal(), values, rtol=0, atol=2.01 / (1 << 16))
     np.testing.assert_array_equal((prices > 3.5).reveal(), values > 3.5)
-    asked = Client(workers, ANALYST).load("prices")["v"]
-    total = asked.sum().reveal()
+    column = Client(workers, ANALYST).load("prices")["v"]
+    total = column.sum().reveal()
     assert abs(float(total) - values.sum()) <= 2.01 * len(values) / (1 << 16)
     with raises(PolicyError, "missing-right", expected="open"):
-        (asked * 0.5).sum().reveal()
+        (column * 0.5).sum().reveal()
     workers.put("prices", StoredTable({"v": "decimal(2)[0,999999999999]"}, [(1,)]))
     with raises(UsageError, "value-too-wide", operation="v"):
         Client(workers, OWNER).load("prices")["v"]

@@ -25,9 +25,9 @@ W = np.linspace(-1, 1, 8).reshape(4, 2)
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
-    made = Workers(tmp_path)
-    yield made
-    made.close()
+    stores = Workers(tmp_path)
+    yield stores
+    stores.close()
 
 
 def layer(x: Any, w: Any) -> Any:
@@ -41,24 +41,24 @@ def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Work
     y = layer(
         client.private(X, bound=2), client.private(W, bound=1)
     )  # (as small as the plain operation)
-    _, said = explaining.price_reveal(y._node)
-    found = y.reveal()
+    _, price = explaining.price_reveal(y._node)
+    result = y.reveal()
     assert workers.last is not None
 
     def program(party: Party, x: Shared, w: Shared) -> Shared:
-        made: Shared = party.function(layer)(x, w)
-        return made
+        output: Shared = party.function(layer)(x, w)
+        return output
 
     ring = [FixedPoint(16).encode(each) for each in (X, W)]
     plain = simulate(program, *ring, fractional_bits=16)
-    wanted = FixedPoint(16).decode(plain.value())
-    np.testing.assert_allclose(found, wanted, atol=1e-3)
-    assert workers.last.sent == plain.sent == said.cost.by_party(0)
+    expected = FixedPoint(16).decode(plain.value())
+    np.testing.assert_allclose(result, expected, atol=1e-3)
+    assert workers.last.sent == plain.sent == price.cost.by_party(0)
     assert workers.last.to == plain.to
-    rounds = (said.cost.rounds, said.cost.with_dealing)
+    rounds = (price.cost.rounds, price.cost.with_dealing)
     assert (plain.rounds, plain.with_dealing) == rounds
     assert (workers.last.rounds, workers.last.with_dealing) == rounds
-    assert f"{said.cost.rounds} rounds" in y.explain("wan")
+    assert f"{price.cost.rounds} rounds" in y.explain("wan")
 
 
 @pytest.mark.parametrize("then", ["reveal", "handle", "bits", "sort"])
@@ -71,12 +71,12 @@ def test_what_is_said_is_sent(then: str, workers: Workers) -> None:
         "bits": x[:2] > 0,
         "sort": tfb.reverse(tfb.sort(x[0]), [0]),
     }[then]
-    _, said = explaining.price_reveal(y._node)
+    _, price = explaining.price_reveal(y._node)
     y.reveal()
     assert workers.last is not None
     if then != "sort":  # (the number of comparisons depends on a shuffle)
-        assert workers.last.sent == said.cost.by_party(0)
-    assert said.cost.total > 0  # fresh masks: others may know the masks of a held array
+        assert workers.last.sent == price.cost.by_party(0)
+    assert price.cost.total > 0  # fresh masks: others may know the masks of a held array
 
 
 def test_the_second_run_of_an_expression_traces_nothing(
@@ -107,8 +107,8 @@ def test_results_do_not_depend_on_what_was_computed_together(workers: Workers) -
 
 def test_a_shape_without_axes_and_one_without_elements(workers: Workers) -> None:
     client = Client(workers, "ann")
-    found = (client.private(2.5) * 2).reveal()
-    assert found == 5.0 and np.shape(found) == ()
+    result = (client.private(2.5) * 2).reveal()
+    assert result == 5.0 and np.shape(result) == ()
     assert client.private(True).reveal() is np.True_
     assert client.private(np.zeros((0, 3))).reveal().shape == (0, 3)
 

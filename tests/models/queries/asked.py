@@ -61,7 +61,7 @@ class StoredTable:
         columns = {name: Column(self.types[name], text[-1] == "?") for name, text in types.items()}
         size = hash_bins.bin_count(len(rows) + pad) if hashed else len(rows) + pad
         schema = Schema(size, columns, padded=pad > 0 or hashed, **more)
-        others = {name: given.table(name) for name, given in known.items()}
+        others = {name: values.table(name) for name, values in known.items()}
         self.schema, self.links = upload.prepare_table(schema, self.held, len(rows), links, others)
         self.words = self.links.pop(upload.WORDS)
 
@@ -108,9 +108,9 @@ def run_queries(
     plans = [compile_plan(text, tables, max_rows, rho) for text in texts]
     facts = [derive_plan(plan, tables) for plan in plans]
 
-    def run_workers(party: Party, *given: Shared) -> list[dict[str, Shared]]:
+    def run_workers(party: Party, *shares: Shared) -> list[dict[str, Shared]]:
         kept: dict[str, dict[str, Shared]] = {}
-        left = iter(given)
+        left = iter(shares)
         for name, table in tables.items():
             words = next(left)
             names = stored.word_names(table.schema)
@@ -118,7 +118,7 @@ def run_queries(
             kept[name].update({load_link: next(left) for load_link in table.links})
             if checked:
                 checks.check_table(party, table.schema, kept[name])
-        found: list[dict[str, Shared]] = []
+        values: list[dict[str, Shared]] = []
         for plan, fact in zip(plans, facts, strict=True):
 
             def load_columns(alias: str, columns: Sequence[str], plan: Plan = plan) -> Relation:
@@ -132,12 +132,12 @@ def run_queries(
             drawn = {
                 i: draw(party.index, f.release, f.rows) for i, f in enumerate(fact) if f.release
             }
-            scope = None if graphs is None else (graphs, len(found))
+            scope = None if graphs is None else (graphs, len(values))
             setting = execute.ExecutionContext(
                 load_columns, load_link, scope, unit_of=units.__getitem__, noise_draws=drawn
             )
-            found.append(execute.run_plan(party, plan, fact, setting))
-        return found
+            values.append(execute.run_plan(party, plan, fact, setting))
+        return values
 
     shared = [words for t in tables.values() for words in (t.words, *t.links.values())]
     done = simulate(run_workers, *shared)
@@ -148,7 +148,7 @@ def run_queries(
             )
             for plan, fact in zip(plans, facts, strict=True)
         ]
-        said = tuple(sum(p.cost.by_party(0)[i] for p in prices) for i in range(3))
+        declared = tuple(sum(p.cost.by_party(0)[i] for p in prices) for i in range(3))
         # (the number of comparisons of a selection depends on its shuffle)
         off = 0.1 if any("quantile" in str(plan) for plan in plans) else 0
         selected = any(
@@ -158,7 +158,7 @@ def run_queries(
             for step in plan.steps
         )
         off = 0.4 if selected else off
-        assert done.sent == pytest.approx(said, rel=off)
+        assert done.sent == pytest.approx(declared, rel=off)
         assert done.rounds == pytest.approx(sum(p.cost.rounds for p in prices), rel=off)
     results = []
     for i, (plan, fact) in enumerate(zip(plans, facts, strict=True)):
@@ -224,16 +224,16 @@ def _same_value(a: Any, b: Any) -> bool:
     return str(a) == str(b)
 
 
-def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> None:
+def check_same(text: str, result: io.Result, expected: Sequence[Sequence[Any]]) -> None:
     """Check a result against DuckDB's: as a sequence if it is ordered, else as a multiset."""
-    kinds = [kind.kind for kind in found.types.values()]
-    rows = found.rows
+    kinds = [kind.kind for kind in result.types.values()]
+    rows = result.rows
     due = [
         tuple(
             decode_element(hash_text(v), HASHES) if kind == TEXT and v is not None else v
             for v, kind in zip(row, kinds, strict=True)
         )
-        for row in wanted
+        for row in expected
     ]
     if (
         "order by" not in text.lower().rpartition(")")[2]
@@ -253,8 +253,8 @@ def check_all(
     max_rows: int | None = None,
 ) -> None:
     """Check all queries against DuckDB."""
-    found = run_queries(texts, tables, checked, max_rows)
-    for text, one, due in zip(texts, found, duckdb_answers(texts, tables), strict=True):
+    results = run_queries(texts, tables, checked, max_rows)
+    for text, one, due in zip(texts, results, duckdb_answers(texts, tables), strict=True):
         check_same(text, one, due)
 
 

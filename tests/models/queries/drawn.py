@@ -186,12 +186,12 @@ class RandomQueries:
         how = self.one(["sum", "count", "avg", "min", "max"])
         ties = self.one(["z", "k desc", "day", "seg, flag", "p", "dd"])
         before = self.one(["unbounded", "0", "1", "3", "100"])
-        moved = f"({self.one(['z', 'flag', 'day', 'word', 'big'])}, {self.one([1, 2, 5])})"
+        shifted = f"({self.one(['z', 'flag', 'day', 'word', 'big'])}, {self.one([1, 2, 5])})"
         return self.one(
             [
                 *(f"row_number() over ({part} {order})", f"{how}({of}) over ({part})"),
                 f"{self.one(['rank', 'dense_rank'])}() over ({part} order by {ties})",
-                f"{self.one(['lag', 'lead'])}{moved} over ({part} {order})",
+                f"{self.one(['lag', 'lead'])}{shifted} over ({part} {order})",
                 f"{how}({of}) over ({part} order by {ties})",
                 f"{self.one(['sum', 'avg'])}({of}) over ({part} {order} rows {before} preceding)",
             ]
@@ -200,11 +200,18 @@ class RandomQueries:
     def draw_item(self) -> str:
         real = f"{self.one(['p', 'z', 'r', 'dd'])} / {self.one(['7', '(k + 1)', '4.5', KEPT])}"
         kept = self.one(["day", "ts", "word", "big", "seg", "flag"])
-        made = self.one(
+        expression = self.one(
             ["ts::date", "year(ts)", "ts::date - day", "day::timestamp", self.draw_word()]
         )
         return self.one(
-            [self.draw_number(2), self.draw_number(2), self.draw_condition(1), kept, real, made]
+            [
+                self.draw_number(2),
+                self.draw_number(2),
+                self.draw_condition(1),
+                kept,
+                real,
+                expression,
+            ]
         )
 
     def draw_several(self, one: Any, most: int = 3) -> str:

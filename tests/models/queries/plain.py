@@ -19,11 +19,11 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 def run_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[tuple[Any, ...]]:
     """Return the rows of a plan's result."""
-    made: list[tuple[list[str], list[Row]]] = []
+    outputs: list[tuple[list[str], list[Row]]] = []
     for step in plan.steps:
-        given = [made[i] for i in step.inputs]
-        made.append(_STEPS[step.op](step, given, plan, tables))
-    names, rows = made[plan.output]
+        inputs = [outputs[i] for i in step.inputs]
+        outputs.append(_STEPS[step.op](step, inputs, plan, tables))
+    names, rows = outputs[plan.output]
     return [tuple(_as_result(row[name]) for name in names) for row in rows]
 
 
@@ -60,27 +60,27 @@ def _run_scan(step: Step, _: Any, plan: Plan, tables: Mapping[str, StoredTable])
     return names, rows
 
 
-def _run_filter(step: Step, given: Any, *_: Any) -> Any:
-    [(names, rows)] = given
+def _run_filter(step: Step, inputs: Any, *_: Any) -> Any:
+    [(names, rows)] = inputs
     return names, [row for row in rows if compute_value(step["where"], row) is True]
 
 
-def _run_project(step: Step, given: Any, *_: Any) -> Any:
-    [(_names, rows)] = given
+def _run_project(step: Step, inputs: Any, *_: Any) -> Any:
+    [(_names, rows)] = inputs
     return [n for n, _ in step["columns"]], [
         {name: compute_value(e, row) for name, e in step["columns"]} for row in rows
     ]
 
 
-def _run_group(step: Step, given: Any, *_: Any) -> Any:
-    [(_names, rows)] = given
+def _run_group(step: Step, inputs: Any, *_: Any) -> Any:
+    [(_names, rows)] = inputs
     keys, groups = step["keys"], dict[Any, list[Row]]()
     for row in rows:
         groups.setdefault(tuple(row[k] for k in keys), []).append(row)
     if not keys:
         groups.setdefault((), [])
     names = [*keys, *(name for name, _, _ in step["aggregates"])]
-    made = [
+    output_rows = [
         {
             **dict(zip(keys, key, strict=True)),
             **{
@@ -90,7 +90,7 @@ def _run_group(step: Step, given: Any, *_: Any) -> Any:
         }
         for key, several in groups.items()
     ]
-    return names, made
+    return names, output_rows
 
 
 def compute_aggregate(function: str, values: Sequence[Any]) -> Any:
@@ -113,51 +113,51 @@ def compute_aggregate(function: str, values: Sequence[Any]) -> Any:
     )()
 
 
-def _run_distinct(step: Step, given: Any, *_: Any) -> Any:
-    [(names, rows)] = given
+def _run_distinct(step: Step, inputs: Any, *_: Any) -> Any:
+    [(names, rows)] = inputs
     return names, list({tuple(row[n] for n in names): row for row in rows}.values())
 
 
 def _sort_rows(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
-    made = list(rows)
+    ordered = list(rows)
     for name, way in reversed(by):
-        there = [row for row in made if row[name] is not None]
+        there = [row for row in ordered if row[name] is not None]
         there.sort(key=lambda row: row[name], reverse=way == "desc")
-        made = [*there, *(row for row in made if row[name] is None)]
-    return made
+        ordered = [*there, *(row for row in ordered if row[name] is None)]
+    return ordered
 
 
-def _run_order(step: Step, given: Any, *_: Any) -> Any:
-    [(names, rows)] = given
+def _run_order(step: Step, inputs: Any, *_: Any) -> Any:
+    [(names, rows)] = inputs
     return names, _sort_rows(rows, step["by"])[: step["count"] if step.op == "top" else None]
 
 
-def _run_limit(step: Step, given: Any, *_: Any) -> Any:
-    [(names, rows)] = given
+def _run_limit(step: Step, inputs: Any, *_: Any) -> Any:
+    [(names, rows)] = inputs
     return names, rows[: step["count"]]
 
 
-def _run_union(_step: Step, given: Any, *_: Any) -> Any:
-    first, made = given[0][0], []
-    for names, rows in given:
-        made += [dict(zip(first, (row[n] for n in names), strict=True)) for row in rows]
-    return first, made
+def _run_union(_step: Step, inputs: Any, *_: Any) -> Any:
+    first, output_rows = inputs[0][0], []
+    for names, rows in inputs:
+        output_rows += [dict(zip(first, (row[n] for n in names), strict=True)) for row in rows]
+    return first, output_rows
 
 
-def _run_join(step: Step, given: Any, *_: Any) -> Any:
-    (names, rows), (others, more) = given
-    kind, made = step["kind"], []
+def _run_join(step: Step, inputs: Any, *_: Any) -> Any:
+    (names, rows), (others, more) = inputs
+    kind, output_rows = step["kind"], []
     for row in rows:
-        found = [
+        matches = [
             other
             for other in more
             if all(row[a] is not None and row[a] == other[b] for a, b in step["on"])
         ]
         if kind in ("semi", "anti"):
-            made += [row] if bool(found) == (kind == "semi") else []
-        elif found or kind == "left":
-            made += [{**row, **o} for o in found or [dict.fromkeys(others)]]
-    return (names if kind in ("semi", "anti") else [*names, *others]), made
+            output_rows += [row] if bool(matches) == (kind == "semi") else []
+        elif matches or kind == "left":
+            output_rows += [{**row, **o} for o in matches or [dict.fromkeys(others)]]
+    return (names if kind in ("semi", "anti") else [*names, *others]), output_rows
 
 
 def compute_value(e: Any, row: Row) -> Any:
@@ -172,21 +172,21 @@ def compute_value(e: Any, row: Row) -> Any:
             if compute_value(condition, row) is True:
                 return compute_value(result, row)
         return compute_value(rest[-1], row)
-    given = [compute_value(each, row) for each in rest]
+    operands = [compute_value(each, row) for each in rest]
     if name == "coalesce":
-        return next((v for v in given if v is not None), None)
+        return next((v for v in operands if v is not None), None)
     if name == "is_null":
-        return given[0] is None
+        return operands[0] is None
     if name in ("and", "or"):
         stop = name == "or"
-        return stop if stop in given else None if None in given else not stop
+        return stop if stop in operands else None if None in operands else not stop
     if name == "in":
-        first, *others = given
+        first, *others = operands
         same = [None if None in (first, v) else _common_scale(first, v) for v in others]
         return True if True in same else None if None in same else False
-    if None in given:
+    if None in operands:
         return None
-    return _OPERATORS[name](*given)
+    return _OPERATORS[name](*operands)
 
 
 def _common_scale(a: Any, b: Any) -> bool:

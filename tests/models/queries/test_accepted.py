@@ -80,7 +80,7 @@ SILENT = ("expressions", "distinct", "order")
 
 
 def _sources() -> dict[str, Any]:
-    return {name: given.table(name) for name, given in TABLES.items()}
+    return {name: table.table(name) for name, table in TABLES.items()}
 
 
 def _plan(tree: Any) -> Any:
@@ -138,13 +138,13 @@ def _is_read(text: str, place: int, argument: str) -> bool:
 
 
 def _classes() -> list[Any]:
-    found, pending = set[Any](), [vars(exp)["Expression"]]
+    classes, pending = set[Any](), [vars(exp)["Expression"]]
     while pending:
         for each in pending.pop().__subclasses__():
-            if each not in found:
-                found.add(each)
+            if each not in classes:
+                classes.add(each)
                 pending.append(each)
-    return [each for each in found if isinstance(getattr(each, "arg_types", None), dict)]
+    return [each for each in classes if isinstance(getattr(each, "arg_types", None), dict)]
 
 
 def test_every_other_node_and_argument_is_refused() -> None:
@@ -176,16 +176,16 @@ def test_every_other_node_and_argument_is_refused() -> None:
 def test_the_queries_have_every_node_and_argument_that_is_read() -> None:
     for text in TEXTS:
         accepted.check_nodes(sql.parse_sql(text))
-    found = {
+    used_arguments = {
         (type(node).__name__, argument)
         for text in TEXTS
         for node in sql.parse_sql(text).walk()
         for argument, value in node.args.items()
         if value is not None and value is not False and value != []
     }
-    found |= set(REFUSED)
+    used_arguments |= set(REFUSED)
     for kind, arguments in accepted.READ_ARGUMENTS.items():
-        assert arguments <= {argument for name, argument in found if name == kind}, kind
+        assert arguments <= {argument for name, argument in used_arguments if name == kind}, kind
 
 
 @pytest.mark.parametrize("share", [150, pytest.param(None, marks=pytest.mark.slow)])

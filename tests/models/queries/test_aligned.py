@@ -107,7 +107,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
     telco: dict[str, Any],
     asked: dict[str, Any],
 ) -> None:
-    def derived(bank: Mapping[str, Any], telco: Mapping[str, Any], **asked: Any) -> Any:
+    def derived(bank: Mapping[str, Any], telco: Mapping[str, Any], **changes: Any) -> Any:
         tables = []
         for name, owner, types, more in (
             ("accounts", "bank", _BANK, bank),
@@ -115,15 +115,15 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
         ):
             fields = {k: v for k, v in more.items() if k != "types"}
             tables.append(_table(name, owner, {**types, **more.get("types", {})}, fields))
-        clients = asked.pop("clients", ())
-        given = {"on": ["k"], "label": "y", "columns": None, **asked}
+        clients = changes.pop("clients", ())
+        request = {"on": ["k"], "label": "y", "columns": None, **changes}
         order = LinkageRequest.from_header(
-            json.loads(json.dumps(training.build_request(tables, **given).header()))
+            json.loads(json.dumps(training.build_request(tables, **request).header()))
         )
         return record_linkage.derive_linkage(order, tables, clients)
 
-    made = derived({}, {})
-    assert made.about["columns"] == ["x", "z"] and made.min_rows == 10
+    linkage = derived({}, {})
+    assert linkage.about["columns"] == ["x", "z"] and linkage.min_rows == 10
     with raises(error, *CODES.get(text, ("missing-right",))) as caught:
         derived(bank, telco, **asked)
     if text not in CODES:
@@ -132,8 +132,12 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
 
 def _edges(kind: str, n: int) -> list[int]:
     """Return elements of a type: its ends, and random ones."""
-    made = parse_type(kind)
-    return [made.low, made.high, *rng_of(kind).integers(made.low, made.high, n - 2, endpoint=True)]
+    parsed_type = parse_type(kind)
+    return [
+        parsed_type.low,
+        parsed_type.high,
+        *rng_of(kind).integers(parsed_type.low, parsed_type.high, n - 2, endpoint=True),
+    ]
 
 
 def rng_of(seed: str) -> np.random.Generator:
@@ -188,7 +192,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         }
         held.append((stored.encode_words(schema, elements, n), values))
     made_of = training.build_request(tables, ["k", "b"], "y", None)
-    made = record_linkage.derive_linkage(made_of, tables)
+    linkage = record_linkage.derive_linkage(made_of, tables)
 
     def program(party: Party, *words: Shared) -> Any:
         def load(number: int, names: Sequence[str]) -> dict[str, Shared]:
@@ -196,41 +200,41 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             at = {name: every.index(name) for name in names}
             return {k: words[number].map(lambda a, i=i: a[i]) for k, i in at.items()}
 
-        return align.align_rows(party, made_of, made, tables, load, "local")
+        return align.align_rows(party, made_of, linkage, tables, load, "local")
 
     done = simulate(program, *(words for words, _ in held))
     assert {out[0] for out in done.outputs} == {common}
     x = done.value(lambda out: out[1]) / 2.0**FEATURE_BITS
     y = done.value(lambda out: out[2]) / 2.0**LABEL_BITS
     # the same in plaintext, for each matched row
-    wanted = []
+    expected = []
     for person in range(common):
         row = []
-        for feature in (*made.features, made.label):
+        for feature in (*linkage.features, linkage.label):
             values = held[feature.table][1]
             element = int(values[feature.column][list(values["k"]).index(person)])
             if feature.schema_column.type.kind == "category":
                 row += [float(element == j) for j in range(len(feature.names))]
             else:
                 row.append((element - feature.center) / 2.0**feature.shift)
-        wanted.append(row)
-    found = np.concatenate([x, y], 1)
-    assert np.abs(found - wanted).max() > 0.1  # (in another order than the keys)
+        expected.append(row)
+    result = np.concatenate([x, y], 1)
+    assert np.abs(result - expected).max() > 0.1  # (in another order than the keys)
     np.testing.assert_allclose(
-        sorted(found.tolist()), sorted(wanted), rtol=0, atol=2.0**-FEATURE_BITS
+        sorted(result.tolist()), sorted(expected), rtol=0, atol=2.0**-FEATURE_BITS
     )
-    assert np.abs(x).max() <= LARGEST and x.shape == (common, made.about["x"][0])
+    assert np.abs(x).max() <= LARGEST and x.shape == (common, linkage.about["x"][0])
     # the columns are those of the model's table, whose scale applies to values of files
-    units = read_table({**made.about, "rows": common})
+    units = read_table({**linkage.about, "rows": common})
     assert units is not None and units.scale is not None
-    for at, feature in enumerate(f for f in made.features for _ in f.names):
+    for at, feature in enumerate(f for f in linkage.features for _ in f.names):
         own = feature.schema_column.type
         if own.kind == "number":
             value, element = own.high / own.denominator, own.high
             scaled = value * units.scale.factor[at] + units.scale.offset[at]
             assert abs(scaled - (element - feature.center) / 2.0**feature.shift) < 1e-6
     # the cost equals the price, except for rows without match
-    assert align.price_alignment(made_of, made, tables).sent >= sum(done.sent) // 8
+    assert align.price_alignment(made_of, linkage, tables).sent >= sum(done.sent) // 8
 
 
 @pytest.mark.parametrize(("common", "least"), [(3, 3), (2, 3), (0, 1), (1, 1)])
@@ -262,19 +266,23 @@ def test_too_few_common_rows_are_not_counted(
 @pytest.mark.parametrize("kind", ["int", "int[0,100]", "decimal(2)[0,99999.99]", "fixed(24)[-9,9]"])
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 0.01, 0.3])
 def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread: float) -> None:
-    made, rng = parse_type(kind), rng_of(kind)
-    wide = made.high - made.low
-    middle = made.low + wide * 0.4
-    elements = np.rint(rng.normal(middle, wide * spread, 500)).clip(made.low, made.high)
-    held = columns_io.EncodedColumn(made, elements.astype(np.int64) - made.offset, None)
+    parsed_type, rng = parse_type(kind), rng_of(kind)
+    wide = parsed_type.high - parsed_type.low
+    middle = parsed_type.low + wide * 0.4
+    elements = np.rint(rng.normal(middle, wide * spread, 500)).clip(
+        parsed_type.low, parsed_type.high
+    )
+    held = columns_io.EncodedColumn(
+        parsed_type, elements.astype(np.int64) - parsed_type.offset, None
+    )
     assert training.training_scale("c", held, []) is None
-    found = training.training_scale("c", held, ["c"])
-    assert found is not None and found == training.training_scale("c", held, ["*"])
-    Column(made, scale=found)  # (passes the check of the header)
-    shift, center = found
+    scale = training.training_scale("c", held, ["c"])
+    assert scale is not None and scale == training.training_scale("c", held, ["*"])
+    Column(parsed_type, scale=scale)  # (passes the check of the header)
+    shift, center = scale
     scaled = (elements - center) / 2.0**shift
     assert np.abs(scaled).max() <= LARGEST
-    assert center == made.high or (center - made.low) % max(1, 2**shift // 2) == 0
+    assert center == parsed_type.high or (center - parsed_type.low) % max(1, 2**shift // 2) == 0
     if elements.std() >= 1 and wide < LARGEST:
         assert 0.7 <= scaled.std() <= 1.5 and abs(scaled.mean()) <= 0.3
     words = columns_io.EncodedColumn(
@@ -283,7 +291,7 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     assert training.training_scale("c", words, ["*"]) is None
     with raises(UsageError, "unsupported-type", operation="c"):
         training.training_scale("c", words, ["c"])
-    for wrong in ((-1, 0), (63, 0), (0, made.high + 1), (shift,), ("a", 0), (0, center)):
+    for wrong in ((-1, 0), (63, 0), (0, parsed_type.high + 1), (shift,), ("a", 0), (0, center)):
         if wrong != (0, center) or wide > LARGEST:
             with raises(UsageError, "invalid-scale"):
-                Column(made, scale=wrong)  # type: ignore[arg-type]
+                Column(parsed_type, scale=wrong)  # type: ignore[arg-type]

@@ -95,12 +95,14 @@ def test_a_group_that_is_left_out_is_seen(
 
 def test_it_is_said_how_groups_are_made_and_which_are_too_many() -> None:
     text = "select ward, night, count(*) n from t group by ward, night"
-    for words, said in ((16, "public codes"), (17, "sorted"), (512, "sorted")):
+    for words, method in ((16, "public codes"), (17, "sorted"), (512, "sorted")):
         tables = {"t": table(words)}
         plan = compile_plan(text, tables, rho="1")
         facts, known = derive_plan(plan, tables), {"t": tables["t"].table("t")}
-        told = explain.explain_plan(plan, facts, known, [price.price_plan(plan, facts, known)])
-        assert f"({said}): count" in told and f"-> {2 * words:,} rows" in told
+        explanation = explain.explain_plan(
+            plan, facts, known, [price.price_plan(plan, facts, known)]
+        )
+        assert f"({method}): count" in explanation and f"-> {2 * words:,} rows" in explanation
         assert facts[plan.output].valid
     with raises(PolicyError, "budget-restriction", operation="t"):
         compile_plan(text, {"t": table(513)}, rho="1")

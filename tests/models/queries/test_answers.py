@@ -279,8 +279,8 @@ def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:
     table = StoredTable({"k": "int[0,1]", "i": "int[0,99]"}, rows)
     texts = ["select i from t", "select i from t order by k", "select i from t limit 20"]
     texts.append("select i from (select i, k from t order by i) q where k < 1")
-    for text, found in zip(texts, run_queries(texts, {"t": table}), strict=True):
-        kept = [row[0] for row in found.rows]
+    for text, result in zip(texts, run_queries(texts, {"t": table}), strict=True):
+        kept = [row[0] for row in result.rows]
         assert kept != sorted(kept) and len(set(kept)) == len(kept), text
 
 

@@ -35,10 +35,10 @@ CASES = [
 
 def _outcome(values: Any, kind: str) -> Any:
     try:
-        made = io.encode_column("c", values, parse_type(kind))
+        encoded = io.encode_column("c", values, parse_type(kind))
     except TfeBenchError as error:
         return type(error), str(error)
-    return made.distances.tolist(), None if made.null is None else made.null.tolist()
+    return encoded.distances.tolist(), None if encoded.null is None else encoded.null.tolist()
 
 
 @pytest.mark.parametrize(("values", "kind"), CASES, ids=lambda value: str(value)[:20])

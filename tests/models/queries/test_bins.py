@@ -26,15 +26,15 @@ def test_every_row_stands_in_a_bin_that_its_key_asks(rows: int, rng: np.random.G
     seed, held = hash_bins.place_rows(keys, count)
     full = np.flatnonzero(held >= 0)
     assert np.array_equal(np.sort(held[full]), np.arange(rows))
-    asked = hash_bins.hash_keys(keys, count, seed)
-    assert (asked // (count // 3) == np.arange(3)[:, None]).all()
-    assert (asked[:, held[full]] == full).any(0).all()
-    target = hash_bins.request_targets(asked, count)
+    bins = hash_bins.hash_keys(keys, count, seed)
+    assert (bins // (count // 3) == np.arange(3)[:, None]).all()
+    assert (bins[:, held[full]] == full).any(0).all()
+    target = hash_bins.request_targets(bins, count)
     assert np.array_equal(np.sort(target), np.arange(count + 3 * rows))
     # after its bin, and before the next one
     begin = np.append(target[:count], count + 3 * rows)
     behind = target[count:].reshape(3, rows)
-    assert (begin[asked] < behind).all() and (behind < begin[asked + 1]).all()
+    assert (begin[bins] < behind).all() and (behind < begin[bins + 1]).all()
 
 
 def test_keys_that_come_five_times_find_no_bins() -> None:
@@ -43,8 +43,8 @@ def test_keys_that_come_five_times_find_no_bins() -> None:
 
 
 def test_rows_without_a_key_ask_anywhere() -> None:
-    asked = hash_bins.random_bins(5000, 9)
-    assert asked.shape == (3, 5000) and set(asked.flat) == set(range(9))
+    bins = hash_bins.random_bins(5000, 9)
+    assert bins.shape == (3, 5000) and set(bins.flat) == set(range(9))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_headers_of_no_bins_or_links_are_refused(change: dict[str, object]) -> N
 
 @pytest.mark.parametrize("written", ["w", "w=u", "=u.id", "w=x.id", "w=u.w", "far=u.id", "x=u.id"])
 def test_links_to_no_bins_are_refused(written: str) -> None:
-    given = StoredTable({"w": "int[0,9]", "far": "int[0,99]"}, [(1, 2)])
+    table = StoredTable({"w": "int[0,9]", "far": "int[0,99]"}, [(1, 2)])
     known = {"u": HASHED.table("u")}
-    assert upload.parse_link("w=u.id", given.schema, known).header() == LINK
+    assert upload.parse_link("w=u.id", table.schema, known).header() == LINK
     with pytest.raises(UsageError):
-        upload.parse_link(written, given.schema, known)
+        upload.parse_link(written, table.schema, known)

@@ -135,9 +135,9 @@ def test_clauses_are_those_of_duckdb(texts: list[str]) -> None:
 @pytest.mark.slow
 def test_between_symmetric_takes_its_ends_in_any_order() -> None:
     text = "select id from t where z between symmetric {} and {} order by id"
-    [found] = run_queries([text.format(5, -5)], TABLES)
+    [rows] = run_queries([text.format(5, -5)], TABLES)
     plain = text.replace(" symmetric", "").format(-5, 5)
-    check_same(plain, found, duckdb_answers([plain], TABLES)[0])
+    check_same(plain, rows, duckdb_answers([plain], TABLES)[0])
 
 
 # Codes of refusals by the second parameter below; other parameters name an SQL feature.

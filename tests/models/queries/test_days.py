@@ -27,8 +27,10 @@ def test_dates_are_exact_around_midnight(unit: str, years: int, rng: np.random.G
     kind = Type(TIMESTAMP, low, high, unit=unit)
 
     def program(party: Party, x: Shared) -> Shared:
-        found: Shared = party.function(lambda given: timestamps_to_days(party, given, kind))(x)
-        return found
+        result: Shared = party.function(
+            lambda timestamps: timestamps_to_days(party, timestamps, kind)
+        )(x)
+        return result
 
     done = simulate(program, x)
     np.testing.assert_array_equal(done.value(lambda out: out), x // day)

@@ -110,11 +110,11 @@ def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
             kept = [r for r in rows if r[2] < 30]
             due = [sum(int(value(r)) for r in kept if g in (None, r[1])) for g in groups]
             one = 1 << scale.extra_bits  # (rounded to nearest, halves up)
-            wanted = [(d * one + e + one // 2) // one for d, e in zip(due, own, strict=True)]
-            assert [round(v * unit) for v in result.columns[name]] == wanted, f"{text}: {name}"
+            expected = [(d * one + e + one // 2) // one for d, e in zip(due, own, strict=True)]
+            assert [round(v * unit) for v in result.columns[name]] == expected, f"{text}: {name}"
         # a mean uses both totals, and lies in its column's range
-        told = (result.columns.get(name, []) for name in ("n", "x", "a"))
-        for n, x, mean in zip(*told, strict=False):
+        released = (result.columns.get(name, []) for name in ("n", "x", "a"))
+        for n, x, mean in zip(*released, strict=False):
             assert abs(mean - min(50, max(-20, x / max(1, n)))) < 1e-3
 
 
@@ -126,21 +126,21 @@ def test_noise_is_said_of_the_columns_of_the_result() -> None:
     )
     plan = compile_plan(text, tables, rho="0.7")
     facts = derive_plan(plan, tables)
-    found = notes.noise_deviations(plan, facts)
+    deviations = notes.noise_deviations(plan, facts)
     [release] = [f.release for f in facts if f.release]
     due = sorted(
         scale.deviation for (_, what), scale in release.totals.items() if what == privacy.VALUES
     )
-    *named, other = found
+    *named, other = deviations
     assert named == ["number", "x", "a"]
-    assert found["a"] == {"number": found["a"]["number"], "sum": found["x"]["value"]}
-    units = [found["x"]["value"] * 100, found[other]["value"] * 65536]
+    assert deviations["a"] == {"number": deviations["a"]["number"], "sum": deviations["x"]["value"]}
+    units = [deviations["x"]["value"] * 100, deviations[other]["value"] * 65536]
     assert sorted(units) == pytest.approx(due)
     own = {"t": tables["t"].table("t")}
     lines = notes.result_notes(plan, facts, own)
     assert len(lines) == 4 and lines[0].startswith("Noise of number: a standard deviation of ")
-    said = explain.explain_plan(plan, facts, own, [price.price_plan(plan, facts, own)])
-    assert all(line in said for line in lines)
+    explanation = explain.explain_plan(plan, facts, own, [price.price_plan(plan, facts, own)])
+    assert all(line in explanation for line in lines)
 
 
 def test_results_are_totals_and_the_noise_of_all_three(seed: int) -> None:
@@ -180,18 +180,18 @@ def test_kept_graphs_keep_no_noise_and_a_unit_counts_with_its_first_rows(seed: i
     joined = [r for r in rows if r[0] in range(2, 8) and r[0] % 4 < 3]
     some = [r for i, r in enumerate(joined) if sum(q[0] == r[0] for q in joined[:i]) < 2]
     due = [sum(r[2] for r in first), len(some)]
-    told = []
+    received = []
     for i in range(2):
         draws = Draws(seed + i)
-        found = run_queries(texts, tables, rho="0.001", draw=draws, graphs=f"noise {seed}")
-        told.append([result.rows[0][0] for result in found])
-        for text, value, exact in zip(texts, told[-1], due, strict=True):
+        results = run_queries(texts, tables, rho="0.001", draw=draws, graphs=f"noise {seed}")
+        received.append([result.rows[0][0] for result in results])
+        for text, value, exact in zip(texts, received[-1], due, strict=True):
             plan = compile_plan(text, tables, rho="0.001")
             [release] = [f.release for f in derive_plan(plan, tables) if f.release]
             assert release.max_unit_rows == 2 and not next(iter(release.totals.values())).extra_bits
             drawn = sum(int(draws.made[p, str(release)][0, 0]) for p in range(3))
             assert value == exact + drawn, text
-    assert told[0] != told[1]
+    assert received[0] != received[1]
 
 
 NEIGHBORS = [
@@ -224,23 +224,23 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
     )
     others = {"t": ["t8"], "private": ["p5"]}
     texts = [text.format(name) for text, base in pairs for name in (base, *others[base])]
-    found = dict(zip(texts, run_queries(texts, tables, rho="0.2", draw=_nothing), strict=True))
+    results = dict(zip(texts, run_queries(texts, tables, rho="0.2", draw=_nothing), strict=True))
     for text, base in pairs:
-        whole = found[text.format(base)]
+        whole = results[text.format(base)]
         [release] = [
             f.release
             for f in derive_plan(compile_plan(text.format(base), tables, rho="0.2"), tables)
             if f.release
         ]
-        moved = 0.0
+        distance = 0.0
         for other in others[base]:
-            part = found[text.format(other)]
+            part = results[text.format(other)]
             for name, scale in zip(("n", "x"), release.totals.values(), strict=True):
                 by = np.subtract(whole.columns[name], part.columns[name]).astype(float)
                 due = 2 * release.loss / len(release.totals) / ledger.UNIT * scale.variance
                 assert sum(by**2) * 4**scale.extra_bits <= due, text
-                moved += sum(by**2)
-        assert moved > 0
+                distance += sum(by**2)
+        assert distance > 0
 
 
 def _nothing(party: int, release: Release, rows: int) -> Any:
@@ -263,13 +263,13 @@ def test_rows_that_are_not_counted_off_are_seen(seed: int, monkeypatch: pytest.M
 def _others(**more: Any) -> dict[str, StoredTable]:
     """Return tables of the requesting client, and of others with and without a budget."""
     small, known = {"who": "int[0,99]", "w": "int[0,9]"}, [(i, i % 10) for i in range(12)]
-    given = {"client": ANALYST, "unique": ("who",)}
+    fields = {"client": ANALYST, "unique": ("who",)}
     rights = {ANALYST: {"*": ("aggregate", "filter", "match")}}
     return {
         "t": budgeted(rows_of(20, 1), **more),
-        "own": StoredTable(small, known, owner=ANALYST, **given),
-        "other": StoredTable(small, known, owner="telco", rights=rights, **given),
-        "private": StoredTable(small, known, owner="telco", rights=rights, budget=10**9, **given),
+        "own": StoredTable(small, known, owner=ANALYST, **fields),
+        "other": StoredTable(small, known, owner="telco", rights=rights, **fields),
+        "private": StoredTable(small, known, owner="telco", rights=rights, budget=10**9, **fields),
         "dim": StoredTable(small, [(1, 2), (1, 3)], owner=ANALYST, client=ANALYST),
     }
 
@@ -314,36 +314,36 @@ def test_what_would_leave_without_noise_is_refused(text: str, said: str) -> None
 
 
 def test_a_query_says_what_it_spends() -> None:
-    given = _others()
+    tables = _others()
     with raises(UsageError, "missing-rho", operation="t"):
-        compile_plan("select sum(x) from t", given)
+        compile_plan("select sum(x) from t", tables)
     with raises(UsageError, "unexpected-rho"):
-        compile_plan("select sum(w) from own", given, rho="0.1")
-    given["t"].client = "bank"  # an owner does not spend its own budget
+        compile_plan("select sum(w) from own", tables, rho="0.1")
+    tables["t"].client = "bank"  # an owner does not spend its own budget
     for text in ("select x from t", "select max(x) from t", "select median(x) from t"):
-        compile_plan(text, given)
-    given["t"].client = ANALYST
+        compile_plan(text, tables)
+    tables["t"].client = ANALYST
     # a released result needs no right
     text = "select sum(a.n), count(*) from (select seg, count(*) n from t group by seg) a"
-    plan = compile_plan(text, given, rho="0.1")
+    plan = compile_plan(text, tables, rho="0.1")
     assert [s.about.get("loss") for s in plan.steps if s.op == "group"] == [10**8, None]
     # two groupings share the loss
     plan = compile_plan(
         "select n from (select count(*) n from t) a union all select n from (select sum(w) n from "
         "private) b",
-        given,
+        tables,
         rho="0.1",
     )
     losses = privacy.total_losses(
-        (f.release for f in derive_plan(plan, given)),
-        {a: given[n].table(n) for a, (n, _) in plan.tables.items()},
+        (f.release for f in derive_plan(plan, tables)),
+        {a: tables[n].table(n) for a, (n, _) in plan.tables.items()},
     )
     assert losses == {"t": 5 * 10**7, "private": 5 * 10**7}
 
 
 @pytest.mark.parametrize("loss", [0, -1, 10**15 + 1, True, 0.5, "1"])
 def test_a_plan_spends_whole_billionths(loss: Any) -> None:
-    known = {name: given.table(name) for name, given in _others().items()}
+    known = {name: table.table(name) for name, table in _others().items()}
     plan = sql.compile_sql("select sum(x) from t", known, loss=10**8)
     (group,) = [step for step in plan["steps"] if step["op"] == "group"]
     group["loss"] = loss

@@ -42,24 +42,24 @@ ODD += [["int", 1 << 62], ["case"], ["not", ["null"]], ["+", ["col", "t.k"], ["d
 
 
 def _known() -> dict[str, Any]:
-    return {name: given.table(name) for name, given in TABLES.items()}
+    return {name: table.table(name) for name, table in TABLES.items()}
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
+    paths = [path] if path else []
     if isinstance(value, dict):
-        found += [p for k, v in value.items() for p in _places(v, (*path, k))]
+        paths += [p for k, v in value.items() for p in _places(v, (*path, k))]
     elif isinstance(value, list):
-        found += [p for i, v in enumerate(value) for p in _places(v, (*path, i))]
-    return found
+        paths += [p for i, v in enumerate(value) for p in _places(v, (*path, i))]
+    return paths
 
 
 def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
-    made = copy.deepcopy(plan)
+    mutated = copy.deepcopy(plan)
     for _ in range(int(rng.integers(1, 4))):
-        places = _places(made)
+        places = _places(mutated)
         at = places[rng.integers(len(places))]
-        parent: Any = made
+        parent: Any = mutated
         for key in at[:-1]:
             parent = parent[key]
         match int(rng.integers(4)):
@@ -68,13 +68,13 @@ def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
             case 1:
                 del parent[at[-1]]
             case 2:
-                other: Any = made
+                other: Any = mutated
                 for key in places[rng.integers(len(places))]:
                     other = other[key]
                 parent[at[-1]] = copy.deepcopy(other)
             case _:
                 parent[at[-1]] = copy.deepcopy(ODD[rng.integers(len(ODD))])
-    return made
+    return mutated
 
 
 def _judged(plan: Any) -> bool:
@@ -95,10 +95,10 @@ def _judged(plan: Any) -> bool:
 
 
 def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
-    told = "select id, sum(id) over (partition by w order by id rows 2 preceding) s, lag(w) over "
-    told += "(order by id) from u qualify s < 3"
+    text = "select id, sum(id) over (partition by w order by id rows 2 preceding) s, lag(w) over "
+    text += "(order by id) from u qualify s < 3"
     pairs = "select a.id, count(*) from u a join u b on a.w = b.w group by a.id"
-    plans = [sql.compile_sql(each, _known()) for each in (TEXT, told)]
+    plans = [sql.compile_sql(each, _known()) for each in (TEXT, text)]
     plans.append(sql.compile_sql(pairs, _known(), 7))
     assert all(_judged(json.loads(json.dumps(plan))) for plan in plans)
     passed = sum(_judged(_mutated(rng, plans[i % 3])) for i in range(10_000))
@@ -226,9 +226,9 @@ def test_expressions_are_bounded() -> None:
     ],
 )
 def test_types_are_read_as_they_are_written(written: str, low: int, high: int, shown: str) -> None:
-    made = types.parse_type(written)
-    assert (made.low, made.high, str(made)) == (low, high, shown)
-    assert types.Type.from_header(json.loads(json.dumps(made.header()))) == made
+    parsed_type = types.parse_type(written)
+    assert (parsed_type.low, parsed_type.high, str(parsed_type)) == (low, high, shown)
+    assert types.Type.from_header(json.loads(json.dumps(parsed_type.header()))) == parsed_type
 
 
 @pytest.mark.parametrize(

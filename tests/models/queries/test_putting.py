@@ -73,38 +73,38 @@ def _cell(value: Any) -> str:
 
 def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
     """Return one column, "c", in every form of a table."""
-    found: dict[str, Any] = {"list": {"c": values}, "tuple": {"c": tuple(values)}}
+    forms: dict[str, Any] = {"list": {"c": values}, "tuple": {"c": tuple(values)}}
     objects = np.empty(len(values), object)
     objects[:] = values
-    found["objects"] = {"c": objects}
+    forms["objects"] = {"c": objects}
     plain = [v for v in values if v is not None]
     if all(type(v) is float for v in plain) and plain:
         gaps = np.array([np.nan if v is None else v for v in values])
-        found["numpy"] = {"c": gaps}
+        forms["numpy"] = {"c": gaps}
     elif len(plain) == len(values) and len({type(v) for v in values}) == 1:
         if type(values[0]) in (int, bool, str):
-            found["numpy"] = {"c": np.array(values)}
+            forms["numpy"] = {"c": np.array(values)}
         zones = any(getattr(value, "tzinfo", None) for value in values)
         if isinstance(values[0], datetime.date) and not zones:
-            found["numpy"] = {"c": np.array(values, "datetime64")}
-    found["pandas"] = pd.DataFrame({"c": values})
-    found["series"] = {"c": pd.Series(values)}
+            forms["numpy"] = {"c": np.array(values, "datetime64")}
+    forms["pandas"] = pd.DataFrame({"c": values})
+    forms["series"] = {"c": pd.Series(values)}
     try:
         table = pa.table({"c": pa.array(values)})
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         pass
     else:
-        found["arrow"] = table
+        forms["arrow"] = table
         parquet.write_table(table, folder / "t.parquet")
         feather.write_feather(table, folder / "t.feather")
-        found["parquet"], found["feather"] = folder / "t.parquet", folder / "t.feather"
+        forms["parquet"], forms["feather"] = folder / "t.parquet", folder / "t.feather"
     for name, mark in (("csv", ","), ("semicolons", ";")):
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, delimiter=mark)
             writer.writerow(["c", "id"])
             writer.writerows([_cell(value), i] for i, value in enumerate(values))
-        found[name] = folder / f"{name}.csv"
-    return found
+        forms[name] = folder / f"{name}.csv"
+    return forms
 
 
 def _expected(value: Any) -> Any:
@@ -115,9 +115,9 @@ def _expected(value: Any) -> Any:
     return value
 
 
-def _like(wanted: Any, value: Any) -> Any:
+def _like(expected: Any, value: Any) -> Any:
     """Convert a decimal back to a float if the original was one."""
-    return float(value) if type(wanted) is float else value
+    return float(value) if type(expected) is float else value
 
 
 def _back(own: io.EncodedColumn) -> list[Any]:
@@ -131,16 +131,16 @@ def _back(own: io.EncodedColumn) -> list[Any]:
 
 
 def _put(source: Any, declared: Mapping[str, str] | None = None) -> io.EncodedColumn:
-    given = reading.read_columns(source)
-    return upload.encode_columns({"c": given["c"]}, declared or {})["c"]
+    columns = reading.read_columns(source)
+    return upload.encode_columns({"c": columns["c"]}, declared or {})["c"]
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Path) -> None:
-    values, wanted = COLUMNS[name]
+    values, expected = COLUMNS[name]
     for way, source in _sources(values, tmp_path).items():
-        if "Error" in wanted:
-            error, _, row = wanted.partition(" ")
+        if "Error" in expected:
+            error, _, row = expected.partition(" ")
             with pytest.raises(TfeBenchError, match=f"'c', {row}|except in {row}") as refused:
                 _put(source)
             known = {"RangeError": RangeError, "DataError": DataError, "Error": TfeBenchError}
@@ -148,15 +148,15 @@ def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Pat
             assert SECRET not in str(refused.value) and "--type" in str(refused.value), way
             continue
         own = _put(source)
-        assert str(own.type) == wanted, way
-        found, due = _back(own), [_expected(value) for value in values]
+        assert str(own.type) == expected, way
+        decoded, due = _back(own), [_expected(value) for value in values]
         if own.rounding is None:
             assert [
                 v if v is None or d is None else _like(d, v)
-                for v, d in zip(found, due, strict=True)
+                for v, d in zip(decoded, due, strict=True)
             ] == (due), way
             continue
-        off = max(abs(v - d) for v, d in zip(found, due, strict=True))
+        off = max(abs(v - d) for v, d in zip(decoded, due, strict=True))
         assert off == own.rounding.error <= 0.5 / own.type.denominator, way
         assert not own.rounding.coarse, way
 
@@ -184,8 +184,8 @@ def test_a_declared_type_holds_its_range_by_every_way(kind: str, tmp_path: Path)
     values, beyond = DECLARED[kind]
     due = values if kind.startswith("category") else [_expected(value) for value in values]
     for way, source in _sources(values, tmp_path).items():
-        found = _back(_put(source, {"c": kind}))
-        assert [_like(d, v) for v, d in zip(found, due, strict=True)] == due, way
+        decoded = _back(_put(source, {"c": kind}))
+        assert [_like(d, v) for v, d in zip(decoded, due, strict=True)] == due, way
     within = [value for value in values if value is not None][-1]
     for value in beyond:
         for way, source in _sources([within, value], tmp_path).items():
@@ -224,9 +224,9 @@ FRAMES: dict[str, tuple[Any, str, list[Any]]] = {
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_types_of_pandas_numpy_and_arrow_are_known(name: str) -> None:
-    values, kind, wanted = FRAMES[name]
+    values, kind, expected = FRAMES[name]
     own = _put({"c": values})
-    due = [_expected(value) for value in wanted]
+    due = [_expected(value) for value in expected]
     assert str(own.type) == kind
     assert [_like(d, v) for v, d in zip(_back(own), due, strict=True)] == due
 
@@ -259,13 +259,13 @@ def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
 
 def test_what_rounding_changes_is_said() -> None:
     """Check the report of rounding for columns of large and small values with many digits."""
-    given = {
+    inputs = {
         "a": np.array([1 / 3e5, 1e5 / 3]),
         "b": [0.25, 0.5],
         "d": ["x", "y"],
         "zip": ["01234", "90210"],
     }
-    read = reading.read_columns(given)
+    read = reading.read_columns(inputs)
     held = upload.encode_columns(read, {"b": "fixed(1)"})
     columns = {name: Column(own.type) for name, own in held.items()}
     report = TableReport.from_columns("t", Schema(2, columns), held, read)
@@ -275,8 +275,8 @@ def test_what_rounding_changes_is_said() -> None:
     assert "'b'" in half and "1 to 0" in half
     (advice,) = report.advice
     assert '--type "d:category"' in advice and "2 different" in advice
-    said = str(report)
-    assert "b: fixed(1)" in said and "largest rounding error 0.25" in said
+    report_text = str(report)
+    assert "b: fixed(1)" in report_text and "largest rounding error 0.25" in report_text
     header = report.columns["b"].header()
     assert header["largest_error"] == 0.25 and header["nullable"] is False
 
@@ -333,10 +333,10 @@ def test_all_columns_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
     file.write_text("a,b.c,d,e\n1,1,1,1\n1,1,1,300\nx,1,y,1\n")
     with pytest.raises(DataError) as refused:
         upload.encode_columns(reading.read_columns(file), {"e": "int[0,9]"})
-    said = str(refused.value)
-    assert "4 columns" in said
+    error_text = str(refused.value)
+    assert "4 columns" in error_text
     for word in ("'a'", "'b.c'", "'d'", "'e'", "--rename"):
-        assert word in said
+        assert word in error_text
 
 
 def test_columns_are_renamed() -> None:
@@ -378,20 +378,20 @@ def test_a_category_takes_the_words_of_its_column() -> None:
 
 def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
     """Compare with DuckDB, by SQL."""
-    given = {"item": [1, 2, 3], "price": [19.99, 0.1, 5.0], "p": [1e-7, 4e-7, 2e-6]}
-    held = upload.encode_columns(reading.read_columns(given), {})
+    columns = {"item": [1, 2, 3], "price": [19.99, 0.1, 5.0], "p": [1e-7, 4e-7, 2e-6]}
+    held = upload.encode_columns(reading.read_columns(columns), {})
     types = {name: str(own.type) for name, own in held.items()}
-    table = StoredTable(types, list(zip(*given.values(), strict=True)))
+    table = StoredTable(types, list(zip(*columns.values(), strict=True)))
     texts = [
         *(f"select item from t where price {c} order by item" for c in ("= 19.99", "> 19.99")),
         *(f"select item from t where price {c} order by item" for c in ("<= 0.1", "<> 19.99")),
         "select item from t where p in (4e-7, 0.000002) order by item",
         "select sum(p) s, max(p) m, sum(price) from t",
     ]
-    wanted: list[list[tuple[Any, ...]]] = [[(1,)], [], [(2,)], [(2,), (3,)], [(2,), (3,)]]
-    wanted.append([(Decimal("0.0000025"), Decimal("0.000002"), Decimal("25.09"))])
-    for text, found, due in zip(texts, run_queries(texts, {"t": table}), wanted, strict=True):
-        check_same(text, found, due)
+    expected: list[list[tuple[Any, ...]]] = [[(1,)], [], [(2,)], [(2,), (3,)], [(2,), (3,)]]
+    expected.append([(Decimal("0.0000025"), Decimal("0.000002"), Decimal("25.09"))])
+    for text, result, due in zip(texts, run_queries(texts, {"t": table}), expected, strict=True):
+        check_same(text, result, due)
 
 
 def test_columns_of_any_names_are_asked_in_sql() -> None:
@@ -441,12 +441,12 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
         about=schema.header(),
         complete=True,
     )
-    found = {"t": kept}
-    command._print_tables(Namespace(json=True), found, "analyst")
+    visible = {"t": kept}
+    command._print_tables(Namespace(json=True), visible, "analyst")
     (row,) = json.loads(capsys.readouterr().out)
     assert row["rights"]["v"] == ["aggregate", "filter"] and row["rights"]["x"] == []
     assert "open" in row["rights"]["w"] and row["min_group"] == 12
-    command._print_tables(Namespace(json=False), found, "analyst")
+    command._print_tables(Namespace(json=False), visible, "analyst")
     shown = capsys.readouterr().out
     assert "12" in shown and "(its" in shown
     assert command._describe_columns(

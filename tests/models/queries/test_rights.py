@@ -206,19 +206,21 @@ def test_hidden_columns_have_no_name_and_take_rights(
         json.dumps([scan, *_HIDDEN[name]]).replace('"HIDDEN"', json.dumps(["col", "t?unit"]))
     )
     listed = {a: {"name": a, "deployment": "0" * 32} for a in ("t", "o")}
-    given = {"tables": listed, "steps": steps, "output": len(steps) - 1}
+    header = {"tables": listed, "steps": steps, "output": len(steps) - 1}
     with raises(UsageError, "invalid-name", received="?"):
-        Plan.from_header(given)
+        Plan.from_header(header)
     # even if the name passed the check, its rights would be required
     monkeypatch.setattr(plan, "_check_name", lambda value: value)
     with raises(PolicyError, "missing-right", operation="who"):
-        derive_plan(Plan.from_header(given), {"t": t, "o": o})
+        derive_plan(Plan.from_header(header), {"t": t, "o": o})
 
 
 def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
     tables = _tables("open")
-    made = derive_plan(compile_plan("select n, v from t left join other on c = id", tables), tables)
-    joined = next(m for m in made if "other?" in m.columns)
+    derived = derive_plan(
+        compile_plan("select n, v from t left join other on c = id", tables), tables
+    )
+    joined = next(m for m in derived if "other?" in m.columns)
     assert joined.columns["other?"].sources == {
         tables[name].table(name).source(column, name)
         for name, column in (("t", "c"), ("other", "id"))
@@ -228,8 +230,8 @@ def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
 def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
     tables = _tables("")
     for who, fits in (("bank", True), ("thief", False)):
-        for given in tables.values():
-            given.client = who
+        for table in tables.values():
+            table.client = who
         if fits:
             compile_plan("select c, seg from t where c > 3 order by c", tables)
             continue
@@ -239,7 +241,7 @@ def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
 
 def test_small_groups_are_left_out() -> None:
     tables = _tables("aggregate filter quantile", min_group=8)
-    found = run_queries(
+    results = run_queries(
         [
             "select n, sum(c) s from t where c < 23 group by n order by n",
             "select sum(c) s, count(*) from t where c > 20",
@@ -252,17 +254,17 @@ def test_small_groups_are_left_out() -> None:
         tables,
     )
     # 8, 8 and 7 rows of n = 0, 1, 2; then 3 in total
-    assert [row[0] for row in found[0].rows] == [0, 1]
+    assert [row[0] for row in results[0].rows] == [0, 1]
     # one row, as in SQL, and a note with the reason for NULL
-    assert found[1].rows == [(None, None)] and found[5].rows == [(5, None)]
-    assert found[1].types.keys() == {"s", "count_star()"}
+    assert results[1].rows == [(None, None)] and results[5].rows == [(5, None)]
+    assert results[1].types.keys() == {"s", "count_star()"}
     rule = "fewer than 8 records of 't' {} (a rule of 'bank')."
-    assert found[0].notes == ("Groups with " + rule.format("are left out"),)
-    assert found[1].notes == ("A total of " + rule.format("is withheld and shown as NULL"),)
-    assert found[6].rows == []
+    assert results[0].notes == ("Groups with " + rule.format("are left out"),)
+    assert results[1].notes == ("A total of " + rule.format("is withheld and shown as NULL"),)
+    assert results[6].rows == []
     # minimum on each side of a quantile: 16 and 32 in total
-    assert [list(map(float, row)) for row in found[2].rows] == [[11.5, 11]]
-    assert found[3].rows == [(None,)] and found[4].rows == []
+    assert [list(map(float, row)) for row in results[2].rows] == [[11.5, 11]]
+    assert results[3].rows == [(None,)] and results[4].rows == []
 
 
 def test_quantiles_of_one_query_are_few() -> None:
@@ -304,10 +306,10 @@ def test_units_that_repeat_are_counted_once(some: slice, rng: np.random.Generato
     units[3] += " and count(distinct n) >= 2"
     due = [f"{text} having {u}" for text, u in zip(texts, units, strict=True)]
     texts, due = texts[some], due[some]
-    for text, found, wanted in zip(
+    for text, result, expected in zip(
         texts, run_queries(texts, tables), duckdb_answers(due, tables), strict=True
     ):
-        check_same(text, found, wanted)
+        check_same(text, result, expected)
     for text in (
         "select median(v) from t",
         "select k, sum(v) from (select k, v from t union all select k, v from t) q group by k",
@@ -327,10 +329,10 @@ def test_rights_are_given_by_column_and_client() -> None:
 
 def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
     tables = _tables("aggregate")
-    given = sql.compile_sql("select sum(c) s from t", {n: t.table(n) for n, t in tables.items()})
+    inputs = sql.compile_sql("select sum(c) s from t", {n: t.table(n) for n, t in tables.items()})
     known = {"t": tables["t"].table("t")}
-    name = query.graph_name(given, known)
-    assert name == query.graph_name(given, {"t": replace(known["t"], spent=5)})
+    name = query.graph_name(inputs, known)
+    assert name == query.graph_name(inputs, {"t": replace(known["t"], spent=5)})
     schema = known["t"].schema
     for changed in (
         {"owner": "thief"},
@@ -338,4 +340,4 @@ def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
         {"schema": replace(schema, rights={ANALYST: {"*": ("open",)}})},
         {"schema": replace(schema, rows=schema.rows + 1)},
     ):
-        assert query.graph_name(given, {"t": replace(known["t"], **changed)}) != name
+        assert query.graph_name(inputs, {"t": replace(known["t"], **changed)}) != name

@@ -43,19 +43,19 @@ class Workers:
             store.close()
 
     def run(self, program: Any, client: str, parameters: Any, *inputs: Any) -> Simulation:
-        def carried_out(party: Party, *given: Any) -> Any:
+        def carried_out(party: Party, *arguments: Any) -> Any:
             store = self.stores[party.index]
             if program.permit is not None:
                 program.permit(client, store, parameters, [])
-            held = {"words": given[0]} if given else {}
+            held = {"words": arguments[0]} if arguments else {}
             context = Context(party, parameters, held, lambda f, t: None, {}, client, store)
             return program.run(context)
 
         return simulate(carried_out, *inputs)
 
-    def put(self, given: StoredTable, anew: bool = False) -> None:
-        order = storage_parameters("t", [ANALYST], anew, given.schema.header())
-        self.run(table_put.PROGRAM, OWNER, order, given.words)
+    def put(self, inputs: StoredTable, anew: bool = False) -> None:
+        order = storage_parameters("t", [ANALYST], anew, inputs.schema.header())
+        self.run(table_put.PROGRAM, OWNER, order, inputs.words)
 
     def remove(self) -> None:
         self.run(table_remove.PROGRAM, OWNER, {"name": "t"})
@@ -77,10 +77,10 @@ class Workers:
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
-    made = Workers(tmp_path)
-    made.put(budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3")))
-    yield made
-    made.close()
+    stores = Workers(tmp_path)
+    stores.put(budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3")))
+    yield stores
+    stores.close()
 
 
 def test_what_is_spent_stays_spent_until_the_table_is_removed(
@@ -131,15 +131,15 @@ def _full(write: Any) -> Any:
 
 def check_charged_before(workers: Workers, due: str) -> None:
     """Check the three disks at the moment when a worker sends its part of a result."""
-    found = []
+    charges = []
 
     def watched(context: Context) -> Any:
-        made = query.run_query(context)
-        found.append(workers.spent)
-        return made
+        outputs = query.run_query(context)
+        charges.append(workers.spent)
+        return outputs
 
     workers.ask("0.1", replace(query.PROGRAM, run=watched))
-    assert found == [[due] * 3] * 3
+    assert charges == [[due] * 3] * 3
 
 
 def test_it_is_charged_before_anything_leaves(
@@ -161,14 +161,14 @@ def test_queries_at_once_cannot_both_have_the_last(workers: Workers) -> None:
         return True
 
     with ThreadPoolExecutor(2) as pool:
-        told = sum(pool.map(asks, range(2)))
-    assert told <= 1 and max(workers.spent) == "0.2"
+        released = sum(pool.map(asks, range(2)))
+    assert released <= 1 and max(workers.spent) == "0.2"
 
 
 def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    given = budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
+    inputs = budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
     facts = {"owner": OWNER, "clients": None, "deployment": "0" * 32, "complete": True}
-    about = {"about": given.schema.header(), "spent": ledger.parse_rho("0.1")}
+    about = {"about": inputs.schema.header(), "spent": ledger.parse_rho("0.1")}
     kept = StoredEntry.from_row({"name": "t", **facts, **about})
     for json in (True, False):
         assert table._print_tables(argparse.Namespace(json=json), {"t": kept}, OWNER) == 0

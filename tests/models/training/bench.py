@@ -70,16 +70,16 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
             return step.run_step(party, recipe, setting, held, x, y, public, case.loss)
 
         function = party.function(next_state)
-        given: Any = ()
+        inputs: Any = ()
         total = None
         for number in range(case.steps):
             values = step.public_values(recipe, number)
             public = {k: tf.constant(v, tf.int64) for k, v in values.items()}
             cut = rows(case, number)
             a, b = (v.map(lambda t, cut=cut: t[cut]) for v in (x, y))
-            given = (held, a, b, public)
-            held, total = function(*given)
-        calls = measure_call(party, function, *given)
+            inputs = (held, a, b, public)
+            held, total = function(*inputs)
+        calls = measure_call(party, function, *inputs)
         right = None
         if case.evaluated:
             right = party.function(
@@ -87,14 +87,14 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
             )(held, x, y)
         return held, calls, right, total
 
-    def program(party: Party, *given: Shared) -> Any:
-        left, found = iter(given), []
+    def program(party: Party, *shares: Shared) -> Any:
+        left, outputs = iter(shares), []
         for case, own in zip(cases, specs, strict=True):
             held = {s.key: replace(next(left), fractional_bits=s.fractional_bits) for s in own}
             x = replace(next(left), fractional_bits=16)
             y = replace(next(left), fractional_bits=20)
-            found.append(one(party, case, held, x, y))
-        return found
+            outputs.append(one(party, case, held, x, y))
+        return outputs
 
     sim = simulate(program, *flat, dealer=dealer)
     results = []

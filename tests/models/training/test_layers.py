@@ -290,12 +290,12 @@ def twin_of(case: Case, model: Any) -> Any:
 def distance(case: Case, result: Result, model: Any) -> float:
     """Return the largest error of a weight, by the largest change in its array (and 2^-6)."""
     before, after = model.get_weights(), twin_of(case, model).model.get_weights()
-    found = state.to_keras_weights(case.recipe, result.state)
+    actual = state.to_keras_weights(case.recipe, result.state)
     worst = 0.0
-    for key, got, want, old in zip(case.recipe.order, found, after, before, strict=True):
-        moved = float(np.abs(want - old).max())
-        assert moved > 0 or key in case.recipe.frozen, key
-        worst = max(worst, float(np.abs(got - want).max()) / (moved + 2.0**-6))
+    for key, got, want, old in zip(case.recipe.order, actual, after, before, strict=True):
+        largest_change = float(np.abs(want - old).max())
+        assert largest_change > 0 or key in case.recipe.frozen, key
+        worst = max(worst, float(np.abs(got - want).max()) / (largest_change + 2.0**-6))
     return worst
 
 

@@ -93,11 +93,11 @@ def of_keras(loss: Any, z: Array, y: Array) -> tuple[Array, float]:
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
-        given = tf.Variable(z, dtype=tf.float64)
-        tape.watch(given)
-        last = tf.nn.softmax(given) if isinstance(loss, K.KLDivergence) else given
+        variable = tf.Variable(z, dtype=tf.float64)
+        tape.watch(variable)
+        last = tf.nn.softmax(variable) if isinstance(loss, K.KLDivergence) else variable
         value = loss(tf.constant(y, tf.float64), last)
-    return np.asarray(tape.gradient(value, given)), float(value)
+    return np.asarray(tape.gradient(value, variable)), float(value)
 
 
 @pytest.mark.parametrize(
@@ -114,26 +114,26 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
         cases = {name: (case[0], *case[1:], *of_keras(*case)) for name, case in points(rng).items()}
     finally:
         keras.config.set_floatx(before)
-    made = {name: losses.read_keras_loss(case[0])[0] for name, case in cases.items()}
+    by_name = {name: losses.read_keras_loss(case[0])[0] for name, case in cases.items()}
     flat = []
     for name, (_, z, y, _, _) in cases.items():
-        targets = made[name].encode_labels((3,), y)
+        targets = by_name[name].encode_labels((3,), y)
         flat += [FixedPoint(fraction).encode(z), FixedPoint(20).encode(targets)]
 
     scales = [20 if i % 2 else fraction for i in range(len(flat))]
 
-    def every(party: Party, *given: Shared) -> list[Any]:
+    def every(party: Party, *shares: Shared) -> list[Any]:
         ops = Operations(party, Setting())
-        found: list[Any] = []
-        for i, loss in enumerate(made.values()):
-            z, y = given[2 * i : 2 * i + 2]
-            found += loss.compute_gradient(ops, z, y, True)
-            found.append(loss.compute_gradient(ops, z, y, False)[0] if loss.name in APART else y)
-        return found
+        results: list[Any] = []
+        for i, loss in enumerate(by_name.values()):
+            z, y = shares[2 * i : 2 * i + 2]
+            results += loss.compute_gradient(ops, z, y, True)
+            results.append(loss.compute_gradient(ops, z, y, False)[0] if loss.name in APART else y)
+        return results
 
-    def program(party: Party, *given: Shared) -> Any:
-        scaled = [replace(v, fractional_bits=f) for v, f in zip(given, scales, strict=True)]
-        function = party.function(lambda *given: every(party, *given))
+    def program(party: Party, *shares: Shared) -> Any:
+        scaled = [replace(v, fractional_bits=f) for v, f in zip(shares, scales, strict=True)]
+        function = party.function(lambda *shares: every(party, *shares))
         return function(*scaled), measure_call(party, function, *scaled)
 
     dealer = int(rng.integers(3))
@@ -147,7 +147,7 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
             )
             for j in range(3)
         ]
-        loss, n = made[name], len(z)
+        loss, n = by_name[name], len(z)
         factor = float(loss.compute_share((3,), n) * loss.compute_scale((3,), n))
         for got in parts[::2] if loss.name in APART else parts[:1]:
             error = np.abs(got * factor - slope) / np.maximum(np.abs(slope), 1)
@@ -168,20 +168,20 @@ def test_losses_are_found_by_all_of_keras_names() -> None:
             getattr(K, cls.name),
             getattr(K, cls.keras_class)(),
         ]
-        assert all(losses.read_keras_loss(given) == (own, False) for given in every)
+        assert all(losses.read_keras_loss(arguments) == (own, False) for arguments in every)
         assert losses.from_header(own.to_header()) == own and own.to_header()["name"] == cls.name
         assert type(own.build_keras_loss(False)) is getattr(
             K, cls.keras_class
         ) or cls.name.startswith("sparse")
     huber = K.Huber(0.25, reduction="sum")
-    found, _ = losses.read_keras_loss(huber)
-    assert found.to_header() == {"name": "huber", "delta": 0.25, "reduction": "sum"}
+    result, _ = losses.read_keras_loss(huber)
+    assert result.to_header() == {"name": "huber", "delta": 0.25, "reduction": "sum"}
     assert losses.read_keras_loss(K.Hinge(reduction="mean"))[0] == losses.get_loss("hinge")
     assert losses.read_keras_loss(K.BinaryCrossentropy(from_logits=True, label_smoothing=0.1))[1]
 
 
 def test_what_no_loss_is_is_refused_by_name() -> None:
-    for given, code, operation in (
+    for value, code, operation in (
         ("hing", "unknown-name", "loss"),
         (None, "unknown-name", "loss"),
         (K.Dice(), "unknown-name", "loss"),
@@ -202,7 +202,7 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
         ),
     ):
         with raises(UsageError, code, operation=operation):
-            losses.read_keras_loss(given)
+            losses.read_keras_loss(value)
     for header in (
         {"name": "huber", "delta": "1"},
         {"name": "huber", "delta": True},
@@ -238,9 +238,9 @@ def test_labels_that_a_loss_does_not_take_are_refused() -> None:
         ("bce", 1.5, "numbers from 0 to 1"),
     ):
         loss = losses.get_loss(name)
-        with raises(RangeError, "invalid-label", expected=expected) as told:
+        with raises(RangeError, "invalid-label", expected=expected) as refusal:
             loss.encode_labels((1,), [1.0, bad])
-        assert "row 1" in str(told.value) and str(bad) not in str(told.value)
+        assert "row 1" in str(refusal.value) and str(bad) not in str(refusal.value)
     hinge = losses.get_loss("hinge")
     assert hinge.encode_labels((1,), [-1, 1]).tolist() == [[0], [1]]
     with raises(RangeError, "invalid-label", expected="-1 and 1, or 0 and 1"):

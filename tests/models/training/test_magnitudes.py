@@ -35,9 +35,9 @@ def model_of(loss: str, hidden: bool, rng: np.random.Generator) -> Any:
     folded = losses.get_loss(loss).folded_activation or {"poisson": "softplus"}.get(loss)
     last = L.Dense(3 if losses.get_loss(loss).is_categorical else 1, activation=folded)
     layers = [L.Dense(3, "tanh")] if hidden else []
-    found = keras.Sequential([L.Input((2,)), *layers, last])
-    found.set_weights([rng.normal(0, 0.3, w.shape) for w in found.get_weights()])
-    return found
+    built = keras.Sequential([L.Input((2,)), *layers, last])
+    built.set_weights([rng.normal(0, 0.3, w.shape) for w in built.get_weights()])
+    return built
 
 
 def rows_of(loss: str, x_size: float, y_size: float, rng: np.random.Generator) -> Any:
@@ -63,10 +63,10 @@ def seen(case: Case, model: Any) -> Array:
     recipe, targets = case.recipe, case.recipe.encode_labels(case.y)
     cuts = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
     batches = [(case.x[cut], targets[cut], None) for cut in cuts]
-    found = plaintext.PlaintextTwin(model, recipe).measure_gradients(batches)
+    gradients = plaintext.PlaintextTwin(model, recipe).measure_gradients(batches)
     # (if samples cancel, the mean is as small as the rounding of losses)
     fine = [
-        found[key] > max(2.0 ** (recipe.exponents.get(key, 0) - 11), found[key].max() / 64)
+        gradients[key] > max(2.0 ** (recipe.exponents.get(key, 0) - 11), gradients[key].max() / 64)
         for key in recipe.order
     ]
     return np.concatenate([np.ravel(each) for each in fine])
@@ -92,12 +92,12 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
         after = state.to_keras_weights(
             case.recipe, state.select_final_weights(case.recipe, result.state)
         )
-        wanted = twin.finish_training()
+        expected = twin.finish_training()
         off, way = (
             np.concatenate([np.ravel(a - b) for a, b in zip(after, other, strict=True)])
-            for other in (wanted, model.get_weights())
+            for other in (expected, model.get_weights())
         )
-        if not np.abs(np.concatenate([w.ravel() for w in wanted])).max() < 512:
+        if not np.abs(np.concatenate([w.ravel() for w in expected])).max() < 512:
             continue  # Keras diverges too
         most = np.abs(way).max()
         if case.recipe.optimizer.is_adaptive:  # steps have the rate's size
@@ -109,7 +109,7 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
         coarse = np.abs(case.x).max() < MIN_STEPS * 2.0**-case.recipe.numbers.activation
         rough = case.recipe.loss.name == "poisson" or coarse or name.startswith("lion")
         part = 4 if rough else 16
-        assert spread < most / part + 2.0**-12, (name, case.recipe.exponents, after, wanted)
+        assert spread < most / part + 2.0**-12, (name, case.recipe.exponents, after, expected)
 
 
 def test_gradients_above_eight_train_as_in_keras(rng: np.random.Generator) -> None:
@@ -170,12 +170,12 @@ def test_every_optimizer_follows_keras_at_every_magnitude(
 def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) -> None:
     x, y = np.full((16, 2), 4000.0), np.full(16, 8000.0)
     model = model_of("mse", False, rng)
-    with raises(RangeError, "gradient-too-large") as told:
+    with raises(RangeError, "gradient-too-large") as refusal:
         planned(model, "adam", "mse", x, y)
-    assert "at most 4.19e+06. Received" in str(told.value)
-    with raises(RangeError, "gradient-too-large") as told:
+    assert "at most 4.19e+06. Received" in str(refusal.value)
+    with raises(RangeError, "gradient-too-large") as refusal:
         planned(model, Opt.SGD(0.1, clipnorm=1.0), "mse", x, y)
-    assert "norms below 4096" in str(told.value)
+    assert "norms below 4096" in str(refusal.value)
     header = Recipe.build(model, "sgd", "mse").to_header()
     for strange in ({"x": 1}, {header["order"][0]: MOST_EXPONENT + 1}, {header["order"][0]: 1.0}):
         with raises(UsageError, "unknown-weights", "number-out-of-range", operation="exponents"):

@@ -161,7 +161,7 @@ def compared(
         x, y = data(recipe, rng, 2)
         judged = recipe.loss.counts_answers and weights is None
         cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss, weights)
-    found = {}
+    results = {}
     for (name, case), result in zip(
         cases.items(), train(list(cases.values()), dealer), strict=True
     ):
@@ -193,8 +193,8 @@ def compared(
         if case.evaluated:
             right = twin.count_correct(case.x, case.recipe.encode_labels(case.y))
             assert abs(result.right - right) <= 1, name
-        found[name] = (case, result, twin)
-    return found
+        results[name] = (case, result, twin)
+    return results
 
 
 VALUED = ("momentum", "one output", "regression", "huber", "percentage", "divergence", "penalties")
@@ -277,27 +277,27 @@ def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate, steps = 2.0**-6, 5
     chosen = adaptive_cases(rate)
-    found = compared(chosen, rng, steps, rate, typical=rate * steps / 32)
+    results = compared(chosen, rng, steps, rate, typical=rate * steps / 32)
     # (each scheme occurs)
-    assert {case.recipe.optimizer.kind for case, _, _ in found.values()} == {*optimizers.KINDS} - {
-        "sgd"
-    }
+    assert {case.recipe.optimizer.kind for case, _, _ in results.values()} == {
+        *optimizers.KINDS
+    } - {"sgd"}
 
 
 def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any, Any]]:
     """Return an optimizer of Keras with each setting at both ends of its accepted range."""
-    found = {}
+    cases = {}
     for setting in kind.list_own_settings():
         for value in setting.metadata.get("range", (True, False)):
             name = f"{kind.kind} {setting.name}={value}"
             # (RMSprop's first step is rate / sqrt(1 - rho))
             own = rate * (1 - value) ** 0.5 if setting.name == "rho" else rate
             try:
-                made = kind(schedules.read_keras_schedule(own), **{setting.name: value})
+                optimizer = kind(schedules.read_keras_schedule(own), **{setting.name: value})
             except UsageError:  # another setting has to change as well
                 continue
-            found[name] = (net(L.Dense(3)), made.build_keras_optimizer(own), "mse")
-    return found
+            cases[name] = (net(L.Dense(3)), optimizer.build_keras_optimizer(own), "mse")
+    return cases
 
 
 @pytest.mark.slow
@@ -395,13 +395,13 @@ def keras_schedules() -> list[Any]:
 
 def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
     for schedule in keras_schedules():
-        found = optimizers.read_keras_optimizer(Opt.SGD(schedule)).schedule
-        again = optimizers.from_header(json.loads(json.dumps(Sgd(found).to_header()))).schedule
+        result = optimizers.read_keras_optimizer(Opt.SGD(schedule)).schedule
+        again = optimizers.from_header(json.loads(json.dumps(Sgd(result).to_header()))).schedule
         for number in [*range(30), 1000, 10**6]:
             found_rate = again.compute_rate(number)
-            assert abs(float(found_rate) - float(schedule(number))) < 2e-6, (found, number)
+            assert abs(float(found_rate) - float(schedule(number))) < 2e-6, (result, number)
             assert found_rate <= again.largest_rate
-        assert again.to_header() == found.to_header()
+        assert again.to_header() == result.to_header()
         twin = plaintext.build_keras_optimizer(Sgd(again)).learning_rate
         assert abs(float(twin) - float(schedule(0))) < 1e-7
     model = net(L.Dense(3))

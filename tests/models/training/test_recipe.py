@@ -47,9 +47,9 @@ def test_a_header_holds_all_but_the_weights() -> None:
 
 def test_states_and_weights_are_in_the_order_of_keras() -> None:
     model = net(L.BatchNormalization(), L.Dense(3, activation="softmax"))
-    made = Recipe.build(model, "sgd", "sparse_categorical_crossentropy", 8)
-    first = state.build_initial_state(made)
-    for got, want in zip(state.to_keras_weights(made, first), model.get_weights(), strict=True):
+    built = Recipe.build(model, "sgd", "sparse_categorical_crossentropy", 8)
+    first = state.build_initial_state(built)
+    for got, want in zip(state.to_keras_weights(built, first), model.get_weights(), strict=True):
         assert np.array_equal(got, want)
     adam = recipe()
     keys = [s.key for s in state.list_specs(adam)]
@@ -62,12 +62,12 @@ def test_states_and_weights_are_in_the_order_of_keras() -> None:
 def test_frozen_layers_stay_and_have_no_state() -> None:
     model = net()
     model.layers[0].trainable = False
-    made = Recipe.build(model, "adam", "sparse_categorical_crossentropy", 8)
-    keys = {s.key for s in state.list_specs(made)}
+    built = Recipe.build(model, "adam", "sparse_categorical_crossentropy", 8)
+    keys = {s.key for s in state.list_specs(built)}
     name = model.layers[0].name
-    assert made.frozen == {f"{name}/kernel", f"{name}/bias"}
+    assert built.frozen == {f"{name}/kernel", f"{name}/bias"}
     assert f"{name}/kernel" in keys and f"{name}/kernel:m" not in keys
-    assert step.step_cost(made, Setting()).dealer < step.step_cost(recipe(), Setting()).dealer
+    assert step.step_cost(built, Setting()).dealer < step.step_cost(recipe(), Setting()).dealer
 
 
 def test_headers_of_strangers_are_checked() -> None:
@@ -164,21 +164,21 @@ def test_a_model_has_one_input_and_one_output() -> None:
 
 
 def test_labels_are_checked_without_being_told() -> None:
-    made = recipe()
-    assert np.array_equal(made.encode_labels([0, 2]), [[1, 0, 0], [0, 0, 1]])
-    assert np.array_equal(made.encode_labels([[1.0]]), [[0, 1, 0]])
+    built = recipe()
+    assert np.array_equal(built.encode_labels([0, 2]), [[1, 0, 0], [0, 0, 1]])
+    assert np.array_equal(built.encode_labels([[1.0]]), [[0, 1, 0]])
     for labels, text in (
         ([0, 3], "1 of 2.*row 1"),
         ([0.5, 1], "row 0"),
         ([np.nan, 1], "row 0"),
         ([-1, 1], "row 0"),
     ):
-        with raises(RangeError, "invalid-label", expected="classes 0 to 2") as told:
-            made.encode_labels(labels)
-        assert re.search(text, str(told.value))
-        assert "-1" not in str(told.value) and "nan" not in str(told.value)
+        with raises(RangeError, "invalid-label", expected="classes 0 to 2") as refusal:
+            built.encode_labels(labels)
+        assert re.search(text, str(refusal.value))
+        assert "-1" not in str(refusal.value) and "nan" not in str(refusal.value)
     with raises(UsageError, "shape-mismatch", operation="labels", received=[3, 3]):
-        made.encode_labels(np.eye(3))
+        built.encode_labels(np.eye(3))
     hot = Recipe.build(net(), "sgd", "categorical_crossentropy")
     assert hot.encode_labels(np.eye(3)).shape == (3, 3)
     for bad in (np.ones((2, 3)), np.full((1, 3), 1 / 2)):
@@ -196,14 +196,14 @@ def test_labels_are_checked_without_being_told() -> None:
 
 def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
     scaled = keras.Sequential([L.Input((2, 2)), L.Rescaling(1 / 255, 0.5), L.Flatten(), L.Dense(1)])
-    made = Recipe.build(scaled, "sgd", "mse")
-    assert [x.op for x in made.graph.layers] == ["flatten", "dense"]
-    assert np.allclose(made.encode_features(np.full((1, 2, 2), 51.0)), 0.7)
+    built = Recipe.build(scaled, "sgd", "mse")
+    assert [x.op for x in built.graph.layers] == ["flatten", "dense"]
+    assert np.allclose(built.encode_features(np.full((1, 2, 2), 51.0)), 0.7)
     assert not Recipe.from_header(
-        made.to_header()
+        built.to_header()
     ).graph.scaling  # (the owner of the rows keeps the scaling)
     with raises(UsageError, "shape-mismatch"):
-        made.encode_features(np.ones((1, 4)))
+        built.encode_features(np.ones((1, 4)))
 
 
 def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
@@ -227,15 +227,15 @@ def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Gen
     y = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
     model = net(L.Dropout(0.1), L.Dense(3, activation="softmax"))
     before = model.get_weights()
-    made = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
+    built = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
     heard: list[int] = []
     shares, weights = plaintext.train_plaintext(
-        model, made, x, y, 12, 1, (x, y), lambda epoch, share: heard.append(epoch)
+        model, built, x, y, 12, 1, (x, y), lambda epoch, share: heard.append(epoch)
     )
     assert heard == list(range(12)) and shares[-1] > 0.7
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
     assert any((a != b).any() for a, b in zip(before, weights, strict=True))
-    again, _ = plaintext.train_plaintext(model, made, x, y, 12, 1, (x, y))
+    again, _ = plaintext.train_plaintext(model, built, x, y, 12, 1, (x, y))
     assert again == shares
 
 
@@ -249,9 +249,9 @@ def test_the_graph_of_a_training_predicts_as_its_model(rng: np.random.Generator)
     model = keras.Sequential([L.Input((4,)), L.Dense(3), *layers])
     for variable in model.weights:
         variable.assign(rng.uniform(0.2, 1, variable.shape))
-    made = Recipe.build(model, "sgd", "mse")
+    built = Recipe.build(model, "sgd", "mse")
     x = rng.normal(0, 1, (20, 4)).astype(np.float32)
-    private = convert(made.graph, samples=x)
+    private = convert(built.graph, samples=x)
     assert np.abs(private.plain(x) - model.predict(x, verbose=0)).max() < 1e-5
     kept = {x.op for x in private.graph.layers}
     assert not kept & {"dropout", "batch_norm"}

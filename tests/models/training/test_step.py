@@ -59,7 +59,7 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
         recipe, np.eye(3)[rng.integers(0, 3, 4)], rng.uniform(0, 3, 4) if weighted else None
     )
     arrays = [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in specs]
-    given = [*arrays, FixedPoint(16).encode(x), FixedPoint(20).encode(y)]
+    operands = [*arrays, FixedPoint(16).encode(x), FixedPoint(20).encode(y)]
 
     def program(party: Party, *shares: Shared) -> Any:
         import tensorflow as tf
@@ -78,7 +78,7 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
         # shares and secrets are the same in both calls: only masks differ
         return [function(held, x, y, public) for _ in range(2)]
 
-    pads = simulate(program, *given, record=True).pads
+    pads = simulate(program, *operands, record=True).pads
     sent = pads[pads["sent"] == 1]
     names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
     assert len(sent) > 100 and len(names) == len(sent)
@@ -102,12 +102,14 @@ def _unordered(x: ast.expr) -> bool:
 )
 def test_no_loop_goes_over_a_set(folder: str) -> None:
     """Sets of texts have another order in each process, but all parties must send in one order."""
-    found = []
+    offenders = []
     for path in sorted((Path(__file__).resolve().parents[3] / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.For, ast.comprehension)):
-                given = node.iter
-                plain = isinstance(given, ast.Call) and getattr(given.func, "attr", "") == "keys"
-                if _unordered(given) and not plain:
-                    found.append(f"{path.name}: {ast.unparse(given)}")
-    assert not found
+                iterated = node.iter
+                plain = (
+                    isinstance(iterated, ast.Call) and getattr(iterated.func, "attr", "") == "keys"
+                )
+                if _unordered(iterated) and not plain:
+                    offenders.append(f"{path.name}: {ast.unparse(iterated)}")
+    assert not offenders

@@ -56,8 +56,8 @@ class Function:
 
     @property
     def protocol(self) -> Callable[..., object]:
-        found: Callable[..., object] = getattr(self.module, self.name)
-        return found
+        function: Callable[..., object] = getattr(self.module, self.name)
+        return function
 
     def value(self, x: Array, f: int) -> Array:
         """Return the exact values for ring elements, in ring units."""
@@ -80,8 +80,8 @@ class Function:
         value = Row(lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8)
         own = (f"{self.name}_slope",)
         slope = Row(lambda p, x, y: module.slope(p, x, bits=25), own, n=1, fractional_bits=20)
-        found = {self.name: value} if self.sites else {}
-        return found | ({f"{self.name}_slope": slope} if self.slope_fitted else {})
+        views = {self.name: value} if self.sites else {}
+        return views | ({f"{self.name}_slope": slope} if self.slope_fitted else {})
 
 
 FUNCTIONS: dict[str, Function] = {

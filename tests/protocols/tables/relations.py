@@ -89,23 +89,23 @@ def delivered(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, 
         kept: whether invalid rows must be 0 throughout.
     """
     columns, _ = pick(sim.outputs[0])
-    found = []
+    column_values = []
     for i, parts in enumerate(columns):
         values = [
             sim.value(lambda out, i=i, j=j: pick(out)[0][i][j])  # type: ignore[misc]
             for j in range(len(parts))
         ]
-        found.append(values)
+        column_values.append(values)
     valid = sim.value(lambda out: pick(out)[1][0]).astype(int)
     rows = []
     for row in range(len(valid)):
         if not valid[row]:
-            assert not kept or not any(int(v[row]) for values in found for v in values)
+            assert not kept or not any(int(v[row]) for values in column_values for v in values)
             continue
         rows.append(
-            tuple(None if len(v) == 2 and int(v[1][row]) else int(v[0][row]) for v in found)
+            tuple(None if len(v) == 2 and int(v[1][row]) else int(v[0][row]) for v in column_values)
         )
-        for v in found:  # NULL values must be 0
+        for v in column_values:  # NULL values must be 0
             assert len(v) == 1 or not int(v[1][row]) or int(v[0][row]) == 0
     return rows
 

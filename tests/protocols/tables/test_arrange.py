@@ -74,8 +74,8 @@ def test_a_partition_costs_what_it_says() -> None:
     cost = cost_of(counted, Private((n,), 0), graphs=True)
     for secret in (np.zeros(n, np.int64), np.arange(n) % 2):
         sent, rounds = zip(*simulate(program, secret, dealer=1).outputs, strict=True)
-        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
-        assert found == (cost.by_party(1), cost.rounds, cost.with_dealing)
+        results = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert results == (cost.by_party(1), cost.rounds, cost.with_dealing)
 
 
 def test_an_order_opens_once(rng: np.random.Generator) -> None:
@@ -92,14 +92,14 @@ def test_an_order_opens_once(rng: np.random.Generator) -> None:
 def test_what_a_partition_opens_takes_all_orders_alike_whatever_its_bits(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[int, ...]] = []
+    observed: list[tuple[int, ...]] = []
     turns = 60
 
     class Recording(arrange.SecretShuffle):
         def open_column(self, column: Shared) -> Any:
             opened = super().open_column(column)
             if self._party.index == 0:
-                seen.append(tuple((opened.numpy() & 3).tolist()))
+                observed.append(tuple((opened.numpy() & 3).tolist()))
             return opened
 
     monkeypatch.setattr(arrange, "SecretShuffle", Recording)
@@ -111,9 +111,9 @@ def test_what_a_partition_opens_takes_all_orders_alike_whatever_its_bits(
 
     keys = [rng.bytes(16) for _ in range(3)]
     simulate(program, np.array([0, 1, 0]), np.ones(3, np.int64), keys=keys)
-    orders = sorted(set(seen))
-    assert len(seen) == 2 * turns and len(orders) == 6
-    for part in (seen[:turns], seen[turns:]):
+    orders = sorted(set(observed))
+    assert len(observed) == 2 * turns and len(orders) == 6
+    for part in (observed[:turns], observed[turns:]):
         assert stats.chisquare([part.count(o) for o in orders]).pvalue > ALPHA
 
 
@@ -121,8 +121,8 @@ def test_private_tables_are_opened_in_two_places_alone() -> None:
     """Check the two openings: a vector in a separate order, and the AND of a bit per row."""
     opened = re.compile(r"\breveal(?:_bits)?\(")
     root = Path(arrange.__file__).parent
-    found = {f.name: len(opened.findall(f.read_text())) for f in root.glob("*.py")}
-    assert {name: n for name, n in found.items() if n} == {"arrange.py": 1, "results.py": 1}
+    openings = {f.name: len(opened.findall(f.read_text())) for f in root.glob("*.py")}
+    assert {name: n for name, n in openings.items() if n} == {"arrange.py": 1, "results.py": 1}
 
 
 def test_targets_that_are_no_permutation_are_refused() -> None:
@@ -140,8 +140,10 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def both(x: Shared, y: Shared) -> Any:
-            found = equality.is_all_zero(p, [(x, k)], [bits.to_masked(bit(y))])
-            return bits.from_masked(p, found), bits.exchange_bits(p, logic.and_bits(p, [found]))
+            equal_bits = equality.is_all_zero(p, [(x, k)], [bits.to_masked(bit(y))])
+            return bits.from_masked(p, equal_bits), bits.exchange_bits(
+                p, logic.and_bits(p, [equal_bits])
+            )
 
         return p.function(both)(x, y)
 

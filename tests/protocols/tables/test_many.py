@@ -47,13 +47,13 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
     due: list[tuple[Any, ...]] = []
     for i in np.flatnonzero(there[0]).tolist():
         key = None if null[i] else keys[i]
-        found = [y for j, y in enumerate(others) if there[1][j] and y == key]
+        partners = [y for j, y in enumerate(others) if there[1][j] and y == key]
         # The second column of right is NULL in every valid row.
-        due += [(key, 2 * keys[i], y, None) for y in found] or [(key, 2 * keys[i], None, None)]
+        due += [(key, 2 * keys[i], y, None) for y in partners] or [(key, 2 * keys[i], None, None)]
     bounds = sorted({max(1, len(due) - 1), max(1, len(due))})
 
-    def program(p: Party, *given: Shared) -> Any:
-        left, right = _sides(*given)
+    def program(p: Party, *shares: Shared) -> Any:
+        left, right = _sides(*shares)
         results_, costs = [], []
         for bound in bounds:
             p.reset_counters()
@@ -68,8 +68,8 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
         rows = delivered(sim, at(0, i, 0))
         assert ranked(rows) == ranked([] if len(due) > bound else due)
 
-        def counted(p: Party, *given: Shared, bound: int = bound) -> Any:
-            left, right = _sides(*given)
+        def counted(p: Party, *shares: Shared, bound: int = bound) -> Any:
+            left, right = _sides(*shares)
             rows, _ = many_to_many.many_to_many_join(p, left, right, [(0, 0)], bound, "left")
             return results.deliver_rows(p, rows).parts
 

@@ -25,17 +25,17 @@ def test_the_sampler_has_the_distribution_of_a_discrete_gaussian(
 ) -> None:
     below = random.Random(seed).randrange
     n, most = 6000, 5 * math.isqrt(int(variance) + 1)
-    found = Counter(noise.draw_discrete_gaussian(variance, below) for _ in range(n))
+    counts = Counter(noise.draw_discrete_gaussian(variance, below) for _ in range(n))
     exact = {x: np.exp(-(x**2) / (2 * float(variance))) for x in range(-most - 20, most + 21)}
     whole = sum(exact.values())
     bins = [x for x in exact if exact[x] / whole * n >= 8]
-    seen = [found[x] for x in bins]
+    observed = [counts[x] for x in bins]
     due = [exact[x] / whole * n for x in bins]
-    seen.append(n - sum(seen))
+    observed.append(n - sum(observed))
     due.append(n - sum(due))
     if due[-1] < 8:  # too rare for a separate bin
-        seen[-2:], due[-2:] = [sum(seen[-2:])], [sum(due[-2:])]
-    assert stats.chisquare(seen, due).pvalue > 1e-6
+        observed[-2:], due[-2:] = [sum(observed[-2:])], [sum(due[-2:])]
+    assert stats.chisquare(observed, due).pvalue > 1e-6
 
 
 def test_values_come_back_with_what_the_three_workers_drew(seed: int) -> None:

@@ -51,7 +51,7 @@ AGGREGATES = (
 SIZES = [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 30))]
 
 
-def run(operator: Any, given: Sequence[Table], dealer: int = 0) -> Any:
+def run(operator: Any, plain_tables: Sequence[Table], dealer: int = 0) -> Any:
     """Run operator(party, relation) on each table in one session, results first.
 
     Bits and rounds equal the declared ones, whatever the tables hold.
@@ -66,32 +66,32 @@ def run(operator: Any, given: Sequence[Table], dealer: int = 0) -> Any:
             costs.append((8 * sum(p.counters()["payload"]), p.rounds()))
         return results, costs
 
-    sim = simulate(program, *(a for t in given for a in t.arrays), dealer=dealer)
-    n = len(given[0].key)
+    sim = simulate(program, *(a for t in plain_tables for a in t.arrays), dealer=dealer)
+    n = len(plain_tables[0].key)
     tally = count_cost(lambda p, *s: operator(p, relation(s)), *[Private((n,), 0)] * 6, graphs=True)
-    for i in range(len(given)):
+    for i in range(len(plain_tables)):
         sent, rounds = zip(*(out[1][i] for out in sim.outputs), strict=True)
         assert sent == tally.cost.by_party(dealer)
-        found = (total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
-        assert found == (tally.cost.rounds, tally.cost.with_dealing)
+        cost = (total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert cost == (tally.cost.rounds, tally.cost.with_dealing)
     return sim
 
 
 def aggregated(rows: Sequence[tuple[Any, ...]], least: int = 1) -> list[tuple[Any, ...]]:
-    found = []
+    aggregates = []
     for key, some in itertools.groupby(sorted(rows, key=lambda r: r[0]), key=lambda r: r[0]):
         several = list(some)
         values, there = [r[1] for r in several], [r[2] for r in several if r[2] is not None]
         total = wrapped(sum(there)) if there else None
         of_values = (wrapped(sum(values)), len(several), min(values), max(values))
         if len(several) >= least:
-            found.append((key, *of_values, total, len(there), max(there, default=None)))
-    return found
+            aggregates.append((key, *of_values, total, len(there), max(there, default=None)))
+    return aggregates
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> None:
-    given = list(tables(n, rng))
+    plain_tables = list(tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
         grouped = groups.group_rows(p, r, [0], AGGREGATES, min_rows=2)
@@ -99,8 +99,8 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
             p, groups.distinct_rows(p, r, [2])
         )
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         assert ranked(delivered(sim, at(0, i, 0))) == aggregated(table.rows, 2)
         assert ranked(delivered(sim, at(0, i, 1))) == ranked(list({(r[2],) for r in table.rows}))
 
@@ -110,17 +110,17 @@ def test_groups_of_public_codes_have_what_their_rows_have(
     n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dense, "_SLICE_ROWS", 2)  # several slices, the last short
-    given = list(tables(n, rng))
-    wanted = [a for a in AGGREGATES if a.function in ("sum", "count")]
+    plain_tables = list(tables(n, rng))
+    aggregates = [a for a in AGGREGATES if a.function in ("sum", "count")]
 
     def operator(p: Party, r: Relation) -> Any:
         few = Relation((r.columns[0], r.columns[3]), r.valid)
-        by_key = dense.group_by_code(p, r, 0, 8, wanted)
+        by_key = dense.group_by_code(p, r, 0, 8, aggregates)
         narrow = dense.group_by_code(p, few, 0, 7, [Aggregate("sum", 1)], min_rows=2)
         return results.deliver_rows(p, by_key), results.deliver_rows(p, narrow)
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         expected = [(k, s, c, t, d) for k, s, c, _, _, t, d, _ in aggregated(table.rows)]
         assert ranked(delivered(sim, at(0, i, 0))) == expected
         unique = aggregated([(r[0], r[3], None) for r in table.rows if r[0] < 7], 2)
@@ -129,35 +129,35 @@ def test_groups_of_public_codes_have_what_their_rows_have(
 
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_are_put_in_order_and_shown_in_it(n: int, rng: np.random.Generator) -> None:
-    given = list(tables(n, rng))
+    plain_tables = list(tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
         ordered = results.order_by(p, r, [Key(2, descending=True), Key(0), Key(3)])
         return [results.deliver_rows(p, relations.limit_rows(ordered, 5), is_ordered=True)]
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         rows = sorted(table.rows, key=lambda r: (r[2] is None, -(r[2] or 0), r[0], r[3]))
         assert delivered(sim, at(0, i, 0)) == rows[:5]
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -> None:
-    given = list(tables(n, rng))
+    plain_tables = list(tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
         # unique numbers serve as keys: those of valid rows only
-        asked = Relation((r.columns[0], r.columns[2]), r.valid)
+        requests = Relation((r.columns[0], r.columns[2]), r.valid)
         known = Relation((r.columns[3], r.columns[2], r.columns[1]), r.valid)
-        found = [joins.lookup_join(p, asked, known, [(0, 0)], kind) for kind in joins.KINDS]
+        joined = [joins.lookup_join(p, requests, known, [(0, 0)], kind) for kind in joins.KINDS]
         few = relations.limit_rows(known, 7)
-        found += [
+        joined += [
             joins.lookup_join(p, r, few, [(3, 0)], kind, is_unique=True) for kind in joins.KINDS
         ]
-        return [results.deliver_rows(p, f, is_ordered=True) for f in found]
+        return [results.deliver_rows(p, f, is_ordered=True) for f in joined]
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         by_key = {u: (u, m, v) for _, v, m, u in table.rows}
         few = {u: by_key[u] for u, ok in zip(table.unique[:7], table.valid, strict=False) if ok}
         cases = [([(k, m) for k, _, m, _ in table.rows], 0, by_key), (table.rows, 3, few)]
@@ -192,30 +192,34 @@ def test_columns_of_every_width_are_joined_and_delivered_whole(
     own, dealer = (np.array([2, 0, 1]), np.array([1, 1, 0])), int(rng.integers(3))
     sim = simulate(program, *own, *columns, dealer=dealer)
     # the key of each side
-    wanted = [(2, 2, *(low for low, _ in ends)), (0, 0, *(high for _, high in ends))]
-    assert ranked(delivered(sim, at(0))) == ranked(wanted)
-    assert ranked(delivered(sim, at(1))) == ranked([*wanted, (1, *[None] * (1 + len(widths)))])
+    expected = [(2, 2, *(low for low, _ in ends)), (0, 0, *(high for _, high in ends))]
+    assert ranked(delivered(sim, at(0))) == ranked(expected)
+    assert ranked(delivered(sim, at(1))) == ranked([*expected, (1, *[None] * (1 + len(widths)))])
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Generator) -> None:
-    given, bound = list(tables(n, rng)), 2 * n + 3
+    plain_tables, bound = list(tables(n, rng)), 2 * n + 3
 
     def operator(p: Party, r: Relation) -> Any:
         few = relations.limit_rows(r, 5)
         over = []
-        found = []
+        joined = []
         for i in (0, 2):
             both, more = many_to_many.many_to_many_join(p, r, few, [(i, i)], bound)
-            found.append(results.deliver_rows(p, both))
+            joined.append(results.deliver_rows(p, both))
             over.append(relations.Column(more, 1))
         kept, more = many_to_many.trim_rows(p, r, max(1, n // 2))
         over.append(relations.Column(more, 1))
         ones = bits.public_bits(more, np.ones(1))
-        return [*found, results.deliver_rows(p, kept, is_ordered=True), Relation(tuple(over), ones)]
+        return [
+            *joined,
+            results.deliver_rows(p, kept, is_ordered=True),
+            Relation(tuple(over), ones),
+        ]
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         valid = table.valid.astype(bool)
         few = Table(*(a[:5] for a in table.arrays)).rows
         over = delivered(sim, at(0, i, 3), False)[0]
@@ -237,11 +241,11 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
 
     def program(p: Party, x: Shared, y: Shared, xs: Shared, ys: Shared) -> Any:
         sides = [Relation((relations.Column(k, 4),), bit(v)) for k, v in ((x, xs), (y, ys))]
-        found = [
+        joined = [
             many_to_many.many_to_many_join(p, sides[0], sides[1], [(0, 0)], bound)
             for bound in (6, 7, 8, 1)
         ]
-        return [(parts_of(results.deliver_rows(p, r)), over) for r, over in found]
+        return [(parts_of(results.deliver_rows(p, r)), over) for r, over in joined]
 
     sim = simulate(program, *args)
     for i, over in enumerate((1, 0, 0, 1)):
@@ -256,9 +260,12 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
     top = 2**width - 1 if width < 64 else -1
     # the last bin is empty; one key occurs in three rows, and one bin is requested three times
     held, used, v = [top, top, top, 5, 9, 0], [1, 1, 1, 1, 1, 0], [1, 2, 3, 4, -(2**63), 6]
-    asking, asked = [top, 5, 9, top, 0], [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)]
-    target = hash_bins.request_targets(np.array(asked).T, 6)
-    given = [np.array(a) for a in (asking, [1, 1, 1, 0, 1], held, used, v, target)]
+    asking, requested_bins = (
+        [top, 5, 9, top, 0],
+        [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)],
+    )
+    target = hash_bins.request_targets(np.array(requested_bins).T, 6)
+    arrays = [np.array(a) for a in (asking, [1, 1, 1, 0, 1], held, used, v, target)]
 
     def program(p: Party, *shares: Shared) -> Any:
         asks, valid, key, used, v, target = shares
@@ -266,13 +273,13 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
         right = Relation((relations.Column(key, width), relations.Column(v)), bit(used))
         with raises(UsageError, "shape-mismatch", operation="lookup", expected=21):
             hashed_lookup.lookup_hashed(p, left, right, (0, 0), asks)
-        found = [
+        joined = [
             hashed_lookup.lookup_hashed(p, left, right, (0, 0), target, kind)
             for kind in joins.KINDS
         ]
-        return [parts_of(results.deliver_rows(p, f, is_ordered=True)) for f in found]
+        return [parts_of(results.deliver_rows(p, f, is_ordered=True)) for f in joined]
 
-    sim = simulate(program, *given, dealer=1)
+    sim = simulate(program, *arrays, dealer=1)
     none = (None, None)
     every = [
         [(top, top, 1), (5, 5, 4)],
@@ -288,26 +295,26 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
 def test_the_common_rows_of_two_and_three_relations_come_first_alike(
     n: int, rng: np.random.Generator
 ) -> None:
-    given, others = list(tables(n, rng)), list(tables(n, rng))
+    plain_tables, others = list(tables(n, rng)), list(tables(n, rng))
 
     def program(p: Party, *shares: Shared) -> list[Any]:
         several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
-        found = []
+        outputs = []
         for x, y in zip(several[::2], several[1::2], strict=True):
             # the third side has repeated keys
             third = relations.union_rows([x, relations.limit_rows(y, 3)])
             for some in ([x, y], [x, y, third]):
                 aligned = joins.link_records(p, some, [[3]] * len(some))
-                moved = [
+                applied = [
                     order.apply([r.columns[3].values, r.valid])
                     for order, r in zip(aligned.permutations, some, strict=True)
                 ]
-                found.append([aligned.valid, *(c for columns in moved for c in columns)])
-        return found
+                outputs.append([aligned.valid, *(c for columns in applied for c in columns)])
+        return outputs
 
-    pairs = [t for pair in zip(given, others, strict=True) for t in pair]
+    pairs = [t for pair in zip(plain_tables, others, strict=True) for t in pair]
     sim = simulate(program, *(a for t in pairs for a in t.arrays), dealer=n % 3)
-    for i, (x, y) in enumerate(zip(given, others, strict=True)):
+    for i, (x, y) in enumerate(zip(plain_tables, others, strict=True)):
         common = {r[3] for r in x.rows} & {r[3] for r in y.rows}
         third = x.valid.sum() + y.valid[:3].sum()
         for j in (0, 1):
@@ -319,14 +326,14 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
             for key, there in zip(keys, counted, strict=True):
                 assert np.array_equal(key[:rows], keys[0][:rows]) and there[:rows].all()
             assert [c.sum() for c in counted] == [x.valid.sum(), y.valid.sum(), third][: 2 + j]
-            found = set(keys[0][:rows].tolist())
+            common_keys = set(keys[0][:rows].tolist())
             # a key that the third relation repeats may have no match
-            assert found == common if j == 0 else found <= common
+            assert common_keys == common if j == 0 else common_keys <= common
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Generator) -> None:
-    given = list(tables(n, rng))
+    plain_tables = list(tables(n, rng))
     fractions = (0, 333, 500, 1000)
 
     def operator(p: Party, r: Relation) -> Any:
@@ -340,8 +347,8 @@ def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Ge
         low, rest = divmod(q * (len(values) - 1), 1000)
         return wrapped(values[low] * (1000 - rest) + values[min(low + 1, len(values) - 1)] * rest)
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         expected = []
         for key, some in itertools.groupby(sorted(table.rows, key=lambda r: r[:2]), lambda r: r[0]):
             values = [r[1] for r in some]
@@ -367,10 +374,10 @@ def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> Non
 
     def program(p: Party, key: Shared, valid: Shared) -> Any:
         column = (relations.Column(key, 20), relations.Column(key))
-        found = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
+        picked = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
         # with 64 bits all rows are sorted
         wide = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(1, True), ranks[:1])
-        return [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in (found, wide)]
+        return [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in (picked, wide)]
 
     sim = simulate(program, garbage, valid, dealer=n % 3)
     rows = sorted(key[valid == 1].tolist())
@@ -380,17 +387,17 @@ def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> Non
 
 def test_a_part_of_a_size_is_rounded_down() -> None:
     sizes = np.array([0, 1, 2, 999, 1000, 1001, 2**24 - 1, 2**24])
-    wanted = (0, 1, 250, 333, 500, 999, 1000)
+    thousandths = (0, 1, 250, 333, 500, 999, 1000)
 
     def program(p: Party, x: Shared) -> Any:
         def all_of(x: Shared) -> Any:
-            every = itertools.product(wanted, (0, 1))
+            every = itertools.product(thousandths, (0, 1))
             return [quantiles._fraction_of_size(p, x, q, 2**24, less) for q, less in every]
 
         return p.function(all_of)(x)
 
     sim = simulate(program, sizes)
-    for i, (q, less) in enumerate(itertools.product(wanted, (0, 1))):
+    for i, (q, less) in enumerate(itertools.product(thousandths, (0, 1))):
         assert np.array_equal(sim.value(at(i)), (q * sizes - less) // 1000)
 
 
@@ -401,13 +408,13 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
 
     def program(p: Party, key: Shared, value: Shared) -> Any:
         valid = bits.public_bits(key, np.ones(n, np.int64))
-        given = Relation((Column(key, 1), Column(value, width)), valid)
+        inputs = Relation((Column(key, 1), Column(value, width)), valid)
         functions = [Window("min", 1, frame="whole"), Window("max", 1, frame="rows")]
-        told = windows.compute_windows(p, given, [0], [Key(0)], functions)
+        computed = windows.compute_windows(p, inputs, [0], [Key(0)], functions)
         with raises(UsageError, "too-large", operation="windows", expected=56):
-            wide = Relation((given.columns[0], Column(value, width + 1)), valid)
+            wide = Relation((inputs.columns[0], Column(value, width + 1)), valid)
             windows.compute_windows(p, wide, [0], [Key(0)], functions)
-        return [c.values for c in told.columns[1:]]
+        return [c.values for c in computed.columns[1:]]
 
     sim = simulate(program, key, values)
     rows = sim.value(at(0)).reshape(2, -1)
@@ -417,7 +424,7 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
 
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> None:
-    given = list(tables(n, rng))
+    plain_tables = list(tables(n, rng))
     functions = [
         *(Window("row_number"), Window("rank"), Window("dense_rank"), Window("sum", 1)),
         *(Window("sum", 2), Window("count", 2), Window("lag", 2), Window("lead", 1, 2)),
@@ -446,15 +453,15 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
             behind = rows[i + 2][1] if i + 2 < len(rows) else None
             so_far = rows[: i + 1]
             count = sum(r[2] is not None for r in so_far)
-            found = (i + 1, rank, dense_rank, total(so_far, 1), total(so_far, 2), count)
+            fields = (i + 1, rank, dense_rank, total(so_far, 1), total(so_far, 2), count)
             frames = (total(peers, 2), total(rows, 1), len(peers), total(so_far[-2:], 2))
             extremes = [
                 f(r[3] for r in some) for f, some in ((min, so_far), (max, peers), (min, rows))
             ]
-            yield (*rows[i], *found, before, behind, *frames, len(so_far[-4:]), *extremes)
+            yield (*rows[i], *fields, before, behind, *frames, len(so_far[-4:]), *extremes)
 
-    sim = run(operator, given, n % 3)
-    for i, table in enumerate(given):
+    sim = run(operator, plain_tables, n % 3)
+    for i, table in enumerate(plain_tables):
         rows = sorted(table.rows, key=lambda r: (r[0], -r[1]))
         parts = [[r for r in rows if r[0] == key] for key in dict.fromkeys(r[0] for r in rows)]
         assert delivered(sim, at(0, i, 0)) == [row for part in parts for row in told(part)]

@@ -39,14 +39,14 @@ def test_the_first_rows_are_those_of_an_order_ties_included(
     ways = [[Key(0)], [Key(1, True), Key(0)], [Key(2), Key(0)]]
     assert select.is_selection_cheaper(700, 30) and not select.is_selection_cheaper(700, 699)
 
-    def program(p: Party, *given: Shared) -> Any:
-        whole, found = table(*given), []
+    def program(p: Party, *shares: Shared) -> Any:
+        whole, outputs = table(*shares), []
         for by in ways:
             ordered = results.order_by(p, whole, by)
             for k in most:
-                found.append((results.top_rows(p, whole, by, k), relation.limit_rows(ordered, k)))
+                outputs.append((results.top_rows(p, whole, by, k), relation.limit_rows(ordered, k)))
         return [
-            [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in two] for two in found
+            [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in two] for two in outputs
         ]
 
     sim = simulate(program, key, null, np.arange(n), valid, dealer=n % 3)
@@ -71,8 +71,8 @@ def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
     n = 1 << 20
 
     def sent(k: int) -> Any:
-        def program(p: Party, *given: Shared) -> Any:
-            rows = table(*given)
+        def program(p: Party, *shares: Shared) -> Any:
+            rows = table(*shares)
             return results.top_rows(p, rows, [Key(0)], k, profile=profile).parts
 
         return count_cost(program, *[Private((n,), 0)] * 4, graphs=True, expected=True).cost
@@ -99,27 +99,27 @@ def _places(
     finally:
         select._plan_cut.cache_clear()
     assert done.outputs[0] == done.outputs[1] == done.outputs[2]
-    return [tuple(found) for found in done.outputs[0]]
+    return [tuple(positions) for positions in done.outputs[0]]
 
 
-def _uniform_p(found: list[tuple[int, ...]]) -> float:
+def _uniform_p(positions: list[tuple[int, ...]]) -> float:
     """Return p-values of both positions, in quarters of the rows, and of their relative order."""
-    quarters = Counter(place // 8 for places in found for place in places)
+    quarters = Counter(place // 8 for places in positions for place in places)
     p = float(stats.chisquare([quarters[i] for i in range(4)]).pvalue)
-    return min(p, float(stats.binomtest(sum(a < b for a, b in found), len(found)).pvalue))
+    return min(p, float(stats.binomtest(sum(a < b for a, b in positions), len(positions)).pvalue))
 
 
 def test_where_the_first_rows_are_is_alike_for_all_inputs(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = [np.arange(32), np.arange(32)[::-1].copy(), np.full(32, 7)]
-    found = [_places(monkeypatch, x, [rng.bytes(16) for _ in range(3)]) for x in inputs]
-    assert min(_uniform_p(each) for each in found) * 2 * len(found) > ALPHA
+    positions = [_places(monkeypatch, x, [rng.bytes(16) for _ in range(3)]) for x in inputs]
+    assert min(_uniform_p(each) for each in positions) * 2 * len(positions) > ALPHA
 
 
 def test_a_biased_permutation_shows_in_where_the_first_rows_are(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [rng.bytes(16) for _ in range(3)]
-    found = _places(monkeypatch, np.arange(32), seeds, "biased_permutation")
-    assert _uniform_p(found) < ALPHA
+    positions = _places(monkeypatch, np.arange(32), seeds, "biased_permutation")
+    assert _uniform_p(positions) < ALPHA
