@@ -58,10 +58,10 @@ class Plan:
     numbers: Mapping[str, FixedPointFormat]
     inputs: Mapping[str, int] = field(default_factory=dict)
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the plan as JSON, without the weights' values."""
         rows = {name: n.to_row() for name, n in self.numbers.items()}
-        header = {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
+        header = {"graph": self.graph.to_header(), "fraction": self.fraction, "numbers": rows}
         return {**header, "inputs": dict(self.inputs)} if self.inputs else header
 
     @classmethod

@@ -216,7 +216,7 @@ class Graph:
 
     # ---- serialization
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return everything except the weights' values as JSON; ordered parts are lists."""
         shared = self.shared_weight_keys()
         return {
@@ -267,7 +267,7 @@ class Graph:
 
     def digest(self) -> str:
         """Return the SHA-256 of header and weights in hexadecimal."""
-        hasher = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        hasher = hashlib.sha256(json.dumps(self.to_header(), sort_keys=True).encode())
         for layer in self.layers:
             for name in sorted(layer.weights):
                 hasher.update(np.ascontiguousarray(layer.weights[name]).tobytes())
@@ -323,7 +323,7 @@ class Graph:
     def save(self, path: str | Path) -> None:
         """Write the graph atomically to an .npz file that contains numbers only."""
         contents: dict[str, Any] = {f"w/{name}": w for name, w in self.weight_arrays().items()}
-        contents["header"] = np.frombuffer(json.dumps(self.header()).encode(), np.uint8)
+        contents["header"] = np.frombuffer(json.dumps(self.to_header()).encode(), np.uint8)
         # readable by its owner alone, as the weights are secret
         atomic.place_file(Path(path), lambda file: np.savez(file, **contents))
 

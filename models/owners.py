@@ -115,7 +115,7 @@ def provide(
 def _unit_facts(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
-    header = table.header()
+    header = table.to_header()
     return {"units": {key: header[key] for key in program.UNITS}}
 
 

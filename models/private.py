@@ -211,7 +211,7 @@ class PrivateModel:
         Args:
             batch, check_range: as for `asked`.
         """
-        return {"plan": self.plan.header(), **self.asked(profile, batch, check_range)}
+        return {"plan": self.plan.to_header(), **self.asked(profile, batch, check_range)}
 
     def asked(
         self, profile: str = "local", batch: int | None = None, check_range: bool | None = None

@@ -41,7 +41,7 @@ class Scale:
         """Return the scaled columns in float64."""
         return np.asarray(np.asarray(x, np.float64) * self.factor + self.offset)
 
-    def header(self) -> list[list[float]]:
+    def to_header(self) -> list[list[float]]:
         """Return the scale as JSON: factors and offsets."""
         return [list(self.factor), list(self.offset)]
 

@@ -136,12 +136,12 @@ def deployment_parameters(
 ) -> dict[str, Any]:
     """Return parameters of the program "deploy"; `deploy` documents them."""
     about = {
-        "plan": private.plan.header(),
+        "plan": private.plan.to_header(),
         "bounds": private.bounds,
         "preprocessing": preprocessing,
     }
     if table is not None:
-        about["table"] = table.header()
+        about["table"] = table.to_header()
     return storage_parameters(name, clients, replace, about)
 
 

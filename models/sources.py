@@ -44,7 +44,7 @@ class DatasetRef:
         """Names of the data sets, each once."""
         return tuple(dict.fromkeys([*self.features, *([self.labels] if self.labels else [])]))
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the reference as JSON."""
         return {
             "features": list(self.features),

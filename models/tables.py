@@ -54,12 +54,12 @@ class Table:
 
     # ---- serialization
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the table as JSON."""
         header = {}
         for name, value in vars(self).items():
             value = list(value) if isinstance(value, tuple) else value
-            header[name] = value.header() if isinstance(value, Scale) else value
+            header[name] = value.to_header() if isinstance(value, Scale) else value
         return header
 
     @classmethod
@@ -134,10 +134,10 @@ class Table:
 
         model_input = value = keras.Input(model.input_shape[1:])
         if self.scale is not None:
-            value = keras.layers.Rescaling(*self.scale.header(), name="columns")(value)
+            value = keras.layers.Rescaling(*self.scale.to_header(), name="columns")(value)
         value = model(value)
         if self.unit is not None:
-            value = keras.layers.Rescaling(*self.unit.inverse().header(), name="unit")(value)
+            value = keras.layers.Rescaling(*self.unit.inverse().to_header(), name="unit")(value)
         return keras.Model(model_input, value, name=model.name)
 
     def scaled(self, private: PrivateModel) -> PrivateModel:
@@ -232,7 +232,7 @@ def save_with_table(model: Any, table: Table | None, path: str | Path) -> None:
         model.save(path)
         if table is not None:
             with zipfile.ZipFile(path, "a") as file:
-                file.writestr(_MEMBER_NAME, json.dumps(table.header()))
+                file.writestr(_MEMBER_NAME, json.dumps(table.to_header()))
     finally:
         os.umask(before)
 

@@ -450,7 +450,7 @@ class Trainable:
                 received=ring,
                 expected=64,
             )
-        result = cluster.run("train", job.header(), inputs, progress)
+        result = cluster.run("train", job.to_header(), inputs, progress)
         check_ranges(job, result)
         history = build_history(job, result)
         if job.total_steps and job.deploy is None:

@@ -62,7 +62,7 @@ class CheckpointOptions:
     every: int = 100
     restart: bool = False
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the options as JSON."""
         return dict(vars(self))
 
@@ -280,7 +280,7 @@ class TrainingJob:
 
     # ---- serialization
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the job as JSON."""
         header = {}
         for job_field in fields(self):
@@ -288,7 +288,7 @@ class TrainingJob:
             if job_field.init and (
                 job_field.name not in _OPTIONAL_FIELDS or value != job_field.default
             ):
-                convert = getattr(value, "to_header", None) or getattr(value, "header", None)
+                convert = getattr(value, "to_header", None)
                 header[job_field.name] = value if convert is None else convert()
         return header
 
@@ -338,7 +338,7 @@ class TrainingJob:
 
         The learning rates are excluded: a training that diverged continues with lower ones.
         """
-        facts = {k: v for k, v in self.header().items() if k in _CHECKPOINT_FIELDS}
+        facts = {k: v for k, v in self.to_header().items() if k in _CHECKPOINT_FIELDS}
         recipe = _anonymize_recipe(facts["recipe"])
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
         return {**facts, "recipe": {**recipe, "optimizer": optimizer}}

@@ -78,7 +78,7 @@ def _run_job(
     built = build(nodes, outputs, replacements)
     freed = _freed_handles(cluster)
     free = freed.take_handles()
-    parameters = {"plan": built.plan.header(), "free": free}
+    parameters = {"plan": built.plan.to_header(), "free": free}
     specs = [input_spec(name, value) for name, value in built.inputs.items()]
     try:
         program.check_expression(parameters, specs)  # also here, so that a mistake costs nothing

@@ -56,12 +56,12 @@ def build(
     for node in leaves:
         leaf = node.leaf
         assert leaf is not None
-        key = f"input {id(node.value)}" if leaf.source == INPUT else json.dumps(leaf.header())
+        key = f"input {id(node.value)}" if leaf.source == INPUT else json.dumps(leaf.to_header())
         if key not in known:
             if node.value is not None:
                 inputs[leaf_input_name(len(rows))] = node.value
             known[key] = Ref(len(rows))
-            rows.append(leaf.header())
+            rows.append(leaf.to_header())
         numbers[id(node)] = known[key]
     if len(rows) > plans.MAX_LEAVES:
         raise plans.plan_size_error()
@@ -70,7 +70,7 @@ def build(
             numbers[id(node)] = numbers[id(other)]
     steps = build_steps(order, numbers, len(rows))
     ends = [
-        Output(numbers[id(node)], then, about).header()
+        Output(numbers[id(node)], then, about).to_header()
         for node, (then, about) in zip(nodes, outputs, strict=True)
     ]
     plan = Plan.from_header({"leaves": rows, "steps": steps, "outputs": ends})
@@ -100,7 +100,7 @@ def build_steps(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> l
         named = {name: _encode_operand(argument, numbers) for name, argument in node.named.items()}
         step = [node.op, [_encode_operand(argument, numbers) for argument in node.args], named]
         if node.body is not None:
-            step.append(node.body.header())
+            step.append(node.body.to_header())
         key = json.dumps(step, sort_keys=True)
         if key not in known:
             known[key] = Ref(first + len(steps))

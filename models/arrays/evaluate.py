@@ -352,8 +352,8 @@ def trace_key(plan: Plan) -> str:
     ends = [[o.ref.number, o.ref.place, fresh[i]] for i, o in enumerate(plan.outputs)]
     return json.dumps(
         [
-            [leaf.header()[1:4] for leaf in plan.leaves],
-            [step.header() for step in plan.steps],
+            [leaf.to_header()[1:4] for leaf in plan.leaves],
+            [step.to_header() for step in plan.steps],
             [end for i, end in enumerate(ends) if _is_computed(plan, i, fresh)],
         ],
         sort_keys=True,

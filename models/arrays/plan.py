@@ -62,7 +62,7 @@ class Leaf:
     scale: int
     about: tuple[str, ...] = ()
 
-    def header(self) -> list[Any]:
+    def to_header(self) -> list[Any]:
         """Return the leaf as JSON."""
         return [self.source, self.kind, list(self.shape), self.scale, *self.about]
 
@@ -82,9 +82,9 @@ class Step:
     named: Mapping[str, Any]
     body: LoopBody | None = None
 
-    def header(self) -> list[Any]:
+    def to_header(self) -> list[Any]:
         """Return the step as JSON."""
-        more = [] if self.body is None else [self.body.header()]
+        more = [] if self.body is None else [self.body.to_header()]
         return [self.op, self.args, dict(self.named), *more]
 
     def operand_refs(self) -> list[Ref]:
@@ -111,9 +111,9 @@ class LoopBody:
     steps: tuple[Step, ...]
     outputs: tuple[Ref, ...]
 
-    def header(self) -> list[Any]:
+    def to_header(self) -> list[Any]:
         """Return the body as JSON."""
-        steps = [step.header() for step in self.steps]
+        steps = [step.to_header() for step in self.steps]
         return [self.leaves, steps, [encode_argument(ref) for ref in self.outputs]]
 
 
@@ -130,7 +130,7 @@ class Output:
     then: str
     about: Mapping[str, Any]
 
-    def header(self) -> list[Any]:
+    def to_header(self) -> list[Any]:
         """Return the output as JSON."""
         return [encode_argument(self.ref), self.then, dict(self.about)]
 
@@ -143,12 +143,12 @@ class Plan:
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the plan as JSON."""
         return {
-            "leaves": [leaf.header() for leaf in self.leaves],
-            "steps": [step.header() for step in self.steps],
-            "outputs": [output.header() for output in self.outputs],
+            "leaves": [leaf.to_header() for leaf in self.leaves],
+            "steps": [step.to_header() for step in self.steps],
+            "outputs": [output.to_header() for output in self.outputs],
         }
 
     def cost_key(self) -> str:
@@ -157,8 +157,8 @@ class Plan:
         """
         return json.dumps(
             [
-                [leaf.header()[:4] for leaf in self.leaves],
-                [step.header() for step in self.steps],
+                [leaf.to_header()[:4] for leaf in self.leaves],
+                [step.to_header() for step in self.steps],
                 [[encode_argument(o.ref), o.then] for o in self.outputs],
             ],
             sort_keys=True,

@@ -43,7 +43,7 @@ def infer_results(
         operation.name,
         [arguments.encode_argument(replace_nodes(each)) for each in args],
         {key: arguments.encode_argument(replace_nodes(each)) for key, each in named.items()},
-        *([] if body is None else [body.header()]),
+        *([] if body is None else [body.to_header()]),
     ]
     parsed_step = plans.parse_step(step, len(nodes))
     party = CostParty(expected=True)

@@ -119,7 +119,7 @@ def estimate_query_size(
 
 def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
     """Return everything that a plan's graphs depend on: the plan and the headers of its tables."""
-    headers = {alias: [t.owner, t.schema.header()] for alias, t in tables.items()}
+    headers = {alias: [t.owner, t.schema.to_header()] for alias, t in tables.items()}
     return json.dumps([plan_header, headers], sort_keys=True)
 
 

@@ -210,7 +210,7 @@ class Tables:
             schema, encoded_columns, rows, links, self.seen() if links else {}
         )
         words = {k: PrivateInput(v) for k, v in input_words.items()}
-        parameters = storage_parameters(name, clients, replace, schema.header())
+        parameters = storage_parameters(name, clients, replace, schema.to_header())
         put_program.check_table(parameters, [input_spec(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
         report = TableReport.from_columns(name, schema, encoded_columns, source_columns)

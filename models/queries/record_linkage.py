@@ -103,7 +103,7 @@ class LinkageRequest:
         if not any(part.columns for part in self.parts):
             raise UsageError("No table has features. Name some (--columns).", code="no-features")
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the request as public JSON."""
         parts = [
             {"name": p.name, "deployment": p.deployment, "on": [*p.on], "columns": [*p.columns]}
@@ -406,7 +406,7 @@ def _describe_dataset(
     classes = () if target == "number" else label.names
     columns = Scale(sum((s.factor for s in scales), ()), sum((s.offset for s in scales), ()))
     unit = label.scale if target == "number" else None
-    units = Units(tuple(names), target, order.label[1], classes, columns, unit).header()
+    units = Units(tuple(names), target, order.label[1], classes, columns, unit).to_header()
     source_tables = [{"table": table.name, "owner": table.owner} for table in tables]
     return {
         "x": [len(names)],

@@ -47,7 +47,7 @@ class ColumnReport:
             return None
         return decode_element(self.type.low, self.type), decode_element(self.type.high, self.type)
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the report as JSON."""
         bounds = self.range
         return {

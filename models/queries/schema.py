@@ -71,9 +71,9 @@ class Column:
                 code="invalid-scale",
             )
 
-    def header(self, name: str) -> dict[str, Any]:
+    def to_header(self, name: str) -> dict[str, Any]:
         """Return the column as public JSON."""
-        fields = {"name": name, "type": self.type.header(), "nullable": self.nullable}
+        fields = {"name": name, "type": self.type.to_header(), "nullable": self.nullable}
         return fields if self.scale is None else {**fields, "scale": list(self.scale)}
 
     @classmethod
@@ -126,7 +126,7 @@ class Link:
                 f"A link is to 3 to {MAX_ROWS} bins, a multiple of 3.", code="invalid-link"
             )
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the link as public JSON."""
         return dict(vars(self))
 
@@ -334,11 +334,11 @@ class Schema:
                     break
         return frozenset(RIGHTS) if OPEN in rights else frozenset(rights)
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the schema as public JSON."""
         return {
             "rows": self.rows,
-            "columns": [c.header(name) for name, c in self.columns.items()],
+            "columns": [c.to_header(name) for name, c in self.columns.items()],
             "padded": self.padded,
             "unique": list(self.unique),
             "sorted_by": self.sorted_by,
@@ -351,7 +351,7 @@ class Schema:
             "open_count": self.open_count,
             "hashed_by": self.hashed_by,
             "seed": self.seed,
-            "links": [link.header() for link in self.links],
+            "links": [link.to_header() for link in self.links],
             **({name: getattr(self, name) for name in _OF_BUDGET} if self.budget else {}),
         }
 

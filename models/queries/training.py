@@ -41,7 +41,7 @@ class Alignment:
         keeping: Mapping[str, Any],
     ) -> None:
         self._cluster, self._order, self._tables = cluster, order, tables
-        self.order = order.header()
+        self.order = order.to_header()
         self._keeping = {**keeping, "about": self.order}
         program.check_alignment(self._keeping, [])
         self._schema = record_linkage.derive_linkage(order, tables)

@@ -156,7 +156,7 @@ class Type:
         """True if < is defined."""
         return self.kind != TEXT
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """Return the type as public JSON."""
         fields: dict[str, Any] = {"kind": self.kind, "low": self.low, "high": self.high}
         more = {"digits": self.digits, "fraction": self.fraction, "unit": self.unit}

@@ -232,7 +232,7 @@ class Recipe:
         return {
             "format": FORMAT,
             # (the owner of the rows has scaled them; the factors stay with the owner)
-            "graph": {**self.graph.header(), "scaling": {}},
+            "graph": {**self.graph.to_header(), "scaling": {}},
             "loss": self.loss.to_header(),
             "optimizer": self.optimizer.to_header(),
             "batch": self.batch,

@@ -118,7 +118,7 @@ def ordinary() -> list[Job]:
     """Return a job of every installed program, and of every operation of the catalogue."""
     model, private = _model()
     plan = private.plan
-    about = {"plan": plan.header(), "bounds": private.bounds, "preprocessing": None}
+    about = {"plan": plan.to_header(), "bounds": private.bounds, "preprocessing": None}
     language = speaker()
     asked_for_text, _ = generation.build_request(language, [1, 2], 3, None)
     prompt = InputSpec("prompt", (1, 2, 5), 16)
@@ -129,7 +129,7 @@ def ordinary() -> list[Job]:
     data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": list("abc")}
     data["target"] = next(iter(tables.TARGETS))
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
-    features, through = {**data, "rows": 2, "columns": []}, {"plan": plan.header(), "batch": 2}
+    features, through = {**data, "rows": 2, "columns": []}, {"plan": plan.to_header(), "batch": 2}
     columns = {
         "k": Column(types.parse_type("int[0,9]"), True),
         "c": Column(types.parse_type("category(a,b)")),
@@ -155,14 +155,16 @@ def ordinary() -> list[Job]:
         Job("undeploy", {"name": "a"}, ()),
         Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
         Job(
-            "predict", {"plan": plan.header(), "batch": 2}, (*weights.weight_specs(plan), *samples)
+            "predict",
+            {"plan": plan.to_header(), "batch": 2},
+            (*weights.weight_specs(plan), *samples),
         ),
         Job("generate", asked_for_text, (*weights.weight_specs(language.plan), prompt)),
-        Job("train", job.header(), tuple(job.expected_inputs())),
+        Job("train", job.to_header(), tuple(job.expected_inputs())),
         Job("provide", {**keep, "about": data}, provided),
         Job("provide", {**keep, "about": features, "through": through}, results),
         Job("withdraw", {"name": "a"}, ()),
-        Job("table_put", {**keep, "about": table.header()}, (InputSpec("words", (4, 9), 0),)),
+        Job("table_put", {**keep, "about": table.to_header()}, (InputSpec("words", (4, 9), 0),)),
         Job("table_remove", {"name": "a"}, ()),
         Job("align", {**keep, "about": {"tables": both, "label": ["u", "c"]}}, ()),
         Job("query", {"plan": request, "profile": "wan"}, ()),

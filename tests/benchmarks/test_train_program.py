@@ -106,10 +106,12 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
             for (name, (_, bits)), share in zip(job_inputs.items(), shares, strict=True)
         }
         train.check_training(
-            job.header(),
+            job.to_header(),
             [InputSpec(k, tuple(v.shape.as_list()), v.fractional_bits) for k, v in named.items()],
         )
-        context = Context(party, job.header(), named, lambda fraction, text: fractions.append(text))
+        context = Context(
+            party, job.to_header(), named, lambda fraction, text: fractions.append(text)
+        )
         outputs = train.run_training(context)
         measured[party.index] = context.measurements
         return [outputs[name] for name in ("state0", "state1", "scores")]
@@ -195,8 +197,10 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
 
     recipe = _recipe()
     job = TrainingJob(recipe, 3, 64, 5, saving=CheckpointOptions("a", 5, True), chunk=32, guard=4)
-    again = TrainingJob.from_header(json.loads(json.dumps(job.header())))
-    assert again.header() == job.header() and again.checkpoint_facts() == job.checkpoint_facts()
+    again = TrainingJob.from_header(json.loads(json.dumps(job.to_header())))
+    assert (
+        again.to_header() == job.to_header() and again.checkpoint_facts() == job.checkpoint_facts()
+    )
     assert again.total_steps == 12 and [len(c) for c in again.chunk_ranges] == [32, 32]
     assert [i.name for i in again.expected_inputs()][-4:] == ["x0", "y0", "x1", "y1"]
     assert again.expected_inputs()[-1].late
@@ -205,7 +209,7 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
     other = TrainingJob(_recipe(), 9, 64, 5, chunk=32)
     assert other.checkpoint_facts() == job.checkpoint_facts()
     assert TrainingJob(recipe, 3, 64, 6, chunk=32).checkpoint_facts() != job.checkpoint_facts()
-    header = job.header()
+    header = job.to_header()
     for name in ("recipe", "epochs", "rows", "seed"):
         with pytest.raises((UsageError, DataError)):
             TrainingJob.from_header({k: v for k, v in header.items() if k != name})

@@ -95,7 +95,7 @@ def _put(world: World, client: str) -> Program:
         counted=schema.open_count,
     )
     replace = world.often(0.5)
-    order = stored_shares.storage_parameters(name, thing.clients, replace, schema.header())
+    order = stored_shares.storage_parameters(name, thing.clients, replace, schema.to_header())
 
     def act() -> None:
         world.store.for_kind(TABLE).permit_writing(name, client, replace)

@@ -139,7 +139,7 @@ def test_series_that_do_not_fit_are_refused_in_words() -> None:
         convert(model, activations="fast")
     with pytest.raises(RangeError, match=r"compares values up to 2\.68435e"):
         convert(model, ranges=2.0**28 - 1, fractional_bits=16, activations="series")
-    header = convert(model, ranges=8.0, activations="series").plan.header()
+    header = convert(model, ranges=8.0, activations="series").plan.to_header()
     (name,) = header["numbers"]
     for fraction, bits, text in (
         (8, 20, "Received: 7"),

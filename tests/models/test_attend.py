@@ -49,8 +49,8 @@ def test_a_model_attends_as_in_the_clear(
     assert not flags.any()
     assert np.abs(value - private.plain(arrays)).max() < 2.0**-8
     assert cost.rounds <= 17
-    again = Plan.from_header(private.plan.header())
-    assert again.header() == private.plan.header()
+    again = Plan.from_header(private.plan.to_header())
+    assert again.to_header() == private.plan.to_header()
 
 
 def test_scores_too_far_apart_are_refused_or_flagged(rng: np.random.Generator) -> None:
@@ -90,7 +90,7 @@ def test_a_stranger_s_layer_is_checked(
 
 
 def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:
-    header = convert(graph_of(), samples=drawn(rng, False)).plan.header()
+    header = convert(graph_of(), samples=drawn(rng, False)).plan.to_header()
     for row in ([15, 0, 20], [16, 0, 1], [16, 0, 63]):
         with pytest.raises(UsageError, match="'a'"):
             execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))

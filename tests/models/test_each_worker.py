@@ -69,7 +69,7 @@ def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
     word = known["one"].deployment
     leaf = ["stored", "int", [12], 0, TABLE.infix, "one", word, "v"]
     plan = {"leaves": [leaf], "steps": [], "outputs": [[["ref", 0], "reveal", {}]]}
-    order = training.build_request(list(known.values()), ["k"], "one.v", ["two.v"]).header()
+    order = training.build_request(list(known.values()), ["k"], "one.v", ["two.v"]).to_header()
     return {
         "query": (query.PROGRAM, {"plan": sql.compile_sql("select v from one", known)}),
         "compute": (compute.PROGRAM, {"plan": plan, "free": []}),

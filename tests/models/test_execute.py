@@ -414,10 +414,10 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
     assert private.plan.inputs == {"x": 25}
-    again = calibration.Plan.from_header(private.plan.header())
-    assert again.inputs == private.plan.inputs and again.header() == private.plan.header()
+    again = calibration.Plan.from_header(private.plan.to_header())
+    assert again.inputs == private.plan.inputs and again.to_header() == private.plan.to_header()
     with pytest.raises(DataError):
-        calibration.Plan.from_header({**private.plan.header(), "inputs": {"y": 20}})
+        calibration.Plan.from_header({**private.plan.to_header(), "inputs": {"y": 20}})
     ((got, _),) = run_all([case(private, images)], 0, again=False)
     error = np.abs(got - private.plain(images)).max()
     (row,) = private.summary().rows
@@ -477,8 +477,8 @@ def test_bad_arguments_are_refused() -> None:
 
 def test_plans_of_strangers_are_checked() -> None:
     plan = convert(net(dense("a", "x", np.eye(2)))).plan
-    header = plan.header()
-    assert calibration.Plan.from_header(header).header() == header
+    header = plan.to_header()
+    assert calibration.Plan.from_header(header).to_header() == header
     for bad in (None, {}, {**header, "fraction": "16"}, {**header, "numbers": {}}):
         with pytest.raises(DataError):
             calibration.Plan.from_header(bad)

@@ -203,7 +203,7 @@ def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Genera
     tallies = execute.layer_cost_reports(Prediction(private.plan, Setting()))
     (cost,) = (t.cost for n, t in zip(nodes, tallies, strict=True) if n.layer.op == "offset")
     assert cost.total == cost.rounds == 0
-    header = private.plan.header()
+    header = private.plan.to_header()
     for row in ([16, 17, 20], [12, 12, 20]):
         spoilt = {**header, "numbers": {**header["numbers"], table.name: row}}
         with raises(UsageError, "invalid-plan"):
@@ -341,7 +341,7 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
             break
         model = alike(rng, attends=True)
     private = converted(model, rng)
-    parameters = {"plan": private.plan.header(), "tokens": NEW, "warm_up": 0}
+    parameters = {"plan": private.plan.to_header(), "tokens": NEW, "warm_up": 0}
     bits = private.plan.fraction_of("words")
 
     def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:

@@ -33,11 +33,11 @@ def test_a_graph_survives_its_header_with_and_without_weights() -> None:
         LayerSpec("b", "relu", ("a",), {"max_value": 6.0}),
         LayerSpec("c", "softmax", ("b",), {"axis": 1}),
     )
-    header = json.loads(json.dumps(model_graph.header()))
+    header = json.loads(json.dumps(model_graph.to_header()))
     again = Graph.from_header(header, model_graph.weight_arrays())
     assert again.digest() == model_graph.digest() and again.shapes["c"] == (3,)
     bare = Graph.from_header(header)
-    assert bare.header() == model_graph.header() and not any(
+    assert bare.to_header() == model_graph.to_header() and not any(
         bare.weight_arrays()["a/kernel"].strides
     )
     other = model_graph.weight_arrays()
@@ -185,8 +185,8 @@ def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
     double: dict[str, Any] = {"a/kernel": np.ones((4, 3)), "a/bias": DENSE["bias"]}
     for arrays in ({}, double):
         with pytest.raises(DataError, match=r"'kernel'|'bias'"):
-            Graph.from_header(model_graph.header(), arrays)
-    header = model_graph.header()
+            Graph.from_header(model_graph.to_header(), arrays)
+    header = model_graph.to_header()
     header["layers"][0]["weights"]["kernel"][0] = "object"
     with raises(DataError, "wrong-type", operation="a", received="object"):
         Graph.from_header(header)
@@ -220,15 +220,15 @@ def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
     graph.save(tmp_path / "model.npz")
     for again in (
         Graph.load(tmp_path / "model.npz"),
-        Graph.from_header(graph.header()),
-        Graph.from_header(graph.header(), graph.weight_arrays()),
+        Graph.from_header(graph.to_header()),
+        Graph.from_header(graph.to_header(), graph.weight_arrays()),
     ):
-        assert again.header() == graph.header() and again.weight_count == 12
+        assert again.to_header() == graph.to_header() and again.weight_count == 12
         one, other = (again.by_name[x.name].weights for x in (first, second))
         assert all(one[name] is other[name] for name in one)
     # an untrusted header: with a missing array, or with another shape
     for wrong in ("nobody/kernel0", f"{first.name}/bias"):
-        header = graph.header()
+        header = graph.to_header()
         header["layers"][1]["weights"]["kernel0"][2] = wrong
         with raises(DataError, "weights-mismatch"):
             Graph.from_header(header)

@@ -69,7 +69,7 @@ def _facts(plan: Plan) -> list[Any]:
     """Return all parts of a plan that depend on its order."""
     graph = plan.graph
     return [
-        json.dumps(plan.header()["graph"]["inputs"]),
+        json.dumps(plan.to_header()["graph"]["inputs"]),
         [(key, w.shape) for key, w in graph.weight_arrays().items()],
         [(part.keys, part.shape, part.fractional_bits) for part in weights.weight_parts(plan)],
         [*graph.inputs.items()],
@@ -83,10 +83,10 @@ def _facts(plan: Plan) -> list[Any]:
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
     for plan in _plans():
-        header = json.loads(json.dumps(plan.header()))
+        header = json.loads(json.dumps(plan.to_header()))
         parsed = Plan.from_header(in_another_order(header, order))
         assert _facts(parsed) == _facts(Plan.from_header(header)) == _facts(plan)
-        whole = in_another_order(plan.graph.header(), order)
+        whole = in_another_order(plan.graph.to_header(), order)
         assert Graph.from_header(whole, plan.graph.weight_arrays()).digest() == plan.graph.digest()
         assert _facts(predict.read_plan(in_another_order(header, order))) == _facts(plan)
 
@@ -96,7 +96,7 @@ def test_a_training_is_the_same_in_any_order_of_its_keys(order: Any) -> None:
     model = keras.Sequential([keras.Input((3,), name="z"), L.Dense(4, "relu"), L.Dense(2)])
     recipe = Recipe.build(model, keras.optimizers.Adam(0.1), keras.losses.MeanSquaredError())
     job = TrainingJob(recipe, epochs=1, rows=256, seed=1)
-    header = json.loads(json.dumps(job.header()))
+    header = json.loads(json.dumps(job.to_header()))
     parsed = TrainingJob.from_header(in_another_order(header, order))
     assert (
         parsed.expected_inputs() == job.expected_inputs()

@@ -156,7 +156,7 @@ def test_a_kind_of_another_package_is_converted_predicted_and_priced(
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     model, images = squares(), rng.normal(0, 1, (3, 4)).clip(-3, 3).astype(np.float32)
     private = convert(model, samples=images)
-    assert Graph.from_header(private.graph.header()).header() == private.graph.header()
+    assert Graph.from_header(private.graph.to_header()).to_header() == private.graph.to_header()
     dealer, some = int(rng.integers(3)), case(private, images, watched=True)
     ((got, calls),) = run_all([some], dealer)
     assert np.abs(got - model.predict(images, verbose=0)).max() < 64 * 2.0**-16

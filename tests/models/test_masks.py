@@ -186,7 +186,7 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     value, flags, _ = ran(private.plan, arrays)
     assert flags.tolist() == [True, False, False, False]
     assert np.abs(value - private.plain(arrays))[1:].max() < 2 * 2.0**-16
-    header = private.plan.header()
+    header = private.plan.to_header()
     for row in ([16, 7, 0], [16, 25, 0], [15, 24, 0]):
         with pytest.raises(UsageError, match="'a'"):
             execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))
@@ -194,7 +194,7 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
 
 def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
     private = convert(for_each_query())
-    header = private.plan.header()
+    header = private.plan.to_header()
     again = PrivateModel(Plan.from_header(header), private.bounds, True)
     assert again.graph.masks == ("mask",)
     arrays = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
@@ -208,7 +208,7 @@ def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
 
 
 def test_a_stranger_s_public_mask_is_checked() -> None:
-    header = convert(public()).plan.header()["graph"]
+    header = convert(public()).plan.to_header()["graph"]
     layer = next(x for x in header["layers"] if x["op"] == "attend")
     assert layer["options"]["keys"] == ["1", "3", "7", "f", "1f"]
     for keys in (

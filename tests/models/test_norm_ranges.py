@@ -93,9 +93,9 @@ def test_constant_rows_among_samples_leave_only_epsilon_to_rely_on() -> None:
 
 def test_a_stranger_s_ends_are_checked(rng: np.random.Generator) -> None:
     samples = rng.normal(0, 1, (16, 3, 24)).astype(np.float32)
-    header = convert(model_of(L.LayerNormalization()), samples=samples).plan.header()
+    header = convert(model_of(L.LayerNormalization()), samples=samples).plan.to_header()
     (name,) = (n for n, row in header["numbers"].items() if len(row) == 4)
-    assert Plan.from_header(header).header() == header
+    assert Plan.from_header(header).to_header() == header
     row = header["numbers"][name]
     for low in (1, row[2] - 1, row[2], 63):
         plan = Plan.from_header({**header, "numbers": {**header["numbers"], name: [*row[:3], low]}})

@@ -102,7 +102,7 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
         "epochs": 1,
         "rows": 80,
         "seed": 1,
-        "source": source.header(),
+        "source": source.to_header(),
     }
     inputs = private._state_inputs(private.recipe(BATCH))
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):

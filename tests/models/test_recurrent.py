@@ -127,8 +127,8 @@ def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Gener
     got = private.plain(arrays if len(arrays) > 1 else arrays[0])
     want = np.asarray(model(arrays if len(arrays) > 1 else arrays[0], training=False))
     assert np.abs(got - want).max() < 1e-5
-    again = Plan.from_header(private.plan.header())
-    assert again.header() == private.plan.header()
+    again = Plan.from_header(private.plan.to_header())
+    assert again.to_header() == private.plan.to_header()
     execute.check_executable(again)
 
 
@@ -460,7 +460,7 @@ def test_a_stranger_s_layer_is_checked(
 
 def test_a_stranger_s_numbers_are_checked() -> None:
     private = convert(strangers({}, {}, {}), ranges=4.0)
-    header = private.plan.header()
+    header = private.plan.to_header()
     row = header["numbers"]["own"]
     execute.check_executable(Plan.from_header(header))
     for place, value in ((0, 12), (0, 21), (1, 31), (1, 63), (2, 16), (2, 63)):

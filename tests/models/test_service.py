@@ -178,7 +178,7 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
     private = _model()
     owner = clients["owner"]
     about = {
-        "plan": private.plan.header(),
+        "plan": private.plan.to_header(),
         "bounds": private.bounds,
         "preprocessing": None,
     }

@@ -58,7 +58,7 @@ def align(workers: Workers, name: str, table: str = "people") -> None:
         for n, f in ((n, store.get_facts(n, "mallory")) for n in (table, "mine"))
     ]
     columns = [f"{table}.income", "mine.id2"]
-    order = training.build_request(tables, ["id"], f"{table}.y", columns).header()
+    order = training.build_request(tables, ["id"], f"{table}.y", columns).to_header()
     Client(workers, "mallory").run("align", storage_parameters(name, [], True, order), {})
 
 
@@ -140,7 +140,7 @@ def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
     with pytest.raises(UsageError, match="has removed or replaced"):
         held.reveal()
     table = people(owner="mallory")
-    order = storage_parameters("salaries", [], True, table.schema.header())
+    order = storage_parameters("salaries", [], True, table.schema.to_header())
     with raises(UsageError, "unknown-option", received="deployment"):
         mallory.run("table_put", {**order, "deployment": old[0].deployment}, {})
     workers.put("salaries", table, (), run=True)

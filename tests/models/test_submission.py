@@ -129,7 +129,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         saving=CheckpointOptions("saved"),
         deploy=deploying.trained_model_parameters(private.keras, "later", ["bob"]),
     )
-    table = Schema(3, {"k": Column(types.parse_type("int"))}, unique=("k",)).header()
+    table = Schema(3, {"k": Column(types.parse_type("int"))}, unique=("k",)).to_header()
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
     read = {"t": {"name": "t", "deployment": _DEPLOYMENT}}
     part = {"deployment": _DEPLOYMENT, "on": ["k"]}
@@ -174,7 +174,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         "table_remove": ({"name": "t"}, []),
         "align": ({**keep, "name": "rows", "about": aligned, "profile": "lan"}, []),
         "query": ({"plan": {"tables": read, "steps": [scan], "output": 0}, "profile": "lan"}, []),
-        "train": (job.header(), job.expected_inputs()),
+        "train": (job.to_header(), job.expected_inputs()),
         "compute": (
             {
                 "plan": {"leaves": [leaf], "steps": [step], "outputs": [output]},

@@ -112,7 +112,7 @@ def test_normalization_computes_what_keras_computes(rng: np.random.Generator) ->
         assert np.abs(evaluate_graph(graph, x)[0] - want).max() < 1e-4 * size, name
         optimized = optimize_graph(graph)
         assert np.abs(evaluate_graph(optimized, x)[0] - want).max() < 1e-4 * size, name
-        again = type(optimized).from_header(optimized.header(), optimized.weight_arrays())
+        again = type(optimized).from_header(optimized.to_header(), optimized.weight_arrays())
         assert np.abs(evaluate_graph(again, x)[0] - want).max() < 1e-4 * size, name
         private = convert(model, samples=x)
         assert np.abs(private.plain(x) - want).max() < 1e-4 * size, name
@@ -125,7 +125,7 @@ def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
 ) -> None:
     x = _wide(rng)
     model = keras.Sequential([L.Input((4,)), _adapted(x), L.Dense(1, activation="sigmoid")])
-    header_text = json.dumps(convert(model, samples=x).plan.header())
+    header_text = json.dumps(convert(model, samples=x).plan.to_header())
     recipe = Recipe.build(model, "sgd", "binary_crossentropy")
     trained = json.dumps(recipe.to_header())
     for value in (*x.mean(0)[:3], *x.std(0)[:3], *(1 / x.std(0)[:3])):
@@ -177,7 +177,7 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
                 strict=True,
             )
         )
-        graph = type(plan.graph).from_header(plan.graph.header(), arrays)
+        graph = type(plan.graph).from_header(plan.graph.to_header(), arrays)
         x = rng.normal(0, 1, (5, *model.input_shape[1:]))
         want = model.predict(x, verbose=0)
         np.testing.assert_allclose(
@@ -238,7 +238,7 @@ def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -
 
 
 def test_tables_of_strangers_are_checked() -> None:
-    good = _table().header()
+    good = _table().to_header()
     assert Table.from_header(json.loads(json.dumps(good))) == _table()
     for changed in (
         {"columns": ["a", "a"]},

@@ -53,7 +53,7 @@ def test_a_model_of_tokens_gives_what_keras_gives(
 
 def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None:
     private = convert(sentences())
-    header = private.plan.header()
+    header = private.plan.to_header()
     again = PrivateModel(Plan.from_header(header), private.bounds, True)
     assert again.graph.tokens == {"words": WORDS, "segments": 2}
     shared = again.shared_inputs(drawn(rng))

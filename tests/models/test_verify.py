@@ -109,7 +109,7 @@ def test_outputs_keep_their_names() -> None:
     outputs, expected = private.plain(arrays), model.predict(arrays, verbose=0)
     assert set(outputs) == set(expected) == {"sum", "apart", "also"}
     assert all(np.allclose(outputs[k], expected[k], atol=1e-6) for k in expected)
-    header = private.graph.header()
+    header = private.graph.to_header()
     again = type(private.graph).from_header(header, private.graph.weight_arrays())
     assert again.labels == private.graph.labels and again.digest() == private.graph.digest()
     for labels in (("one",), ("one", "two", "three", "one"), ("one", "two", "two")):

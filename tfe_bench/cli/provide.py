@@ -199,7 +199,7 @@ def _read_rows(arguments: argparse.Namespace) -> Rows:
 def _save_scale(path: Path, rows: Rows) -> None:
     assert rows.table is not None
     try:
-        path.write_text(json.dumps(rows.table.header()) + "\n")
+        path.write_text(json.dumps(rows.table.to_header()) + "\n")
     except OSError as error:
         raise DataError(
             f"Cannot write {str(path)!r}: {error.strerror}.",

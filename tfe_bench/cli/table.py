@@ -172,7 +172,7 @@ def run_table(arguments: argparse.Namespace) -> int:
     summary = {
         "name": arguments.name,
         "rows": report.schema.rows,
-        "columns": {name: column.header() for name, column in report.columns.items()},
+        "columns": {name: column.to_header() for name, column in report.columns.items()},
         "warnings": report.warnings,
         "clients": arguments.allow,
         "seconds": time.perf_counter() - started,

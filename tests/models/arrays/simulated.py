@@ -90,7 +90,7 @@ class Workers:
         self, name: str, table: StoredTable, clients: tuple[str, ...] = ("*",), run: bool = False
     ) -> None:
         """Store a table: by the program, or directly in the format of its header."""
-        about = table.schema.header()
+        about = table.schema.to_header()
         if run:
             order, words = storage_parameters(name, clients, True, about), PrivateInput(table.words)
             Client(self, table.owner).run("table_put", order, {"words": words})

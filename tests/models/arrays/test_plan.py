@@ -39,7 +39,7 @@ def private(values: Any, **more: Any) -> array.PrivateArray:
 def planned(*arrays: Any) -> tuple[dict[str, Any], list[InputSpec]]:
     built = build([a._node for a in arrays], [("reveal", {})] * len(arrays))
     specs = [InputSpec(n, v.shape, v.fractional_bits) for n, v in built.inputs.items()]
-    return {"plan": built.plan.header(), "free": []}, specs
+    return {"plan": built.plan.to_header(), "free": []}, specs
 
 
 def expressions() -> list[Any]:
@@ -113,7 +113,7 @@ def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Ge
             assert str(error) and len(str(error)) < 2100
         else:
             checked = plan.Plan.from_header(mutated["plan"])
-            assert plan.Plan.from_header(json.loads(json.dumps(checked.header()))) == checked
+            assert plan.Plan.from_header(json.loads(json.dumps(checked.to_header()))) == checked
         longest = max(longest, time.process_time() - started)
     assert 7_000 < refused < 10_000
     print(f"longest check: {longest:.3f} s")

@@ -118,7 +118,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
         clients = changes.pop("clients", ())
         request = {"on": ["k"], "label": "y", "columns": None, **changes}
         order = LinkageRequest.from_header(
-            json.loads(json.dumps(training.build_request(tables, **request).header()))
+            json.loads(json.dumps(training.build_request(tables, **request).to_header()))
         )
         return record_linkage.derive_linkage(order, tables, clients)
 

@@ -59,8 +59,11 @@ def test_rows_without_a_key_ask_anywhere() -> None:
     ],
 )
 def test_headers_of_no_bins_or_links_are_refused(change: dict[str, object]) -> None:
-    header = HASHED.schema.header()
-    assert Schema.from_header({**header, "links": [LINK]}).header() == {**header, "links": [LINK]}
+    header = HASHED.schema.to_header()
+    assert Schema.from_header({**header, "links": [LINK]}).to_header() == {
+        **header,
+        "links": [LINK],
+    }
     with pytest.raises(UsageError):
         Schema.from_header({**header, **change})
 
@@ -69,6 +72,6 @@ def test_headers_of_no_bins_or_links_are_refused(change: dict[str, object]) -> N
 def test_links_to_no_bins_are_refused(written: str) -> None:
     table = StoredTable({"w": "int[0,9]", "far": "int[0,99]"}, [(1, 2)])
     known = {"u": HASHED.table("u")}
-    assert upload.parse_link("w=u.id", table.schema, known).header() == LINK
+    assert upload.parse_link("w=u.id", table.schema, known).to_header() == LINK
     with pytest.raises(UsageError):
         upload.parse_link(written, table.schema, known)

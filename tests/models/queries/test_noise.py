@@ -372,8 +372,8 @@ def test_a_budget_that_would_not_hold_is_refused(more: Any) -> None:
 
 def test_headers_of_before_have_no_budget() -> None:
     schema = budgeted(rows_of(3, 1), unit="who", contributions=4).schema
-    header = schema.header()
+    header = schema.to_header()
     assert Schema.from_header(json.loads(json.dumps(header))) == schema
     del header["budget"], header["contributions"]
     assert (Schema.from_header(header).budget, Schema.from_header(header).contributions) == (0, 1)
-    assert Schema.from_header(header).header() == header
+    assert Schema.from_header(header).to_header() == header

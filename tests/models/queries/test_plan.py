@@ -228,7 +228,7 @@ def test_expressions_are_bounded() -> None:
 def test_types_are_read_as_they_are_written(written: str, low: int, high: int, shown: str) -> None:
     parsed_type = types.parse_type(written)
     assert (parsed_type.low, parsed_type.high, str(parsed_type)) == (low, high, shown)
-    assert types.Type.from_header(json.loads(json.dumps(parsed_type.header()))) == parsed_type
+    assert types.Type.from_header(json.loads(json.dumps(parsed_type.to_header()))) == parsed_type
 
 
 @pytest.mark.parametrize(

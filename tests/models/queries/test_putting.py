@@ -277,7 +277,7 @@ def test_what_rounding_changes_is_said() -> None:
     assert '--type "d:category"' in advice and "2 different" in advice
     report_text = str(report)
     assert "b: fixed(1)" in report_text and "largest rounding error 0.25" in report_text
-    header = report.columns["b"].header()
+    header = report.columns["b"].to_header()
     assert header["largest_error"] == 0.25 and header["nullable"] is False
 
 
@@ -438,7 +438,7 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
         owner="bank",
         clients=None,
         deployment="0" * 32,
-        about=schema.header(),
+        about=schema.to_header(),
         complete=True,
     )
     visible = {"t": kept}

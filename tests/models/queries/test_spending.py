@@ -54,7 +54,7 @@ class Workers:
         return simulate(carried_out, *inputs)
 
     def put(self, inputs: StoredTable, anew: bool = False) -> None:
-        order = storage_parameters("t", [ANALYST], anew, inputs.schema.header())
+        order = storage_parameters("t", [ANALYST], anew, inputs.schema.to_header())
         self.run(table_put.PROGRAM, OWNER, order, inputs.words)
 
     def remove(self) -> None:
@@ -168,7 +168,7 @@ def test_queries_at_once_cannot_both_have_the_last(workers: Workers) -> None:
 def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     inputs = budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
     facts = {"owner": OWNER, "clients": None, "deployment": "0" * 32, "complete": True}
-    about = {"about": inputs.schema.header(), "spent": ledger.parse_rho("0.1")}
+    about = {"about": inputs.schema.to_header(), "spent": ledger.parse_rho("0.1")}
     kept = StoredEntry.from_row({"name": "t", **facts, **about})
     for json in (True, False):
         assert table._print_tables(argparse.Namespace(json=json), {"t": kept}, OWNER) == 0
