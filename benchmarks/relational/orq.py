@@ -115,8 +115,8 @@ _QUERIES: dict[str, tuple[str, str, _Make]] = {
         _password_tables,
     ),
     "market": (
-        "shares of a market: of their squares' sum the client makes the index",
-        # (of a company that earns less than 2^24, so that the squares' sum has room at any size)
+        "sum of the squares of market shares, from which the client computes the index",
+        # (a company earns less than 2^24, so that the sum of squares fits at any size)
         "select sum(r * r) squares, sum(r) total from (select company, least(sum(fare), 16777215) "
         "r from taxi where triptype = 2 group by company) s",
         _taxi_tables,
@@ -148,7 +148,7 @@ _QUERIES: dict[str, tuple[str, str, _Make]] = {
         _medication_tables,
     ),
     "syan": (
-        "costs by class of disease; the bounds are what owners would know of them",
+        "costs by class of disease; data owners know the bounds",
         "with p as (select person, sum(100 - coinsurance) w from t1 group by person), "
         "s as (select disease, least(sum(cost * w), 1000000000000) v from t2 join p "
         "using (person) group by disease), "

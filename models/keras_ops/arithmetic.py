@@ -338,6 +338,6 @@ def convert_copy(r: Reader, op: KerasOperation, x: TensorValue) -> str:
 def convert_stop_gradient(r: Reader, op: KerasOperation, variable: TensorValue) -> str:
     if r.training:
         raise UnsupportedLayer(
-            "which stops gradients; freeze the layers before it with trainable=False"
+            "it stops gradients; freeze the layers before it with trainable=False"
         )
     return variable.name

@@ -40,7 +40,7 @@ class Untrained(Composed):
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer("which is not trainable; train the layers after it")
+            raise UnsupportedLayer("training is not supported; train the layers after it")
         return self.convert_inference(r, call)
 
     def convert_inference(self, r: Reader, call: LayerCall) -> str:

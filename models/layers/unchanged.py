@@ -33,5 +33,5 @@ class InferenceIdentity(NamedIdentity):
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer("which draws or adds in training; train without it")
+            raise UnsupportedLayer("training changes values at random; remove it to train")
         return super().convert_layer(r, call)

@@ -22,9 +22,7 @@ class LayerWrapper(Composed):
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer(
-                "whose kernel training divides by its norm; train the inner layer"
-            )
+            raise UnsupportedLayer("training divides its kernel by a norm; train the inner layer")
         return r.convert_inner_layer(call.layer.layer, call)
 
 

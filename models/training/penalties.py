@@ -49,7 +49,7 @@ def read_keras_regularizer(regularizer: Any) -> Penalty:
     }
     if type(regularizer) not in numbers:
         raise UnsupportedLayer(
-            f"its regularizer is a {type(regularizer).__name__}, not L1, L2 or L1L2"
+            f"regularizer {type(regularizer).__name__}; L1, L2 and L1L2 are supported"
         )
     coefficients = {name: float(getattr(regularizer, name)) for name in numbers[type(regularizer)]}
     return Penalty(coefficients.get("l1", 0.0), coefficients.get("l2", 0.0))
