@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-from tfe_bench.cluster import tls, wire
+from tfe_bench.cluster import grpc_tls, tls, wire
 from tfe_bench.cluster.files import write_private, write_public
 from tfe_bench.cluster.transport import BLOB_BYTES, CHANNEL_OPTIONS
 
@@ -49,7 +49,7 @@ def _run_server(folder: Path, tls_on: bool) -> None:
         (grpc.method_handlers_generic_handler("tfe_bench.Bare", {"Stream": handler}),)
     )
     if tls_on:
-        credentials = tls.server_credentials(
+        credentials = grpc_tls.server_credentials(
             (folder / "0.key").read_bytes(),
             (folder / "0.crt").read_bytes(),
             [(folder / "1.crt").read_bytes()],
@@ -112,8 +112,8 @@ def measure_bare_grpc(
             if tls_on:
                 channel = grpc.secure_channel(
                     address,
-                    tls.channel_credentials(*pairs[1], pairs[0][1]),
-                    options=CHANNEL_OPTIONS + tls.target_options(pairs[0][1]),
+                    grpc_tls.channel_credentials(*pairs[1], pairs[0][1]),
+                    options=CHANNEL_OPTIONS + grpc_tls.target_options(pairs[0][1]),
                 )
             else:
                 channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)

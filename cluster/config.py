@@ -17,6 +17,7 @@ from typing import Any
 from tfe_bench.cluster import agreement, tls
 from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_address
 from tfe_bench.cluster.files import write_public
+from tfe_bench.cluster.member_certificates import check_certificates, load_certificates
 from tfe_bench.cluster.toml_file import TomlTable, parse_toml, prefix_errors, quote_value, read_text
 from tfe_bench.errors import ConfigError, SecurityError
 
@@ -384,36 +385,18 @@ def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
                 party.get_text("name"),
                 party.get_text("host"),
                 party.get_integer("port"),
-                *_load_certificates(party, folder),
+                *load_certificates(party, folder),
             )
             for index, party in enumerate(parties)
         ),
         clients=tuple(
-            ClientConfig(client.get_text("name"), *_load_certificates(client, folder))
+            ClientConfig(client.get_text("name"), *load_certificates(client, folder))
             for client in clients
         ),
         ring=cluster.get_integer("ring", RING),
         fractional_bits=cluster.get_integer("fractional_bits", 16),
         tls=cluster.get_boolean("tls", True),
     )
-
-
-def _load_certificates(table: TomlTable, folder: Path) -> tuple[bytes | None, bytes | None]:
-    names = [name for name in table.get_text_or_texts("certificate") if name]
-    if len(names) > 2:
-        raise ConfigError(
-            f'{table.where}: "certificate" is one file, or two during a roll-over. '
-            f"Received: {len(names)}. Delete those that are no longer used.",
-            code="too-many-certificates",
-            operation=table.where,
-            received=len(names),
-            expected="1 or 2",
-        )
-    loaded: list[bytes | None] = [None, None]
-    for position, name in enumerate(names):
-        with prefix_errors(f'{table.where}: certificate = "{name}" (relative to cluster.toml)'):
-            loaded[position] = tls.load_certificate(folder / name)
-    return loaded[0], loaded[1]
 
 
 def _from_tf_encrypted(text: str) -> ClusterConfig:
@@ -460,50 +443,14 @@ def _check_name(where: str, name: str) -> None:
         )
 
 
-def _canonical_certificate(where: str, pem: bytes, own_name: str) -> bytes:
-    """Return the canonical certificate; reject one that names another member of a cluster."""
-    with prefix_errors(f'{where}: "certificate"'):
-        pem = tls.canonical_certificate(pem)
-    name = tls.server_name(pem)
-    if name.endswith(f".{tls.DOMAIN}") and name != own_name:
-        raise ConfigError(
-            f'{where}: "certificate" belongs to another member. Received: {name}, expected: '
-            f"{own_name}. Check that the certificate files are not swapped.",
-            code="certificate-of-another-member",
-            operation=where,
-            received=name,
-            expected=own_name,
-        )
-    return pem
-
-
 def _canonicalize_certificates(
     member: PartyConfig | ClientConfig, where: str, own_name: str
 ) -> None:
     """Replace a member's certificates by their canonical form."""
-    for name in ("certificate", "next_certificate"):
-        if (pem := getattr(member, name)) is not None:
-            object.__setattr__(member, name, _canonical_certificate(where, pem, own_name))
-    if member.next_certificate is None:
-        return
-    if member.certificate is None or member.certificate == member.next_certificate:
-        raise ConfigError(
-            f'{where}: "certificate" lists one certificate, or two different ones. Received: one '
-            "twice. Delete the second.",
-            code="duplicate-certificate",
-            operation=where,
-        )
-    # Callers expect the same name of the worker with either certificate.
-    names = [tls.server_name(pem) for pem in member.certificates]
-    if names[0] != names[1]:
-        raise ConfigError(
-            f'{where}: both certificates under "certificate" have one DNS name. Received: '
-            f"{names[0]} and {names[1]}. Create the second with the name of the first.",
-            code="certificate-name-mismatch",
-            operation=where,
-            received=names[1],
-            expected=names[0],
-        )
+    pair = (member.certificate, member.next_certificate)
+    certificate, next_certificate = check_certificates(pair, where, own_name)
+    object.__setattr__(member, "certificate", certificate)
+    object.__setattr__(member, "next_certificate", next_certificate)
 
 
 def _check_unique(described_values: Iterable[tuple[str, str]], keys: str) -> None:

@@ -32,16 +32,17 @@ import json
 import os
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from tfe_bench import atomic
+from tfe_bench.cluster import store_layout
 from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.cluster.ledger import MOST, Ledger
 from tfe_bench.cluster.locked_folder import LockedFolder
+from tfe_bench.cluster.store_layout import PARTS, PreparedFile
 from tfe_bench.cluster.stored import (
     MODEL,
     NAME,
@@ -52,8 +53,6 @@ from tfe_bench.cluster.stored import (
     StoredTensor,
     check_about,
     check_name,
-    lies_within,
-    parse_tensor_row,
 )
 from tfe_bench.errors import (
     ConfigError,
@@ -68,7 +67,6 @@ from tfe_bench.protocols.session import aligned_buffers
 # The first two formats have no sources; the first has no seeds in place of masks.
 FORMATS = 1, 2, 3
 SUFFIX = ".safetensors"
-PARTS = ("m", "l1", "l2")
 # Bytes of a file's header, read and written: public facts, with texts escaped twice, and a row for
 # each array.
 _MOST_HEADER = 64 << 20
@@ -267,32 +265,7 @@ class Store:
         """
         check_about(facts.about)
         path = self._file_path(facts.name)
-        blobs: list[memoryview] = []
-        layout: dict[str, Any] = {}
-        tensor_rows: dict[str, Any] = {}
-        offset = 0
-        digests = {part: hashlib.sha256() for part in PARTS}
-        for name, tensor in tensors.items():
-            for part, words in tensor.parts.items():
-                if part not in PARTS or words.dtype != np.int64:
-                    raise AssertionError("a stored value has fields of int64 words")
-                blob = np.ascontiguousarray(words).reshape(-1).view(np.uint8).data
-                digests[part].update(blob)
-                end = offset + blob.nbytes
-                layout[f"{name}/{part}"] = {
-                    "dtype": "I64",
-                    "shape": list(words.shape),
-                    "data_offsets": [offset, end],
-                }
-                blobs.append(blob)
-                offset = end
-            tensor_rows[name] = {
-                "dealer": tensor.dealer,
-                "fractional_bits": tensor.fractional_bits,
-                "limbs": tensor.limbs,
-                **({} if tensor.shape is None else {"shape": list(tensor.shape)}),
-            }
-        stored_fields = {part for tensor in tensors.values() for part in tensor.parts}
+        layout = store_layout.lay_out_values(tensors)
         metadata = {
             "format": FORMATS[-1],
             "party": self.party,
@@ -304,12 +277,12 @@ class Store:
             "deployment": facts.deployment,
             "about": dict(facts.about),
             "sources": [source.to_header() for source in sorted(facts.sources)],
-            "digests": {part: digests[part].hexdigest() for part in PARTS if part in stored_fields},
-            "tensors": tensor_rows,
+            "digests": layout.digests,
+            "tensors": layout.tensor_rows,
         }
         # safetensors: metadata are texts
         header = json.dumps(
-            {"__metadata__": {"tfe_bench": json.dumps(metadata)}, **layout}
+            {"__metadata__": {"tfe_bench": json.dumps(metadata)}, **layout.places}
         ).encode()
         header += b" " * (-len(header) % 8)
         if len(header) > _MOST_HEADER:  # a longer header could not be read
@@ -324,7 +297,7 @@ class Store:
 
         def write_content(stream: IO[bytes]) -> None:
             stream.write(len(header).to_bytes(8, "little") + header)
-            for blob in blobs:
+            for blob in layout.blobs:
                 stream.write(blob)
 
         try:
@@ -493,19 +466,9 @@ class Store:
                     received=str(metadata["format"])[:20],
                     party=self.party,
                 )
-            places = {
-                key: (tuple(row["shape"]), row["data_offsets"]) for key, row in header.items()
-            }
-            for (shape, (begin, end)), row in zip(places.values(), header.values(), strict=True):
-                if row["dtype"] != "I64" or not lies_within(shape, begin, end, size - 8 - length):
-                    raise ValueError("a part that lies elsewhere")
+            places = store_layout.parse_places(header, size - 8 - length)
             facts = StoredFacts.from_header(metadata, metadata["format"] < FORMATS[-1])
-            tensors = {
-                str(k): parse_tensor_row(
-                    row, {p: places[f"{k}/{p}"][0] for p in PARTS if f"{k}/{p}" in places}
-                )
-                for k, row in metadata["tensors"].items()
-            }
+            tensors = store_layout.parse_tensors(metadata["tensors"], places)
             identity = (facts.name, str(metadata.get("kind", "")), metadata["party"])
             precision = {key: metadata[key] for key in self._precision}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
@@ -530,21 +493,3 @@ class Store:
                 party=self.party,
             )
         return facts, {"tensors": tensors, "places": places}
-
-
-@dataclass(frozen=True)
-class PreparedFile:
-    """A complete file that is not yet in its place."""
-
-    path: Path
-    temporary: Path
-
-    def commit(self) -> None:
-        """Move the file to its place and replace a previous one."""
-        os.replace(self.temporary, self.path)
-        atomic.sync_folder(self.path.parent)
-
-    def discard(self) -> None:
-        """Remove the file, if it was not committed."""
-        with contextlib.suppress(FileNotFoundError):
-            self.temporary.unlink()

@@ -1,11 +1,8 @@
-"""Certificates, private keys and gRPC credentials.
+"""Certificates and private keys.
 
 There is no certificate authority.  Every party and every client creates its own key and
 self-signed certificate and distributes only the certificate; ``cluster.toml`` pins each one.
-gRPC accepts a pinned certificate as its own trust anchor (it verifies with partial chains), so a
-channel trusts exactly the one certificate of the worker it calls and a server exactly the
-certificates of its cluster.  The certificate's fingerprint identifies a caller, never a name
-inside the certificate.
+The certificate's fingerprint identifies a caller, never a name inside the certificate.
 """
 
 from __future__ import annotations
@@ -17,11 +14,10 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import grpc
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -288,7 +284,7 @@ def select_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
         c for c in certificates if _public_der(_parse_certificate(c).public_key()) == public
     ]
     if not matching:
-        _check_key_pair(key, certificates[0])
+        check_key_pair(key, certificates[0])
     return max(matching, key=valid_until)
 
 
@@ -348,101 +344,13 @@ def check_any_valid(certificates: Sequence[bytes], now: datetime.datetime | None
     raise max(failures, key=lambda r: r[0])[1]
 
 
-def server_credentials(
-    key: bytes,
-    cert: bytes,
-    trusted: Sequence[bytes],
-    on_handshake: Callable[[], Sequence[bytes] | None] = lambda: None,
-) -> grpc.ServerCredentials:
-    """Return TLS credentials of a worker's server: callers must present a trusted certificate.
-
-    The server still has to identify the caller by `peer_identity`: the handshake only shows that
-    it owns *one* of the trusted certificates.
-
-    Args:
-        key: the worker's private key (PEM).
-        cert: the worker's certificate (PEM).
-        trusted: the certificates (PEM) of the other parties and of the clients.
-        on_handshake: called at the start of every handshake; must return at once. Returns the
-            certificates to trust from now on, None for no change.
+def check_key_pair(key: bytes, cert: bytes) -> bytes:
+    """Check that a certificate is valid and that the key is its own; return its canonical form.
 
     Raises:
-        ConfigError: key and certificate do not belong together, or a certificate is unusable.
-        SecurityError: ``trusted`` is empty, or the worker's own certificate is not valid now.
-            An expired certificate in ``trusted`` only locks out its own holder.
+        ConfigError: key and certificate do not belong together, or are unusable.
+        SecurityError: the certificate is not valid now.
     """
-    cert = _check_key_pair(key, cert)
-    if not trusted:
-        raise SecurityError(
-            "A server requires the certificates of its callers. Received: none. "
-            "List parties and clients with their certificates in cluster.toml.",
-            code="certificate-missing",
-        )
-
-    admitted = list(trusted)
-
-    def build_configuration(certificates: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
-        roots = b"".join(canonical_certificate(certificate) for certificate in certificates)
-        return grpc.ssl_server_certificate_configuration([(key, cert)], roots)
-
-    def updated_configuration() -> grpc.ServerCertificateConfiguration | None:
-        """Return gRPC's configuration before a handshake: None if it has not changed."""
-        nonlocal admitted
-        if (trusted_now := on_handshake()) is None or list(trusted_now) == admitted:
-            return None
-        configuration = build_configuration(trusted_now)
-        admitted = list(trusted_now)
-        return configuration
-
-    return grpc.dynamic_ssl_server_credentials(
-        build_configuration(admitted),
-        updated_configuration,  # pyright: ignore[reportArgumentType]
-        require_client_authentication=True,
-    )
-
-
-def channel_credentials(
-    key: bytes, cert: bytes, server_certificate: bytes | Sequence[bytes]
-) -> grpc.ChannelCredentials:
-    """Return TLS credentials for calls to one worker: only its pinned certificate is accepted.
-
-    Use them with `target_options` of the same certificate.
-
-    Args:
-        key: the caller's private key (PEM).
-        cert: the caller's certificate (PEM).
-        server_certificate: the called worker's certificate (PEM), or both during a roll-over.
-
-    Raises:
-        ConfigError: key and certificate do not belong together, or a certificate is unusable.
-        SecurityError: the caller's own certificate, or all of the worker's, are not valid now.
-    """
-    cert = _check_key_pair(key, cert)
-    pinned = [server_certificate] if isinstance(server_certificate, bytes) else server_certificate
-    check_any_valid(pinned)
-    return grpc.ssl_channel_credentials(
-        root_certificates=b"".join(canonical_certificate(certificate) for certificate in pinned),
-        private_key=key,
-        certificate_chain=cert,
-    )
-
-
-def target_options(server_cert: bytes) -> list[tuple[str, str | int]]:
-    """Return gRPC channel options for calls to the worker with this pinned certificate.
-
-    The expected name comes from the certificate, as hosts are known by address; an HTTP proxy
-    in the environment is not used.
-
-    Raises:
-        ConfigError, SecurityError: as `canonical_certificate`.
-    """
-    return [
-        ("grpc.ssl_target_name_override", server_name(server_cert)),
-        ("grpc.enable_http_proxy", 0),
-    ]
-
-
-def _check_key_pair(key: bytes, cert: bytes) -> bytes:
     check_certificate(cert)
     certificate = _parse_certificate(cert)
     if _public_der(_parse_key(key).public_key()) != _public_der(certificate.public_key()):

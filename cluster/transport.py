@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from tfe_bench import errors
-from tfe_bench.cluster import json_limits, tls, wire
+from tfe_bench.cluster import grpc_tls, json_limits, wire
 from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
@@ -303,13 +303,13 @@ def open_channel(
         key_pair: the caller's key and certificate (PEM); None without TLS.
 
     Raises:
-        ConfigError, SecurityError: as `tls.channel_credentials`.
+        ConfigError, SecurityError: as `grpc_tls.channel_credentials`.
     """
     options = [*CHANNEL_OPTIONS, *options]
     if key_pair is None:
         return grpc_module.insecure_channel(target.address, options=options)
-    credentials = tls.channel_credentials(*key_pair, target.certificates)
-    options += tls.target_options(target.certificates[0])
+    credentials = grpc_tls.channel_credentials(*key_pair, target.certificates)
+    options += grpc_tls.target_options(target.certificates[0])
     return grpc_module.secure_channel(target.address, credentials, options=options)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from tfe_bench.cluster import holders
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, check_known
-from tfe_bench.cluster.store import FOREIGN, NONE, OWN, PARTS, UNREADABLE, Store
+from tfe_bench.cluster.store import FOREIGN, NONE, OWN, UNREADABLE, Store
+from tfe_bench.cluster.store_layout import PARTS
 from tfe_bench.cluster.stored import (
     Sources,
     StoredFacts,

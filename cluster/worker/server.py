@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from tfe_bench.cluster import agreement, expiry, tls, wire
+from tfe_bench.cluster import agreement, expiry, grpc_tls, wire
 from tfe_bench.cluster.addresses import cannot_listen
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.handles import HandleStore
@@ -133,7 +133,7 @@ class Worker:
         )
         try:
             if host.config.tls:
-                credentials = tls.server_credentials(
+                credentials = grpc_tls.server_credentials(
                     host.key,
                     host.certificate,
                     host.config.trusted_by(host.party),

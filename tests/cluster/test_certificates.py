@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from tests.cluster.certificates import odd_certificate, party
 from tests.refusals import raises
-from tfe_bench.cluster import tls
+from tfe_bench.cluster import grpc_tls, tls
 from tfe_bench.cluster.files import write_private
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
 
@@ -30,7 +30,7 @@ def test_make_certificate_is_p256_not_an_authority_and_new_each_time() -> None:
     constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical and not constraints.value.ca
     assert tls.server_name(pem) == "client-analyst.tfe-bench"
-    assert tls.target_options(pem)[0] == (
+    assert grpc_tls.target_options(pem)[0] == (
         "grpc.ssl_target_name_override",
         "client-analyst.tfe-bench",
     )

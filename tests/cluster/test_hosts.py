@@ -18,7 +18,7 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.cluster import tls, wire
+from tfe_bench.cluster import grpc_tls, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.launch import Cluster
@@ -227,7 +227,7 @@ def test_a_client_without_any_certificate_gets_no_connection(hosts: Hosts) -> No
         grpc.secure_channel(
             party.address,
             grpc.ssl_channel_credentials(party.certificate),
-            options=tls.target_options(party.certificate),
+            options=grpc_tls.target_options(party.certificate),
         ),
     ):
         with channel, pytest.raises(grpc.RpcError) as caught:

@@ -18,7 +18,7 @@ from tests.cluster.mistakes import check_mistake_named
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.cli import certs, worker
-from tfe_bench.cluster import policy, tls
+from tfe_bench.cluster import grpc_tls, policy, tls
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.files import write_private
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
@@ -237,7 +237,7 @@ def test_certs_all_makes_a_cluster_that_loads(
             policy.permit_reveal("sort", "stranger")
         certificate = cluster.parties[index].certificate
         assert certificate is not None
-        tls.server_credentials(policy.load_key(), certificate, cluster.trusted_by(index))
+        grpc_tls.server_credentials(policy.load_key(), certificate, cluster.trusted_by(index))
     printed = capsys.readouterr()
     assert sorted(printed.out.splitlines()) == sorted(str(out / name) for name in os.listdir(out))
     assert "TRIALS ONLY" in printed.err and "all three private keys" in printed.err
@@ -297,7 +297,7 @@ def test_one_organization_makes_its_own_and_is_told_what_to_send(
     assert sorted(os.listdir(out)) == [f"{stem}.crt", f"{stem}.key"]
     certificate = tls.load_certificate(out / f"{stem}.crt")
     key = tls.load_private_key(out / f"{stem}.key")
-    tls.channel_credentials(key, certificate, certificate)
+    grpc_tls.channel_credentials(key, certificate, certificate)
     printed = capsys.readouterr()
     assert f"send         {out / stem}.crt" in printed.out
     assert tls.format_fingerprint(tls.compute_fingerprint(certificate)) in printed.out

@@ -19,7 +19,7 @@ import grpc
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.cluster import probe, tls, wire
+from tfe_bench.cluster import grpc_tls, probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.launch import _free_ports
@@ -59,7 +59,7 @@ def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
     own = members["party0"]
     server.add_secure_port(
         cluster_config.parties[0].address,
-        tls.server_credentials(own.key, own.certificate, cluster_config.trusted_by(0)),
+        grpc_tls.server_credentials(own.key, own.certificate, cluster_config.trusted_by(0)),
     )
     server.start()
     yield cluster_config
@@ -195,9 +195,9 @@ def test_a_worker_is_told_at_once(
         loop = asyncio.get_running_loop()
         host: Any = SimpleNamespace(config=mine, party=1, loop=loop)
         host.key, host.certificate = own.key, own.certificate
-        credentials = tls.channel_credentials(own.key, own.certificate, target.certificates)
+        credentials = grpc_tls.channel_credentials(own.key, own.certificate, target.certificates)
         async with grpc.aio.secure_channel(
-            target.address, credentials, tls.target_options(target.certificates[0])
+            target.address, credentials, grpc_tls.target_options(target.certificates[0])
         ) as channel:
             await PeerStreams(host, None, None)._wait_connected(target, channel)  # type: ignore[arg-type]
 

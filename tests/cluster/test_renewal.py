@@ -14,7 +14,7 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.__main__ import main
-from tfe_bench.cluster import expiry, tls
+from tfe_bench.cluster import expiry, grpc_tls, tls
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.files import write_private, write_public
@@ -285,4 +285,4 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
     with raises(SecurityError, "certificate-expired", operation="party-0.tfe-bench"):
         config = ClusterConfig.load(folder / "cluster.toml")
         pem = config.parties[0].certificates[0]
-        tls.server_credentials((folder / "party0.key").read_bytes(), pem, config.trusted_by(0))
+        grpc_tls.server_credentials((folder / "party0.key").read_bytes(), pem, config.trusted_by(0))
