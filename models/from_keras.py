@@ -21,9 +21,8 @@ from tfe_bench.errors import (
     UsageError,
     did_you_mean,
     import_optional,
-    unknown_name,
 )
-from tfe_bench.models import keras_ops
+from tfe_bench.models import keras_ops, keras_signature
 from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.kinds import calls, masks, reading, registry
 
@@ -160,12 +159,16 @@ def read_model(
         )
     reader = (make or Reader)(keras)
     function = reader.function_of(model)
-    is_keyed = _takes_inputs_by_name(function)
+    is_keyed = keras_signature.takes_inputs_by_name(function)
     if shapes or length is not None:
-        function = _resize_inputs(keras, function, _resolve_shapes(function, shapes or {}, length))
+        function = keras_signature.resize_inputs(
+            keras, function, keras_signature.resolve_shapes(function, shapes or {}, length)
+        )
     inputs: dict[str, tuple[int, ...]] = {}
     values: list[str] = []
-    for tensor, input_name in zip(function.inputs, _input_names(function), strict=True):
+    for tensor, input_name in zip(
+        function.inputs, keras_signature.input_names(function), strict=True
+    ):
         shape = tuple(tensor.shape[1:])
         if None in shape or not shape:
             raise UsageError(
@@ -205,7 +208,7 @@ def read_model(
         inputs,
         tuple(layers),
         tuple(outputs),
-        labels=_output_labels(function),
+        labels=keras_signature.output_labels(function),
         tokens=tokens,
         masks=tuple(reader.masks),
         keyed=is_keyed,
@@ -216,98 +219,6 @@ def read_model(
 
         graph = replace(graph, masks=optimize.mask_inputs(graph))
     return ConvertedModel(model, function, graph, tuple(reader.tensors), keras)
-
-
-def _input_names(function: Any) -> list[str]:
-    """Return the names of a model's inputs: keys of Model({...}), or names of its keras.Inputs."""
-    struct = function._inputs_struct
-    key_by_tensor = (
-        {id(t): str(key) for key, t in struct.items()} if isinstance(struct, dict) else {}
-    )
-    if key_by_tensor.keys() == {id(t) for t in function.inputs}:
-        return [key_by_tensor[id(t)] for t in function.inputs]
-    layers = [t._keras_history.operation for t in function.inputs]
-    return [
-        str(t.name if x is None else x.name) for t, x in zip(function.inputs, layers, strict=True)
-    ]
-
-
-def _takes_inputs_by_name(function: Any) -> bool:
-    """Return whether Keras itself accepts the inputs by name alone, as it sorts dicts."""
-    struct = function._inputs_struct
-    return isinstance(struct, dict) and list(struct) != sorted(struct)
-
-
-def _resolve_shapes(
-    function: Any, shapes: Mapping[str, Sequence[int]], length: int | None
-) -> list[tuple[int, ...]]:
-    """Return the shapes of all inputs, with unknown sizes filled in.
-
-    Raises:
-        UsageError: an input does not exist, or a shape contradicts the known sizes.
-    """
-    names = _input_names(function)
-    known_shapes = {n: tuple(t.shape[1:]) for n, t in zip(names, function.inputs, strict=True)}
-    for name, shape in shapes.items():
-        if name not in known_shapes:
-            raise unknown_name(
-                f"The model has no input {name!r}.", str(name), known_shapes, operation="shapes"
-            )
-        known_shape = known_shapes[name]
-        fits = isinstance(shape, (tuple, list)) and len(shape) == len(known_shape)
-        if not fits or any(
-            type(n) is not int or n < 1 or m not in (None, n)
-            for n, m in zip(shape, known_shape, strict=True)
-        ):
-            raise UsageError(
-                f"Expected a shape of the form {list(known_shape)} for the input {name!r}. "
-                f"Received: {shape!r}.",
-                code="shape-mismatch",
-                operation=name,
-                received=shape,
-                expected=list(known_shape),
-            )
-    if length is not None and (type(length) is not int or length < 1):
-        raise UsageError(
-            f"Expected a positive integer as length. Received: {length!r}.",
-            code="number-out-of-range",
-            operation="length",
-            received=length,
-        )
-    filled: dict[str, Any] = {
-        name: tuple(length if n is None else n for n in known_shape)
-        for name, known_shape in known_shapes.items()
-    }
-    return [tuple(shapes.get(name, known_shape)) for name, known_shape in filled.items()]
-
-
-def _resize_inputs(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """Rebuild the functional graph with inputs of known sizes."""
-    inputs = [
-        keras.Input(shape, dtype=tensor.dtype, name=name)
-        for shape, tensor, name in zip(shapes, function.inputs, _input_names(function), strict=True)
-    ]
-    struct = keras.tree.pack_sequence_as(function._inputs_struct, inputs)
-    try:
-        outputs = function._run_through_graph(struct, operation_fn=lambda operation: operation)
-    except Exception as error:  # Keras raises many types for sizes that do not fit each other
-        raise UsageError(
-            f"Keras rejects the sizes {[list(s) for s in shapes]} for the inputs of "
-            f"{function.name!r}. Received: {type(error).__name__}.",
-            code="shape-mismatch",
-            operation=function.name,
-            received=[list(s) for s in shapes],
-        ) from None
-    return keras.Model(struct, outputs, name=function.name)
-
-
-def _output_labels(function: Any) -> tuple[str, ...]:
-    """Return the names of the outputs if the model returns a dict."""
-    struct = getattr(function, "_outputs_struct", None)
-    if not isinstance(struct, dict) or len(struct) != len(function.outputs):
-        return ()
-    pairs = zip(sorted(struct), function.outputs, strict=True)
-    return tuple(str(k) for k, t in pairs if struct[k] is t)
 
 
 def _name_arguments(
@@ -418,7 +329,9 @@ class Reader(reading.Reader):
             try:
                 inner = self.function_of(layer)
                 if any(None in t.shape[1:] for t in inner.inputs):
-                    inner = _resize_inputs(self.keras, inner, [t.shape[1:] for t in tensors])
+                    inner = keras_signature.resize_inputs(
+                        self.keras, inner, [t.shape[1:] for t in tensors]
+                    )
                 names, output_masks = self._walk_function(
                     inner, input_names, first_masks, f"{prefix}{layer.name}/"
                 )

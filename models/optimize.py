@@ -17,32 +17,29 @@ from tfe_bench.models.cutting import push_down_slices
 from tfe_bench.models.graph import Array, Graph, LayerSpec, replace_layers
 from tfe_bench.models.hiding import hide_masked
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.layers.avg_pool2d import AverageKind
-from tfe_bench.models.layers.conv2d import Convolution
 from tfe_bench.models.layers.sum import TERMS
-from tfe_bench.models.rewriting import GraphPass, rename_values, rewrite_everywhere
+from tfe_bench.models.rewriting import (
+    GraphPass,
+    can_absorb_factors,
+    is_channel_mixing,
+    merge_layers,
+    only_user,
+    rename_values,
+    replace_name,
+    rewrite_everywhere,
+    to_float64,
+)
 from tfe_bench.models.transposes import fuse_transposes
-
-
-def _only_user(graph: Graph, name: str) -> LayerSpec | None:
-    """Return the single layer that uses a value; None if there are several or it is an output."""
-    takers = graph.find_users()[name]
-    return graph.by_name[takers[0]] if len(takers) == 1 and takers[0] else None
-
-
-def _merge_layers(
-    graph: Graph, removed: LayerSpec, old: LayerSpec, new: LayerSpec
-) -> list[LayerSpec]:
-    """Return the layers without one, and with a new layer in place of another."""
-    return [new if y is old else y for y in graph.layers if y is not removed]
-
-
-def _to_float64(a: Any) -> Array:
-    return np.asarray(a, np.float64)
+from tfe_bench.models.window_passes import (
+    fold_averages,
+    fold_padding,
+    move_pool_before_conv,
+    move_relu_after_pool,
+)
 
 
 def _bias_or_zeros(layer: LayerSpec, count: int) -> Array:
-    return _to_float64(layer.weights["bias"]) if "bias" in layer.weights else np.zeros(count)
+    return to_float64(layer.weights["bias"]) if "bias" in layer.weights else np.zeros(count)
 
 
 # ---- removing layers and moving them to the clients
@@ -79,20 +76,16 @@ def scale_inputs(graph: Graph, x: LayerSpec) -> Graph | None:
         return None
     if len(graph.find_users()[input_name]) != 1:
         return None
-    factor, offset = (_to_float64(v) for v in graph.scaling.get(input_name, (1.0, 0.0)))
-    scale, shift = _to_float64(x.options["scale"]), _to_float64(x.options["offset"])
+    factor, offset = (to_float64(v) for v in graph.scaling.get(input_name, (1.0, 0.0)))
+    scale, shift = to_float64(x.options["scale"]), to_float64(x.options["offset"])
     pair = ((factor * scale).tolist(), (offset * scale + shift).tolist())
     other_layers = [y for y in graph.layers if y is not x]
     scaled = replace_layers(
         graph,
-        [replace(y, inputs=_replace_name(y.inputs, x.name, input_name)) for y in other_layers],
-        outputs=_replace_name(graph.outputs, x.name, input_name),
+        [replace(y, inputs=replace_name(y.inputs, x.name, input_name)) for y in other_layers],
+        outputs=replace_name(graph.outputs, x.name, input_name),
     )
     return replace_layers(scaled, scaled.layers, scaling={**graph.scaling, input_name: pair})
-
-
-def _replace_name(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
-    return tuple(new if n == old else n for n in names)
 
 
 def scale_outputs(graph: Graph) -> Graph:
@@ -104,7 +97,7 @@ def scale_outputs(graph: Graph) -> Graph:
         if x is None or x.op != "rescale" or graph.find_users()[name] != [""] or len(layers) == 1:
             continue
         rest, (factor, offset) = scales.split_scale_last(x.options["scale"], x.options["offset"])
-        old, old_offset = (_to_float64(v) for v in results[i])
+        old, old_offset = (to_float64(v) for v in results[i])
         results[i] = ((factor * old).tolist(), (offset * old + old_offset).tolist())
         place = layers.index(x)
         if scales.is_identity(rest) and x.inputs[0] not in graph.inputs:
@@ -124,19 +117,17 @@ def rescaling_to_affine(graph: Graph) -> Graph:
     """
 
     def convert_rescaling(x: LayerSpec) -> LayerSpec:
-        scale, offset = _to_float64(x.options["scale"]), _to_float64(x.options["offset"])
+        scale, offset = to_float64(x.options["scale"]), to_float64(x.options["offset"])
         if scale.size == offset.size == 1 and abs(float(scale.item())) == 1:
-            before, after = graph.by_name.get(x.inputs[0]), _only_user(graph, x.name)
-            folds = (
-                before is not None and before.op in TERMS and _only_user(graph, before.name) is x
-            )
-            if not folds and not (after is not None and _is_channel_mixing(after)):
+            before, after = graph.by_name.get(x.inputs[0]), only_user(graph, x.name)
+            folds = before is not None and before.op in TERMS and only_user(graph, before.name) is x
+            if not folds and not (after is not None and is_channel_mixing(after)):
                 options = {"sign": int(scale.item()), "offset": offset.item()}
                 return replace(x, op="shift", options=options)
         channels = graph.shapes[x.name][-1]
         weights = {
-            "kernel": np.broadcast_to(_to_float64(x.options["scale"]), (channels,)).copy(),
-            "bias": np.broadcast_to(_to_float64(x.options["offset"]), (channels,)).copy(),
+            "kernel": np.broadcast_to(to_float64(x.options["scale"]), (channels,)).copy(),
+            "bias": np.broadcast_to(to_float64(x.options["offset"]), (channels,)).copy(),
         }
         return replace(x, op="affine", options={}, weights=weights)
 
@@ -169,23 +160,18 @@ def fold_constants(graph: Graph, x: LayerSpec) -> Graph | None:
         if (
             constant is None
             or constant.op != "constant"
-            or _only_user(graph, constant.name) is not x
+            or only_user(graph, constant.name) is not x
         ):
             continue
         if graph.shapes[constant.name] == graph.shapes[other_name] == graph.shapes[x.name]:
             merged = replace(
                 x, op="offset", inputs=(other_name,), options={}, weights=constant.weights
             )
-            return replace_layers(graph, _merge_layers(graph, constant, x, merged))
+            return replace_layers(graph, merge_layers(graph, constant, x, merged))
     return None
 
 
 # ---- batch normalization
-
-
-def _can_absorb_factors(x: LayerSpec) -> bool:
-    """Return whether a layer's kernel may change; a table shared with another layer must not."""
-    return x.op in TERMS and "transposed" not in x.options
 
 
 def _is_per_channel(graph: Graph, x: LayerSpec) -> bool:
@@ -197,28 +183,17 @@ def _is_per_channel(graph: Graph, x: LayerSpec) -> bool:
 def fold_backward(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fold batch normalization after a convolution or dense layer into that layer's weights."""
     producer = graph.by_name.get(x.inputs[0])
-    if not _is_per_channel(graph, x) or producer is None or not _can_absorb_factors(producer):
+    if not _is_per_channel(graph, x) or producer is None or not can_absorb_factors(producer):
         return None
-    if _only_user(graph, producer.name) is not x:
+    if only_user(graph, producer.name) is not x:
         return None
-    factor, shift = _to_float64(x.weights["kernel"]), _bias_or_zeros(x, graph.shapes[x.name][-1])
+    factor, shift = to_float64(x.weights["kernel"]), _bias_or_zeros(x, graph.shapes[x.name][-1])
     weights = {
-        "kernel": TERMS[producer.op].scale_kernel(_to_float64(producer.weights["kernel"]), factor),
+        "kernel": TERMS[producer.op].scale_kernel(to_float64(producer.weights["kernel"]), factor),
         "bias": _bias_or_zeros(producer, len(factor)) * factor + shift,
     }
     merged = replace(producer, weights=weights)
-    return rename_values(graph, _merge_layers(graph, x, producer, merged), {x.name: producer.name})
-
-
-def _is_channel_mixing(x: LayerSpec) -> bool:
-    """Return whether a layer's outputs are sums over all channels, without zeros of a border."""
-    kind = TERMS.get(x.op)
-    return (
-        kind is not None
-        and kind.mixes_channels
-        and kind.has_no_padding(x)
-        and _can_absorb_factors(x)
-    )
+    return rename_values(graph, merge_layers(graph, x, producer, merged), {x.name: producer.name})
 
 
 @rewrite_everywhere
@@ -236,7 +211,7 @@ def fold_forward(graph: Graph, x: LayerSpec) -> Graph | None:
     merged = {
         y.name: _fold_into_product(x, y)
         for y in users
-        if _is_channel_mixing(y) and not any(f"{y.name}/{name}" in shared for name in y.weights)
+        if is_channel_mixing(y) and not any(f"{y.name}/{name}" in shared for name in y.weights)
     }
     if not merged:
         return None
@@ -253,8 +228,8 @@ def _shared_weight_names(graph: Graph) -> set[str]:
 
 def _fold_into_product(x: LayerSpec, after: LayerSpec) -> LayerSpec:
     """Fold a factor and a shift per channel into a following product."""
-    kernel = _to_float64(after.weights["kernel"])
-    factor, shift = _to_float64(x.weights["kernel"]), _bias_or_zeros(x, kernel.shape[-2])
+    kernel = to_float64(after.weights["kernel"])
+    factor, shift = to_float64(x.weights["kernel"]), _bias_or_zeros(x, kernel.shape[-2])
     over = tuple(range(kernel.ndim - 1))
     weights = {
         "kernel": kernel * factor[:, None],
@@ -274,120 +249,20 @@ def fold_scores(graph: Graph, x: LayerSpec) -> Graph | None:
     producer = graph.by_name.get(x.inputs[0])
     while (
         producer is not None
-        and _only_user(graph, producer.name)
+        and only_user(graph, producer.name)
         and registry.get_kind(producer.op).is_local
     ):
         producer = graph.by_name.get(producer.inputs[0]) if len(producer.inputs) == 1 else None
-    if producer is None or producer.op != "dense" or _only_user(graph, producer.name) is None:
+    if producer is None or producer.op != "dense" or only_user(graph, producer.name) is None:
         return None
     if any(f"{producer.name}/{name}" in _shared_weight_names(graph) for name in producer.weights):
         return None
     factor = x.options["scale"] / math.log(2)
-    weights = {name: _to_float64(w) * factor for name, w in producer.weights.items()}
+    weights = {name: to_float64(w) * factor for name, w in producer.weights.items()}
     swap = {
         producer.name: replace(producer, weights=weights),
         x.name: replace(x, options={**x.options, "scale": math.log(2)}),
     }
-    return replace_layers(graph, [swap.get(y.name, y) for y in graph.layers])
-
-
-# ---- windows
-
-
-@rewrite_everywhere
-def fold_padding(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Fold zeros around an image into the padding of the following convolution."""
-    after = _only_user(graph, x.name) if x.op == "zero_pad" else None
-    kind = None if after is None else registry.get_kind(after.op)
-    if after is None or not (isinstance(kind, Convolution) and kind.pads_images):
-        return None
-    padding = after.options["padding"]
-    if padding == "SAME":
-        return None
-    padding_pairs = [[0, 0] for _ in x.options["pads"]] if padding == "VALID" else padding
-    both = [
-        [a + b for a, b in zip(p, q, strict=True)]
-        for p, q in zip(padding_pairs, x.options["pads"], strict=True)
-    ]
-    merged = replace(after, inputs=x.inputs, options={**after.options, "padding": both})
-    return replace_layers(graph, _merge_layers(graph, x, after, merged))
-
-
-def _keeps_values(x: LayerSpec) -> bool:
-    """Return whether a layer outputs its input values in order, with at most zeros added."""
-    return x.op == "zero_pad" or registry.get_kind(x.op).is_reshape
-
-
-@rewrite_everywhere
-def move_relu_after_pool(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Move relu behind max pooling, as max(relu(x)) = relu(max(x)): fewer values are compared.
-
-    Zeros of a padding in between are neither below nor above any relu(x).
-    """
-    if x.op != "relu":
-        return None
-    last = x
-    while (after := _only_user(graph, last.name)) and _keeps_values(after):
-        last = after
-    if after is None or not registry.get_kind(after.op).is_maximum:
-        return None
-    new_relu = replace(x, name=f"{x.name}@", inputs=(after.name,))
-    other_layers = [
-        replace(y, inputs=_replace_name(y.inputs, after.name, new_relu.name))
-        for y in graph.layers
-        if y is not x
-    ]
-    other_layers = [
-        replace(y, inputs=_replace_name(y.inputs, x.name, x.inputs[0])) for y in other_layers
-    ]
-    outputs = _replace_name(graph.outputs, after.name, new_relu.name)
-    return replace_layers(graph, [*other_layers, new_relu], outputs=outputs)
-
-
-@rewrite_everywhere
-def move_pool_before_conv(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Move an average pool before a pointwise convolution (they commute): fewer windows."""
-    if not isinstance(registry.get_kind(x.op), AverageKind):
-        return None
-    convolution = graph.by_name.get(x.inputs[0])
-    if (
-        convolution is None
-        or convolution.op != "conv2d"
-        or _only_user(graph, convolution.name) is not x
-    ):
-        return None
-    pointwise = convolution.weights["kernel"].shape[:2] == (1, 1) and _is_channel_mixing(
-        convolution
-    )
-    if not pointwise or list(convolution.options["strides"]) != [1, 1]:
-        return None
-    if x.op == "global_avg_pool2d" and not x.options["keepdims"]:
-        return None
-    pool = replace(x, inputs=convolution.inputs)
-    after = replace(convolution, inputs=(x.name,))
-    other_layers = [y for y in graph.layers if y is not x and y is not convolution]
-    other_layers = [
-        replace(y, inputs=_replace_name(y.inputs, x.name, after.name)) for y in other_layers
-    ]
-    outputs = _replace_name(graph.outputs, x.name, after.name)
-    return replace_layers(graph, [*other_layers, pool, after], outputs=outputs)
-
-
-@rewrite_everywhere
-def fold_averages(graph: Graph, x: LayerSpec) -> Graph | None:
-    """Replace an average before a product by a sum; fold the division into the kernel."""
-    kind = registry.get_kind(x.op)
-    if not isinstance(kind, AverageKind):
-        return None
-    count, after = kind.count_cells(x, graph.shapes[x.inputs[0]]), _only_user(graph, x.name)
-    while after is not None and registry.get_kind(after.op).is_reshape:
-        after = _only_user(graph, after.name)
-    if count is None or after is None or not _can_absorb_factors(after):
-        return None
-    kernel = _to_float64(after.weights["kernel"]) / count
-    divided = replace(after, weights={**after.weights, "kernel": kernel})
-    total = replace(x, op=kind.sum_op)
-    swap = {x.name: total, after.name: divided}
     return replace_layers(graph, [swap.get(y.name, y) for y in graph.layers])
 
 
@@ -431,7 +306,7 @@ def _is_open_sum(graph: Graph, part: LayerSpec, user: LayerSpec) -> bool:
     return (
         part.op == "sum"
         and part.options["activation"] == "none"
-        and _only_user(graph, part.name) is user
+        and only_user(graph, part.name) is user
     )
 
 
@@ -454,7 +329,7 @@ def _join_sums(x: LayerSpec, parts: list[LayerSpec | None]) -> LayerSpec:
             terms.append({**term, "sign": sign * term["sign"]})
             inputs.append(input_name)
         if "bias" in part.weights:
-            signed_bias = sign * _to_float64(part.weights["bias"])
+            signed_bias = sign * to_float64(part.weights["bias"])
             bias = signed_bias if bias is None else bias + signed_bias
     if bias is not None:
         weights["bias"] = bias
@@ -470,7 +345,7 @@ def fuse_activations(graph: Graph, x: LayerSpec) -> Graph | None:
         return None
     options = {**producer.options, "activation": "relu", **x.options}
     merged = replace(producer, options=options)
-    return rename_values(graph, _merge_layers(graph, x, producer, merged), {x.name: producer.name})
+    return rename_values(graph, merge_layers(graph, x, producer, merged), {x.name: producer.name})
 
 
 PASSES: tuple[GraphPass, ...] = (
