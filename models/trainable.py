@@ -42,17 +42,6 @@ if TYPE_CHECKING:
 
 # Rows of a step, the default of Keras.
 DEFAULT_BATCH = 32
-# Metrics that an evaluation provides: for classes, and for numbers.
-_METRICS = (
-    (
-        "accuracy",
-        "acc",
-        "binary_accuracy",
-        "categorical_accuracy",
-        "sparse_categorical_accuracy",
-    ),
-    ("mse", "MSE", "mean_squared_error"),
-)
 # Largest initial weight: far below the limit of fixed point.
 _LARGEST_WEIGHT = 2.0**10
 
@@ -109,16 +98,7 @@ class Trainable:
         )
         recipe = Recipe.build(self.keras, optimizer, loss, seed=seed)
         step.step_cost(recipe, Setting())  # runs every layer once with a cost party
-        requested_metrics = [metrics] if isinstance(metrics, str) else list(metrics or ())
-        metric_names = _METRICS[not recipe.loss.counts_answers]
-        if any(not isinstance(m, str) or m not in metric_names for m in requested_metrics):
-            raise UsageError(
-                f"Expected the metric {metric_names[0]} for {recipe.loss.name}. Received: "
-                f"{str(requested_metrics)[:80]}.",
-                code="unsupported-metric",
-                operation=recipe.loss.name,
-                received=str(requested_metrics)[:80],
-            )
+        requested_metrics = keras_arguments.parse_metrics(metrics, recipe.loss)
         self._compiled, self._metrics = (optimizer, loss, seed), requested_metrics
 
     def initial_model(self) -> Any:
@@ -252,37 +232,15 @@ class Trainable:
         recipe = self.recipe(DEFAULT_BATCH if batch_size is None else batch_size)
         source, rows, joined = None, 0, None
         has_weights = class_weight is not None or sample_weight is not None
+        keras_arguments.check_rows(
+            *(x, y, rows_of, columns_of, labels_of, has_weights or bool(validation_split))
+        )
         if rows_of is not None or columns_of is not None:
-            if x is not None or y is not None or (rows_of is not None) == (columns_of is not None):
-                raise UsageError(
-                    "Expected x and y, or rows_of, or columns_of with labels_of in fit.",
-                    code="conflicting-options",
-                    operation="fit",
-                )
-            if columns_of is not None and labels_of is None:
-                raise UsageError(
-                    "columns_of requires labels_of: the data set with the labels.",
-                    code="missing-argument",
-                    operation="labels_of",
-                )
-            if has_weights or validation_split:
-                raise UsageError(
-                    "class_weight, sample_weight and validation_split require x and y. For "
-                    "owners' rows, holdout=N keeps N rows for evaluation.",
-                    code="conflicting-options",
-                    operation="rows_of",
-                )
             source, joined = sources.resolve_datasets(
                 cluster, rows_of or columns_of or (), labels_of
             )
             sources.check_target(joined, recipe.loss)
             rows = joined.rows - holdout
-        elif x is None or y is None:
-            raise UsageError(
-                "Expected x and y, or rows_of, or columns_of with labels_of in fit.",
-                code="missing-argument",
-                operation="fit",
-            )
         train = test = None
         if source is None:
             check_counts(x, y)
@@ -297,12 +255,7 @@ class Trainable:
                 recipe, self._keras_model(), *train[:2], seed, train.weights
             )
         if validation_data is not None:
-            if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
-                raise UsageError(
-                    "Expected (x, y) without weights as validation_data.",
-                    code="wrong-type",
-                    operation="validation_data",
-                )
+            keras_arguments.check_validation_data(validation_data)
             check_counts(*validation_data)
             test = Examples(*validation_data)
         if self._metrics and test is None and not holdout:
@@ -316,22 +269,9 @@ class Trainable:
         log_names = ["loss"] if reveal_loss else []
         log_names += [score_name(recipe)] if test is not None or holdout else []
         callback_plan = Callbacks.from_keras(callbacks, [*log_names, "learning_rate"])
-        if callback_plan.deferred and checkpoint is not None:
-            raise UsageError(
-                "Expected a checkpoint or callbacks: a training with a checkpoint may take "
-                "several jobs, and callbacks serve one job. Received: both. Only "
-                "LearningRateScheduler supports a checkpoint.",
-                code="conflicting-options",
-                operation="callbacks",
-            )
+        keras_arguments.check_callbacks(callback_plan, checkpoint, deploy)
         if deploy_for:
             cluster.check_members(deploy_for)
-        if callback_plan.snapshots and deploy is not None:
-            raise UsageError(
-                "Callbacks that use weights require weights that leave the workers. Omit deploy.",
-                code="conflicting-options",
-                operation="deploy",
-            )
         if type(epochs) is int and type(initial_epoch) is int:
             recipe = callback_plan.apply_schedule(
                 recipe, initial_epoch, epochs, rows // recipe.batch

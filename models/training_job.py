@@ -16,7 +16,7 @@ from tfe_bench.models.csv_file import MAX_ROWS
 from tfe_bench.models.datasets import Array
 from tfe_bench.models.sources import CombinedSchema, DatasetRef
 from tfe_bench.models.training import step
-from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.recipe import Recipe, anonymize_recipe
 from tfe_bench.models.training.shuffling import draw_batches, draw_permutation
 from tfe_bench.models.training.state import list_specs
 from tfe_bench.models.training.stopping import Stopping
@@ -44,8 +44,8 @@ _CHECKPOINT_FIELDS: tuple[str, ...] = (
     "source",
     "first",
     "shuffle",
+    "watch",
 )
-_CHECKPOINT_FIELDS += ("watch",)
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ class TrainingJob:
         The learning rates are excluded: a training that diverged continues with lower ones.
         """
         facts = {k: v for k, v in self.to_header().items() if k in _CHECKPOINT_FIELDS}
-        recipe = _anonymize_recipe(facts["recipe"])
+        recipe = anonymize_recipe(facts["recipe"])
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
         return {**facts, "recipe": {**recipe, "optimizer": optimizer}}
 
@@ -459,43 +459,6 @@ def choose_range_checks(recipe: Recipe, profile: str, loss: bool, requested: boo
             received=requested,
         )
     return step.ALL if requested else step.NOTHING
-
-
-def _anonymize_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's header without names: Keras renumbers layers for every model."""
-    graph = recipe["graph"]
-    known_names = [
-        *(name for name, _ in graph["inputs"]),
-        *(row["name"] for row in graph["layers"]),
-    ]
-    number = {name: f"#{i}" for i, name in enumerate(known_names)}
-
-    def anonymize_key(text: str) -> str:
-        layer, _, weight = text.rpartition("/")
-        return f"{number[layer]}/{weight}"
-
-    layers = [
-        {**row, "name": number[row["name"]], "inputs": [number[i] for i in row["inputs"]]}
-        for row in graph["layers"]
-    ]
-    shapes = [shape for _, shape in graph["inputs"]]
-    outputs = [number[name] for name in graph["outputs"]]
-    nameless = {k: v for k, v in graph.items() if k != "name"}
-    optimizer = recipe["optimizer"]
-    return {
-        **recipe,
-        "optimizer": {
-            **optimizer,
-            "undecayed": sorted(anonymize_key(k) for k in optimizer["undecayed"]),
-        },
-        "graph": {**nameless, "inputs": shapes, "outputs": outputs, "layers": layers},
-        "order": [anonymize_key(k) for k in recipe["order"]],
-        "frozen": sorted(anonymize_key(k) for k in recipe["frozen"]),
-        **{
-            name: dict(sorted((anonymize_key(k), v) for k, v in recipe[name].items()))
-            for name in ("penalties", "exponents")
-        },
-    }
 
 
 def state_name(number: int) -> str:

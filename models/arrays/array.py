@@ -52,9 +52,8 @@ def apply_operation(name: str, *operands: Any, **public: Any) -> Any:
     bound = operation.bind_arguments(operands, public)
     if has_otherwise:
         return planning.replace_undefined(apply_operation, name, bound.arguments, otherwise)
-    bound.arguments.update(
-        operand_scales.align_operands(apply_operation, name, dict(bound.arguments))
-    )
+    aligned = operand_scales.align_operands(apply_operation, name, dict(bound.arguments))
+    bound.arguments.update(aligned)
     composed = planning.compose_operation(apply_operation, name, bound.arguments)
     if composed is not None:
         guards = _build_extra_guards(composed.cluster, name, bound.arguments)
@@ -82,9 +81,8 @@ def apply_loop(
         captured: captured arrays, the same in every iteration.
     """
     loop_arguments = (list(initial), list(elems), list(captured), times)
-    results: list[PrivateArray] = _build_operation(
-        operations.find_operation("foldl"), loop_arguments, {}, body
-    )
+    foldl = operations.find_operation("foldl")
+    results: list[PrivateArray] = _build_operation(foldl, loop_arguments, {}, body)
     return results
 
 
@@ -120,8 +118,8 @@ def _build_operation(
     if body is None:
         bound = operation.bind_arguments(node_args, node_named)
         bound.apply_defaults()
-        found_bounds, more, open_guards = planning.plan_operation(name, bound.arguments, specs)
-        bounds, node_named = found_bounds, {**node_named, **more}
+        planned_bounds, more, open_guards = planning.plan_operation(name, bound.arguments, specs)
+        bounds, node_named = planned_bounds, {**node_named, **more}
         guards = [count_guard(cluster, guard) for guard in open_guards]
         wrapped = {key: _wrap_node(cluster, each) for key, each in bound.arguments.items()}
         guards += _build_extra_guards(cluster, name, wrapped)
@@ -180,30 +178,16 @@ def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
 
 
 def _binary_operator(
-    name: str, mirrored: bool = False
+    name: str, mirrored: bool = False, of_bits: str | None = None
 ) -> Callable[[PrivateArray, Any], PrivateArray]:
+    """Return the operator of an operation; truth values take the operation `of_bits`."""
+
     def apply_binary(x: PrivateArray, y: Any) -> PrivateArray:
-        result: PrivateArray = (
-            apply_operation(name, y, x) if mirrored else apply_operation(name, x, y)
-        )
+        chosen = name if of_bits is None or x.kind != BITS else of_bits
+        result: PrivateArray = apply_operation(chosen, *((y, x) if mirrored else (x, y)))
         return result
 
     return apply_binary
-
-
-def _logical_operator(
-    of_bits: str, of_integers: str, mirrored: bool = False
-) -> Callable[[PrivateArray, Any], PrivateArray]:
-    """Return an operator &, | or ^ for truth values, or for the bits of integers."""
-
-    def apply_logical(x: PrivateArray, y: Any) -> PrivateArray:
-        name = of_bits if x.kind == BITS else of_integers
-        result: PrivateArray = (
-            apply_operation(name, y, x) if mirrored else apply_operation(name, x, y)
-        )
-        return result
-
-    return apply_logical
 
 
 class PrivateArray(Methods):
@@ -258,8 +242,9 @@ class PrivateArray(Methods):
             raise TypeError("A private array without axes has no length. See its shape.")
         return self.shape[0]
 
-    def _apply(self, name: str, *public: Any) -> Any:
-        return apply_operation(name, self, *public)
+    def _apply(self, name: str, *operands: Any) -> PrivateArray:
+        result: PrivateArray = apply_operation(name, self, *operands)
+        return result
 
     def reveal(self, check: bool = True) -> Any:
         """Return the elements to this client only: float64, int64 or bool.
@@ -296,9 +281,7 @@ class PrivateArray(Methods):
         array_jobs.keep_node(self._cluster, self._node, name, clients, replace, counts)
 
     def explain(self, profile: str | None = None) -> str:
-        """Describe the cost and the disclosures of revealing the array, for
-        printing. Nothing is sent.
-        """
+        """Describe the cost and the disclosures of revealing the array; nothing is sent."""
         counts = count_violations(self._cluster, [self._node], {})
         return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
 
@@ -358,41 +341,31 @@ class PrivateArray(Methods):
     __mod__, __rmod__ = _binary_operator("floormod"), _binary_operator("floormod", True)
     __lt__, __le__ = _binary_operator("less"), _binary_operator("less_equal")
     __gt__, __ge__ = _binary_operator("greater"), _binary_operator("greater_equal")
-    __and__ = _logical_operator("logical_and", "bitwise_and")
-    __rand__ = _logical_operator("logical_and", "bitwise_and", True)
-    __or__ = _logical_operator("logical_or", "bitwise_or")
-    __ror__ = _logical_operator("logical_or", "bitwise_or", True)
-    __xor__ = _logical_operator("logical_xor", "bitwise_xor")
-    __rxor__ = _logical_operator("logical_xor", "bitwise_xor", True)
+    __and__ = _binary_operator("bitwise_and", of_bits="logical_and")
+    __rand__ = _binary_operator("bitwise_and", True, "logical_and")
+    __or__ = _binary_operator("bitwise_or", of_bits="logical_or")
+    __ror__ = _binary_operator("bitwise_or", True, "logical_or")
+    __xor__ = _binary_operator("bitwise_xor", of_bits="logical_xor")
+    __rxor__ = _binary_operator("bitwise_xor", True, "logical_xor")
     __lshift__, __rshift__ = _binary_operator("left_shift"), _binary_operator("right_shift")
 
     def __eq__(self, other: Any) -> PrivateArray:  # type: ignore[override]
-        result: PrivateArray = (
-            ~(self ^ other) if self.kind == BITS else apply_operation("equal", self, other)
-        )
-        return result
+        return ~(self ^ other) if self.kind == BITS else self._apply("equal", other)
 
     def __ne__(self, other: Any) -> PrivateArray:  # type: ignore[override]
-        name = "logical_xor" if self.kind == BITS else "not_equal"
-        result: PrivateArray = apply_operation(name, self, other)
-        return result
+        return self._apply("logical_xor" if self.kind == BITS else "not_equal", other)
 
     def __invert__(self) -> PrivateArray:
-        result: PrivateArray = apply_operation(
-            "logical_not" if self.kind == BITS else "invert", self
-        )
-        return result
+        return self._apply("logical_not" if self.kind == BITS else "invert")
 
     def __neg__(self) -> PrivateArray:
-        result: PrivateArray = apply_operation("negative", self)
-        return result
+        return self._apply("negative")
 
     def __pos__(self) -> PrivateArray:
         return self
 
     def __abs__(self) -> PrivateArray:
-        result: PrivateArray = apply_operation("abs", self)
-        return result
+        return self._apply("abs")
 
     def __getitem__(self, key: Any) -> PrivateArray:
         if isinstance(key, str):
@@ -406,8 +379,7 @@ class PrivateArray(Methods):
                 f"selects would become public. Received: {key!r}. Write {instead}.",
                 code="private-index",
             )
-        result: PrivateArray = apply_operation("getitem", self, key)
-        return result
+        return self._apply("getitem", key)
 
 
 def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
@@ -463,10 +435,10 @@ def run_arrays(
     )
     if counts:
         planning.check_counts(texts, values[len(revealed_nodes)])
-    counts_left = iter(leaves[len(computed_nodes) :])
+    remaining_counts = iter(leaves[len(computed_nodes) :])
     held_arrays = []
     for node, (guard_texts, vectors) in zip(leaves[: len(computed_nodes)], violations, strict=True):
-        guards = tuple((planning.join_texts(guard_texts), next(counts_left)) for _ in vectors)
+        guards = tuple((planning.join_texts(guard_texts), next(remaining_counts)) for _ in vectors)
         bounds = held_bounds(node.range, node.spec)
         held_arrays.append(PrivateArray(cluster, replace(node, guards=guards, bounds=bounds)))
     return values[: len(revealed_nodes)], held_arrays

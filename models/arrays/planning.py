@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -34,69 +33,6 @@ REMEDY = (
     "Scale the values, declare a bound that they satisfy (cluster.private(array, bound=...)), "
     "or compute a part separately."
 )
-
-
-# ---- declared bounds
-
-
-def declared_bounds(bound: Any, spec: ArraySpec, ring: np.ndarray[Any, Any]) -> Bounds:
-    """Return the public bounds of a client's own array after checking its elements.
-
-    Args:
-        bound: a magnitude, or (low, high); None: bounds.default_bounds.
-        ring: its elements.
-
-    Raises:
-        UsageError: the bound is invalid.
-        RangeError: an element is outside.
-    """
-    if spec.kind == BITS:
-        if bound is not None:
-            raise UsageError(
-                "Truth values take no bound. Received: one.",
-                code="conflicting-options",
-                operation="bound",
-            )
-        return rules.TRUTH
-    bounds = rules.default_bounds(spec) if bound is None else _parse_bound(bound, spec)
-    if ring.size and not (bounds.low <= int(ring.min()) and int(ring.max()) <= bounds.high):
-        low, high = (float(v) / (1 << spec.scale) for v in bounds)
-        prefix = "by default, " if bound is None else ""
-        raise RangeError(
-            f"Values of this array must be, {prefix}from {low:.10g} to {high:.10g}: public "
-            "bounds for which operations on it are planned. Received: a value outside. "
-            "Declare larger bounds: cluster.private(array, bound=2**40), or bound=(low, "
-            "high).",
-            code="outside-bound",
-        )
-    return bounds
-
-
-def _parse_bound(bound: Any, spec: ArraySpec) -> Bounds:
-    pair = bound if isinstance(bound, (tuple, list)) else (bound,)
-    ends = [_exact_fraction(v) for v in pair]
-    if len(ends) == 1 and ends[0] is not None:
-        ends = [-ends[0], ends[0]]
-    low, high = ends if len(ends) == 2 else (None, None)
-    if low is None or high is None or low > high:
-        raise UsageError(
-            "bound is the largest magnitude, or a pair (low, high) of public numbers. "
-            f"Received: {bound!r}.",
-            code="invalid-bound",
-            received=bound,
-        )
-    whole, unit = rules.widest_bounds(spec), 1 << spec.scale
-    return Bounds(max(math.floor(low * unit), whole.low), min(math.ceil(high * unit), whole.high))
-
-
-def _exact_fraction(value: Any) -> Fraction | None:
-    """Return a finite real number as an exact fraction; None: another value."""
-    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not real or not np.isfinite(float(value)):
-        return None
-    return (
-        Fraction(float(value)) if isinstance(value, (float, np.floating)) else Fraction(int(value))
-    )
 
 
 # ---- this client's own elements

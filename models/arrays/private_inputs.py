@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.arrays import arguments, planning
+from tfe_bench.models.arrays import arguments
+from tfe_bench.models.arrays import bounds as rules
 from tfe_bench.models.arrays import plan as plans
+from tfe_bench.models.arrays.bounds import Bounds
 from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Leaf
@@ -60,7 +64,7 @@ def make_leaf(
     leaf = Leaf(plans.INPUT, chosen, elements.shape, scale)
     arguments.check_shape(list(elements.shape))
     spec = ArraySpec(chosen, elements.shape, scale)
-    bounds = planning.declared_bounds(bound, spec, ring)
+    bounds = declared_bounds(bound, spec, ring)
     return Node(spec, leaf=leaf, value=PrivateInput(ring, scale), bounds=bounds)
 
 
@@ -86,3 +90,63 @@ def _encode_ring(array: np.ndarray[Any, Any], kind: str, bits: int) -> tuple[Any
             "Integers are below 2^63. Received: larger ones.", code="number-out-of-range"
         )
     return FixedPoint(0).encode(array), 0
+
+
+def declared_bounds(bound: Any, spec: ArraySpec, ring: np.ndarray[Any, Any]) -> Bounds:
+    """Return the public bounds of a client's own array after checking its elements.
+
+    Args:
+        bound: a magnitude, or (low, high); None: bounds.default_bounds.
+        ring: its elements.
+
+    Raises:
+        UsageError: the bound is invalid.
+        RangeError: an element is outside.
+    """
+    if spec.kind == BITS:
+        if bound is not None:
+            raise UsageError(
+                "Truth values take no bound. Received: one.",
+                code="conflicting-options",
+                operation="bound",
+            )
+        return rules.TRUTH
+    bounds = rules.default_bounds(spec) if bound is None else _parse_bound(bound, spec)
+    if ring.size and not (bounds.low <= int(ring.min()) and int(ring.max()) <= bounds.high):
+        low, high = (float(v) / (1 << spec.scale) for v in bounds)
+        prefix = "by default, " if bound is None else ""
+        raise RangeError(
+            f"Values of this array must be, {prefix}from {low:.10g} to {high:.10g}: public "
+            "bounds for which operations on it are planned. Received: a value outside. "
+            "Declare larger bounds: cluster.private(array, bound=2**40), or bound=(low, "
+            "high).",
+            code="outside-bound",
+        )
+    return bounds
+
+
+def _parse_bound(bound: Any, spec: ArraySpec) -> Bounds:
+    pair = bound if isinstance(bound, (tuple, list)) else (bound,)
+    ends = [_exact_fraction(v) for v in pair]
+    if len(ends) == 1 and ends[0] is not None:
+        ends = [-ends[0], ends[0]]
+    low, high = ends if len(ends) == 2 else (None, None)
+    if low is None or high is None or low > high:
+        raise UsageError(
+            "bound is the largest magnitude, or a pair (low, high) of public numbers. "
+            f"Received: {bound!r}.",
+            code="invalid-bound",
+            received=bound,
+        )
+    whole, unit = rules.widest_bounds(spec), 1 << spec.scale
+    return Bounds(max(math.floor(low * unit), whole.low), min(math.ceil(high * unit), whole.high))
+
+
+def _exact_fraction(value: Any) -> Fraction | None:
+    """Return a finite real number as an exact fraction; None: another value."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not real or not np.isfinite(float(value)):
+        return None
+    return (
+        Fraction(float(value)) if isinstance(value, (float, np.floating)) else Fraction(int(value))
+    )

@@ -1,5 +1,4 @@
-"""Public facts about the relation of each step of a plan, and the client's permission to request
-it.
+"""Public facts about the relation of each step of a plan, and the right of the client to it.
 
 Client and workers each derive them independently from a plan and the headers of its tables.
 """
@@ -270,12 +269,8 @@ def _derive_window(step: Step, inputs: Sequence[Relation], _: Tables) -> Relatio
             raise UsageError(
                 f"A window by {name[:80]!r}: texts have no order.", code="unordered-type"
             )
-    keys = frozenset[Source]().union(
-        *(
-            fact.sources
-            for fact in [*by.values(), *relation.column_facts(step["partition"]).values()]
-        )
-    )
+    key_facts = [*by.values(), *relation.column_facts(step["partition"]).values()]
+    keys = frozenset[Source]().union(*(fact.sources for fact in key_facts))
     # a row's values depend on the presence of other rows
     sources = keys | {source for source, _ in relation.control}
     columns = dict(relation.columns)
@@ -380,18 +375,10 @@ def _derive_many_join(step: Step, inputs: Sequence[Relation], tables: Tables) ->
     _check_sides(left, right, step["on"])
     joined = _join_relations(step["kind"], step["on"], left, right, False, tables)
     # (a record may be in as many rows as the other side has, at least in one on the left)
-    copies = {
-        **{
-            alias: (alias_records, max(1, right.rows))
-            for alias, alias_records in left.records.items()
-        },
-        **{alias: (alias_records, left.rows) for alias, alias_records in right.records.items()},
-    }
+    copies = {alias: (r, max(1, right.rows)) for alias, r in left.records.items()}
+    copies |= {alias: (r, left.rows) for alias, r in right.records.items()}
     rights.check_bound(tables, step["bound"], joined.control, copies)
-    records = {
-        alias: replace(alias_records, single=False)
-        for alias, alias_records in joined.records.items()
-    }
+    records = {alias: replace(r, single=False) for alias, r in joined.records.items()}
     rows = step["bound"]
     return replace(joined, rows=rows, valid=False, records=records, unique=frozenset())
 
@@ -478,9 +465,7 @@ def visible_columns(columns: Iterable[str]) -> list[str]:
 
 
 def presence_column(alias: str) -> str:
-    """Return the name of the column that marks the rows with a table's records;
-    queries cannot name it.
-    """
+    """Return the column that marks the rows with a table's records; queries cannot name it."""
     return f"{alias}?"
 
 

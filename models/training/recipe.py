@@ -391,3 +391,40 @@ def _remove_folded_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
     if not layers:
         raise UsageError("Expected a model with a trainable layer.", code="nothing-to-train")
     return graphs.replace_layers(graph, layers, outputs=(last.inputs[0],))
+
+
+def anonymize_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's header without names: Keras renumbers layers for every model."""
+    graph = recipe["graph"]
+    known_names = [
+        *(name for name, _ in graph["inputs"]),
+        *(row["name"] for row in graph["layers"]),
+    ]
+    number = {name: f"#{i}" for i, name in enumerate(known_names)}
+
+    def anonymize_key(text: str) -> str:
+        layer, _, weight = text.rpartition("/")
+        return f"{number[layer]}/{weight}"
+
+    layers = [
+        {**row, "name": number[row["name"]], "inputs": [number[i] for i in row["inputs"]]}
+        for row in graph["layers"]
+    ]
+    shapes = [shape for _, shape in graph["inputs"]]
+    outputs = [number[name] for name in graph["outputs"]]
+    nameless = {k: v for k, v in graph.items() if k != "name"}
+    optimizer = recipe["optimizer"]
+    return {
+        **recipe,
+        "optimizer": {
+            **optimizer,
+            "undecayed": sorted(anonymize_key(k) for k in optimizer["undecayed"]),
+        },
+        "graph": {**nameless, "inputs": shapes, "outputs": outputs, "layers": layers},
+        "order": [anonymize_key(k) for k in recipe["order"]],
+        "frozen": sorted(anonymize_key(k) for k in recipe["frozen"]),
+        **{
+            name: dict(sorted((anonymize_key(k), v) for k, v in recipe[name].items()))
+            for name in ("penalties", "exponents")
+        },
+    }

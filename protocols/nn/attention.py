@@ -126,13 +126,8 @@ def attention(
     comparison_bits, t_bits = plan.coarse_bits, exp2.ring_bits(SCORE_BITS)
     scores = _compute_scores(party, query, key, mask, plan, t_bits)
     dropped_bits = SCORE_BITS - _COARSE_BITS
-    row_maxima = row_maximum.row_maximum(
-        party,
-        row_maximum.coarsen_values(scores, dropped_bits),
-        plan.lengths,
-        comparison_bits,
-        profile,
-    )
+    coarse = row_maximum.coarsen_values(scores, dropped_bits)
+    row_maxima = row_maximum.row_maximum(party, coarse, plan.lengths, comparison_bits, profile)
     row_maxima = row_maxima.map(lambda a: tensor_ops.left_shift(plan.spread_rows(a), dropped_bits))
     row_maxima = replace(row_maxima, bits=t_bits, fractional_bits=SCORE_BITS)
     t = arithmetic.sub(scores, row_maxima)

@@ -11,21 +11,22 @@ Operations on secret numbers (`random_scalars`, `multiply_base`, `encrypt_messag
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-import tfe_bench
-from tfe_bench.errors import DataError, OpsMissing, RangeError, UsageError, check_range
+from tfe_bench.benchmarks.technologies.functional.curve_library import (
+    address_of,
+    count_words,
+    load_library,
+)
+from tfe_bench.errors import DataError, RangeError, UsageError, check_range
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -40,104 +41,6 @@ MOST_BOUND: Final = 1 << 48
 MOST_GIANT_STEPS: Final = 1 << 24
 """Most pairs of steps in one search: about two seconds for one target."""
 MOST_INPUT_BITS: Final = 31
-_VERSION: Final = b"tfe_bench curve 1"
-_POINTER: Final = ctypes.c_void_p
-_LONG: Final = ctypes.c_int64
-_INT: Final = ctypes.c_int32
-# Return type and arguments of each function: p is an array, l an int64_t, i an int32_t.
-_SIGNATURES: Final = {
-    "comb_bytes": (_LONG, ""),
-    "affine_bytes": (_LONG, ""),
-    "point_bytes": (_LONG, ""),
-    "reduce": (None, "plp"),
-    "muladd": (None, "ppplp"),
-    "reduced": (_INT, "pl"),
-    "inner_products": (None, "pppplp"),
-    "combs": (_LONG, "plp"),
-    "multiply_base": (None, "plp"),
-    "encrypt": (None, "plllppilp"),
-    "decode": (_LONG, "plp"),
-    "evaluate": (None, "pllpppplllp"),
-    "encode": (None, "plp"),
-    "edwards": (None, "pp"),
-    "places": (_LONG, "i"),
-    "fill_table": (None, "pi"),
-    "find": (None, "pipllpp"),
-    "walk": (_INT, "plp"),
-}
-
-
-def library_path() -> Path:
-    """Return the path of the compiled library, which may be missing."""
-    return Path(tfe_bench.__file__).resolve().parent / "_curve.so"
-
-
-def open_library(path: Path) -> Any:
-    """Load a library and declare the signatures of its functions.
-
-    Raises:
-        OpsMissing: the library is missing, damaged or of another version.
-    """
-    again = "Build it: pip install . in the checkout."
-    try:
-        library = ctypes.CDLL(os.fspath(path))
-        library.tfe_curve_version.restype = ctypes.c_char_p
-        version = library.tfe_curve_version()
-    except (OSError, AttributeError) as error:
-        raise OpsMissing(
-            f"The compiled curve cannot be loaded ({error}). {again}",
-            code="curve-not-loadable",
-        ) from error
-    if version != _VERSION:
-        raise OpsMissing(
-            f"The compiled curve is of another version: {version!r}. {again}",
-            code="curve-version-mismatch",
-            received=version,
-            expected=_VERSION,
-        )
-    kinds = {"p": _POINTER, "l": _LONG, "i": _INT}
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, f"tfe_curve_{name}")
-        function.restype, function.argtypes = result, [kinds[a] for a in arguments]
-    return library
-
-
-@functools.cache
-def _load_library() -> Any:
-    return open_library(library_path())
-
-
-@functools.cache
-def _count_words(kind: str) -> int:
-    """Count the 64-bit words of a "comb", "affine" or "point"."""
-    return int(getattr(_load_library(), f"tfe_curve_{kind}_bytes")()) // 8
-
-
-def _address_of(what: str, array: Any, kind: type, *shape: int | None) -> Any:
-    """Return an array's address after a check of type and shape (None: any extent).
-
-    Raises:
-        UsageError: the value is not such an array.
-    """
-    fits = (
-        isinstance(array, np.ndarray)
-        and array.dtype == kind
-        and array.ndim == len(shape)
-        and all(due in (None, n) for due, n in zip(shape, array.shape, strict=True))
-        and array.flags.c_contiguous
-        and array.flags.aligned
-    )
-    if not fits:
-        due = ["any" if n is None else n for n in shape]
-        shown = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "none"
-        raise UsageError(
-            f"{what} is a contiguous {kind.__name__} array {due}. Received: {shown}.",
-            code="invalid-array",
-            operation=what,
-            received=shown,
-        )
-    return array.ctypes.data
-
 
 # Unpacking fewer elements takes less time than starting another thread.
 _SHARED: Final = 2048
@@ -176,10 +79,10 @@ class Rows:
     columns: int
 
     def __post_init__(self) -> None:
-        _address_of("start", self.start, np.int64, None)
+        address_of("start", self.start, np.int64, None)
         entries = len(self.index) if isinstance(self.index, np.ndarray) else 0
-        _address_of("index", self.index, np.int32, entries)
-        _address_of("value", self.value, np.int64, entries)
+        address_of("index", self.index, np.int32, entries)
+        address_of("value", self.value, np.int64, entries)
         if not (
             len(self.start) > 0
             and self.start[0] == 0
@@ -212,7 +115,7 @@ class Rows:
     @classmethod
     def from_dense(cls, dense: Numbers) -> Rows:
         """Convert a matrix int64 [rows, columns]; zeros take no time in products."""
-        _address_of("a matrix", dense, np.int64, None, None)
+        address_of("a matrix", dense, np.int64, None, None)
         row, column = np.nonzero(dense)
         start = np.searchsorted(row, np.arange(len(dense) + 1)).astype(np.int64)
         return cls(start, column.astype(np.int32), dense[row, column], dense.shape[1])
@@ -238,9 +141,9 @@ def random_scalars(count: int) -> Bytes:
 
 def reduce_scalars(wide: Bytes) -> Bytes:
     """Reduce uint8 [n, 64], little endian, modulo ORDER: uint8 [n, 32]."""
-    address = _address_of("wide", wide, np.uint8, None, 64)
+    address = address_of("wide", wide, np.uint8, None, 64)
     out = np.empty((len(wide), ELEMENT), np.uint8)
-    _load_library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
+    load_library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
     return out
 
 
@@ -248,29 +151,29 @@ def multiply_add(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
     """Compute a b + c modulo ORDER, element by element: uint8 [n, 32]."""
     n = len(a)
     operands = [
-        _address_of(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
+        address_of(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
     ]
     out = np.empty_like(a)
-    _load_library().tfe_curve_muladd(*operands, n, out.ctypes.data)
+    load_library().tfe_curve_muladd(*operands, n, out.ctypes.data)
     return out
 
 
 def are_reduced(scalars: Bytes) -> bool:
     """Return True if all scalars uint8 [n, 32] are below ORDER."""
-    address = _address_of("scalars", scalars, np.uint8, None, ELEMENT)
-    return bool(_load_library().tfe_curve_reduced(address, len(scalars)))
+    address = address_of("scalars", scalars, np.uint8, None, ELEMENT)
+    return bool(load_library().tfe_curve_reduced(address, len(scalars)))
 
 
 def inner_products(secret: Bytes, rows: Rows) -> Bytes:
     """Compute the inner product of secret numbers with each row modulo ORDER: uint8 [rows, 32]."""
-    address = _address_of("secret", secret, np.uint8, rows.columns, ELEMENT)
+    address = address_of("secret", secret, np.uint8, rows.columns, ELEMENT)
     if not are_reduced(secret):
         raise UsageError(
             f"Secret numbers are below {ORDER}. Received: a larger one.",
             code="scalar-not-reduced",
         )
     out = np.empty((len(rows), ELEMENT), np.uint8)
-    _load_library().tfe_curve_inner_products(
+    load_library().tfe_curve_inner_products(
         address, *rows.to_addresses(), len(rows), out.ctypes.data
     )
     return out
@@ -278,17 +181,17 @@ def inner_products(secret: Bytes, rows: Rows) -> Bytes:
 
 def multiply_base(scalars: Bytes) -> Bytes:
     """Encode secret multiples of the base point: uint8 [n, 32]."""
-    address = _address_of("scalars", scalars, np.uint8, None, ELEMENT)
+    address = address_of("scalars", scalars, np.uint8, None, ELEMENT)
     out = np.empty_like(scalars)
-    _load_library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
+    load_library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
     return out
 
 
 def encode_edwards(scalar: Bytes) -> bytes:
     """Encode a multiple of the base point as in RFC 8032."""
-    address = _address_of("scalar", scalar, np.uint8, ELEMENT)
+    address = address_of("scalar", scalar, np.uint8, ELEMENT)
     out = np.empty(ELEMENT, np.uint8)
-    _load_library().tfe_curve_edwards(address, out.ctypes.data)
+    load_library().tfe_curve_edwards(address, out.ctypes.data)
     return out.tobytes()
 
 
@@ -315,14 +218,14 @@ def build_combs(encoded: Bytes, what: str = "A public key", threads: int = 1) ->
     Raises:
         DataError: `what` holds bytes that encode no element.
     """
-    return _check_elements("combs", encoded, _count_words("comb"), what, threads)
+    return _check_elements("combs", encoded, count_words("comb"), what, threads)
 
 
 def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
     """Apply a function of the library to each element; the function checks the element."""
-    _address_of("encoded", encoded, np.uint8, None, ELEMENT)
+    address_of("encoded", encoded, np.uint8, None, ELEMENT)
     out = np.empty((len(encoded), words), np.uint64)
-    function, wrong = getattr(_load_library(), f"tfe_curve_{name}"), list[int]()
+    function, wrong = getattr(load_library(), f"tfe_curve_{name}"), list[int]()
 
     def part(begin: int, end: int) -> None:
         chunk, out_chunk = encoded[begin:end], out[begin:end]
@@ -353,9 +256,9 @@ def encrypt_messages(
     """
     n, batch = len(table), len(half_scalars)
     check_range("bits", bits, 1, MOST_INPUT_BITS)
-    combs_at = _address_of("table", table, np.uint64, None, _count_words("comb"))
-    scalars_at = _address_of("half_scalars", half_scalars, np.uint8, None, ELEMENT)
-    m_at = _address_of("m", m, np.int64, batch, n)
+    combs_at = address_of("table", table, np.uint64, None, count_words("comb"))
+    scalars_at = address_of("half_scalars", half_scalars, np.uint8, None, ELEMENT)
+    m_at = address_of("m", m, np.int64, batch, n)
     if m.size and max(int(m.max()), -int(m.min())) >> bits:
         raise RangeError(
             f"Inputs are below 2^{bits} in size. Received: a larger one.",
@@ -367,7 +270,7 @@ def encrypt_messages(
     windows = bits // 4 + 1
 
     def part(begin: int, end: int) -> None:
-        _load_library().tfe_curve_encrypt(
+        load_library().tfe_curve_encrypt(
             combs_at, begin, end, n, scalars_at, m_at, windows, batch, out.ctypes.data
         )
 
@@ -387,7 +290,7 @@ def decode_elements(encoded: Bytes, what: str = "A ciphertext", threads: int = 1
         DataError: `what` holds bytes that encode no element.
     """
     several = threads if len(encoded) >= _SHARED else 1
-    return _check_elements("decode", encoded, _count_words("affine"), what, several)
+    return _check_elements("decode", encoded, count_words("affine"), what, several)
 
 
 def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
@@ -403,19 +306,17 @@ def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> W
         DataError: a number of a key is not below the group's order.
     """
     heads = keys.shape[0] if isinstance(keys, np.ndarray) and keys.ndim == 3 else 0
-    points_at = _address_of(
-        "points", points, np.uint64, heads + rows.columns, _count_words("affine")
-    )
-    keys_at = _address_of("keys", keys, np.uint8, heads, len(rows), ELEMENT)
+    points_at = address_of("points", points, np.uint64, heads + rows.columns, count_words("affine"))
+    keys_at = address_of("keys", keys, np.uint8, heads, len(rows), ELEMENT)
     if not are_reduced(keys.reshape(-1, ELEMENT)):
         raise DataError(
             "Numbers of a key are below the group's order. Received: a larger one.",
             code="scalar-not-reduced",
         )
-    out = np.empty((len(rows), _count_words("point")), np.uint64)
+    out = np.empty((len(rows), count_words("point")), np.uint64)
 
     def part(begin: int, end: int) -> None:
-        _load_library().tfe_curve_evaluate(
+        load_library().tfe_curve_evaluate(
             *(points_at, heads, rows.columns, *rows.to_addresses()),
             *(keys_at, len(rows), begin, end, out.ctypes.data),
         )
@@ -426,9 +327,9 @@ def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> W
 
 def encode_elements(points: Words) -> Bytes:
     """Encode the results of `evaluate_rows`: uint8 [n, 32]."""
-    address = _address_of("points", points, np.uint64, None, _count_words("point"))
+    address = address_of("points", points, np.uint64, None, count_words("point"))
     out = np.empty((len(points), ELEMENT), np.uint8)
-    _load_library().tfe_curve_encode(address, len(points), out.ctypes.data)
+    load_library().tfe_curve_encode(address, len(points), out.ctypes.data)
     return out
 
 
@@ -440,10 +341,10 @@ def walk_logarithm(point: Words, bound: int) -> int:
     """
     check_range("The bound of a walk", bound, 0, 1 << 32)
     address, out = (
-        _address_of("point", point, np.uint64, _count_words("point")),
+        address_of("point", point, np.uint64, count_words("point")),
         np.zeros(1, np.int64),
     )
-    if not _load_library().tfe_curve_walk(address, bound, out.ctypes.data):
+    if not load_library().tfe_curve_walk(address, bound, out.ctypes.data):
         raise RangeError(
             f"A walk from {-bound:,} to {bound:,} has not found the result. Declare a larger "
             "bound.",
@@ -478,8 +379,8 @@ class Table:
                 received=free,
                 expected=need,
             )
-        self._places = np.zeros(int(_load_library().tfe_curve_places(log2)), np.uint64)
-        _load_library().tfe_curve_fill_table(self._places.ctypes.data, log2)
+        self._places = np.zeros(int(load_library().tfe_curve_places(log2)), np.uint64)
+        load_library().tfe_curve_fill_table(self._places.ctypes.data, log2)
 
     @property
     def nbytes(self) -> int:
@@ -514,11 +415,11 @@ class Table:
             UsageError: the bound is negative or too large for this table.
         """
         self.check_bound(bound)
-        points_at = _address_of("points", points, np.uint64, None, _count_words("point"))
+        points_at = address_of("points", points, np.uint64, None, count_words("point"))
         out, is_found = np.zeros(len(points), np.int64), np.zeros(len(points), np.uint8)
 
         def part(begin: int, end: int) -> None:
-            _load_library().tfe_curve_find(
+            load_library().tfe_curve_find(
                 *(self._places.ctypes.data, self.log2, points_at + begin * points.strides[0]),
                 *(end - begin, bound, out[begin:].ctypes.data, is_found[begin:].ctypes.data),
             )

@@ -12,8 +12,7 @@ import numpy as np
 from tfe_bench.benchmarks.provenance import machine
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import processes, published, timing
-from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
-from tfe_bench.benchmarks.technologies.homomorphic.parties import make_context
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters, make_context
 from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError

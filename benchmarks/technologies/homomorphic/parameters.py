@@ -179,3 +179,41 @@ def choose_parameters(
     # a product of two has twice the scale and some bits more
     scale = max(10, min((*bits[1:-1], (sum(bits[:-1]) - 6) // 2, 50)))
     return Parameters(scheme, degree, bits, scale, insecure)
+
+
+def make_context(seal: Any, parameters: Parameters) -> Any:
+    """Create the library's context.
+
+    Raises:
+        UsageError: the library rejects the parameters.
+    """
+    seal_parameters = seal.EncryptionParameters(
+        getattr(seal.scheme_type, parameters.scheme.lower())
+    )
+    seal_parameters.set_poly_modulus_degree(parameters.degree)
+    try:
+        seal_parameters.set_coeff_modulus(
+            seal.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
+        )
+        if parameters.scheme != "CKKS":
+            seal_parameters.set_plain_modulus(
+                seal.PlainModulus.Batching(parameters.degree, parameters.precision_bits)
+            )
+    except (RuntimeError, ValueError) as error:  # too few primes of that size
+        raise UsageError(
+            f"The library has no such primes for N = {parameters.degree}. Received: "
+            f"{', '.join(map(str, parameters.prime_bits))}. Take larger ones.",
+            code="primes-not-available",
+            received=parameters.prime_bits,
+        ) from error
+    levels = seal.sec_level_type
+    context = seal.SEALContext(
+        seal_parameters, True, levels.none if parameters.insecure else levels.tc128
+    )
+    if not context.parameters_set():
+        raise UsageError(
+            f"The library rejects the parameters: {context.parameter_error_message()}. Choose "
+            "other ones.",
+            code="parameters-rejected",
+        )
+    return context

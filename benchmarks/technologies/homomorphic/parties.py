@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters, make_context
 from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.errors import DataError, RangeError, SecurityError, UsageError
 
@@ -166,44 +166,6 @@ class Setting:
                 operation="plaintext",
             ) from error
         return plain
-
-
-def make_context(seal: Any, parameters: Parameters) -> Any:
-    """Create the library's context.
-
-    Raises:
-        UsageError: the library rejects the parameters.
-    """
-    seal_parameters = seal.EncryptionParameters(
-        getattr(seal.scheme_type, parameters.scheme.lower())
-    )
-    seal_parameters.set_poly_modulus_degree(parameters.degree)
-    try:
-        seal_parameters.set_coeff_modulus(
-            seal.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
-        )
-        if parameters.scheme != "CKKS":
-            seal_parameters.set_plain_modulus(
-                seal.PlainModulus.Batching(parameters.degree, parameters.precision_bits)
-            )
-    except (RuntimeError, ValueError) as error:  # too few primes of that size
-        raise UsageError(
-            f"The library has no such primes for N = {parameters.degree}. Received: "
-            f"{', '.join(map(str, parameters.prime_bits))}. Take larger ones.",
-            code="primes-not-available",
-            received=parameters.prime_bits,
-        ) from error
-    levels = seal.sec_level_type
-    context = seal.SEALContext(
-        seal_parameters, True, levels.none if parameters.insecure else levels.tc128
-    )
-    if not context.parameters_set():
-        raise UsageError(
-            f"The library rejects the parameters: {context.parameter_error_message()}. Choose "
-            "other ones.",
-            code="parameters-rejected",
-        )
-    return context
 
 
 def check_finite(values: Any, what: str) -> Values:

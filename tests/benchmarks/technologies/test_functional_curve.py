@@ -16,7 +16,7 @@ import pytest
 
 from tests.benchmarks.technologies import ristretto
 from tests.refusals import raises
-from tfe_bench.benchmarks.technologies.functional import curve
+from tfe_bench.benchmarks.technologies.functional import curve, curve_library
 from tfe_bench.benchmarks.technologies.functional.curve import ORDER, Bytes, Rows, Table
 from tfe_bench.errors import DataError, OpsMissing, RangeError, TfeBenchError, UsageError
 
@@ -362,7 +362,7 @@ def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
     (tmp_path / "wrong.so").write_bytes(b"no library")
     for name in ("wrong.so", "absent.so"):
         with raises(OpsMissing, "curve-not-loadable") as caught:
-            curve.open_library(tmp_path / name)
+            curve_library.open_library(tmp_path / name)
         assert "pip install" in str(caught.value)
 
 
@@ -386,7 +386,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield the library with a counter of field products, which only portable code increments."""
     target = tmp_path_factory.mktemp("counting") / "curve.so"
     assert not compiled(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
-    library = curve.open_library(target)
+    library = curve_library.open_library(target)
     library.tfe_curve_products.restype = ctypes.c_uint64
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFE_BENCH_ISA", "avx2")
