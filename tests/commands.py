@@ -13,7 +13,7 @@ from tfe_bench.__main__ import main
 Done = subprocess.CompletedProcess[str]
 
 
-def finished(
+def run_command(
     *arguments: str, patience: float, env: dict[str, str], cwd: Path | None = None
 ) -> Done:
     """Run ``tfe_bench arguments...`` to its end, without a terminal.
@@ -32,7 +32,9 @@ def finished(
     )
 
 
-def fails(capsys: pytest.CaptureFixture[str], code: int, word: str, *arguments: str) -> None:
+def check_failure(
+    capsys: pytest.CaptureFixture[str], code: int, word: str, *arguments: str
+) -> None:
     """Check that a command in this process fails with a code and a word on stderr, without
     output.
     """

@@ -65,11 +65,11 @@ ORDERS = (
 )
 
 
-def in_another_order(value: Any, order: Any) -> Any:
+def reorder_keys(value: Any, order: Any) -> Any:
     """Return the JSON value with the keys of all objects in another order."""
     if isinstance(value, dict):
-        return {k: in_another_order(v, order) for k, v in order([*value.items()])}
-    return [in_another_order(v, order) for v in value] if isinstance(value, list) else value
+        return {k: reorder_keys(v, order) for k, v in order([*value.items()])}
+    return [reorder_keys(v, order) for v in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -82,7 +82,7 @@ def objects_without_order() -> Iterator[None]:
     def event(kind: str, **fields: Any) -> bytes:
         if kind != "submit":
             return sent(kind, **fields)
-        return sent(kind, **in_another_order(json.loads(json.dumps(fields)), next(orders)))
+        return sent(kind, **reorder_keys(json.loads(json.dumps(fields)), next(orders)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wire, "event", event)
@@ -112,7 +112,7 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def _rewrites(graphs: bool) -> None:
+def _set_rewriting(graphs: bool) -> None:
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not graphs})
@@ -121,7 +121,7 @@ def _rewrites(graphs: bool) -> None:
 @pytest.fixture(scope="session")
 def as_in_a_worker() -> None:
     """Run graphs without TensorFlow's rewriting, as cli/worker.py does."""
-    _rewrites(False)
+    _set_rewriting(False)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,6 @@ def rewritten(as_in_a_worker: None) -> Iterator[None]:
     """Let TensorFlow rewrite graphs, as it does by default: results must not depend on that
     option.
     """
-    _rewrites(True)
+    _set_rewriting(True)
     yield
-    _rewrites(False)
+    _set_rewriting(False)

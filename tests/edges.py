@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def daily(
+def parametrize_daily(
     names: str | tuple[str, ...],
     cases: Iterable[Any],
     chosen: Iterable[Any],
@@ -26,8 +26,8 @@ def daily(
     for case in chosen:
         cases.index(case)
 
-    def parameter(case: Any) -> Any:
+    def mark_slow(case: Any) -> Any:
         marks = () if case in chosen else (pytest.mark.slow,)
         return pytest.param(*([case] if isinstance(names, str) else case), marks=marks)
 
-    return pytest.mark.parametrize(names, [parameter(case) for case in cases], ids=ids)
+    return pytest.mark.parametrize(names, [mark_slow(case) for case in cases], ids=ids)

@@ -22,7 +22,7 @@ _PURE = frozenset(
 )
 
 
-def callee(node: ast.Call) -> str:
+def callee_name(node: ast.Call) -> str:
     """Return the last name of the called function."""
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
@@ -55,17 +55,17 @@ def has_effects(node: ast.AST) -> bool:
 def called_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the functions that texts call, except Python's functions that only format."""
     calls = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call))
-    return {callee(call) for call in calls} - _PURE
+    return {callee_name(call) for call in calls} - _PURE
 
 
 def is_help(call: ast.Call, keyword: str | None) -> bool:
     """Return whether a keyword argument is a text of argparse."""
-    return keyword in _HELP and (keyword != "title" or "add_" in callee(call))
+    return keyword in _HELP and (keyword != "title" or "add_" in callee_name(call))
 
 
 def is_log(call: ast.Call) -> bool:
     """Return whether the first argument is a log line, a warning or the title of a help group."""
-    if callee(call) in ("warn", "add_argument_group"):
+    if callee_name(call) in ("warn", "add_argument_group"):
         return True
     if not isinstance(call.func, ast.Attribute) or call.func.attr not in _LOG_METHODS:
         return False
@@ -130,16 +130,16 @@ class ErrorFacts:
 
     def is_error(self, call: ast.Call) -> bool:
         """Return whether a call constructs an exception, by its class or in a subclass."""
-        if callee(call) == "__init__" and isinstance(call.func, ast.Attribute):
+        if callee_name(call) == "__init__" and isinstance(call.func, ast.Attribute):
             return "super()" in ast.unparse(call.func.value) and any(map(is_text, call.args))
-        return self.is_error_name(callee(call))
+        return self.is_error_name(callee_name(call))
 
     def text_parts(self, call: ast.Call) -> Iterator[ast.AST]:
         """Return the arguments of a call that only an error shows."""
         if self.is_error(call):
             yield from call.args
             yield from (k.value for k in call.keywords if k.arg in FIELDS)
-        places = self.helpers.get(callee(call), ())
+        places = self.helpers.get(callee_name(call), ())
         yield from (a for i, a in enumerate(call.args) if i in places)
         yield from (k.value for k in call.keywords if k.arg in places)
 
@@ -186,7 +186,7 @@ class _Function:
                 self.calls.append(n)
             elif isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
                 self.uses[n.id].add(id(n))
-        self.called = {callee(call) for call in self.calls}
+        self.called = {callee_name(call) for call in self.calls}
 
     def has_errors(self, facts: ErrorFacts) -> bool:
         """Return whether it constructs an error or calls a helper that does."""

@@ -24,11 +24,11 @@ import pytest
 
 from tfe_bench.cluster import simulate as simulation
 
-_found: dict[str, dict[str, Any]] = {}
-_at: list[Any] = ["", 0]
+_records: dict[str, dict[str, Any]] = {}
+_position: list[Any] = ["", 0]
 
 
-def _leaves(value: Any) -> Iterator[bytes]:
+def _yield_numbers(value: Any) -> Iterator[bytes]:
     """Yield the bytes of all numbers in nested results."""
     if isinstance(value, (bool, int, float, np.ndarray, np.generic)):
         array = np.asarray(value)
@@ -36,36 +36,36 @@ def _leaves(value: Any) -> Iterator[bytes]:
         yield repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
     elif isinstance(value, (list, tuple)):
         for v in value:
-            yield from _leaves(v)
+            yield from _yield_numbers(v)
     elif isinstance(value, dict):
         for k in sorted(value, key=str):
-            yield from _leaves(value[k])
+            yield from _yield_numbers(value[k])
     elif is_dataclass(value) and not isinstance(value, type):
         for f in fields(value):
-            yield from _leaves(getattr(value, f.name))
+            yield from _yield_numbers(getattr(value, f.name))
 
 
-def _digest(value: Any) -> str:
+def _digest_numbers(value: Any) -> str:
     digest = hashlib.sha256()
-    for leaf in _leaves(value):
+    for leaf in _yield_numbers(value):
         digest.update(leaf)
     return digest.hexdigest()[:16]
 
 
-def _frozen(simulate: Any) -> Any:
+def _record_simulations(simulate: Any) -> Any:
     @functools.wraps(simulate)
     def wrapped(*args: Any, **options: Any) -> Any:
-        name = f"{_at[0]}#{_at[1]}"
-        _at[1] += 1
+        name = f"{_position[0]}#{_position[1]}"
+        _position[1] += 1
         if options.get("keys") is None:
             options["keys"] = [
                 hashlib.sha256(f"{name}/{i}".encode()).digest()[:16] for i in (0, 1, 2)
             ]
         result = simulate(*args, **options)
-        _found[name] = {
+        _records[name] = {
             "to": [list(row) for row in result.to],
             "rounds": [result.rounds, result.with_dealing],
-            "outputs": [_digest(out) for out in result.outputs],
+            "outputs": [_digest_numbers(out) for out in result.outputs],
         }
         return result
 
@@ -78,32 +78,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    simulation.simulate = _frozen(simulation.simulate)
+    simulation.simulate = _record_simulations(simulation.simulate)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    _at[:] = [item.nodeid, 0]
+    _position[:] = [item.nodeid, 0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Collect the results of a test process that has finished."""
-    _found.update(getattr(node, "workeroutput", {}).get("frozen", {}))
+    _records.update(getattr(node, "workeroutput", {}).get("frozen", {}))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["frozen"] = _found
+        session.config.workeroutput["frozen"] = _records
         return
     if path := session.config.getoption("--freeze"):
-        path.write_text(json.dumps(_found, indent=0, sort_keys=True))
+        path.write_text(json.dumps(_records, indent=0, sort_keys=True))
     if path := session.config.getoption("--compare"):
         before = json.loads(path.read_text())
-        same = before.keys() & _found.keys()
-        changed = sorted(name for name in same if before[name] != _found[name])
+        same = before.keys() & _records.keys()
+        changed = sorted(name for name in same if before[name] != _records[name])
         print(f"\n{len(same)} simulations compared, {len(changed)} changed")
         for name in changed:
-            what = [k for k in before[name] if before[name][k] != _found[name][k]]
+            what = [k for k in before[name] if before[name][k] != _records[name][k]]
             print(f"  {name}: {', '.join(what)}")
         if changed or not same:
             session.exitstatus = 1

@@ -9,6 +9,6 @@ from unittest import mock
 from tfe_bench.protocols.session import graph
 
 
-def in_python() -> AbstractContextManager[Any]:
+def keep_python_graphs() -> AbstractContextManager[Any]:
     """Keep the Python graph of functions that are traced in this context, as `Graph.concrete`."""
     return mock.patch.object(graph, "_Compiled", lambda concrete: concrete)

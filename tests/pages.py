@@ -10,7 +10,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-def module(name: str) -> Any:
+def import_page(name: str) -> Any:
     """Import docs/NAME.py."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None

@@ -83,21 +83,21 @@ def nodes_of(path: Path) -> list[ast.AST]:
 @cache
 def python_files() -> dict[Path, ast.Module]:
     """Return the syntax trees of the product's files."""
-    paths = [p for top in PRODUCT for p in _below(ROOT / top, ".py")]
+    paths = [p for top in PRODUCT for p in _walk_files(ROOT / top, ".py")]
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def _below(folder: Path, *suffixes: str) -> Iterator[Path]:
+def _walk_files(folder: Path, *suffixes: str) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or path.name.startswith((".", "__pycache__")):
             continue
         if path.is_dir():
-            yield from _below(path, *suffixes)
+            yield from _walk_files(path, *suffixes)
         elif path.suffix in suffixes:
             yield path
 
 
-def _docstrings(path: Path) -> Iterator[str]:
+def _yield_docstrings(path: Path) -> Iterator[str]:
     for node in nodes_of(path):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node, clean=False)
@@ -105,13 +105,13 @@ def _docstrings(path: Path) -> Iterator[str]:
                 yield text
 
 
-def _texts(node: ast.AST) -> Iterator[str]:
+def _yield_texts(node: ast.AST) -> Iterator[str]:
     for n in ast.walk(node):
         if isinstance(n, ast.Constant) and isinstance(n.value, str):
             yield n.value
 
 
-def _messages(path: Path, facts: ErrorFacts) -> Iterator[str]:
+def _yield_messages(path: Path, facts: ErrorFacts) -> Iterator[str]:
     """Yield the texts of errors, help and logs."""
     for node in nodes_of(path):
         if isinstance(node, ast.Call):
@@ -119,17 +119,17 @@ def _messages(path: Path, facts: ErrorFacts) -> Iterator[str]:
             arguments += node.args[:1] if is_log(node) else []
             arguments += [k.value for k in node.keywords if is_help(node, k.arg)]
             for argument in arguments:
-                yield from _texts(argument)
+                yield from _yield_texts(argument)
 
 
-def _comments(text: str) -> Iterator[str]:
+def _yield_comments(text: str) -> Iterator[str]:
     for line in text.splitlines():
         if "#" in line and (comment := _COMMENT.search(line)):
             yield comment[1]
 
 
 @cache
-def prose() -> dict[str, list[str]]:
+def collect_prose() -> dict[str, list[str]]:
     """Return docstrings, comments, errors and help of code, and the text of pages, by folder."""
     texts: dict[str, list[str]] = defaultdict(list)
     facts = ErrorFacts()
@@ -138,16 +138,16 @@ def prose() -> dict[str, list[str]]:
         facts.classes |= {n.name for n in classes if _is_error_class(n)}
     for path in python_files():
         own = texts[folder_of(path)]
-        own += _docstrings(path)
-        own += _messages(path, facts)
-        own += _comments(path.read_text(encoding="utf-8"))
+        own += _yield_docstrings(path)
+        own += _yield_messages(path, facts)
+        own += _yield_comments(path.read_text(encoding="utf-8"))
     for top in PRODUCT:
-        for path in _below(ROOT / top, ".cc", ".h", ".cpp"):
+        for path in _walk_files(ROOT / top, ".cc", ".h", ".cpp"):
             source = path.read_text(encoding="utf-8")
             texts[folder_of(path)] += ["".join(m.groups("")) for m in _CPP.finditer(source)]
     for name in PAGES:
         path = ROOT / name
-        pages = [path] if path.is_file() else list(_below(path, ".md"))
+        pages = [path] if path.is_file() else list(_walk_files(path, ".md"))
         for page in pages:
             texts[folder_of(page)].append(page.read_text(encoding="utf-8"))
     return texts
@@ -161,13 +161,13 @@ def _is_error_class(node: ast.AST) -> bool:
 
 def count_words() -> Counter[str]:
     """Count the words of the dialect by folder."""
-    return Counter({f: sum(len(WORDS.findall(t)) for t in ts) for f, ts in prose().items()})
+    return Counter({f: sum(len(WORDS.findall(t)) for t in ts) for f, ts in collect_prose().items()})
 
 
 def count_phrases() -> Counter[str]:
     """Count the phrases of the dialect by folder."""
     counts: Counter[str] = Counter()
-    for folder, texts in prose().items():
+    for folder, texts in collect_prose().items():
         text = " ".join(" ".join(texts).lower().split())
         counts[folder] = sum(text.count(phrase) for phrase in PHRASES)
     return counts
@@ -177,7 +177,9 @@ def count_beginnings() -> Counter[str]:
     """Count the docstrings that begin with "Of", "What", "Whether", "How" or "Who" by folder."""
     counts: Counter[str] = Counter()
     for path in python_files():
-        counts[folder_of(path)] += sum(bool(_BEGINNING.match(t.strip())) for t in _docstrings(path))
+        counts[folder_of(path)] += sum(
+            bool(_BEGINNING.match(t.strip())) for t in _yield_docstrings(path)
+        )
     return counts
 
 
@@ -197,7 +199,7 @@ def count_moods() -> Counter[str]:
     return Counter(folder_of(Path(row["filename"])) for row in json.loads(done.stdout))
 
 
-def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _yield_functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in nodes_of(path):
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         if is_function and not node.name.startswith("__"):  # type: ignore[attr-defined]
@@ -208,7 +210,7 @@ def count_short_names() -> Counter[str]:
     """Count the functions with a name of one word by folder, except names of the field."""
     counts: Counter[str] = Counter()
     for path in python_files():
-        names = [f.name.strip("_") for f in _functions(path)]
+        names = [f.name.strip("_") for f in _yield_functions(path)]
         counts[folder_of(path)] += sum("_" not in n and n not in FIELD_NAMES for n in names)
     return counts
 
@@ -236,7 +238,7 @@ def common_names() -> dict[str, int]:
                 methods[path] |= {id(f) for f in own}
                 interface |= {f.name for f in own} if node.name in bases else set()
     for path in python_files():
-        for f in _functions(path):
+        for f in _yield_functions(path):
             if not (id(f) in methods[path] and f.name in interface):
                 files[f.name].add(path)
     return {name: len(paths) for name, paths in files.items() if len(paths) > MOST_FILES}

@@ -25,7 +25,7 @@ FOLDERS = ("protocols", "models", "cluster", "benchmarks", "tfe_bench", "tests",
 _MOST_PER_FILE = 12
 
 
-def _git(*arguments: str, text: bytes | None = None) -> bytes:
+def _run_git(*arguments: str, text: bytes | None = None) -> bytes:
     return subprocess.run(["git", *arguments], input=text, capture_output=True, check=True).stdout
 
 
@@ -34,15 +34,15 @@ def read_version(revision: str) -> dict[str, str]:
     ".".
     """
     if revision == ".":
-        names = _git("ls-files", "-z", "-co", "--exclude-standard", "--", *FOLDERS)
+        names = _run_git("ls-files", "-z", "-co", "--exclude-standard", "--", *FOLDERS)
         paths = [Path(n) for n in names.decode().split("\0") if n.endswith(".py")]
         return {str(p): p.read_text(encoding="utf-8") for p in paths if p.is_file()}
     blobs = {}
-    for line in _git("ls-tree", "-r", "-z", revision, "--", *FOLDERS).decode().split("\0"):
+    for line in _run_git("ls-tree", "-r", "-z", revision, "--", *FOLDERS).decode().split("\0"):
         head, _, path = line.partition("\t")
         if path.endswith(".py") and head.startswith("100"):
             blobs[path] = head.split()[2]
-    output = _git("cat-file", "--batch", text="\n".join(blobs.values()).encode())
+    output = _run_git("cat-file", "--batch", text="\n".join(blobs.values()).encode())
     texts, start = {}, 0
     for path in blobs:
         end = output.index(b"\n", start)

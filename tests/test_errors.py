@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages import module
+from tests.pages import import_page
 from tfe_bench import errors
 from tfe_bench.cluster import transport, wire
 from tfe_bench.error_codes import CODES, DEFAULT_CODES
@@ -133,12 +133,12 @@ def test_other_statements_are_accepted(text: str) -> None:
 
 
 def test_the_page_lists_every_code() -> None:
-    page = module("error_codes")
+    page = import_page("error_codes")
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.renew(text) == text, "run python -m docs.error_codes --write"
 
 
-def example(name: str) -> errors.TfeBenchError:
+def example_error(name: str) -> errors.TfeBenchError:
     """Return an error of a class with a code and all fields."""
     kind: Any = getattr(errors, name)
     if kind is errors.PeerLost:
@@ -152,7 +152,7 @@ def example(name: str) -> errors.TfeBenchError:
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> None:
-    error = example(name)
+    error = example_error(name)
     arrived = wire.decode_error(json.loads(wire.encode_failure(error)[1:]))
     assert type(arrived) is type(error) and str(arrived) == str(error)
     assert arrived.to_fields() == error.to_fields()
@@ -160,7 +160,7 @@ def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> Non
 
 @pytest.mark.parametrize("name", sorted(CLASSES - {"PeerLost"}))
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_peer(name: str) -> None:
-    error = example(name)
+    error = example_error(name)
     notice = {**error.to_fields(), "error": name, "message": str(error)}
     arrived = transport._parse_notice(transport.NOTICE + json.dumps(notice).encode(), 1)
     assert type(arrived) is type(error) and arrived.to_fields() == error.to_fields()
@@ -193,7 +193,7 @@ def test_long_fields_are_cut() -> None:
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_an_error_with_another_text_keeps_code_and_fields(name: str) -> None:
-    error = example(name)
+    error = example_error(name)
     changed = error.with_text("line 3: another text")
     assert type(changed) is type(error) and str(changed) == "line 3: another text"
     assert changed.to_fields() == error.to_fields()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import module
+from tests.pages import import_page
 
-notebooks = module("run_notebooks")
-samples = module("samples")
+notebooks = import_page("run_notebooks")
+samples = import_page("samples")
 ALL = [pytest.param(path, id=path.stem) for path in notebooks.NOTEBOOKS]
 FAST = "first_prediction"
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import module
+from tests.pages import import_page
 
-PICTURES = module("pictures")
+PICTURES = import_page("pictures")
 ROOT = Path(__file__).resolve().parents[1]
 # Each layer may import itself and the layers after it.
 LAYERS = ("tfe_bench.cli", "benchmarks", "tfe_bench.tf_encrypted", "models", "cluster", "protocols")
@@ -29,7 +29,7 @@ LAYERS = ("tfe_bench.cli", "benchmarks", "tfe_bench.tf_encrypted", "models", "cl
 _MODULE = re.compile(r"tfe_bench(\.\w+)+(:\w+)?")
 
 
-def _run(
+def _run_code(
     code: str, cwd: Path, python: str = sys.executable, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -59,7 +59,7 @@ def test_a_users_own_packages_of_the_same_names_do_not_matter(tmp_path: Path) ->
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the wrong one')")
     (tmp_path / "models.py").write_text("raise RuntimeError('the wrong one')")
-    done = _run(_IMPORT_ALL, tmp_path, PYTHONPATH=str(ROOT))
+    done = _run_code(_IMPORT_ALL, tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
 
 
@@ -71,7 +71,7 @@ def test_a_checkout_without_links_works(tmp_path: Path) -> None:
         link = copy / "tfe_bench" / name
         assert link.is_symlink()
         link.unlink()
-    done = _run(_IMPORT_ALL, copy)
+    done = _run_code(_IMPORT_ALL, copy)
     assert done.returncode == 0, done.stderr
 
 
@@ -85,7 +85,7 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
         "try: ops.built_for(ops.library_path())\n"
         "except OpsMissing as e: print(e); assert e.exit_code == 50\n"
     )
-    done = _run(code, copy)
+    done = _run_code(code, copy)
     assert "pip install" in done.stdout, done.stderr
     library = ROOT / "tfe_bench" / "_ops.so"
     if not library.exists():  # installed elsewhere
@@ -102,11 +102,11 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
         "try: ops.native()\n"
         "except OpsMissing as e: print(e)\n"
     )
-    done = _run(code, copy)
+    done = _run_code(code, copy)
     assert "9.99" in done.stdout and "2.21" in done.stdout, done.stderr
 
 
-def _layer(module: str) -> int | None:
+def _layer_of(module: str) -> int | None:
     for i, layer in enumerate(LAYERS):
         name = layer.removeprefix("tfe_bench.")
         if module == f"tfe_bench.{name}" or module.startswith(f"tfe_bench.{name}."):
@@ -114,7 +114,7 @@ def _layer(module: str) -> int | None:
     return None
 
 
-def _imported(path: Path) -> Iterator[str]:
+def _imported_modules(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports, also in functions and as texts.
 
     Texts name modules for `import_module` and for entry points.
@@ -130,14 +130,14 @@ def test_imports_go_only_downwards() -> None:
     for folder in ("tfe_bench/cli", "benchmarks", "models", "cluster", "protocols"):
         own = next(i for i, s in enumerate(LAYERS) if s.replace(".", "/").endswith(folder))
         for path in (ROOT / folder).rglob("*.py"):
-            for name in _imported(path):
-                layer = _layer(name)
+            for name in _imported_modules(path):
+                layer = _layer_of(name)
                 if layer is not None and layer < own:
                     wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, wrong
 
 
-def _needed(path: Path, modules: set[str]) -> Iterator[str]:
+def _named_modules(path: Path, modules: set[str]) -> Iterator[str]:
     """Yield the modules that a file imports or names as texts.
 
     Imports in functions and for type checkers count, too.
@@ -153,7 +153,7 @@ def _needed(path: Path, modules: set[str]) -> Iterator[str]:
             yield from {str(node.value).partition(":")[0]} & modules
 
 
-def _circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
+def _import_circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
     """Return the groups of modules that import each other."""
 
     def reached(start: str) -> set[str]:
@@ -179,8 +179,8 @@ def test_no_modules_import_each_other() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             files[name if folder == "tfe_bench" else f"tfe_bench.{name}"] = path
-    imports = {name: set(_needed(path, set(files))) - {name} for name, path in files.items()}
-    assert not _circles(imports)
+    imports = {name: set(_named_modules(path, set(files))) - {name} for name, path in files.items()}
+    assert not _import_circles(imports)
 
 
 def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
@@ -240,7 +240,7 @@ def test_a_checkout_registers_programs_without_an_installation() -> None:
         "assert all(jobs.load_program(name).name == name for name in found)\n"
         "print(json.dumps({e.name: e.value for e in found.values()}))\n"
     )
-    done = _run(code, ROOT)
+    done = _run_code(code, ROOT)
     assert done.returncode == 0, done.stderr
     listed = project["project"]["entry-points"]["tfe_bench.programs"]
     assert json.loads(done.stdout) == listed
@@ -328,7 +328,7 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
         pip(str(tmp_path / built.stdout.splitlines()[-1]))
     away = tmp_path / "away"
     away.mkdir()
-    done = _run(
+    done = _run_code(
         "import tfe_bench, sys; from tfe_bench.__main__ import main\n"
         "print(tfe_bench.__file__, file=sys.stderr)\n"
         "sys.exit(main(['sort', '--n', '50', '--repeat', '1', '--json']))",
@@ -339,7 +339,7 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
     expected = checkout if mode == "editable" else site
     assert str(expected) in done.stderr
     if mode in ("normal", "editable"):  # and from the checkout itself
-        done = _run(
+        done = _run_code(
             "from tfe_bench.protocols.session import ops; print(ops.abi())", checkout, python
         )
         assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_parser import _parsers
-from tests.pages import module
+from tests.cli.test_parser import _walk_parsers
+from tests.pages import import_page
 from tfe_bench.__main__ import main, make_parser
 from tfe_bench.cli import common
 from tfe_bench.cluster import jobs
@@ -21,7 +21,7 @@ from tfe_bench.models.queries import accepted, sql
 ROOT = Path(__file__).resolve().parents[1]
 
 
-samples = module("samples")
+samples = import_page("samples")
 PAGES = [pytest.param(page, id=page.stem) for page in samples.PAGES]
 
 
@@ -199,7 +199,7 @@ def test_the_table_has_every_command_and_every_program() -> None:
     ordering = {
         name
         for name, p in commands.items()
-        if any("--cluster" in a.option_strings for each in _parsers(p) for a in each._actions)
+        if any("--cluster" in a.option_strings for each in _walk_parsers(p) for a in each._actions)
     }
     none = {"submit", "status", "cancel", "worker"}  # any name, or no name
     by_command = {words.split()[0] for words in samples.PROGRAMS if "." not in words}

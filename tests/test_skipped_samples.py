@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts, environment
-from tests.pages import module
+from tests.pages import import_page
 
-samples = module("samples")
+samples = import_page("samples")
 pytestmark = pytest.mark.slow
 CLIENTS = ("analyst", "bank", "telco", "owner", "hospital", "alice", "bob")
 # Samples with these reasons run here; all others run nowhere, for the stated reason.

@@ -16,7 +16,7 @@ from tests.compare_context import CompareContext, Difference
 from tests.error_texts import (
     FIELDS,
     called_names,
-    callee,
+    callee_name,
     has_effects,
     is_help,
     is_log,
@@ -354,7 +354,7 @@ class TreeComparison:
             return
         self._node(old.func, new.func, s, t)
         is_error = self.facts.is_error(old)
-        places = self.facts.helpers.get(callee(old), set())
+        places = self.facts.helpers.get(callee_name(old), set())
         is_helper = bool(places)
         texts: tuple[list[ast.AST], list[ast.AST]] = ([], [])
         rest: list[list[Any]] = [[], []]
@@ -376,7 +376,7 @@ class TreeComparison:
         if [len(x) for x in rest] == [0, 1] and is_error and not texts[0]:
             self._report("an error got another argument", old, new)
         else:
-            self._arguments(callee(old), rest[0], rest[1], s, t)
+            self._arguments(callee_name(old), rest[0], rest[1], s, t)
         self._children(keywords[0], keywords[1], s, t)
         self._texts(*texts)
 
@@ -419,7 +419,9 @@ class TreeComparison:
         """
         if not (self.context.is_tests and isinstance(old, ast.Call) and isinstance(new, ast.Call)):
             return False
-        if (callee(old), callee(new)) != ("raises", "raises") or not (old.args and new.args):
+        if (callee_name(old), callee_name(new)) != ("raises", "raises") or not (
+            old.args and new.args
+        ):
             return False
         if not isinstance(old.func, ast.Attribute) or not isinstance(new.func, ast.Name):
             return False

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from tests.graphs import in_python
+from tests.graphs import keep_python_graphs
 from tfe_bench.protocols.session.graph import PrivateFunction
 
 
 @contextlib.contextmanager
-def traced() -> Iterator[list[tuple[float, str]]]:
+def record_arrays() -> Iterator[list[tuple[float, str]]]:
     """Collect (words, op) of every array of known size in graphs traced in this context.
 
     The size of a dealer's message counts where it is received.
@@ -29,5 +29,5 @@ def traced() -> Iterator[list[tuple[float, str]]]:
                     sizes.append((count * t.dtype.size / 8, op.type))
         return traced
 
-    with in_python(), mock.patch.object(PrivateFunction, "_trace", watched):
+    with keep_python_graphs(), mock.patch.object(PrivateFunction, "_trace", watched):
         yield sizes

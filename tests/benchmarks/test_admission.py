@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks import sizes
-from tests.models.tiny import speaker
+from tests.models.tiny import text_model
 from tests.refusals import raises
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster import jobs
@@ -99,7 +99,7 @@ class Job:
     inputs: tuple[InputSpec, ...]
 
 
-def _model() -> tuple[Any, PrivateModel]:
+def _make_model() -> tuple[Any, PrivateModel]:
     import keras
 
     layers = [
@@ -116,10 +116,10 @@ def _model() -> tuple[Any, PrivateModel]:
 @pytest.fixture(scope="module")
 def ordinary() -> list[Job]:
     """Return a job of every installed program, and of every operation of the catalogue."""
-    model, private = _model()
+    model, private = _make_model()
     plan = private.plan
     about = {"plan": plan.to_header(), "bounds": private.bounds, "preprocessing": None}
-    language = speaker()
+    language = text_model()
     asked_for_text, _ = generation.build_request(language, [1, 2], 3, None)
     prompt = InputSpec("prompt", (1, 2, 5), 16)
     keep = {"name": "a", "clients": ["b"], "replace": False}
@@ -146,11 +146,17 @@ def ordinary() -> list[Job]:
     leaf, relu = ["input", "fixed", [2, 3], 16], ["relu", [["ref", 0]], {}]
     expression = {"leaves": [leaf], "steps": [relu], "outputs": [[["ref", 1], "reveal", {}]]}
     jobs_of_all = [
-        Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
+        Job(
+            "sort",
+            {"algorithm": "quick", "profile": "lan", "descending": True},
+            (_input_spec("keys", 9),),
+        ),
         Job("channel", {"rounds": 2, "megabytes": 1, "repeat": 1}, ()),
         Job("links", {"pings": 1, "kilobytes": 1, "turns": 1, "pair_kilobytes": 1}, ()),
-        Job("matmul", {"repeat": 1, "warm_up": 0}, (_x("x", 2, 3), _x("y", 3, 4))),
-        Job("exp", {"method": "taylor", "iterations": 8, "clamp": "none"}, (_x("x", 5),)),
+        Job(
+            "matmul", {"repeat": 1, "warm_up": 0}, (_input_spec("x", 2, 3), _input_spec("y", 3, 4))
+        ),
+        Job("exp", {"method": "taylor", "iterations": 8, "clamp": "none"}, (_input_spec("x", 5),)),
         Job("deploy", {**keep, "about": about}, tuple(weights.weight_specs(plan))),
         Job("undeploy", {"name": "a"}, ()),
         Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
@@ -168,7 +174,7 @@ def ordinary() -> list[Job]:
         Job("table_remove", {"name": "a"}, ()),
         Job("align", {**keep, "about": {"tables": both, "label": ["u", "c"]}}, ()),
         Job("query", {"plan": request, "profile": "wan"}, ()),
-        Job("compute", {"plan": expression, "free": []}, (_x("x0", 2, 3),)),
+        Job("compute", {"plan": expression, "free": []}, (_input_spec("x0", 2, 3),)),
         Job("array_remove", {"name": "a"}, ()),
     ]
     extents = {1: (9,), 2: (3, 5), 3: (3, 4, 5), 4: (1, 6, 6, 4)}
@@ -180,39 +186,39 @@ def ordinary() -> list[Job]:
     return [Job(j.program, json.loads(json.dumps(j.parameters)), j.inputs) for j in jobs_of_all]
 
 
-def _x(name: str, *shape: int) -> InputSpec:
+def _input_spec(name: str, *shape: int) -> InputSpec:
     return InputSpec(name, shape, 16)
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Return the paths within a JSON value; of long lists the first entries only."""
     yield path
     if isinstance(value, dict):
         for key in list(value)[:40]:
-            yield from _places(value[key], (*path, key))
+            yield from _list_paths(value[key], (*path, key))
     elif isinstance(value, list):
         for i in range(min(2, len(value))):
-            yield from _places(value[i], (*path, i))
+            yield from _list_paths(value[i], (*path, i))
 
 
-def _changed(value: Any, path: Sequence[Any], other: Any) -> Any:
+def _replace_at(value: Any, path: Sequence[Any], other: Any) -> Any:
     if not path:
         return other
     changed = copy.copy(value)
-    changed[path[0]] = _changed(value[path[0]], path[1:], other)
+    changed[path[0]] = _replace_at(value[path[0]], path[1:], other)
     return changed
 
 
-def _largest(job: Job, program: Program, inputs: Sequence[InputSpec], parameters: Any) -> int:
+def _largest_size(job: Job, program: Program, inputs: Sequence[InputSpec], parameters: Any) -> int:
     program.admit(parameters, inputs)
     return program.sized("client", NoStore(), parameters, inputs).words  # type: ignore[arg-type]
 
 
-def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
+def _describe_outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
     """Return "" for a refusal or an admission of known size, else the wrong outcome."""
     try:
         specs = [InputSpec(**{**vars(spec), **change}) for spec, change in inputs]
-        largest = _largest(job, program, specs, parameters)
+        largest = _largest_size(job, program, specs, parameters)
     except TfeBenchError as error:
         return "" if len(str(error)) < 3000 else f"a text of {len(str(error))} characters"
     except Exception as error:
@@ -231,7 +237,8 @@ def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
     for job in ordinary:
         if job.program not in ("serve", "query", "align"):  # these need stored items
             assert (
-                _largest(job, jobs.load_program(job.program), job.inputs, job.parameters) < 1 << 26
+                _largest_size(job, jobs.load_program(job.program), job.inputs, job.parameters)
+                < 1 << 26
             )
 
 
@@ -280,13 +287,13 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
     for job in ordinary:
         program = jobs.load_program(job.program)
         plain: list[tuple[InputSpec, dict[str, Any]]] = [(spec, {}) for spec in job.inputs]
-        for path in _places(job.parameters):
+        for path in _list_paths(job.parameters):
             for value in VALUES:
-                parameters = _changed(job.parameters, path, value)
-                result = _outcome(job, program, plain, parameters)
+                parameters = _replace_at(job.parameters, path, value)
+                result = _describe_outcome(job, program, plain, parameters)
                 if result:
                     wrong[f"{job.program} {path} {str(value)[:40]}"] = result
-        every = [plain[:-1], [*plain, *plain[:1]], [(_x("z", 1), {}), *plain]]
+        every = [plain[:-1], [*plain, *plain[:1]], [(_input_spec("z", 1), {}), *plain]]
         for i in range(len(plain)):
             changes: list[dict[str, Any]] = [{"shape": shape} for shape in SHAPES]
             changes += [{"fractional_bits": v} for v in VALUES] + [{"name": "z"}, {"limbs": 2}]
@@ -295,7 +302,7 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
         # all inputs at once: so they may be consistent
         every += [[(spec, {"shape": shape}) for spec, _ in plain] for shape in SHAPES]
         for inputs in every:
-            result = _outcome(job, program, inputs, job.parameters)
+            result = _describe_outcome(job, program, inputs, job.parameters)
             if result:
                 wrong[f"{job.program} {[c for _, c in inputs]}"] = result
     assert wrong == {}
@@ -362,7 +369,7 @@ def test_limits_of_growth_times_the_largest_input_and_of_what_is_sent() -> None:
 # ---- the sizes are upper bounds of the arrays
 
 
-def _measured(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
+def _measure_largest(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
     """Return the words of the largest array of a run in this process."""
     specs = {spec.name: spec for spec in job.inputs}
 
@@ -376,7 +383,7 @@ def _measured(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
         context = Context(party, job.parameters, held, lambda *told: None)
         return list(program.run(context).values())
 
-    with sizes.traced() as arrays:
+    with sizes.record_arrays() as arrays:
         simulate(of_party, *inputs.values())
     return max(arrays)[0]
 
@@ -385,17 +392,17 @@ def test_a_prediction_makes_no_larger_array_than_it_says(
     ordinary: list[Job], rng: np.random.Generator
 ) -> None:
     job = next(job for job in ordinary if job.program == "predict")
-    _, private = _model()
+    _, private = _make_model()
     arrays = {
         weights.weight_input_name(i): w for i, w in enumerate(weights.encode_weights(private.plan))
     }
     arrays["input0"] = rng.integers(0, 1 << 16, (2, 6, 6, 1))
     parameters = {**job.parameters, "repeat": 1, "warm_up": 0}
     job = Job("predict", parameters, job.inputs)
-    largest_array = _measured(job, predict.PROGRAM, arrays)
+    largest_array = _measure_largest(job, predict.PROGRAM, arrays)
     assert (
         largest_array
-        <= _largest(job, predict.PROGRAM, job.inputs, job.parameters)
+        <= _largest_size(job, predict.PROGRAM, job.inputs, job.parameters)
         < 50 * largest_array
     )
 
@@ -405,9 +412,9 @@ def test_a_training_makes_no_larger_array_than_it_says(
 ) -> None:
     job = next(job for job in ordinary if job.program == "train")
     arrays = {spec.name: rng.integers(0, 1 << 10, spec.shape) for spec in job.inputs}
-    largest_array = _measured(job, train.PROGRAM, arrays)
+    largest_array = _measure_largest(job, train.PROGRAM, arrays)
     assert (
         largest_array
-        <= _largest(job, train.PROGRAM, job.inputs, job.parameters)
+        <= _largest_size(job, train.PROGRAM, job.inputs, job.parameters)
         < 100 * largest_array
     )

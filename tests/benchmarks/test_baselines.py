@@ -38,7 +38,7 @@ ANSWER = {
 }
 
 
-def environment(folder: Path, code: str = "") -> Path:
+def make_environment(folder: Path, code: str = "") -> Path:
     """Return a virtual environment whose python prints the output of `code` for any argument."""
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
@@ -49,7 +49,7 @@ def environment(folder: Path, code: str = "") -> Path:
     return folder
 
 
-def printing(*lines: str) -> str:
+def print_lines(*lines: str) -> str:
     return "".join(f"print({line!r})\n" for line in lines)
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
         (TfEncrypted(None), "no --tf-encrypted-env DIR was given"),
         (MpSpdz(None), "no --mp-spdz DIR was given"),
         (Spu(tmp_path), "has no bin/python"),
-        (Spu(environment(tmp_path / "a", "raise SystemExit(1)")), "has no package spu"),
+        (Spu(make_environment(tmp_path / "a", "raise SystemExit(1)")), "has no package spu"),
         (TfEncrypted(tmp_path / "a"), "has no package tf-encrypted"),
         (MpSpdz(tmp_path), "has no compile.py"),
     ]
@@ -95,7 +95,7 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
         "print('compiling')\n"
         f"print(json.dumps({ANSWER!r} | {{'setting': json.dumps(given, sort_keys=True)}}))\n"
     )
-    baseline = Spu(environment(tmp_path / "env", code))
+    baseline = Spu(make_environment(tmp_path / "env", code))
     result = baseline.run(Request("sort", 8, 2))
     assert isinstance(result, BaselineResult)
     assert result.seconds == (0.5, 0.25) and result.correct is True and result.bytes_sent is None
@@ -106,13 +106,13 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
     ("code", "words"),
     [
         ("", "printed no result"),
-        (printing("nothing like it"), "printed no result"),
-        (printing("[1]"), "printed no result"),
-        (printing(json.dumps(ANSWER | {"seconds": [0.5]})), "printed no result"),
-        (printing(json.dumps(ANSWER | {"seconds": [0.5, -1]})), "printed no result"),
-        (printing(json.dumps(ANSWER | {"seconds": [0.5, float("nan")]})), "printed no result"),
-        (printing(json.dumps(ANSWER | {"correct": "yes"})), "printed no result"),
-        (printing(json.dumps(ANSWER | {"bytes_sent": True})), "printed no result"),
+        (print_lines("nothing like it"), "printed no result"),
+        (print_lines("[1]"), "printed no result"),
+        (print_lines(json.dumps(ANSWER | {"seconds": [0.5]})), "printed no result"),
+        (print_lines(json.dumps(ANSWER | {"seconds": [0.5, -1]})), "printed no result"),
+        (print_lines(json.dumps(ANSWER | {"seconds": [0.5, float("nan")]})), "printed no result"),
+        (print_lines(json.dumps(ANSWER | {"correct": "yes"})), "printed no result"),
+        (print_lines(json.dumps(ANSWER | {"bytes_sent": True})), "printed no result"),
         ("raise SystemExit('out of luck \\x1b[31m')", "exit code 1, out of luck"),
         ("import time\ntime.sleep(60)", "not done after 1 s"),
     ],
@@ -120,7 +120,7 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
 def test_a_baseline_that_fails_is_missing_with_a_reason(
     tmp_path: Path, code: str, words: str
 ) -> None:
-    result = Spu(environment(tmp_path / "env", code)).run(Request("max", 8, 2, timeout=1.0))
+    result = Spu(make_environment(tmp_path / "env", code)).run(Request("max", 8, 2, timeout=1.0))
     assert isinstance(result, UnavailableBaseline) and words in result.reason
     assert "\x1b" not in result.reason
 
@@ -128,7 +128,7 @@ def test_a_baseline_that_fails_is_missing_with_a_reason(
 def test_a_network_that_is_not_imposed_on_a_baseline_gives_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = environment(tmp_path / "env", printing(json.dumps(ANSWER)))
+    env = make_environment(tmp_path / "env", print_lines(json.dumps(ANSWER)))
     wan = Request("sort", 8, 2, profile="wan")
     for baseline in (TfEncrypted(env), MpSpdz(env)):
         missing = baseline.run(wan)
@@ -165,7 +165,9 @@ def test_a_baseline_on_a_network_is_given_hosts_and_namespaces(
         f"print(json.dumps({ANSWER!r} | {{'setting': ' '.join(given['hosts'])}}))\n"
     )
     monkeypatch.setattr(base, "Links", Three)
-    result = Spu(environment(tmp_path / "env", code)).run(Request("relu", 8, 2, profile="net1"))
+    result = Spu(make_environment(tmp_path / "env", code)).run(
+        Request("relu", 8, 2, profile="net1")
+    )
     os.close(reading)
     os.close(writing)
     assert isinstance(result, BaselineResult) and result.setting == "a b c"
@@ -186,7 +188,7 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
             return "{}"
 
     monkeypatch.setattr(command, "_measure_ours", lambda arguments, request, bar: Ours)
-    env = environment(tmp_path / "env", printing(json.dumps(ANSWER)))
+    env = make_environment(tmp_path / "env", print_lines(json.dumps(ANSWER)))
     assert main(["baselines", "sort", "--n", "8", "--repeat", "2", "--spu-env", str(env)]) == 0
     out = capsys.readouterr().out
     rows = {line.split()[0]: line for line in reversed(out.splitlines()) if line}
@@ -208,7 +210,9 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
     document = json.loads(capsys.readouterr().out)
     assert document["baselines"]["spu"]["seconds"] == [0.5, 0.25]
 
-    wrong = environment(tmp_path / "wrong", printing(json.dumps(ANSWER | {"correct": False})))
+    wrong = make_environment(
+        tmp_path / "wrong", print_lines(json.dumps(ANSWER | {"correct": False}))
+    )
     assert (
         main(["baselines", "sort", "--repeat", "2", "--spu-env", str(wrong), "--baseline", "spu"])
         == 1

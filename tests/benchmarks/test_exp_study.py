@@ -52,7 +52,7 @@ from tfe_bench.protocols.session.fixedpoint import FixedPoint
 # ---- the complete study, on workers that compute in the clear
 
 
-class Plain:
+class CleartextCluster:
     """A cluster that behaves as declared: results of NumPy, bytes and rounds of the cost.
 
     At a network level it takes NETWORK times the modeled time.
@@ -67,7 +67,7 @@ class Plain:
         self.realized: MeasuredLinks | None = None
         self.level: Profile | None = None
 
-    def at(self, profile: str) -> None:
+    def select_network(self, profile: str) -> None:
         """Select another network."""
         self.level = next((v for v in levels.LEVELS if v.name == profile), None)
         self.emulation = self.realized = None
@@ -122,18 +122,18 @@ class Plain:
         )
 
 
-def _run(
+def _run_study(
     plan: study.Plan,
-    cluster: Plain | None = None,
+    cluster: CleartextCluster | None = None,
     refused: Mapping[str, TfeBenchError] | None = None,
 ) -> study.Study:
-    cluster = cluster or Plain()
+    cluster = cluster or CleartextCluster()
 
     @contextlib.contextmanager
-    def opened(profile: str) -> Iterator[Plain]:
+    def opened(profile: str) -> Iterator[CleartextCluster]:
         if refused and profile in refused:
             raise refused[profile]
-        cluster.at(profile)
+        cluster.select_network(profile)
         yield cluster
 
     return study.run_study(opened, plan)
@@ -142,13 +142,13 @@ def _run(
 @pytest.fixture(scope="module")
 def found() -> study.Study:
     """Return a quick study."""
-    return _run(study.QUICK)
+    return _run_study(study.QUICK)
 
 
 PICTURES = ("exp_error", "exp_memory", "exp_radar", "exp_range", "exp_time")
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -171,7 +171,7 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study
     assert (memory.a, memory.b) == pytest.approx((200 / 1024, 500 * 1024 + 100))
     assert found.fit_quantity(form, "seconds_local").a == pytest.approx(1e-6)
     for name, rate, latency, source, times in (
-        ("net2", 100e6, 0.01, levels.MEASURED, Plain.NETWORK),
+        ("net2", 100e6, 0.01, levels.MEASURED, CleartextCluster.NETWORK),
         ("net3", 10e6, 0.1, levels.MODELED, 1),
     ):
         slope, fixed = 1e-6 + max(cost.by_party(0)) / rate, 0.01 + latency * cost.with_dealing
@@ -204,7 +204,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         blob = (folder / name).read_bytes()
         assert blob.startswith(b"\x89PNG") and len(blob) > 10_000
 
-    rows = _read(folder / "exp.csv")
+    rows = _read_rows(folder / "exp.csv")
     assert list(rows[0]) == [
         *("protocol", "ring_bits", "fxp", "method", "params", "clamp_low", "clamp_high", "n"),
         *("net_level", "bytes_sent_P0", "bytes_sent_P1", "bytes_sent_P2", "bytes_total"),
@@ -223,7 +223,9 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         assert row["elapsed_source"] == expected
         assert row["links"].startswith("netns+tun" if there else "") and bool(row["links"]) == there
         if there:
-            assert float(row["predicted_over_measured"]) == pytest.approx(1 / Plain.NETWORK)
+            assert float(row["predicted_over_measured"]) == pytest.approx(
+                1 / CleartextCluster.NETWORK
+            )
             assert float(row["elapsed_s"]) > float(row["modeled_s"])
         else:
             assert row["predicted_over_measured"] == ""
@@ -233,12 +235,12 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         assert int(row["bytes_total"]) == sum(int(row[f"bytes_sent_P{p}"]) for p in range(3))
     assert {int(r["n"]) for r in rows if not r["net_level"]} == {10**6, 10**7}
 
-    rows = _read(folder / "exp_accuracy.csv")
+    rows = _read_rows(folder / "exp_accuracy.csv")
     assert len(rows) == len(found.accuracy)
     for row in rows:
         shares = [float(row[name]) for name in grid.NAMES]
         assert float(row["mean6"]) == pytest.approx(np.mean(shares), abs=1e-6)
-    fit_rows = _read(folder / "exp_fits.csv")
+    fit_rows = _read_rows(folder / "exp_fits.csv")
     assert len(fit_rows) == 8 * len(study.QUANTITIES)
     for row in fit_rows:
         level = row["quantity"].removeprefix("seconds_")
@@ -247,16 +249,16 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         assert bool(row["modeled_a"]) == level.startswith("net")
         if level in study.QUICK.levels:
             ratio = float(row["predicted_over_measured_a"])
-            assert ratio == pytest.approx(1 / Plain.NETWORK, rel=1e-5)
+            assert ratio == pytest.approx(1 / CleartextCluster.NETWORK, rel=1e-5)
         else:
             assert row["predicted_over_measured_a"] == ""
-    rows = _read(folder / "exp_compare.csv")
+    rows = _read_rows(folder / "exp_compare.csv")
     assert {r["published_method"] for r in rows} == set(published.METHODS)
     for row in rows:
         modeled = row["metric"].endswith(("net0", "net3"))
         assert row["ours_source"] == ("modeled" if modeled else "measured")
         assert ("MODELED" in row["note"]) == modeled
-    level_rows = {r["net_level"]: r for r in _read(folder / "exp_levels.csv")}
+    level_rows = {r["net_level"]: r for r in _read_rows(folder / "exp_levels.csv")}
     assert list(level_rows) == ["net0", "net1", "net2", "net3"]
     sources = {name: r["source"] for name, r in level_rows.items()}
     assert sources == dict(net0="modeled", net1="measured", net2="measured", net3="modeled")
@@ -317,7 +319,7 @@ def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
 def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
     plan = study.Plan(sizes=(10, 1_000, 10_000, 100_000), quick=True, job_seconds=0.5)
     plan = replace(plan, levels={})
-    cut = _run(plan, Plain(slow=1e-4))
+    cut = _run_study(plan, CleartextCluster(slow=1e-4))
     assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main_forms)
     assert len(cut.cut) == 8 and "n = 10,000 left out" in cut.cut[0]
     assert any("Sizes left out" in note for note in notes.collect_notes(cut))
@@ -327,9 +329,9 @@ def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
 
 
 def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit() -> None:
-    cluster = Plain()
+    cluster = CleartextCluster()
     plan = study.Plan(sizes=(100, 1_000, 10_000), fresh=False)
-    every = _run(plan, cluster)
+    every = _run_study(plan, cluster)
     assert list(every.levels) == [level.name for level in levels.LEVELS]
     profiles = [profile for profile, *_ in cluster.jobs]
     assert [p for p, _ in itertools.groupby(profiles)] == [study.LOCAL, *every.levels]
@@ -351,7 +353,7 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
     )
 
     tight = {"net3": study.LevelPlan((100, 1_000, 10_000), 4.0)}
-    cut = _run(replace(plan, levels=tight))
+    cut = _run_study(replace(plan, levels=tight))
     form = Form("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
     assert form in cut.main_forms and form not in cut.levels["net3"].measurements
     assert cut.quantity_source(form, "seconds_net3") == levels.MODELED
@@ -364,7 +366,7 @@ def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report(
         "net1": PolicyError("no shaping here"),
         "net2": ProfileError("one-way delay 0-1 15 ms instead of 10 ms"),
     }
-    results = _run(study.QUICK, refused=refused)
+    results = _run_study(study.QUICK, refused=refused)
     for form in results.main_forms:
         assert results.quantity_source(form, "seconds_net1") == levels.MODELED
         assert results.quantity_source(form, "seconds_net2") == levels.MODELED
@@ -375,7 +377,7 @@ def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report(
     rows = {r["net_level"]: r for r in compare.level_rows(results)}
     assert rows["net2"]["source"] == "modeled" and "15 ms" in rows["net2"]["why_not_measured"]
     with pytest.raises(PeerLost):
-        _run(study.QUICK, refused={"net2": PeerLost(1, "gone")})
+        _run_study(study.QUICK, refused={"net2": PeerLost(1, "gone")})
 
 
 def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
@@ -383,12 +385,12 @@ def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
     fractions: list[float] = []
 
     @contextlib.contextmanager
-    def busy_at_first(profile: str) -> Iterator[Plain]:
+    def busy_at_first(profile: str) -> Iterator[CleartextCluster]:
         opened.append(profile)
         if profile == "net1" and opened.count("net1") == 1:
             raise ProfileError("busy")
-        cluster = Plain()
-        cluster.at(profile)
+        cluster = CleartextCluster()
+        cluster.select_network(profile)
         yield cluster
 
     result = study.run_study(
@@ -401,7 +403,7 @@ def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
 
 
 def test_bytes_other_than_declared_are_told() -> None:
-    other = _run(study.QUICK, Plain(extra_bytes=8))
+    other = _run_study(study.QUICK, CleartextCluster(extra_bytes=8))
     assert any("NOT every measurement" in note for note in notes.collect_notes(other))
 
 
@@ -409,20 +411,20 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
     fractions: list[float] = []
 
     @contextlib.contextmanager
-    def opened(profile: str) -> Iterator[Plain]:
-        cluster = Plain(slow=1e-4)
-        cluster.at(profile)
+    def opened(profile: str) -> Iterator[CleartextCluster]:
+        cluster = CleartextCluster(slow=1e-4)
+        cluster.select_network(profile)
         yield cluster
 
     study.run_study(opened, study.QUICK, lambda fraction, text: fractions.append(fraction))
     assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
 
-    class Lost(Plain):
+    class Lost(CleartextCluster):
         def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
             raise PeerLost(1, "gone")
 
     with pytest.raises(PeerLost):
-        _run(study.QUICK, Lost())
+        _run_study(study.QUICK, Lost())
 
 
 def test_radar_scores_lie_between_nothing_and_the_best(found: study.Study) -> None:
@@ -456,28 +458,28 @@ def test_advice_covers_the_range_and_is_the_cheapest_that_does() -> None:
 # ---- the program
 
 
-def _spec(name: str = "x", limbs: int = 1, bits: int = 16) -> list[InputSpec]:
+def _input_spec(name: str = "x", limbs: int = 1, bits: int = 16) -> list[InputSpec]:
     return [InputSpec(name, (5,), bits, limbs)]
 
 
 @pytest.mark.parametrize(
     ("parameters", "inputs"),
     [
-        ({"method": "tailor"}, _spec()),
-        ({"method": 1}, _spec()),
-        ({"methode": "pade"}, _spec()),
-        ({"clamp": "high"}, _spec()),
-        ({"clamp": None}, _spec()),
-        ({"iterations": 0, "method": "taylor"}, _spec()),
-        ({"iterations": 8.0, "method": "taylor"}, _spec()),
-        ({"iterations": True, "method": "taylor"}, _spec()),
-        ({"softmax": 1}, _spec()),
-        ({"repeat": 0}, _spec()),
-        ({}, _spec("y")),
-        ({}, [*_spec(), *_spec()]),
+        ({"method": "tailor"}, _input_spec()),
+        ({"method": 1}, _input_spec()),
+        ({"methode": "pade"}, _input_spec()),
+        ({"clamp": "high"}, _input_spec()),
+        ({"clamp": None}, _input_spec()),
+        ({"iterations": 0, "method": "taylor"}, _input_spec()),
+        ({"iterations": 8.0, "method": "taylor"}, _input_spec()),
+        ({"iterations": True, "method": "taylor"}, _input_spec()),
+        ({"softmax": 1}, _input_spec()),
+        ({"repeat": 0}, _input_spec()),
+        ({}, _input_spec("y")),
+        ({}, [*_input_spec(), *_input_spec()]),
         ({}, []),
-        ({}, _spec(bits=63)),
-        ({}, _spec(bits=0)),
+        ({}, _input_spec(bits=63)),
+        ({}, _input_spec(bits=0)),
     ],
 )
 def test_the_program_refuses_what_does_not_fit(
@@ -490,7 +492,7 @@ def test_the_program_refuses_what_does_not_fit(
 def test_the_program_takes_every_form_of_the_study() -> None:
     for form in (*main_forms(), *variant_forms()):
         check_request(
-            {**form.parameters, "repeat": 3}, _spec(limbs=form.ring_bits // 64, bits=form.fxp)
+            {**form.parameters, "repeat": 3}, _input_spec(limbs=form.ring_bits // 64, bits=form.fxp)
         )
         low, high = form.valid_range()
         assert low < 0 and high > -1e-5 and 0 <= form.failure_probability() < 1e-6

@@ -23,7 +23,7 @@ NAMES = sorted(operations.OPERATIONS)
 INT64 = np.iinfo(np.int64)
 
 
-def small(operation: Operation) -> tuple[int, ...]:
+def shrink_operation(operation: Operation) -> tuple[int, ...]:
     """Return about a thousand elements, and an odd number of rows."""
     if len(operation.size) == 4:
         return (1, 5, 6, 8)
@@ -33,7 +33,9 @@ def small(operation: Operation) -> tuple[int, ...]:
     return (99, 16) if operation.name.startswith("reduce") else sizes[len(operation.size)]
 
 
-def run(operation: Operation, inputs: EncodedInputs, options: Mapping[str, Any]) -> Simulation:
+def simulate_operation(
+    operation: Operation, inputs: EncodedInputs, options: Mapping[str, Any]
+) -> Simulation:
     names = list(inputs.rings)
 
     def of_party(p: Party, *shares: Shared) -> Any:
@@ -50,11 +52,11 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
     name: str, seed: int
 ) -> None:
     operation = operations.find_operation(name)
-    size, options = operations.settle_options(operation, small(operation), {})
+    size, options = operations.settle_options(operation, shrink_operation(operation), {})
     inputs = operations.generate_inputs(operation, size, seed)
     assert {n: r.shape for n, r in inputs.rings.items()} == operation.shapes(size)
     operation.domain(inputs.rings, options)
-    done = run(operation, inputs, options)
+    done = simulate_operation(operation, inputs, options)
     bits, result = done.outputs[0].fractional_bits, done.value()
 
     verdict = operations.judge_result(operation, inputs, options, result, bits)
@@ -82,7 +84,7 @@ def test_integers_of_the_whole_range_compare_exactly(name: str, rng: np.random.G
     values = operations.comparisons.draw_integer_pairs((2000,), rng)
     inputs = operations.encode_inputs(operation, values)
     assert inputs.fractional_bits == 0
-    result = run(operation, inputs, {}).value()
+    result = simulate_operation(operation, inputs, {}).value()
     assert operations.judge_result(operation, inputs, {}, result, 0).correct
     assert 0 < result.sum() < result.size
 
@@ -92,7 +94,7 @@ def test_integers_stay_integers(name: str, values: Any) -> None:
     operation = operations.find_operation(name)
     inputs = operations.encode_inputs(operation, {"x": np.array(values)})
     options = {**operation.options, **({"bits": 64} if name == "relu" else {})}
-    done = run(operation, inputs, options)
+    done = simulate_operation(operation, inputs, options)
     assert done.outputs[0].fractional_bits == 0
     assert operations.judge_result(operation, inputs, options, done.value(), 0).correct
 
@@ -136,69 +138,69 @@ def test_a_size_or_option_that_does_not_fit_is_refused(
     assert part in str(caught.value)
 
 
-def specs(*inputs: tuple[str, tuple[int, ...], int]) -> list[InputSpec]:
+def input_specs(*inputs: tuple[str, tuple[int, ...], int]) -> list[InputSpec]:
     return [InputSpec(*i) for i in inputs]
 
 
 @pytest.mark.parametrize(
     ("parameters", "inputs", "code", "operation", "part"),
     [
-        ({}, specs(), "unknown-name", "operation", "''"),
+        ({}, input_specs(), "unknown-name", "operation", "''"),
         (
             {"operation": "reluu"},
-            specs(("x", (3,), 16)),
+            input_specs(("x", (3,), 16)),
             "unknown-name",
             "operation",
             'Did you mean "relu"',
         ),
-        ({"operation": "relu"}, specs(), "rank-mismatch", "relu", "Received: none"),
-        ({"operation": "relu"}, specs(("y", (3,), 16)), "shape-mismatch", "relu", "x [3]"),
+        ({"operation": "relu"}, input_specs(), "rank-mismatch", "relu", "Received: none"),
+        ({"operation": "relu"}, input_specs(("y", (3,), 16)), "shape-mismatch", "relu", "x [3]"),
         (
             {"operation": "relu"},
-            specs(("x", (3,), 15)),
+            input_specs(("x", (3,), 15)),
             "scale-mismatch",
             "relu",
             "0 or all with 16",
         ),
         (
             {"operation": "relu", "repeat": 0},
-            specs(("x", (3,), 16)),
+            input_specs(("x", (3,), 16)),
             "number-out-of-range",
             "repeat",
             "Received: 0",
         ),
         (
             {"operation": "relu", "k": 0},
-            specs(("x", (3,), 16)),
+            input_specs(("x", (3,), 16)),
             "unknown-option",
             "relu",
             "'k'",
         ),
         (
             {"operation": "mul"},
-            specs(("x", (3,), 16), ("y", (4,), 16)),
+            input_specs(("x", (3,), 16), ("y", (4,), 16)),
             "shape-mismatch",
             "mul",
             "y [3]",
         ),
         (
             {"operation": "less"},
-            specs(("x", (3,), 0), ("y", (3,), 16)),
+            input_specs(("x", (3,), 0), ("y", (3,), 16)),
             "scale-mismatch",
             "less",
             "Received: 0, 16",
         ),
-        ({"operation": "log"}, specs(("x", (3,), 0)), "scale-mismatch", "log", "16"),
+        ({"operation": "log"}, input_specs(("x", (3,), 0)), "scale-mismatch", "log", "16"),
         (
             {"operation": "matmul"},
-            specs(("x", (3, 4), 16), ("y", (5, 6), 16)),
+            input_specs(("x", (3, 4), 16), ("y", (5, 6), 16)),
             "shape-mismatch",
             "matmul",
             "[k, n]",
         ),
         (
             {"operation": "conv2d"},
-            specs(("x", (3, 4), 16), ("w", (5, 6), 16)),
+            input_specs(("x", (3, 4), 16), ("w", (5, 6), 16)),
             "rank-mismatch",
             "conv2d",
             "4 axes",
@@ -218,7 +220,7 @@ def test_a_worker_takes_what_the_client_makes(name: str) -> None:
     operation = operations.find_operation(name)
     for size in (operation.size, operation.scaled_size(0.03)):
         shapes = operation.shapes(size)
-        inputs = specs(*((n, s, operation.input_bits) for n, s in shapes.items()))
+        inputs = input_specs(*((n, s, operation.input_bits) for n, s in shapes.items()))
         arguments = {"k": min(16, size[-1])} if "k" in operation.options else {}
         program.check_request({"operation": name, "repeat": 3, **arguments}, inputs)
     assert np.prod(operation.scaled_size(0.03)) < np.prod(operation.size)

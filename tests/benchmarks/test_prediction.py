@@ -21,7 +21,7 @@ def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> N
 
 def test_an_unknown_network_is_refused() -> None:
     with raises(UsageError, "unknown-name"):
-        prediction.predict_times([_measured(0.0)] * 3, "wann", 1.0)
+        prediction.predict_times([_make_timing(0.0)] * 3, "wann", 1.0)
 
 
 def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:
@@ -37,7 +37,7 @@ def test_computing_is_what_the_busiest_party_did_not_wait() -> None:
     assert prediction.compute_seconds([0.1, 0.1, 0.1], [(1.0, 0.0, 0.0)] * 3) == 0.0
 
 
-def _measured(waited: float) -> dict[str, Any]:
+def _make_timing(waited: float) -> dict[str, Any]:
     return {
         "rounds": [[2, 1]],
         "frames": [0, 500, 500],
@@ -46,7 +46,7 @@ def _measured(waited: float) -> dict[str, Any]:
 
 
 def test_a_local_run_foretells_lan_and_wan_a_shaped_one_is_compared() -> None:
-    workers = [_measured(0.5), _measured(0.9), _measured(0.6)]
+    workers = [_make_timing(0.5), _make_timing(0.9), _make_timing(0.6)]
     local = prediction.predict_times(workers, "local", 1.0)
     assert set(local["seconds"]) == {"lan", "wan"} and local["ratio"] is None
     assert local["rounds"] == 2 and local["bytes"] == 1000

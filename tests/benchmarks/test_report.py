@@ -69,7 +69,7 @@ class _Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def _write(folder: Path, make_record: Maker) -> Path:
+def _write_records(folder: Path, make_record: Maker) -> Path:
     """Write and return records for every section of the page."""
     shaped = {"profile": "wan", "profile_emulation": "netns+tun"}
     for n in (1024, 65536, 1 << 20):
@@ -90,7 +90,7 @@ def _write(folder: Path, make_record: Maker) -> Path:
 def test_the_page_has_every_section_and_nothing_from_outside(
     tmp_path: Path, make_record: Maker
 ) -> None:
-    report_input = reading.read_report_input([_write(tmp_path, make_record)])
+    report_input = reading.read_report_input([_write_records(tmp_path, make_record)])
     written = files.write_page(report_input, tmp_path / "report.html")
     text = written[0].read_text("utf-8")
     parsed = _Page(text)
@@ -135,7 +135,7 @@ def test_a_telephone_gets_narrow_pictures_and_whole_captions(
     tmp_path: Path, make_record: Maker
 ) -> None:
     written = files.write_page(
-        reading.read_report_input([_write(tmp_path, make_record)]), tmp_path / "report.html"
+        reading.read_report_input([_write_records(tmp_path, make_record)]), tmp_path / "report.html"
     )
     parsed = _Page(written[0].read_text("utf-8"))
     narrow = [a for t, a in parsed.tags if t == "source" and "max-width: 40rem" in str(a["media"])]
@@ -374,22 +374,22 @@ def test_the_networks_share(make_record: Maker) -> None:
     )
 
 
-def _browser() -> str | None:
+def _find_browser() -> str | None:
     return next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(_browser() is None, reason="no browser here")
+@pytest.mark.skipif(_find_browser() is None, reason="no browser here")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_the_page(tmp_path: Path, make_record: Maker, scheme: str) -> None:
     import numpy as np
     from matplotlib import image
 
-    report_input = reading.read_report_input([_write(tmp_path, make_record)])
+    report_input = reading.read_report_input([_write_records(tmp_path, make_record)])
     written = files.write_page(report_input, tmp_path / "report.html")
-    browser = _browser()
+    browser = _find_browser()
     assert browser is not None
     common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     common += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1280,2400"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.conftest import Maker
 
 
-class _Commands:
+class _FakeCommands:
     """Stand-in for the command line: it writes the record of each row, or fails on request."""
 
     def __init__(self, make_record: Maker) -> None:
@@ -58,13 +58,13 @@ class _Commands:
 
 
 @pytest.fixture
-def commands(make_record: Maker, monkeypatch: pytest.MonkeyPatch) -> _Commands:
-    fake = _Commands(make_record)
+def commands(make_record: Maker, monkeypatch: pytest.MonkeyPatch) -> _FakeCommands:
+    fake = _FakeCommands(make_record)
     monkeypatch.setattr(program, "make_parser", lambda words: fake)
     return fake
 
 
-def _suite(folder: Path, **options: Any) -> int:
+def _run_suite(folder: Path, **options: Any) -> int:
     usual: dict[str, Any] = {
         "suite": "paper",
         "profiles": "local",
@@ -112,40 +112,40 @@ def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
 
 
 def test_trainings_are_run_once_and_learned_from_on_fast_networks(
-    tmp_path: Path, commands: _Commands, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, commands: _FakeCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: None)
-    assert _suite(tmp_path, only="train,learn", profiles="lan,wan", data_dir=Path("mnist")) == 0
+    assert _run_suite(tmp_path, only="train,learn", profiles="lan,wan", data_dir=Path("mnist")) == 0
     ran = [(words[1], words[words.index("--profile") + 1]) for words in commands.ran]
     trained = [("logistic", "lan"), ("network-a", "lan"), ("logistic", "lan")]
     assert ran == [*trained, ("logistic", "wan"), ("network-a", "wan")]
     assert all("--repeat" not in words and "mnist" in words for words in commands.ran)
     # existing records need no data
     monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: 1 / 0)
-    assert _suite(tmp_path, only="train,learn", profiles="lan,wan") == 0
+    assert _run_suite(tmp_path, only="train,learn", profiles="lan,wan") == 0
     assert len(commands.ran) == 5
 
 
 def test_a_finished_suite_runs_nothing_again(
-    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, commands: _FakeCommands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _suite(tmp_path / "out") == 0
+    assert _run_suite(tmp_path / "out") == 0
     assert len(commands.ran) == 4
     output = capsys.readouterr().out
     assert output.count("measured") == 4 and "a command's own words" not in output
-    assert _suite(tmp_path / "out") == 0
+    assert _run_suite(tmp_path / "out") == 0
     assert len(commands.ran) == 4
     assert capsys.readouterr().out.count("kept") == 4
     assert len(records.read_records(tmp_path / "out" / "records.jsonl")) == 4
     # other code needs other rows
-    assert _suite(tmp_path / "out", quick=False, only="max") == 0
+    assert _run_suite(tmp_path / "out", quick=False, only="max") == 0
     assert len(commands.ran) == 4 + 2  # max 1024x4 is in both
 
 
 def test_records_of_another_commit_do_not_count(
-    tmp_path: Path, commands: _Commands, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, commands: _FakeCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _suite(tmp_path, only="max") == 0
+    assert _run_suite(tmp_path, only="max") == 0
     monkeypatch.setattr(provenance, "commit", lambda: "0" * 40)
     task = suite.Task(suite.suite_rows("paper", True, "max")[-1], "local")
     stored = records.read_records(tmp_path / "records.jsonl")
@@ -153,40 +153,40 @@ def test_records_of_another_commit_do_not_count(
 
 
 def test_an_interrupted_suite_goes_on_where_it_stopped(
-    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, commands: _FakeCommands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands.fails["max 256x4"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        _suite(tmp_path)
+        _run_suite(tmp_path)
     captured = capsys.readouterr()
     assert captured.out.count("measured") == 2 and captured.out.count("not run") == 2
     assert "goes on where this one stopped" in captured.err
     commands.fails.clear()
-    assert _suite(tmp_path) == 0
+    assert _run_suite(tmp_path) == 0
     assert [words[2] for words in commands.ran[3:]] == ["256x4", "1024x4"]
 
 
 def test_a_lost_worker_ends_one_row_and_a_bad_option_ends_all(
-    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, commands: _FakeCommands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands.fails["sort 1024"] = PeerLost(1, "its process ended")
-    assert _suite(tmp_path) == PeerLost.exit_code
+    assert _run_suite(tmp_path) == PeerLost.exit_code
     output = capsys.readouterr().out
     assert output.count("measured") == 3 and "failed: sort 1024, local: Lost party 1" in output
     fatal: TfeBenchError = ConfigError("nothing will do")
     commands.fails["sort 1024"] = fatal
     with pytest.raises(ConfigError):
-        _suite(tmp_path)
+        _run_suite(tmp_path)
 
 
 def test_rows_without_their_data_are_left_out_before_the_first_runs(
     tmp_path: Path,
-    commands: _Commands,
+    commands: _FakeCommands,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    code = _suite(tmp_path / "made", only=None, profiles="lan,wan")
+    code = _run_suite(tmp_path / "made", only=None, profiles="lan,wan")
     captured = capsys.readouterr()
     assert code == DataError.exit_code
     assert "rows are left out" in captured.err and "--data-dir FOLDER" in captured.err
@@ -195,52 +195,52 @@ def test_rows_without_their_data_are_left_out_before_the_first_runs(
     assert {words[0] for words in commands.ran} == {"sort", "max", "resnet50"}
     assert {words[words.index("--profile") + 1] for words in commands.ran} == {"lan", "wan"}
     with raises(DataError, "file-not-found", operation="mnist"):
-        _suite(tmp_path / "made", only="train")
+        _run_suite(tmp_path / "made", only="train")
     with raises(DataError, "file-not-found"):
-        _suite(tmp_path / "made", only=None, data_dir=tmp_path)
+        _run_suite(tmp_path / "made", only=None, data_dir=tmp_path)
 
 
 def test_a_wrong_result_is_run_again(
-    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, commands: _FakeCommands, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands.wrong.add("sort 256")
-    assert _suite(tmp_path) == 1
+    assert _run_suite(tmp_path) == 1
     assert "WRONG" in capsys.readouterr().out
     commands.wrong.clear()
-    assert _suite(tmp_path) == 0
+    assert _run_suite(tmp_path) == 0
     assert len(commands.ran) == 5
 
 
 def test_operations_share_one_cluster_and_skip_the_one_that_fails(
-    tmp_path: Path, commands: _Commands
+    tmp_path: Path, commands: _FakeCommands
 ) -> None:
     rows = suite.operation_rows(True)
     failing = rows[2]
     commands.fails[failing.label] = PeerLost(0, "its process ended")
-    assert _suite(tmp_path, suite="ops") == PeerLost.exit_code
+    assert _run_suite(tmp_path, suite="ops") == PeerLost.exit_code
     assert len(commands.ran) == 2  # all; then the rows after the failed one
     assert len(records.read_records(tmp_path / "records.jsonl")) == len(rows) - 1
 
 
-def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, commands: _Commands) -> None:
+def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, commands: _FakeCommands) -> None:
     with raises(UsageError, "unknown-name"):
-        _suite(tmp_path, profiles="local,wam")
+        _run_suite(tmp_path, profiles="local,wam")
     with raises(UsageError, "number-out-of-range", operation="--repeat"):
-        _suite(tmp_path, repeat=0)
+        _run_suite(tmp_path, repeat=0)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="folder"):
-        _suite(tmp_path / "file")
+        _run_suite(tmp_path / "file")
     (tmp_path / "records.jsonl").write_text("{\n")
     with raises(DataError, "invalid-json") as caught:
-        _suite(tmp_path)
+        _run_suite(tmp_path)
     assert "Line 1 " in str(caught.value)
     assert commands.ran == []
 
 
 def test_json_prints_records(
-    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, commands: _FakeCommands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _suite(tmp_path, json=True) == 0
+    assert _run_suite(tmp_path, json=True) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [records.Record.from_json(line).workload for line in lines] == [
         *("sort", "sort", "max", "max"),

@@ -49,7 +49,7 @@ def a_record(**changes: Any) -> Record:
     return Record(**{**USUAL, **every, **changes})
 
 
-def drawn(record: Record, width: int = 80, **options: Any) -> str:
+def render_record(record: Record, width: int = 80, **options: Any) -> str:
     stream = io.StringIO()
     options = {"force_terminal": False} | options  # for any FORCE_COLOR
     print_record(record, Console(file=stream, width=width, **options))
@@ -84,7 +84,7 @@ NARROW = FOOTER.replace("numpy 2.4.6, ", "numpy 2.4.6,\n")
 
 @pytest.mark.parametrize(("width", "footer"), [(60, NARROW), (80, FOOTER), (120, FOOTER)])
 def test_the_plain_table_is_exactly_this(width: int, footer: str) -> None:
-    assert drawn(a_record(), width) == EXPECTED + footer
+    assert render_record(a_record(), width) == EXPECTED + footer
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -101,7 +101,7 @@ def test_long_texts_wrap_within_the_width(
         bytes_sent=(10**15,) * 3,
         machine=Machine(long, 2, 1, long),
     )
-    text = _without_escapes(drawn(record, width, force_terminal=terminal))
+    text = _without_escapes(render_record(record, width, force_terminal=terminal))
     assert max(map(len, text.splitlines())) <= width
     assert text.count("x") >= 600, "nothing is cut off"
     assert text.count("1000 TB") == 3
@@ -117,7 +117,7 @@ def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -
     seconds = {"lan": 0.26, "wan": 0.4}
     more = {"breakdown": parts, "cpu_seconds": (0.2, 0.1, 0.1), "messages": (1, 2000, 3)}
     times = Seconds.from_times([0.5])
-    text = drawn(
+    text = render_record(
         a_record(**more, profile="wan", prediction={"seconds": seconds}, seconds=times, repeats=1)
     )
     assert "predicted      400 ms  (measured / predicted 1.25)" in text
@@ -129,12 +129,12 @@ def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -
         for line in text.splitlines()
     )
     # records of other people may contain anything
-    odd = drawn(a_record(breakdown=[{}, {}, {}], prediction={"seconds": {"wan": "soon"}}))
+    odd = render_record(a_record(breakdown=[{}, {}, {}], prediction={"seconds": {"wan": "soon"}}))
     assert "waits" not in odd and "predicted" not in odd
 
 
 def test_no_terminal_means_no_escape_codes_and_ascii_only() -> None:
-    text = drawn(a_record(), force_terminal=False)
+    text = render_record(a_record(), force_terminal=False)
     assert text.isascii()
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())
@@ -143,15 +143,17 @@ def test_no_terminal_means_no_escape_codes_and_ascii_only() -> None:
 def test_no_color_means_no_escape_codes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b" in drawn(a_record(), force_terminal=True)
+    assert "\x1b" in render_record(a_record(), force_terminal=True)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert drawn(a_record(), force_terminal=True) == drawn(a_record(), force_terminal=False)
+    assert render_record(a_record(), force_terminal=True) == render_record(
+        a_record(), force_terminal=False
+    )
 
 
 def test_style_changes_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    styled = _without_escapes(drawn(a_record(), force_terminal=True))
-    assert [line.rstrip() for line in styled.splitlines()] == drawn(a_record()).splitlines()
+    styled = _without_escapes(render_record(a_record(), force_terminal=True))
+    assert [line.rstrip() for line in styled.splitlines()] == render_record(a_record()).splitlines()
 
 
 def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:
@@ -167,7 +169,7 @@ def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:
 def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
     record = a_record(parameters={"a": "[bold]x[/]", "b": ":smile:", "c": "\x1b[31mred\r\n"})
     for terminal in (True, False):
-        text = drawn(record, force_terminal=terminal, width=120)
+        text = render_record(record, force_terminal=terminal, width=120)
         assert "[bold]x[/]" in text
         assert ":smile:" in text
         assert "\x1b[31m" not in text
@@ -201,7 +203,7 @@ def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
     ],
 )
 def test_the_table_says_what_the_record_says(changes: dict[str, Any], expected: str) -> None:
-    assert expected in drawn(a_record(**changes))
+    assert expected in render_record(a_record(**changes))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
     }
     fields = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
     record = a_record(workload="train", parameters=fields, agreement=learning, profile="wan")
-    output = drawn(record, width)
+    output = render_record(record, width)
     assert "per batch" in output and "2339 batches" in output and "agreement" not in output
 
     def learned(record: Record) -> str:

@@ -17,7 +17,7 @@ from tfe_bench.cli import technology
 from tfe_bench.errors import ConfigError, DataError, UsageError
 
 
-def measurement(**changed: Any) -> Measurement:
+def make_measurement(**changed: Any) -> Measurement:
     fields: dict[str, Any] = {
         "technology": "functional",
         "job": "decrypt",
@@ -32,7 +32,7 @@ def measurement(**changed: Any) -> Measurement:
 
 @pytest.mark.parametrize("changed", [{}, {"seconds": None, "correct": None, "modeled": ()}])
 def test_it_is_read_back_as_written(changed: dict[str, Any]) -> None:
-    written = measurement(**changed)
+    written = make_measurement(**changed)
     assert Measurement.from_json(written.to_json()) == written
 
 
@@ -52,7 +52,7 @@ def test_it_is_read_back_as_written(changed: dict[str, Any]) -> None:
 )
 def test_what_cannot_be_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="Received"):
-        measurement(**changed)
+        make_measurement(**changed)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused(changed: dict[str, Any]) -> None:
     ],
 )
 def test_broken_lines_are_refused(broken: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    flat = broken(json.loads(measurement().to_json()))
+    flat = broken(json.loads(make_measurement().to_json()))
     with pytest.raises(DataError):
         Measurement.from_json(json.dumps(flat))
     with pytest.raises(DataError):
@@ -79,7 +79,11 @@ def test_a_folder_holds_them_beside_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "all.jsonl"
-    for each in (measurement(), measurement(), measurement(job="encrypt", correct=False)):
+    for each in (
+        make_measurement(),
+        make_measurement(),
+        make_measurement(job="encrypt", correct=False),
+    ):
         records.append_record(file, each)
     report_input = reading.read_report_input([tmp_path])
     assert not report_input.records

@@ -20,7 +20,7 @@ FIELDS += ["site", "iteration", "slot", "kind", "peer", "run_ahead"]
 SENT, RECEIVED, WAITED, STEP = range(4)
 
 
-def worker(begun: int, events: list[list[int]], **changes: Any) -> dict[str, Any]:
+def worker_trace(begun: int, events: list[list[int]], **changes: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "host": "one",
         "gaps": {},
@@ -36,11 +36,11 @@ def worker(begun: int, events: list[list[int]], **changes: Any) -> dict[str, Any
     return plain | changes
 
 
-def three() -> list[dict[str, Any]]:
+def three_traces() -> list[dict[str, Any]]:
     return [
-        worker(1_000_000, [[0, 8_000, 0, 3, 0, 0, 0, 0, STEP, -1, 0]]),
-        worker(1_000_500, [[2_000, 2_500, 1_500, 3, 64, 7, 0, 1, SENT, 2, 0]]),
-        worker(
+        worker_trace(1_000_000, [[0, 8_000, 0, 3, 0, 0, 0, 0, STEP, -1, 0]]),
+        worker_trace(1_000_500, [[2_000, 2_500, 1_500, 3, 64, 7, 0, 1, SENT, 2, 0]]),
+        worker_trace(
             1_001_000,
             [
                 [3_000, 3_100, 500, 3, 64, 7, 0, 1, RECEIVED, 1, 0],
@@ -50,7 +50,7 @@ def three() -> list[dict[str, Any]]:
     ]
 
 
-def check(whole: dict[str, Any]) -> list[dict[str, Any]]:
+def check_trace(whole: dict[str, Any]) -> list[dict[str, Any]]:
     """Check the rules of Perfetto and chrome://tracing for the format; return the events."""
     assert whole["displayTimeUnit"] in ("ms", "ns")
     last = 0.0
@@ -77,9 +77,9 @@ def check(whole: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_message_has_a_slice_at_both_ends_and_an_arrow(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    trace_file.write_trace(path, [("sort", three())])
+    trace_file.write_trace(path, [("sort", three_traces())])
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    events = check(json.loads(path.read_text()))
+    events = check_trace(json.loads(path.read_text()))
     headings = {
         (e["pid"], e["args"]["name"])
         for e in events
@@ -99,13 +99,13 @@ def test_a_message_has_a_slice_at_both_ends_and_an_arrow(tmp_path: Path) -> None
 
 
 def test_a_message_seen_at_one_end_has_no_arrow() -> None:
-    parts = three()
+    parts = three_traces()
     parts[2]["events"] = []
     assert not [e for e in trace_file.trace_events([("sort", parts)]) if e["ph"] in "sf"]
 
 
 def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
-    parts = three()
+    parts = three_traces()
     # party 1's clock is 1 s ahead, a message takes 20 us; party 2 is 5 us behind, takes 4 us
     for part, host in zip(parts, "abc", strict=True):
         part["host"] = host
@@ -120,14 +120,14 @@ def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
 
 
 def test_several_jobs_follow_each_other() -> None:
-    events = trace_file.trace_events([("relu", three()), ("mul", three())])
+    events = trace_file.trace_events([("relu", three_traces()), ("mul", three_traces())])
     first, second = (
         [e for e in events if e["ph"] == "X" and e["name"] == title and e["tid"] == 1]
         for title in ("relu", "mul")
     )
     assert len(first) == len(second) == 3
     assert max(e["ts"] + e["dur"] for e in first) < min(e["ts"] for e in second)
-    check({"traceEvents": events, "displayTimeUnit": "ms"})
+    check_trace({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
 def test_a_trace_that_cannot_be_written_leaves_the_old_one(
@@ -141,11 +141,11 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(os, "fsync", full)
     with raises(DataError, "file-not-writable") as caught:
-        trace_file.write_trace(path, [("sort", three())])
+        trace_file.write_trace(path, [("sort", three_traces())])
     assert caught.value.exit_code == 10
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["t.json"]
     with raises(DataError, "file-not-writable"):
-        trace_file.write_trace(tmp_path / "none" / "t.json", [("sort", three())])
+        trace_file.write_trace(tmp_path / "none" / "t.json", [("sort", three_traces())])
 
 
 @pytest.mark.parametrize("change", [{"events": [[1]]}, {"ops": [[0, 9, 1, 1]]}, {"begun": "x"}])
@@ -153,5 +153,7 @@ def test_a_malformed_trace_of_a_worker_is_a_data_error(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     with raises(DataError, "malformed-message", operation="trace"):
-        trace_file.write_trace(tmp_path / "t.json", [("sort", [part | change for part in three()])])
+        trace_file.write_trace(
+            tmp_path / "t.json", [("sort", [part | change for part in three_traces()])]
+        )
     assert list(tmp_path.iterdir()) == []

@@ -24,7 +24,7 @@ from tfe_bench.models.training_job import CheckpointOptions, TrainingJob
 _BATCH, _ROWS = 16, 70
 
 
-def _recipe(
+def _make_recipe(
     loss: str = "mean_squared_error", seed: int = 2, optimizer: str = "SGD", **options: Any
 ) -> Recipe:
     import keras
@@ -60,7 +60,7 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
 
 
 def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
-    recipe = _recipe()
+    recipe = _make_recipe()
     x, y = rng.normal(0, 1, (50, 3)), rng.normal(0, 1, (50, 1))
     arrays = state.build_initial_state(recipe)
     specs = state.list_specs(recipe)
@@ -84,7 +84,7 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
 
 def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
     # (it begins with stored state, and ends with averages)
-    recipe = _recipe(optimizer="Adagrad", use_ema=True, ema_momentum=0.5)
+    recipe = _make_recipe(optimizer="Adagrad", use_ema=True, ema_momentum=0.5)
     x = rng.normal(0, 1, (_ROWS, 3))
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
     job = TrainingJob(recipe, 2, _ROWS, 3, test=_ROWS, steps=7)
@@ -141,7 +141,7 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
 
 def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.Generator) -> None:
     """Round without a coin: the sum has the coins of many truncations in its last bits."""
-    recipe, steps = _recipe(), 5
+    recipe, steps = _make_recipe(), 5
     answers = steps * _BATCH
     drop = 24 - 16 + 6  # 2^6 <= 80 answers
     totals = [*rng.integers(0, 2**40, 5).tolist(), 0, 1 << (drop - 1), (1 << (drop - 1)) - 1]
@@ -164,7 +164,7 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
     """Run 400 steps with errors of 50: their sum of squares is 1.6e7, above 2^23."""
     from tfe_bench.models.training import step
 
-    recipe = _recipe()
+    recipe = _make_recipe()
     state_values = {
         s.key: (state.build_initial_state(recipe)[s.key] * 0, s.fractional_bits)
         for s in state.list_specs(recipe)
@@ -195,7 +195,7 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
 def test_orders_survive_json_and_strangers_do_not() -> None:
     import json
 
-    recipe = _recipe()
+    recipe = _make_recipe()
     job = TrainingJob(recipe, 3, 64, 5, saving=CheckpointOptions("a", 5, True), chunk=32, guard=4)
     again = TrainingJob.from_header(json.loads(json.dumps(job.to_header())))
     assert (
@@ -205,8 +205,8 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
     assert [i.name for i in again.expected_inputs()][-4:] == ["x0", "y0", "x1", "y1"]
     assert again.expected_inputs()[-1].late
     # names of layers and learning rates may vary
-    assert _recipe().to_header() != job.recipe.to_header()
-    other = TrainingJob(_recipe(), 9, 64, 5, chunk=32)
+    assert _make_recipe().to_header() != job.recipe.to_header()
+    other = TrainingJob(_make_recipe(), 9, 64, 5, chunk=32)
     assert other.checkpoint_facts() == job.checkpoint_facts()
     assert TrainingJob(recipe, 3, 64, 6, chunk=32).checkpoint_facts() != job.checkpoint_facts()
     header = job.to_header()
@@ -225,7 +225,7 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
 
 
 def test_rows_are_shuffled_alike_and_cut_whole() -> None:
-    recipe = _recipe()
+    recipe = _make_recipe()
     x, y = np.arange(60.0).reshape(20, 3), np.arange(20.0)[:, None]
     examples = inputs.Examples(x, y)
     first, again = inputs.shuffle_examples(4, examples), inputs.shuffle_examples(4, examples)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import Done, finished
+from tests.commands import Done, run_command
 
 Command = Callable[..., Done]
 
@@ -30,12 +30,12 @@ def command(tmp_path: Path) -> Command:
 
     def run(*arguments: str, **environment: str) -> Done:
         env = plain_environment(**environment)
-        return finished(*arguments, patience=PATIENCE, env=env, cwd=tmp_path)
+        return run_command(*arguments, patience=PATIENCE, env=env, cwd=tmp_path)
 
     return run
 
 
-class Lent:
+class SharedCluster:
     """A cluster that stays open when a command that uses it closes it."""
 
     def __init__(self, cluster: Any) -> None:
@@ -44,7 +44,7 @@ class Lent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cluster, name)
 
-    def __enter__(self) -> Lent:
+    def __enter__(self) -> SharedCluster:
         return self
 
     def __exit__(self, *_: object) -> None:

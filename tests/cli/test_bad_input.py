@@ -44,7 +44,7 @@ def command(
 _SECRET = "123456.789"
 
 
-def _refused(
+def _check_refused(
     command: Command, folder: Path, arguments: list[str], code: int, *fragments: str
 ) -> str:
     """Check that a command line is rejected with a short error and leaves no file."""
@@ -112,14 +112,14 @@ def files(tmp_path: Path) -> Path:
 def test_a_data_file_that_does_not_fit_is_refused_without_showing_a_value(
     command: Command, files: Path, arguments: list[str], code: int, told: list[str]
 ) -> None:
-    err = _refused(command, files, ["sort", "--input", *arguments], code, *told)
+    err = _check_refused(command, files, ["sort", "--input", *arguments], code, *told)
     for secret in (_SECRET, "7.77e20", "777777777", "85000", "hello"):
         assert secret not in err
 
 
 def test_a_value_beyond_fixed_point_is_told_by_its_line(command: Command, files: Path) -> None:
     fragments = ["on line 3 of 'large.csv', column 'salary'", "2^46"]
-    err = _refused(command, files, ["relu", "--input", "large.csv"], RANGE, *fragments)
+    err = _check_refused(command, files, ["relu", "--input", "large.csv"], RANGE, *fragments)
     assert "index" not in err and "7.77e20" not in err
 
 
@@ -152,7 +152,7 @@ def test_a_value_beyond_fixed_point_is_told_by_its_line(command: Command, files:
 def test_an_option_that_does_not_fit_is_refused(
     command: Command, tmp_path: Path, arguments: list[str], told: list[str]
 ) -> None:
-    _refused(command, tmp_path, ["sort", *arguments], USAGE, *told)
+    _check_refused(command, tmp_path, ["sort", *arguments], USAGE, *told)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_an_option_that_does_not_fit_is_refused(
 def test_an_option_of_exp_that_does_not_fit_is_refused(
     command: Command, tmp_path: Path, arguments: list[str], told: list[str]
 ) -> None:
-    _refused(command, tmp_path, ["exp", *arguments], USAGE, *told)
+    _check_refused(command, tmp_path, ["exp", *arguments], USAGE, *told)
 
 
 @pytest.mark.parametrize("folder", ["full", "file.txt", "missing/report"])
@@ -198,7 +198,7 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_study(
     (tmp_path / "full" / "mine.txt").write_text("mine")
     (tmp_path / "file.txt").write_text("mine")
     arguments = ["exp", "--study", "--quick", "--report", folder]
-    _refused(command, tmp_path, arguments, CONFIG, folder, "--report")
+    _check_refused(command, tmp_path, arguments, CONFIG, folder, "--report")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_file_that_could_not_be_written_is_refused_before_the_run(
     command: Command, tmp_path: Path, option: str, path: str, told: str
 ) -> None:
     (tmp_path / "folder.csv").mkdir()
-    _refused(command, tmp_path, ["sort", "--n", "9", option, path], CONFIG, told)
+    _check_refused(command, tmp_path, ["sort", "--n", "9", option, path], CONFIG, told)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -226,7 +226,7 @@ def test_a_folder_without_permission_is_refused_before_the_run(
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     for option, name in (("--output", "a.csv"), ("--record", "a.jsonl")):
-        _refused(command, tmp_path, ["sort", "--n", "9", option, str(closed / name)], CONFIG)
+        _check_refused(command, tmp_path, ["sort", "--n", "9", option, str(closed / name)], CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_columns_that_no_npy_file_holds_are_refused_before_the_run(
     command: Command, files: Path, file: str, columns: list[str], code: int, told: str
 ) -> None:
     arguments = ["sort", "--input", file, "--column", columns[0], "--payload", columns[1]]
-    _refused(command, files, [*arguments, "--output", "result.npy"], code, told)
+    _check_refused(command, files, [*arguments, "--output", "result.npy"], code, told)
 
 
 # ---- cluster files
@@ -292,14 +292,16 @@ def test_a_cluster_file_that_does_not_hold_together_is_refused(
 ) -> None:
     (tmp_path / "cluster.toml").write_text(text)
     arguments = [*arguments, "--cluster", "cluster.toml"]
-    _refused(command, tmp_path, arguments, code, "cluster.toml", *told)
+    _check_refused(command, tmp_path, arguments, code, "cluster.toml", *told)
 
 
 def test_a_missing_file_is_named(command: Command, tmp_path: Path) -> None:
-    _refused(command, tmp_path, ["sort", "--cluster", "no.toml"], CONFIG, "no.toml", "certs all")
+    _check_refused(
+        command, tmp_path, ["sort", "--cluster", "no.toml"], CONFIG, "no.toml", "certs all"
+    )
     (tmp_path / "cluster.toml").write_text(_GOOD)
     worker = ["worker", "--party", "1", "--cluster", "cluster.toml"]
-    _refused(command, tmp_path, worker, CONFIG, "worker1.toml")
+    _check_refused(command, tmp_path, worker, CONFIG, "worker1.toml")
 
 
 # ---- commands
@@ -309,7 +311,7 @@ def test_a_missing_file_is_named(command: Command, tmp_path: Path) -> None:
 def test_an_unknown_or_missing_command_shows_the_usage(
     command: Command, tmp_path: Path, arguments: list[str]
 ) -> None:
-    _refused(command, tmp_path, arguments, USAGE, "usage:")
+    _check_refused(command, tmp_path, arguments, USAGE, "usage:")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +330,7 @@ def test_every_workload_refuses_useless_numbers(
     command: Command, tmp_path: Path, workload: str, option: str
 ) -> None:
     for number in ("0", "-1", "5000000"):
-        _refused(command, tmp_path, [workload, option, number], USAGE, option, number)
+        _check_refused(command, tmp_path, [workload, option, number], USAGE, option, number)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +348,7 @@ def test_every_workload_refuses_useless_numbers(
 def test_certs_refuses_what_does_not_fit_and_writes_nothing(
     command: Command, tmp_path: Path, arguments: list[str], code: int
 ) -> None:
-    _refused(command, tmp_path, ["certs", *arguments, "--out", "made"], code)
+    _check_refused(command, tmp_path, ["certs", *arguments, "--out", "made"], code)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_parser import _parsers
+from tests.cli.test_parser import _walk_parsers
 from tfe_bench.__main__ import RENAMED, main, make_parser
 from tfe_bench.benchmarks import operations
 from tfe_bench.cli import listing, parsing
@@ -91,7 +91,7 @@ def test_an_abbreviation_of_an_option_is_no_surprise(command: Command) -> None:
 def test_every_command_has_examples_that_parse_and_fit_80_columns() -> None:
     parser = make_parser()
     count = 0
-    for each in _parsers(parser):
+    for each in _walk_parsers(parser):
         if each is parser:
             continue
         words = each.prog.removeprefix(parser.prog).split()

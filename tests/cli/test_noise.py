@@ -36,7 +36,7 @@ print("after", tensorflow.__name__, file=sys.stderr)
 """
 
 
-def _run(tmp_path: Path, ending: str) -> subprocess.CompletedProcess[str]:
+def _run_command(tmp_path: Path, ending: str) -> subprocess.CompletedProcess[str]:
     folder = tmp_path / "tensorflow"
     folder.mkdir()
     (folder / "__init__.py").write_text(_FAKE.format(ending=ending))
@@ -53,7 +53,7 @@ def _run(tmp_path: Path, ending: str) -> subprocess.CompletedProcess[str]:
 def test_what_is_said_while_tensorflow_loads_is_dropped_and_all_else_is_shown(
     tmp_path: Path,
 ) -> None:
-    done = _run(tmp_path, "")
+    done = _run_command(tmp_path, "")
     assert done.returncode == 0
     assert done.stderr == "before\nour own line\nlater words\nafter tensorflow\n"
 
@@ -69,7 +69,7 @@ def test_what_is_said_while_tensorflow_loads_is_dropped_and_all_else_is_shown(
     ids=["abort", "kill", "exit", "error"],
 )
 def test_last_words_are_shown(tmp_path: Path, ending: str, code: int) -> None:
-    done = _run(tmp_path, ending)
+    done = _run_command(tmp_path, ending)
     assert done.returncode == code
     # (the watcher of a dead process may write last)
     assert _NOISE in done.stderr and "F0000 needs AVX" in done.stderr
@@ -77,7 +77,7 @@ def test_last_words_are_shown(tmp_path: Path, ending: str, code: int) -> None:
 
 
 def test_an_interrupted_import_says_nothing_of_it(tmp_path: Path) -> None:
-    done = _run(tmp_path, "raise KeyboardInterrupt")
+    done = _run_command(tmp_path, "raise KeyboardInterrupt")
     assert _NOISE not in done.stderr and "KeyboardInterrupt" in done.stderr
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.conftest import Lent
+from tests.cli.conftest import SharedCluster
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import operations
 from tfe_bench.benchmarks.records import Record, read_records
@@ -59,7 +59,7 @@ def on_workers(
     command: Command, workers: launch.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> Command:
     """Return a command whose three local workers already run."""
-    monkeypatch.setattr(launch, "LocalCluster", lambda **_: Lent(workers))
+    monkeypatch.setattr(launch, "LocalCluster", lambda **_: SharedCluster(workers))
     return command
 
 
@@ -121,11 +121,11 @@ def test_a_file_goes_in_and_the_exact_result_comes_out(
     assert "correct        yes, max error 0" in out and "\x1b" not in out
     names, *rows = (tmp_path / "result.csv").read_text().splitlines()
     assert names == header
-    assert np.array_equal([[float(v) for v in r.split(",")] for r in rows], _column(expected))
+    assert np.array_equal([[float(v) for v in r.split(",")] for r in rows], _as_column(expected))
     assert (tmp_path / "result.csv").stat().st_mode & 0o777 == 0o600
 
 
-def _column(values: Any) -> Any:
+def _as_column(values: Any) -> Any:
     array = np.array(values, np.float64)
     return array[:, np.newaxis] if array.ndim == 1 else array
 
@@ -268,13 +268,13 @@ def test_a_narrow_terminal_shows_fewer_columns(
     assert code == 0
     shown = screen.getvalue()
     assert "\x1b[1m" in shown
-    lines = [_plain(line) for line in shown.splitlines()]
+    lines = [_strip_styles(line) for line in shown.splitlines()]
     assert max(map(len, lines)) <= columns
     assert lines[1].startswith("depthwise_conv2d") and lines[1].rstrip().endswith("yes")
     assert ("No room for:" in " ".join(lines)) == (columns < 79)
 
 
-def _plain(text: str) -> str:
+def _strip_styles(text: str) -> str:
     first, *rest = text.split("\x1b[")
     return first + "".join(part.partition("m")[2] for part in rest)
 

@@ -125,7 +125,7 @@ def _on_terminal(
         os.close(from_us)
 
 
-def _screen(output: str, columns: int) -> list[str]:
+def _read_screen(output: str, columns: int) -> list[str]:
     """Return the remaining lines, without text that a carriage return or an erasure removed."""
     lines: list[str] = []
     for line in output.replace("\r\n", "\n").split("\n"):
@@ -142,7 +142,7 @@ def test_a_narrow_terminal_shows_a_bar_and_then_the_table(tmp_path: Path) -> Non
     assert code == 0, output
     assert "starting the workers" in output and "━" in output
     assert output.count("\x1b[?25l") == output.count("\x1b[?25h") == 1  # the cursor is shown again
-    screen = _screen(output, 50)
+    screen = _read_screen(output, 50)
     assert "━" not in "".join(screen)  # the progress bar is erased
     assert any(line.startswith("run time") for line in screen)
     assert any(line.startswith("correct") and "yes" in line for line in screen)
@@ -153,7 +153,7 @@ def test_no_color_is_obeyed(tmp_path: Path) -> None:
     code, output = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", NO_COLOR="1")
     assert code == 0, output
     assert not _COLOR.search(output)
-    assert any(line.startswith("run time") for line in _screen(output, 60))
+    assert any(line.startswith("run time") for line in _read_screen(output, 60))
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ sys.exit(command.run())
 """
 
 
-def _ended(words: list[str], stdout: int, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run_to_end(words: list[str], stdout: int, folder: Path) -> subprocess.CompletedProcess[str]:
     python = ["-c", TABLE] if words == ["TABLE"] else ["-m", "tfe_bench", *words]
     return subprocess.run(
         [sys.executable, *python],
@@ -203,7 +203,7 @@ def _ended(words: list[str], stdout: int, folder: Path) -> subprocess.CompletedP
 @pytest.mark.parametrize("words", PRINTING, ids=lambda words: words[0])
 def test_a_full_standard_output_is_said_in_words(words: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = _ended(words, full.fileno(), tmp_path)
+        done = _run_to_end(words, full.fileno(), tmp_path)
     assert "tfe_bench: DataError: Standard output cannot be written" in done.stderr
     assert done.returncode == 10
 
@@ -230,7 +230,7 @@ def test_a_reader_that_leaves_early_causes_no_traceback(words: list[str], tmp_pa
     from_it, to_us = os.pipe()
     os.close(from_it)
     try:
-        done = _ended(words, to_us, tmp_path)
+        done = _run_to_end(words, to_us, tmp_path)
     finally:
         os.close(to_us)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr

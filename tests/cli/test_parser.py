@@ -19,12 +19,12 @@ from tfe_bench.benchmarks import operations
 from tfe_bench.cli import common, job_record, sort, stored_objects
 
 
-def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def _walk_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for child in action.choices.values():
-                yield from _parsers(child)
+                yield from _walk_parsers(child)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_is_no_whole_number_is_refused(text: str) -> None:
 
 def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
     count = 0
-    for parser in _parsers(make_parser()):
+    for parser in _walk_parsers(make_parser()):
         for action in parser._actions:
             if action.type is int:
                 count += 1

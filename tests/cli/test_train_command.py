@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.conftest import Lent
-from tests.commands import fails
+from tests.cli.conftest import SharedCluster
+from tests.commands import check_failure
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.cli import train_options
@@ -23,7 +23,7 @@ from tfe_bench.cluster import launch
 _MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
 
 
-def _table(path: Path, rows: int = 120, columns: str = "abc", seed: int = 4) -> Path:
+def _write_table(path: Path, rows: int = 120, columns: str = "abc", seed: int = 4) -> Path:
     rng = np.random.default_rng(seed)
     x = rng.normal(3, 2, (rows, len(columns)))
     y = (x - 3) @ np.linspace(-1, 2, len(columns)) > 0
@@ -57,7 +57,7 @@ def test_a_small_table_takes_more_epochs_of_smaller_batches(
 def test_bad_orders_are_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(_table(tmp_path / "t.csv"))
+    file = str(_write_table(tmp_path / "t.csv"))
     (tmp_path / "bad.csv").write_text("a,label\n1,0\n,1\n2,1\n3,0\n4,1\n5,1\n")
     (tmp_path / "broken.keras").write_bytes(b"no model")
     table = ("--dataset", file, "--label", "label")
@@ -100,13 +100,13 @@ def test_bad_orders_are_refused_before_anything_starts(
         (10, "broken.keras", (f"{tmp_path}/broken.keras", *table)),
         (10, "contains neither", ("logistic", "--data-dir", str(tmp_path))),
     ):
-        fails(capsys, code, word, "train", *arguments, "--discard")
+        check_failure(capsys, code, word, "train", *arguments, "--discard")
     for code, word, arguments in (
         (2, "would be lost. Write it (--output", ("logistic", *table)),
         (2, "--discard keeps no model", ("logistic", *table, "--discard", "--checkpoint", "a")),
         (2, "--discard keeps no model", ("logistic", *table, "--discard", "--deploy", "a")),
     ):
-        fails(capsys, code, word, "train", *arguments)
+        check_failure(capsys, code, word, "train", *arguments)
     more: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         (2, "NAME, or --list", ()),
         (2, "NAME, or --list", ("a", "--list")),
@@ -126,7 +126,7 @@ def test_bad_orders_are_refused_before_anything_starts(
         if "--data-dir" in words and not _MNIST.is_dir():
             continue
         inputs = [str(_MNIST) if a == "x" and "mnist" in words else a for a in words]
-        fails(capsys, code, word, "provide", *inputs)
+        check_failure(capsys, code, word, "provide", *inputs)
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +144,9 @@ def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     folder, cluster = running
 
-    def started(models: Path | str, **_: Any) -> Lent:
+    def started(models: Path | str, **_: Any) -> SharedCluster:
         assert Path(models) == folder
-        return Lent(cluster)
+        return SharedCluster(cluster)
 
     monkeypatch.setattr(launch, "LocalCluster", started)
     return folder
@@ -155,7 +155,7 @@ def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_table_is_learned_kept_and_gone_on_with(
     tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, record = str(_table(tmp_path / "t.csv")), tmp_path / "r.jsonl"
+    file, record = str(_write_table(tmp_path / "t.csv")), tmp_path / "r.jsonl"
     model = tmp_path / "m.keras"
     common = ["train", "logistic", "--dataset", file, "--label", "label", "--batch", "16"]
     common += ["--checkpoint", "t", "--every", "2", "--models", str(kept)]
@@ -186,7 +186,7 @@ def test_a_table_is_learned_kept_and_gone_on_with(
     assert "is complete: 18 steps" in capsys.readouterr().out
 
 
-def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
+def _write_people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
     """Write a typical table: numbers of all magnitudes, a text, and labels that are words."""
     rng = np.random.default_rng(11)
     age, income = rng.normal(45, 12, rows).round(), rng.lognormal(11, 0.6, rows).round(2)
@@ -212,8 +212,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     import keras
 
     past, new = tmp_path / "past.csv", tmp_path / "new.csv"
-    _people(past, 160)
-    lines = _people(new, 7, "ratio note income age year")
+    _write_people(past, 160)
+    lines = _write_people(new, 7, "ratio note income age year")
 
     def ran(*words: str | Path, code: int = 0) -> str:
         arguments = [str(w) for w in words]
@@ -292,7 +292,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
 def test_owners_provide_and_somebody_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, kept = str(_table(tmp_path / "t.csv")), ("--models", str(tmp_path / "kept"))
+    file, kept = str(_write_table(tmp_path / "t.csv")), ("--models", str(tmp_path / "kept"))
 
     def told(*arguments: str) -> dict[str, object]:
         assert main([*arguments, *kept, "--json"]) == 0
@@ -321,7 +321,7 @@ def test_a_keras_file_and_a_regression_are_trained(
 ) -> None:
     import keras
 
-    file = str(_table(tmp_path / "t.csv"))
+    file = str(_write_table(tmp_path / "t.csv"))
     layers = [keras.Input((3,)), keras.layers.Dense(4, activation="relu")]
     model = keras.Sequential([*layers, keras.layers.Dense(2, activation="softmax")])
     model.save(tmp_path / "m.keras")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, plain_environment
-from tests.commands import fails
+from tests.commands import check_failure
 from tfe_bench.__main__ import main
 
 
@@ -61,4 +61,4 @@ def test_another_clusters_folder_is_refused(
     hosts = "10.0.0.1:7,10.0.0.2:7,10.0.0.3:7"
     assert main(["certs", "all", "--hosts", hosts, "--out", str(tmp_path / "c")]) == 0
     capsys.readouterr()
-    fails(capsys, 10, "cluster-not-local", "cluster", "up", "--out", str(tmp_path / "c"))
+    check_failure(capsys, 10, "cluster-not-local", "cluster", "up", "--out", str(tmp_path / "c"))

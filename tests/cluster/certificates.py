@@ -15,7 +15,7 @@ from tfe_bench.cluster import tls
 Pair = tuple[bytes, bytes]
 
 
-def party(index: int) -> Pair:
+def party_certificate(index: int) -> Pair:
     return tls.make_certificate(tls.party_common_name(index))
 
 

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
-from tests.commands import Done, finished
+from tests.commands import Done, run_command
 from tfe_bench.cluster.launch import LocalCluster
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Hosts:
 
     def command(self, *arguments: str) -> Done:
         """Run ``tfe_bench arguments...`` to its end."""
-        return finished(*arguments, patience=PATIENCE, env=environment())
+        return run_command(*arguments, patience=PATIENCE, env=environment())
 
     def close(self) -> None:
         """End all workers."""

@@ -20,19 +20,19 @@ def alter_messages(
     """Replace the client's messages to some parties."""
     stub, channels = wire.stub, cluster.client._channels
 
-    def lying(channel: Any, method: str) -> Any:
+    def send_altered(channel: Any, method: str) -> Any:
         call = stub(channel, method)
         change = next((c for p, c in lies.items() if channels[p] is channel), None)
         if change is None or method != wire.JOB:
             return call
 
-        def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
+        def alter_blobs(requests: Iterator[bytes]) -> Iterator[bytes]:
             for blob in requests:
                 yield from change(blob)
 
-        return lambda requests, **options: call(changed(requests), **options)
+        return lambda requests, **options: call(alter_blobs(requests), **options)
 
-    monkeypatch.setattr(wire, "stub", lying)
+    monkeypatch.setattr(wire, "stub", send_altered)
 
 
 def alter_header(change: Callable[[dict[str, Any]], object]) -> Change:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.session.sharing import Shared
 
 
-def _run(context: Context) -> Mapping[str, Shared]:
+def _run_plain(context: Context) -> Mapping[str, Shared]:
     """Run by parameters: `fail`, `wait` (seconds), `words` (of output); else return the inputs."""
     parameters: Mapping[str, Any] = context.parameters
     if parameters.get("fail"):
@@ -31,4 +31,4 @@ def _run(context: Context) -> Mapping[str, Shared]:
     return outputs
 
 
-PROGRAM = Program("plain", _run, late=True)
+PROGRAM = Program("plain", _run_plain, late=True)

@@ -46,7 +46,7 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-class _Idle:
+class _IdleConnections:
     """Connections that send nothing, or invalid bytes."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -102,7 +102,7 @@ def test_thousands_of_idle_connections_stop_no_job_and_keep_nobody_out(three: Ho
     keys = np.arange(30_000)[::-1].copy()
     long = _SortInThread(three, "analyst", keys, repeat=1000)
     assert long.runs.wait(120), long.ended
-    attack = _Idle(("127.0.0.1", three.ports[0]))
+    attack = _IdleConnections(("127.0.0.1", three.ports[0]))
     try:
         attack.open(1100)
         attack.open(1900, b"GET / HTTP/1.1\r\n\r\n")
@@ -162,7 +162,7 @@ def test_strangers_are_closed_when_they_do_not_call(
     client = trio.client("analyst")
     party = trio.config.parties[2]
     monkeypatch.setattr(connection_guard, "UNAUTHENTICATED_SECONDS", 0.5)
-    idle = _Idle((party.host, party.port))
+    idle = _IdleConnections((party.host, party.port))
     idle.open(4)
     wait_until(lambda: idle.count_open() == 0, "all are closed", 30)
     idle.close()
@@ -174,7 +174,7 @@ def test_strangers_are_closed_when_they_do_not_call(
 
 def test_the_oldest_strangers_make_room_for_the_newest(trio: Trio) -> None:
     party = trio.config.parties[1]
-    first, second = (_Idle((party.host, party.port)) for _ in range(2))
+    first, second = (_IdleConnections((party.host, party.port)) for _ in range(2))
     try:
         first.open(8)
         wait_until(lambda: len(_list_unauthenticated(trio, 1)) == 8, "they are seen")

@@ -40,7 +40,7 @@ def _check_job_runs(client: Client) -> None:
     np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], np.arange(3))
 
 
-class _Raw:
+class _RawJob:
     """The three streams of a job whose client violates the rules.
 
     Args:
@@ -86,7 +86,7 @@ class _Raw:
         yield from blobs
         self._over.wait(120)
 
-    def told(self, party: int) -> dict[str, Any]:
+    def read_error(self, party: int) -> dict[str, Any]:
         """Return the error of a worker."""
         reader = wire.StreamReader(iter(self.calls[party]))
         while (event := reader.next_event()) is not None:
@@ -102,12 +102,12 @@ class _Raw:
 
 def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: Trio) -> None:
     analyst, guest = trio.client("analyst"), trio.client("guest")
-    lame = [_Raw(client, MEGABYTE // 8, 0) for client in (analyst, analyst, guest, guest)]
+    lame = [_RawJob(client, MEGABYTE // 8, 0) for client in (analyst, analyst, guest, guest)]
     wait_until(lambda: all(len(w._host.queue._slots) == 4 for w in trio.workers), "all are taken")
     with pytest.raises(QueueFull):
         guest.run("plain", {}, _X)
     for each in lame:
-        error = each.told(1)
+        error = each.read_error(1)
         assert error["error"] == "PolicyError"
         assert error["code"] == "client-stalled" and "did not send its inputs" in error["message"]
         assert "party 1" in error["message"] and "stall_seconds" in error["message"]
@@ -120,25 +120,25 @@ def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: T
 
 def test_a_stream_that_stops_in_the_middle_expires_too(trio: Trio) -> None:
     client = trio.client("analyst")
-    lame = _Raw(client, 3 * MEGABYTE // 8, 2 * MEGABYTE)
-    assert "stall_seconds" in lame.told(2)["message"]
+    lame = _RawJob(client, 3 * MEGABYTE // 8, 2 * MEGABYTE)
+    assert "stall_seconds" in lame.read_error(2)["message"]
     wait_until(trio.idle, "its place is free", 30)
     lame.leave()
 
 
 def test_chunks_are_whole_so_that_a_trickle_is_no_way_to_hold_a_place(trio: Trio) -> None:
-    lame = _Raw(trio.client("analyst"), MEGABYTE // 8, 1)
-    assert "incomplete or too long" in lame.told(1)["message"]
+    lame = _RawJob(trio.client("analyst"), MEGABYTE // 8, 1)
+    assert "incomplete or too long" in lame.read_error(1)["message"]
     lame.leave()
     wait_until(trio.idle, "its place is free", 30)
 
 
 def test_a_late_input_that_never_comes_ends_the_job_that_waits_for_it(trio: Trio) -> None:
     client = trio.client("analyst")
-    lame = _Raw(client, MEGABYTE // 8, 0, late=True)
+    lame = _RawJob(client, MEGABYTE // 8, 0, late=True)
     waiting = trio.client("guest")
     _check_job_runs(waiting)  # after the other job's turn
-    error = lame.told(1)
+    error = lame.read_error(1)
     assert error["code"] == "client-stalled" and "did not send its inputs" in error["message"]
     wait_until(trio.idle, "all places are free", 30)
     lame.leave()
@@ -193,7 +193,7 @@ def test_inputs_are_limited_in_number_and_bytes(trio: Trio) -> None:
 
 def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
     client = trio.client("analyst")
-    first = _Raw(client, 23 * MEGABYTE // 8, 0)
+    first = _RawJob(client, 23 * MEGABYTE // 8, 0)
     wait_until(lambda: trio.workers[1]._host.jobs.get_job(first.job), "the first one is there")
     words = 10 * MEGABYTE // 8
     second = PrivateInput(np.zeros(words, np.int64))
@@ -213,7 +213,7 @@ def _count_held_bytes(trio: Trio) -> list[int]:
 def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio) -> None:
     client, guest = trio.client("analyst"), trio.client("guest")
     words = 20 * MEGABYTE // 8
-    lame = _Raw(client, 1, 8, words=words)
+    lame = _RawJob(client, 1, 8, words=words)
     wait_until(lambda: _count_held_bytes(trio)[0] == 8 * words, "party 0 holds the results")
     assert _count_held_bytes(trio)[2] <= 8  # this party only compares
     wait_until(
@@ -231,12 +231,12 @@ def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio)
     wait_until(trio.idle, "the results are dropped", 60)
     assert _count_held_bytes(trio) == [0, 0, 0]
     lame.leave()
-    wait_until(lambda: _answers(client), "the client may connect again")
+    wait_until(lambda: _is_answering(client), "the client may connect again")
     result = client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
     assert result.outputs["x"].size == words
 
 
-def _answers(client: Client) -> bool:
+def _is_answering(client: Client) -> bool:
     return all(isinstance(answer, dict) for answer in client.status())
 
 
@@ -244,7 +244,7 @@ def test_results_that_are_read_slowly_are_all_delivered(trio: Trio) -> None:
     """The total time exceeds the limit for one message."""
     client = trio.client("analyst")
     words = 8 * MEGABYTE // 8
-    slow = _Raw(client, 1, 8, words=words)
+    slow = _RawJob(client, 1, 8, words=words)
     size, began = 0, time.monotonic()
     others = [threading.Thread(target=list, args=(call,)) for call in slow.calls[1:]]
     for thread in others:

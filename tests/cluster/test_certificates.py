@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from tests.cluster.certificates import odd_certificate, party
+from tests.cluster.certificates import odd_certificate, party_certificate
 from tests.refusals import raises
 from tfe_bench.cluster import grpc_tls, tls
 from tfe_bench.cluster.files import write_private
@@ -53,7 +53,7 @@ def test_make_certificate_refuses_days_out_of_range(days: int) -> None:
 
 
 def test_the_fingerprint_is_that_of_openssl_and_ignores_the_text_around() -> None:
-    _, pem = party(0)
+    _, pem = party_certificate(0)
     expected = x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
     assert tls.compute_fingerprint(pem) == expected
     assert (
@@ -61,8 +61,8 @@ def test_the_fingerprint_is_that_of_openssl_and_ignores_the_text_around() -> Non
     )
 
 
-def _unfit() -> dict[str, tuple[bytes, type[TfeBenchError], str]]:
-    key, pem = party(0)
+def _unfit_certificates() -> dict[str, tuple[bytes, type[TfeBenchError], str]]:
+    key, pem = party_certificate(0)
     ed = ed25519.Ed25519PrivateKey.generate()
     p521 = ec.generate_private_key(ec.SECP521R1())
     return {
@@ -71,7 +71,7 @@ def _unfit() -> dict[str, tuple[bytes, type[TfeBenchError], str]]:
         "cut": (pem[:200], ConfigError, "not a certificate"),
         "key": (key, SecurityError, "private key"),
         "key beside": (pem + key, SecurityError, "private key"),
-        "two": (pem + party(1)[1], ConfigError, "Received: 2"),
+        "two": (pem + party_certificate(1)[1], ConfigError, "Received: 2"),
         "ed25519": (odd_certificate(key=ed)[1], ConfigError, "P-256"),
         "p521": (odd_certificate(key=p521)[1], ConfigError, "P-256"),
         "authority": (odd_certificate(ca=True)[1], SecurityError, "CA:TRUE"),
@@ -80,9 +80,9 @@ def _unfit() -> dict[str, tuple[bytes, type[TfeBenchError], str]]:
     }
 
 
-@pytest.mark.parametrize("case", list(_unfit()))
+@pytest.mark.parametrize("case", list(_unfit_certificates()))
 def test_an_unfit_certificate_is_refused_with_the_reason(case: str) -> None:
-    text, error, reason = _unfit()[case]
+    text, error, reason = _unfit_certificates()[case]
     with pytest.raises(error, match=reason):
         tls.canonical_certificate(text)
 
@@ -154,7 +154,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_a_key_comes_back_as_written(tmp_path: Path) -> None:
-    key, _ = party(0)
+    key, _ = party_certificate(0)
     write_private(tmp_path / "key", key)
     assert tls.load_private_key(tmp_path / "key") == key
 
@@ -162,7 +162,7 @@ def test_a_key_comes_back_as_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602, 0o644, 0o610, 0o601])
 def test_a_key_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "key"
-    write_private(path, party(0)[0])
+    write_private(path, party_certificate(0)[0])
     path.chmod(mode)
     with raises(SecurityError, "insecure-permissions") as caught:
         tls.load_private_key(path)
@@ -179,7 +179,7 @@ def test_an_unfit_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
         serialization.BestAvailableEncryption(b"password"),
     )
     ed, _ = odd_certificate(key=ed25519.Ed25519PrivateKey.generate())
-    for number, text in enumerate([b"", b"secret words", locked, ed, party(0)[1]]):
+    for number, text in enumerate([b"", b"secret words", locked, ed, party_certificate(0)[1]]):
         path = tmp_path / str(number)
         write_private(path, text)
         with pytest.raises(ConfigError, match="P-256") as caught:

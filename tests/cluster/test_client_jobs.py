@@ -45,7 +45,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         three.close()
 
 
-class _Ordered:
+class _JobInThread:
     """A job in a separate thread, on its own connections."""
 
     def __init__(self, hosts: Hosts, client: str, n: int, repeat: int) -> None:
@@ -81,15 +81,15 @@ class _Ordered:
         return self.outcome
 
 
-def _start_long_job(hosts: Hosts, client: str = "analyst") -> _Ordered:
+def _start_long_job(hosts: Hosts, client: str = "analyst") -> _JobInThread:
     """Start a job that runs until it is cancelled."""
-    job = _Ordered(hosts, client, 60_000, 1000)
+    job = _JobInThread(hosts, client, 60_000, 1000)
     assert job.began.wait(60), job.outcome
     return job
 
 
-def _start_short_job(hosts: Hosts, client: str = "analyst") -> _Ordered:
-    job = _Ordered(hosts, client, 20, 1)
+def _start_short_job(hosts: Hosts, client: str = "analyst") -> _JobInThread:
+    job = _JobInThread(hosts, client, 20, 1)
     hosts.processes.wait_for(
         lambda: job.outcome is not None or any(t.startswith("waiting") for t in job.told),
         "the job waits",
@@ -187,7 +187,7 @@ def test_more_jobs_than_the_limits_are_refused_at_once(hosts: Hosts) -> None:
         assert not isinstance(job.end(), BaseException), job.outcome
 
 
-def _header(client: Client, job: str) -> list[list[bytes]]:
+def _capture_headers(client: Client, job: str) -> list[list[bytes]]:
     """Return an honest client's header to each worker for a sort of one key."""
     sent: list[list[bytes]] = [[], [], []]
     stub, channels = wire.stub, client._channels
@@ -232,7 +232,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
     with Cluster(hosts.cluster, "guest") as cluster:
         calls = []
         for fields in every:
-            sent = _header(cluster.client, new_job())
+            sent = _capture_headers(cluster.client, new_job())
 
             def requests(party: int, sent: Any = sent) -> Iterator[bytes]:
                 yield from sent[party]
@@ -244,13 +244,15 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
             ]
         try:
             time.sleep(0.5)
-            job = _Ordered(hosts, "analyst", 20, 1)
+            job = _JobInThread(hosts, "analyst", 20, 1)
             started = time.monotonic()
             assert not isinstance(job.end(), BaseException), job.outcome
             seconds = time.monotonic() - started
             print(f"a job beside some given to {every} only: {seconds:.2f} s")
             assert seconds < 8  # incomplete ones end after 12 s
-            errors = [next(e for e in _events(call) if e["event"] == "error") for call in calls]
+            errors = [
+                next(e for e in _read_events(call) if e["event"] == "error") for call in calls
+            ]
             reasons = [event["message"] for event in errors]
             assert sum("has no job" in reason for reason in reasons) >= len(every), reasons
             assert all(
@@ -262,7 +264,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
                 call.cancel()
 
 
-def _events(call: Any) -> Iterator[dict[str, Any]]:
+def _read_events(call: Any) -> Iterator[dict[str, Any]]:
     reader = wire.StreamReader(call)
     while (event := reader.next_event()) is not None:
         yield event
@@ -362,7 +364,7 @@ def test_logs_name_the_party_and_the_job_and_hold_no_value(hosts: Hosts) -> None
     from tests.cluster.conftest import wait_until
 
     hosts.ensure()
-    job = _Ordered(hosts, "analyst", 20, 1)
+    job = _JobInThread(hosts, "analyst", 20, 1)
     assert not isinstance(job.end(), BaseException)
     for party in range(3):
 

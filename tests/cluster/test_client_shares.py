@@ -31,7 +31,7 @@ from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Share
 KEYS = np.arange(40, dtype=np.int64)[::-1].copy()
 
 
-def _refused(
+def _check_refused(
     monkeypatch: pytest.MonkeyPatch,
     cluster: LocalCluster,
     lies: dict[int, Change],
@@ -51,7 +51,7 @@ def _in_data(change: Callable[[bytes], bytes]) -> Change:
     return lambda blob: [b"D" + change(blob[1:])] if blob.startswith(b"D") else [blob]
 
 
-def _seed(name: str, value: str) -> Change:
+def _alter_seed(name: str, value: str) -> Change:
     return alter_header(lambda header: header["inputs"][0]["seeds"].update({name: value}))
 
 
@@ -63,15 +63,15 @@ def test_different_masked_inputs_at_the_two_evaluators_are_refused(
         return data[:-1] + bytes([data[-1] ^ 1])
 
     pattern = "parties [12] and [12] shares of 'keys' that do not fit each other"
-    _refused(monkeypatch, shared_cluster, {party: _in_data(flip)}, reported=pattern)
+    _check_refused(monkeypatch, shared_cluster, {party: _in_data(flip)}, reported=pattern)
 
 
 @pytest.mark.parametrize(("party", "seed"), [(0, "l1"), (0, "l2"), (1, "l1"), (2, "l2")])
 def test_different_seeds_at_dealer_and_evaluator_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, party: int, seed: str
 ) -> None:
-    lies = {party: _seed(seed, "ab" * 16)}
-    _refused(monkeypatch, shared_cluster, lies, reported="do not fit each other")
+    lies = {party: _alter_seed(seed, "ab" * 16)}
+    _check_refused(monkeypatch, shared_cluster, lies, reported="do not fit each other")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def submission(shared_cluster: LocalCluster) -> list[bytes]:
     return sent
 
 
-def _answer(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
+def _submit_blobs(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
     """Return party 1's first event after a submission."""
     call = wire.stub(cluster.client._channels[1], wire.JOB)(iter(blobs), timeout=30)
     event = wire.StreamReader(call).next_event()
@@ -101,16 +101,16 @@ def _answer(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
 def test_an_honest_submission_is_taken(
     shared_cluster: LocalCluster, submission: list[bytes]
 ) -> None:
-    assert _answer(shared_cluster, submission)["event"] == "accepted"
+    assert _submit_blobs(shared_cluster, submission)["event"] == "accepted"
 
 
 @pytest.mark.parametrize(
     "lie",
     [
-        _seed("m", "00" * 16),
-        _seed("l2", "00" * 16),
-        _seed("l1", "00" * 8),
-        _seed("l1", "zz"),
+        _alter_seed("m", "00" * 16),
+        _alter_seed("l2", "00" * 16),
+        _alter_seed("l1", "00" * 8),
+        _alter_seed("l1", "zz"),
         alter_header(lambda header: header["inputs"][0].update(seeds={})),
         alter_header(lambda header: header["inputs"][0].update(seeds=None)),
         alter_header(lambda header: header["inputs"][0].update(shape=[-1, -40])),
@@ -130,7 +130,9 @@ def test_an_honest_submission_is_taken(
 def test_a_malformed_submission_is_refused(
     shared_cluster: LocalCluster, submission: list[bytes], lie: Change
 ) -> None:
-    answer = _answer(shared_cluster, [changed for blob in submission for changed in lie(blob)])
+    answer = _submit_blobs(
+        shared_cluster, [changed for blob in submission for changed in lie(blob)]
+    )
     assert answer["event"] == "error"
     assert type(wire.decode_error(answer)) is ProtocolError
     shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
@@ -147,34 +149,34 @@ def test_an_input_of_another_length_is_refused(
     change: Callable[[bytes], bytes],
 ) -> None:
     lies = {2: _in_data(change)}
-    _refused(monkeypatch, shared_cluster, lies, reported="incomplete or too long")
+    _check_refused(monkeypatch, shared_cluster, lies, reported="incomplete or too long")
 
 
 def test_other_parameters_at_one_worker_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
     lies = {2: alter_header(lambda header: header["parameters"].update(repeat=2))}
-    _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
+    _check_refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
 
 
 def test_another_shape_at_one_worker_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
     lies = {0: alter_header(lambda header: header["inputs"][0].update(shape=[39]))}
-    _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
+    _check_refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
 
 
 def test_a_shape_beyond_the_limit_is_refused_before_its_data_is_read(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
     huge = alter_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
-    _refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
+    _check_refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
 
 
 # ---- comparisons of copies
 
 
-class _Recorder:
+class _RecordingParty:
     """A party that writes its messages to a board, from which its peers read them."""
 
     def __init__(self, index: int, board: dict[tuple[int, int], bytes], ready: threading.Barrier):
@@ -188,7 +190,7 @@ class _Recorder:
         return {peer: self._board[peer, self.index] for peer in payloads}
 
 
-def _compared(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[int, int], bytes]:
+def _list_comparisons(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[int, int], bytes]:
     """Return the messages of each pair of parties, by (from, to)."""
     held = [{"l1": seed1, "l2": seed2}, {"l1": seed1}, {"l2": seed2}]
     board: dict[tuple[int, int], bytes] = {}
@@ -197,7 +199,7 @@ def _compared(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[int, int]
         threading.Thread(
             target=check_copies,
             args=(
-                _Recorder(p, board, ready),
+                _RecordingParty(p, board, ready),
                 "x",
                 held[p],
                 np.frombuffer(masked if p else b"", np.int64),
@@ -215,9 +217,9 @@ def _compared(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[int, int]
 
 def test_only_the_two_holders_of_a_part_compare_it() -> None:
     one = b"1" * 16, b"2" * 16, b"m" * 24
-    base = _compared(*one)
+    base = _list_comparisons(*one)
     changed = [
-        _compared(*(b"x" * len(part) if i == j else part for j, part in enumerate(one)))
+        _list_comparisons(*(b"x" * len(part) if i == j else part for j, part in enumerate(one)))
         for i in range(3)
     ]
     differences = [{pair for pair in base if base[pair] != other[pair]} for other in changed]

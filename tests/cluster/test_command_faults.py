@@ -19,7 +19,7 @@ _LONG = ("--n", "300000", "--repeat", "50")
 
 
 @dataclass
-class _Running:
+class _RunningCommand:
     """A command during a sort on three local workers."""
 
     process: subprocess.Popen[Any]
@@ -27,18 +27,20 @@ class _Running:
     folder: Path
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _workers(pid: int) -> list[int]:
+def _list_workers(pid: int) -> list[int]:
     """Return the three workers of a command, by party."""
-    grown = [each for child in _children(pid) for each in _children(child)]
+    grown = [each for child in _list_children(pid) for each in _list_children(child)]
     names = {Path(f"/proc/{each}/comm").read_text().strip(): each for each in grown}
     return [names[name] for name in sorted(names) if name.startswith("tfe-party-")]
 
 
-def _start(processes: Processes, folder: Path, *more: str, sorting: bool = True) -> _Running:
+def _start_sorting(
+    processes: Processes, folder: Path, *more: str, sorting: bool = True
+) -> _RunningCommand:
     """Start the command with its temporary files in a folder; wait until it sorts."""
     folder.mkdir()
     with (folder.parent / "out").open("wb") as out, (folder.parent / "err").open("wb") as err:
@@ -48,8 +50,8 @@ def _start(processes: Processes, folder: Path, *more: str, sorting: bool = True)
             stderr=err,
             env={**os.environ, "TMPDIR": str(folder)},
         )
-    processes.wait_for(lambda: len(_workers(process.pid)) == 3, "three workers run")
-    workers = processes.watch(_workers(process.pid))
+    processes.wait_for(lambda: len(_list_workers(process.pid)) == 3, "three workers run")
+    workers = processes.watch(_list_workers(process.pid))
     if sorting:
         processes.wait_for(
             lambda: any("begins" in log.read_text() for log in folder.glob("*/party0.log")),
@@ -57,10 +59,10 @@ def _start(processes: Processes, folder: Path, *more: str, sorting: bool = True)
         )
         time.sleep(1.5)
     assert process.poll() is None
-    return _Running(process, workers, folder)
+    return _RunningCommand(process, workers, folder)
 
 
-def _told(running: _Running) -> tuple[str, str]:
+def _read_output(running: _RunningCommand) -> tuple[str, str]:
     out, err = ((running.folder.parent / name).read_text() for name in ("out", "err"))
     return out, err
 
@@ -73,12 +75,12 @@ def test_a_killed_worker_ends_the_command_with_20_and_its_name(
     party: int, processes: Processes, tmp_path: Path
 ) -> None:
     result = tmp_path / "result.csv"
-    running = _start(processes, tmp_path / "tmp", "--output", str(result))
+    running = _start_sorting(processes, tmp_path / "tmp", "--output", str(result))
     os.kill(running.workers[party], signal.SIGKILL)
     struck = time.monotonic()
     code = running.process.wait(60)
     print(f"the command ended {time.monotonic() - struck:.2f} s after party {party} was killed")
-    out, err = _told(running)
+    out, err = _read_output(running)
     assert code == 20
     assert out == ""
     assert "PeerLost" in err and f"party {party}" in err
@@ -96,14 +98,14 @@ def test_an_interrupt_ends_the_command_with_130_and_leaves_nothing(
 ) -> None:
     files = tmp_path / "files"
     files.mkdir()
-    running = _start(
+    running = _start_sorting(
         *(processes, tmp_path / "tmp"),
         *("--output", str(files / "result.csv"), "--record", str(files / "record.jsonl")),
         sorting=sorting,
     )
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(60) == 130
-    out, err = _told(running)
+    out, err = _read_output(running)
     assert (out, err) == ("", "tfe_bench: interrupted\n")
     assert processes.wait_gone(running.workers, 5) == []
     assert list(running.folder.iterdir()) == []
@@ -115,9 +117,9 @@ def test_an_interrupt_ends_the_command_with_130_and_leaves_nothing(
 def test_a_command_that_is_ended_from_outside_leaves_no_worker_and_no_key(
     number: signal.Signals, processes: Processes, tmp_path: Path
 ) -> None:
-    running = _start(processes, tmp_path / "tmp")
+    running = _start_sorting(processes, tmp_path / "tmp")
     running.process.send_signal(number)
     running.process.wait(60)
     assert processes.wait_gone(running.workers, 15) == []
     assert list(running.folder.glob("**/*.key")) == []
-    assert "Traceback" not in _told(running)[1]
+    assert "Traceback" not in _read_output(running)[1]

@@ -63,12 +63,12 @@ def folder(tmp_path: Path, certificates: dict[str, bytes]) -> Path:
     return tmp_path
 
 
-def _load(folder: Path, text: str, name: str = "cluster.toml") -> ClusterConfig:
+def _load_config(folder: Path, text: str, name: str = "cluster.toml") -> ClusterConfig:
     (folder / name).write_text(text)
     return ClusterConfig.load(folder / name)
 
 
-def _cleartext(*hosts: str, port: int = 7700) -> str:
+def _cleartext_config(*hosts: str, port: int = 7700) -> str:
     lines = ["[cluster]", "tls = false"]
     for number, host in enumerate(hosts):
         lines += ["[[party]]", f'name = "p{number}"', f'host = "{host}"', f"port = {port}"]
@@ -77,7 +77,7 @@ def _cleartext(*hosts: str, port: int = 7700) -> str:
 
 
 def test_a_good_file_is_read(folder: Path, certificates: dict[str, bytes]) -> None:
-    config = _load(folder, GOOD)
+    config = _load_config(folder, GOOD)
     assert config.name == "demo"
     assert [party.index for party in config.parties] == [0, 1, 2]
     assert [party.name for party in config.parties] == ["alice", "bob", "carol"]
@@ -93,7 +93,7 @@ def test_a_good_file_is_read(folder: Path, certificates: dict[str, bytes]) -> No
 
 
 def test_defaults_are_tls_ring_64_and_16_fractional_bits(folder: Path) -> None:
-    config = _load(folder, GOOD[GOOD.index("[[party]]") :])
+    config = _load_config(folder, GOOD[GOOD.index("[[party]]") :])
     assert (config.ring, config.fractional_bits, config.tls) == (64, 16, True)
 
 
@@ -117,8 +117,8 @@ def test_the_digest_ignores_formatting_file_names_and_the_order_of_clients(
     )
     zoe = '[[client]]\nname = "zoe"\ncertificate = "client-zoe.crt"\n'
     head, client = GOOD.split("[[client]]")
-    first = _load(folder, GOOD + zoe)
-    other = _load(
+    first = _load_config(folder, GOOD + zoe)
+    other = _load_config(
         folder,
         "# ours\n"
         + (head + zoe + "[[client]]" + client)
@@ -144,22 +144,24 @@ def test_the_digest_ignores_formatting_file_names_and_the_order_of_clients(
 )
 def test_the_digest_changes_with_every_field(folder: Path, old: str, new: str) -> None:
     assert old in GOOD
-    assert _load(folder, GOOD).digest() != _load(folder, GOOD.replace(old, new)).digest()
+    assert (
+        _load_config(folder, GOOD).digest() != _load_config(folder, GOOD.replace(old, new)).digest()
+    )
 
 
 def test_the_digest_changes_with_a_partys_certificate_and_tls_and_not_with_clients(
     folder: Path,
 ) -> None:
-    digests = {_load(folder, GOOD).digest()}
+    digests = {_load_config(folder, GOOD).digest()}
     for name in ("party0.crt", "client-analyst.crt"):
         common_name = tls.server_name((folder / name).read_bytes())
         (folder / name).write_bytes(tls.make_certificate(common_name)[1])
-        digests.add(_load(folder, GOOD).digest())
-    digests.add(_load(folder, GOOD.split("[[client]]")[0]).digest())
+        digests.add(_load_config(folder, GOOD).digest())
+    digests.add(_load_config(folder, GOOD.split("[[client]]")[0]).digest())
     assert len(digests) == 2
     loopback = GOOD.replace("carol.example.org", "127.0.0.1").replace("10.0.0.", "127.0.0.")
-    digests.add(_load(folder, loopback).digest())
-    digests.add(_load(folder, loopback.replace("tls = true", "tls = false")).digest())
+    digests.add(_load_config(folder, loopback).digest())
+    digests.add(_load_config(folder, loopback.replace("tls = true", "tls = false")).digest())
     assert len(digests) == 4
 
 
@@ -180,7 +182,7 @@ def test_the_digest_is_a_fixed_function_of_the_content() -> None:
 
 
 def test_saved_and_loaded_again_it_is_the_same_cluster(folder: Path, tmp_path: Path) -> None:
-    config = _load(folder, GOOD.replace('"demo"', '"d\\"e\\\\m é o"'))
+    config = _load_config(folder, GOOD.replace('"demo"', '"d\\"e\\\\m é o"'))
     other = tmp_path / "other"
     other.mkdir()
     config.save(other / "cluster.toml")
@@ -194,7 +196,7 @@ def test_saved_and_loaded_again_it_is_the_same_cluster(folder: Path, tmp_path: P
 
 
 def test_saving_replaces_other_contents_only_when_asked(folder: Path) -> None:
-    config = _load(folder, GOOD)
+    config = _load_config(folder, GOOD)
     with raises(ConfigError, "file-exists"):
         config.save(folder / "cluster.toml")
     assert (folder / "cluster.toml").read_text() == GOOD
@@ -203,7 +205,7 @@ def test_saving_replaces_other_contents_only_when_asked(folder: Path) -> None:
 
 
 def test_a_fingerprint_leads_to_its_owner_and_an_unknown_one_is_refused(folder: Path) -> None:
-    config = _load(folder, GOOD)
+    config = _load_config(folder, GOOD)
     for member in config.members:
         assert member.fingerprint is not None
         assert config.identify(member.fingerprint) is member
@@ -212,13 +214,13 @@ def test_a_fingerprint_leads_to_its_owner_and_an_unknown_one_is_refused(folder: 
 
 
 def test_a_worker_trusts_all_but_itself(folder: Path) -> None:
-    config = _load(folder, GOOD)
+    config = _load_config(folder, GOOD)
     names = [tls.server_name(pem) for pem in config.trusted_by(1)]
     assert names == ["party-0.tfe-bench", "party-2.tfe-bench", "client-analyst.tfe-bench"]
 
 
 def test_a_repr_shows_no_certificate(folder: Path) -> None:
-    assert "BEGIN" not in repr(_load(folder, GOOD))
+    assert "BEGIN" not in repr(_load_config(folder, GOOD))
 
 
 BAD = {
@@ -273,7 +275,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", list(BAD))
 def test_a_mistake_is_named_with_file_key_and_what_was_received(folder: Path, case: str) -> None:
-    check_mistake_named(_load, folder / "cluster.toml", GOOD, BAD[case])
+    check_mistake_named(_load_config, folder / "cluster.toml", GOOD, BAD[case])
 
 
 def test_one_certificate_or_key_cannot_serve_two_members(folder: Path) -> None:
@@ -281,7 +283,7 @@ def test_one_certificate_or_key_cannot_serve_two_members(folder: Path) -> None:
     for name in ("party1.crt", "client-analyst.crt"):
         (folder / name).write_bytes(pem)
     with pytest.raises(ConfigError, match=r"party 1 .* and client .* the same \"certificate\""):
-        _load(folder, GOOD)
+        _load_config(folder, GOOD)
 
 
 def test_two_certificates_of_one_key_cannot_serve_two_members(
@@ -293,20 +295,20 @@ def test_two_certificates_of_one_key_cannot_serve_two_members(
         _, pem = tls.make_certificate(tls.party_common_name(index))
         (folder / f"party{index}.crt").write_bytes(pem)
     with pytest.raises(ConfigError, match=r"party 0 .* and party 2 .* the same \"certificate\""):
-        _load(folder, GOOD)
+        _load_config(folder, GOOD)
 
 
 def test_a_private_key_given_as_certificate_is_refused(folder: Path) -> None:
     key, pem = tls.make_certificate("party-1.tfe-bench")
     (folder / "party1.crt").write_bytes(pem + key)
     with pytest.raises(SecurityError, match=r"number 2.*private key") as caught:
-        _load(folder, GOOD)
+        _load_config(folder, GOOD)
     assert key.decode().splitlines()[1] not in str(caught.value)
 
 
 def test_names_differing_only_in_case_are_the_same(folder: Path) -> None:
     with raises(ConfigError, "duplicate-name", operation='"name"'):
-        _load(folder, GOOD.replace('"bob"', '"ALICE"'))
+        _load_config(folder, GOOD.replace('"bob"', '"ALICE"'))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_byte_order_mark_is_read(folder: Path) -> None:
-    assert _load(folder, "\ufeff" + GOOD).digest() == _load(folder, GOOD).digest()
+    assert _load_config(folder, "\ufeff" + GOOD).digest() == _load_config(folder, GOOD).digest()
 
 
 @pytest.mark.parametrize(
@@ -338,7 +340,7 @@ def test_a_file_with_a_byte_order_mark_is_read(folder: Path) -> None:
     ],
 )
 def test_cleartext_is_allowed_on_loopback(tmp_path: Path, hosts: tuple[str, ...]) -> None:
-    assert not _load(tmp_path, _cleartext(*hosts)).tls
+    assert not _load_config(tmp_path, _cleartext_config(*hosts)).tls
 
 
 @pytest.mark.parametrize(
@@ -356,7 +358,7 @@ def test_cleartext_is_allowed_on_loopback(tmp_path: Path, hosts: tuple[str, ...]
 )
 def test_cleartext_is_refused_elsewhere(tmp_path: Path, host: str) -> None:
     with raises(SecurityError, "tls-required") as caught:
-        _load(tmp_path, _cleartext("127.0.0.1", host, "127.0.0.1"))
+        _load_config(tmp_path, _cleartext_config("127.0.0.1", host, "127.0.0.1"))
     assert "tls = true" in str(caught.value)
 
 
@@ -374,15 +376,15 @@ def test_a_worker_without_tls_listens_on_loopback_alone(host: str) -> None:
 
 
 def test_localhost_is_an_address_and_no_question_to_a_resolver(tmp_path: Path) -> None:
-    config = _load(tmp_path, _cleartext("localhost", "::1", "127.0.0.1"))
+    config = _load_config(tmp_path, _cleartext_config("localhost", "::1", "127.0.0.1"))
     assert [party.address for party in config.parties] == [
         "127.0.0.1:7700",
         "[::1]:7701",
         "127.0.0.1:7702",
     ]
-    text = _cleartext("localhost", "::1", "127.0.0.1").replace("7702", "7700")
+    text = _cleartext_config("localhost", "::1", "127.0.0.1").replace("7702", "7700")
     with raises(ConfigError, "duplicate-name", operation='"host" and "port"'):
-        _load(tmp_path, text)
+        _load_config(tmp_path, text)
 
 
 @pytest.mark.parametrize("name", ["config.json", "config"])
@@ -391,7 +393,7 @@ def test_tf_encrypteds_json_is_read(tmp_path: Path, name: str) -> None:
         '{"master": "localhost:4443", "server0": "localhost:4440", '
         '"server1": "127.0.0.1:4441", "server2": "[::1]:4442"}'
     )
-    config = _load(tmp_path, text, name)
+    config = _load_config(tmp_path, text, name)
     assert not config.tls
     assert [party.name for party in config.parties] == ["server0", "server1", "server2"]
     assert [party.address for party in config.parties] == [
@@ -404,7 +406,7 @@ def test_tf_encrypteds_json_is_read(tmp_path: Path, name: str) -> None:
 def test_tf_encrypteds_json_is_refused_off_loopback(tmp_path: Path) -> None:
     text = '{"server0": "10.0.0.1:1", "server1": "10.0.0.2:1", "server2": "10.0.0.3:1"}'
     with raises(SecurityError, "tls-required"):
-        _load(tmp_path, text, "config.json")
+        _load_config(tmp_path, text, "config.json")
 
 
 @pytest.mark.parametrize(
@@ -423,14 +425,14 @@ def test_tf_encrypteds_json_is_refused_off_loopback(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_json_is_named(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        _load(tmp_path, text, "config.json")
+        _load_config(tmp_path, text, "config.json")
     assert expected in str(caught.value)
     assert str(tmp_path / "config.json") in str(caught.value)
 
 
 def test_json_that_is_no_object_is_refused(tmp_path: Path) -> None:
     with raises(ConfigError, "invalid-json"):
-        _load(tmp_path, '["localhost:1"]', "config.json")
+        _load_config(tmp_path, '["localhost:1"]', "config.json")
 
 
 def test_an_address_is_split_at_its_port() -> None:

@@ -19,7 +19,7 @@ from tfe_bench.cluster.worker.connections import MAX_IDLE, Connection, Connectio
 PEER = 2
 
 
-async def _serve(request: AsyncIterator[bytes], context: Any) -> None:
+async def _serve_stream(request: AsyncIterator[bytes], context: Any) -> None:
     """End cleanly after the caller, or at once on request."""
     async for said in request:
         if said == b"break":
@@ -27,10 +27,10 @@ async def _serve(request: AsyncIterator[bytes], context: Any) -> None:
         await context.write(said)
 
 
-async def _peer() -> tuple[grpc.aio.Server, str]:
+async def _start_peer() -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     handler = grpc.stream_stream_rpc_method_handler(
-        _serve, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
+        _serve_stream, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
     )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(wire.SERVICE, {wire.STREAM: handler}),)
@@ -40,7 +40,7 @@ async def _peer() -> tuple[grpc.aio.Server, str]:
     return server, f"127.0.0.1:{port}"
 
 
-async def _job(of: Connections, connection: Connection, message: bytes = b"go") -> None:
+async def _run_job(of: Connections, connection: Connection, message: bytes = b"go") -> None:
     """Make a call over a connection, and end it."""
     call = wire.stub(connection.channel, wire.STREAM)()
     await call.write(message)
@@ -48,9 +48,9 @@ async def _job(of: Connections, connection: Connection, message: bytes = b"go") 
     await of.return_connection(connection, call, 3.0)
 
 
-def _run(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> None:
+def _run_test(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> None:
     async def whole() -> None:
-        server, address = await _peer()
+        server, address = await _start_peer()
         peers = [SimpleNamespace(address=address)] * 3
         of = Connections(
             SimpleNamespace(  # type: ignore[arg-type]
@@ -74,25 +74,25 @@ def test_jobs_in_a_row_use_one_connection() -> None:
         first = await of.take_connection(PEER)
         assert first.is_unused
         for _ in range(50):
-            await _job(of, first)
+            await _run_job(of, first)
             assert await of.take_connection(PEER) is first
             assert not first.is_unused
 
-    _run(test)
+    _run_test(test)
 
 
 def test_two_hundred_jobs_leave_no_descriptor() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
         counts = []
         for i in range(200):
-            await _job(of, await of.take_connection(PEER), b"break" if i % 5 == 4 else b"go")
+            await _run_job(of, await of.take_connection(PEER), b"break" if i % 5 == 4 else b"go")
             if i in (24, 199):  # (after equal numbers of each kind)
                 gc.collect()  # a broken connection's sockets are in a reference cycle
                 await asyncio.sleep(0.5)
                 counts.append(len(os.listdir("/proc/self/fd")))
         assert counts[1] <= counts[0]
 
-    _run(test)
+    _run_test(test)
 
 
 def test_what_did_not_end_in_order_serves_no_other_job() -> None:
@@ -102,23 +102,23 @@ def test_what_did_not_end_in_order_serves_no_other_job() -> None:
             if end is None:  # before a call
                 await of.return_connection(connection)
             else:
-                await _job(of, connection, end)
+                await _run_job(of, connection, end)
             assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
             assert (await of.take_connection(PEER)).is_unused
 
-    _run(test)
+    _run_test(test)
 
 
 def test_a_connection_whose_peer_has_gone_is_not_used() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
         connection = await of.take_connection(PEER)
-        await _job(of, connection)
+        await _run_job(of, connection)
         await server.stop(0)
         while connection.channel.get_state() is grpc.ChannelConnectivity.READY:
             await asyncio.sleep(0.01)
         assert (await of.take_connection(PEER)).is_unused
 
-    _run(test)
+    _run_test(test)
 
 
 def test_few_are_left_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,14 +127,14 @@ def test_few_are_left_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
         some = [await of.take_connection(PEER) for _ in range(MAX_IDLE + 2)]
         for each in some:
-            await _job(of, each)
+            await _run_job(of, each)
         states = [each.channel.get_state() for each in some]
         assert states.count(grpc.ChannelConnectivity.SHUTDOWN) == 2
         await asyncio.sleep(1.0)
         assert {each.channel.get_state() for each in some} == {grpc.ChannelConnectivity.SHUTDOWN}
         monkeypatch.setattr(connections, "OLDEST_SECONDS", 0.0)
         old = await of.take_connection(PEER)
-        await _job(of, old)
+        await _run_job(of, old)
         assert old.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
-    _run(test)
+    _run_test(test)

@@ -17,7 +17,7 @@ DEPLOY = ROOT / "cluster" / "deploy"
 UNIT = "tfe-bench-worker@.service"
 
 
-def _unit() -> dict[str, list[str]]:
+def _read_unit() -> dict[str, list[str]]:
     settings: dict[str, list[str]] = {}
     for line in (DEPLOY / UNIT).read_text().splitlines():
         if line and line[0] not in "#[":
@@ -27,7 +27,7 @@ def _unit() -> dict[str, list[str]]:
     return settings
 
 
-def _takes(words: list[str]) -> None:
+def _check_command(words: list[str]) -> None:
     """Check that the worker's command line is valid for the command."""
     parsed = make_parser().parse_args(words)
     assert parsed.command == "worker" and parsed.party in (0, 1, 2)
@@ -35,11 +35,11 @@ def _takes(words: list[str]) -> None:
 
 
 def test_the_unit_starts_a_worker_and_is_hardened() -> None:
-    unit = _unit()
+    unit = _read_unit()
     [command] = unit["ExecStart"]
     words = command.replace("%i", "2").split()
     assert words[1:3] == ["-m", "tfe_bench"]
-    _takes(words[3:])
+    _check_command(words[3:])
     for name, value in {
         "NoNewPrivileges": "yes",
         "ProtectSystem": "strict",
@@ -77,7 +77,7 @@ def test_compose_has_one_service_for_each_party_that_it_starts_alone() -> None:
     assert [s[:2] for s in services] == [("0", "0"), ("1", "1"), ("2", "2")]
     for party, _, command in services:
         words = [word.strip().strip('"') for word in command.split(",")]
-        _takes(words)
+        _check_command(words)
         assert words[2] == party and f"/config/worker{party}.toml" in words
     assert "network_mode: host" in text and 'user: "10001"' in text and "read_only: true" in text
     named = re.search(r"context: (\S+)\n    dockerfile: (\S+)", text)

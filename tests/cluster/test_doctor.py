@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Checks = dict[str, dict[str, str]]
 
 
-def _doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Checks]:
+def _run_doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Checks]:
     capsys.readouterr()
     code = main(["doctor", *arguments, "--json"])
     return code, {check["name"]: check for check in json.loads(capsys.readouterr().out)}
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def test_this_machine_alone_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    code, checks = _doctor(capsys)
+    code, checks = _run_doctor(capsys)
     assert code == 0
     assert {"Python", "TensorFlow", "grpcio", "compiled ops", "processor", "memory"} <= set(checks)
     assert "ABI" in checks["compiled ops"]["found"] and "aes" in checks["processor"]["found"]
@@ -55,14 +55,14 @@ def test_before_any_worker_runs_the_files_and_the_port_are_looked_at(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--cluster", str(folder / "cluster.toml"), "--worker", str(folder / "worker1.toml"))
-    code, checks = _doctor(capsys, *where, "--offline")
+    code, checks = _run_doctor(capsys, *where, "--offline")
     assert code == 0
     assert "is free" in checks["own port"]["found"]
     assert checks["private key"]["status"] == "ok"
     assert "365 days left" in checks["certificate of party 2"]["found"]
     assert not any(name.startswith("party") for name in checks)
 
-    code, checks = _doctor(capsys, *where)
+    code, checks = _run_doctor(capsys, *where)
     assert code == 1
     failed = {name: c["found"] for name, c in checks.items() if c["status"] == "FAIL"}
     assert set(failed) == {"party 0", "party 2"}
@@ -85,7 +85,7 @@ def test_each_thing_that_is_wrong_is_named_with_its_remedy_and_no_secret(
         'party = 0\nkey = "party0.key"\nallow_programs = ["sroted"]\n'
     )
     where = ("--cluster", str(folder / "cluster.toml"), "--offline")
-    code, checks = _doctor(capsys, *where, "--worker", str(folder / "worker1.toml"))
+    code, checks = _run_doctor(capsys, *where, "--worker", str(folder / "worker1.toml"))
     assert code == 1
     assert checks["certificate of party 2"]["status"] == "FAIL"
     assert "expired on" in checks["certificate of party 2"]["found"]
@@ -95,13 +95,13 @@ def test_each_thing_that_is_wrong_is_named_with_its_remedy_and_no_secret(
     assert "chmod 600" in checks["worker file"]["remedy"]
     assert secret not in json.dumps(checks)
 
-    code, checks = _doctor(capsys, *where, "--worker", str(folder / "worker0.toml"))
+    code, checks = _run_doctor(capsys, *where, "--worker", str(folder / "worker0.toml"))
     assert code == 1
     assert "does not belong" in checks["private key"]["found"]
     assert checks["names"]["status"] == checks["policy"]["status"] == "warn"
     assert 'Did you mean "sort"?' in checks["names"]["found"]
 
-    code, checks = _doctor(capsys, "--cluster", str(folder / "none.toml"))
+    code, checks = _run_doctor(capsys, "--cluster", str(folder / "none.toml"))
     assert code == 1 and checks["cluster file"]["status"] == "FAIL"
     assert main(["doctor", "--client", "analyst"]) == 2
     assert main(["doctor", "--megabytes", "0"]) == 2
@@ -115,7 +115,7 @@ def test_a_port_that_something_else_holds_is_no_worker(
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
-        code, checks = _doctor(
+        code, checks = _run_doctor(
             *(capsys, "--cluster", str(folder / "cluster.toml"), "--offline"),
             *("--worker", str(folder / "worker0.toml")),
         )
@@ -145,7 +145,7 @@ def test_a_client_sees_every_worker_and_every_link(
     """Party 1's operator does not allow `links`; its port is also checked from its own file."""
     hosts.ensure()
     client = ("--client", "analyst", "--megabytes", "1")
-    code, checks = _doctor(capsys, "--cluster", str(hosts.cluster), *client)
+    code, checks = _run_doctor(capsys, "--cluster", str(hosts.cluster), *client)
     assert code == 0, checks
     for party in range(3):
         for what in ("", ": cluster file", ": versions", ": clock"):
@@ -153,7 +153,7 @@ def test_a_client_sees_every_worker_and_every_link(
     assert checks["links"]["status"] == "warn" and "Party 1" in checks["links"]["found"]
 
     where = ("--cluster", str(hosts.cluster))
-    code, checks = _doctor(capsys, *where, "--worker", str(hosts.folder / "worker1.toml"))
+    code, checks = _run_doctor(capsys, *where, "--worker", str(hosts.folder / "worker1.toml"))
     assert code == 0, checks
     assert "worker serves" in checks["own port"]["found"]
     assert "party 0: clock" in checks and "party 1: clock" not in checks
@@ -163,13 +163,13 @@ def test_a_client_sees_every_worker_and_every_link(
     shutil.copytree(hosts.folder, other)
     path = other / "cluster.toml"
     path.write_text(path.read_text().replace('name = "trial"', 'name = "trail"'))
-    code, checks = _doctor(capsys, "--cluster", str(path), *client)
+    code, checks = _run_doctor(capsys, "--cluster", str(path), *client)
     assert code == 1
     assert checks["party 2: cluster file"]["status"] == "FAIL"
     write_public(
         other / "party2.crt", tls.make_certificate(tls.party_common_name(2))[1], overwrite=True
     )
-    code, checks = _doctor(capsys, "--cluster", str(path), *client)
+    code, checks = _run_doctor(capsys, "--cluster", str(path), *client)
     assert code == 1
     assert "shows SHA-256" in checks["party 2"]["found"] and checks["party 2"]["status"] == "FAIL"
 
@@ -189,7 +189,7 @@ def test_the_links_between_all_pairs_are_measured(
     own_hosts: Hosts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own_hosts.ensure()
-    code, checks = _doctor(capsys, "--cluster", str(own_hosts.cluster), "--megabytes", "2")
+    code, checks = _run_doctor(capsys, "--cluster", str(own_hosts.cluster), "--megabytes", "2")
     assert code == 0, checks
     for pair in ("0-1", "0-2", "1-2"):
         assert re.search(r"round trip [0-9.]+ ms, [0-9]+ MB/s", checks[f"link {pair}"]["found"])
@@ -215,7 +215,7 @@ def test_a_partys_certificate_does_not_pass_for_another_party(
     path.write_text(text)
     hosts.start(2, cluster=path)
     hosts.wait_ready(2)
-    code, checks = _doctor(capsys, "--cluster", str(hosts.cluster))
+    code, checks = _run_doctor(capsys, "--cluster", str(hosts.cluster))
     assert code == 1 and "shows SHA-256" in checks["party 2"]["found"]
     done = hosts.command("sort", "--cluster", str(hosts.cluster), "--n", "9")
     assert (done.returncode, done.stdout) == (20, "")

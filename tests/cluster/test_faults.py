@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import PeerLost
@@ -51,7 +51,7 @@ def _break_mid_sort(cluster: LocalCluster, strike: Callable[[], None]) -> tuple[
     return caught.value, seconds
 
 
-@daily(
+@parametrize_daily(
     ("party", "strike"),
     itertools.product(range(3), SECONDS),
     [(1, signal.SIGKILL), (2, signal.SIGSTOP)],

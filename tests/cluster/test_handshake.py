@@ -16,7 +16,7 @@ from tfe_bench.cluster.handshake import Hello, KeyAgreement
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
-def _hello(party: int = 0, **other: Any) -> Hello:
+def _make_hello(party: int = 0, **other: Any) -> Hello:
     fields: dict[str, Any] = {
         "party": party,
         "version": "0.1.0",
@@ -35,8 +35,10 @@ def _hello(party: int = 0, **other: Any) -> Hello:
 
 
 def test_hellos_that_agree_pass() -> None:
-    handshake.check_hello(_hello(0), _hello(1), 1)
-    handshake.check_hello(_hello(0), _hello(1, tensorflow="2.21.9", public_key="11" * 32), 1)
+    handshake.check_hello(_make_hello(0), _make_hello(1), 1)
+    handshake.check_hello(
+        _make_hello(0), _make_hello(1, tensorflow="2.21.9", public_key="11" * 32), 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_hellos_that_agree_pass() -> None:
     ],
 )
 def test_every_field_that_differs_is_refused_with_both_values(field: str, other: Any) -> None:
-    mine, theirs = _hello(0), _hello(2, **{field: other})
+    mine, theirs = _make_hello(0), _make_hello(2, **{field: other})
     with pytest.raises(VersionMismatch) as caught:
         handshake.check_hello(mine, theirs, 2)
     text = str(caught.value)
@@ -72,11 +74,11 @@ def test_no_field_is_left_unchecked() -> None:
 
 def test_a_hello_of_another_party_is_refused() -> None:
     with raises(ProtocolError, "unexpected-party", received=2, expected=1):
-        handshake.check_hello(_hello(0), _hello(2), 1)
+        handshake.check_hello(_make_hello(0), _make_hello(2), 1)
 
 
 def test_a_hello_survives_the_wire() -> None:
-    assert Hello.decode(_hello(2).encode()) == _hello(2)
+    assert Hello.decode(_make_hello(2).encode()) == _make_hello(2)
 
 
 @pytest.mark.parametrize("blob", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b"{", b'{"party": 0}'])
@@ -97,7 +99,7 @@ _UNFIT: dict[str, Any] = {
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Hello)])
 def test_a_field_of_another_type_is_no_hello(field: str) -> None:
-    good = dataclasses.asdict(_hello())
+    good = dataclasses.asdict(_make_hello())
     other = "1" if type(good[field]) is int else 1
     for value in (*_UNFIT.values(), other):
         with pytest.raises(ProtocolError, match=field):
@@ -114,7 +116,7 @@ def test_a_hello_is_small_and_flat(blob: bytes) -> None:
 def test_what_is_no_public_key_is_refused(key: str) -> None:
     mine = KeyAgreement()
     with raises(ProtocolError, "invalid-public-key"):
-        mine.derive_key(_hello(0, public_key=mine.public_key), _hello(1, public_key=key))
+        mine.derive_key(_make_hello(0, public_key=mine.public_key), _make_hello(1, public_key=key))
 
 
 @given(st.binary(max_size=200))
@@ -123,32 +125,35 @@ def test_random_bytes_are_no_hello(blob: bytes) -> None:
         Hello.decode(blob)
 
 
-def _agree(change: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
+def _derive_keys(change: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
     a, b = KeyAgreement(), KeyAgreement()
-    hello_a, hello_b = _hello(0, public_key=a.public_key), _hello(1, public_key=b.public_key)
+    hello_a, hello_b = (
+        _make_hello(0, public_key=a.public_key),
+        _make_hello(1, public_key=b.public_key),
+    )
     received_hello = dataclasses.replace(hello_b, **(change or {}))
     return a.derive_key(hello_a, received_hello), b.derive_key(hello_b, hello_a)
 
 
 def test_both_sides_derive_one_key_of_16_bytes() -> None:
-    first, second = _agree()
+    first, second = _derive_keys()
     assert first == second
     assert len(first) == 16
 
 
 def test_every_session_has_keys_of_its_own() -> None:
-    assert len({_agree()[0] for _ in range(20)}) == 20
+    assert len({_derive_keys()[0] for _ in range(20)}) == 20
 
 
 def test_the_key_depends_on_the_whole_hello() -> None:
     # A field that is altered in transit results in two different keys.
-    first, second = _agree({"job": "0" * 32})
+    first, second = _derive_keys({"job": "0" * 32})
     assert first != second
 
 
 def test_the_hello_carries_no_secret() -> None:
     agreement = KeyAgreement()
-    hello = _hello(public_key=agreement.public_key)
+    hello = _make_hello(public_key=agreement.public_key)
     private = agreement._private.private_bytes_raw()
     assert private.hex() not in hello.encode().decode()
     assert set(json.loads(hello.encode())) == {f.name for f in dataclasses.fields(Hello)}

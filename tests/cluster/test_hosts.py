@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ANALYST = ("--client", "analyst")
 
 
-def _sort(hosts: Hosts, client: str = "analyst", n: int = 30, **parameters: Any) -> None:
+def _check_sort(hosts: Hosts, client: str = "analyst", n: int = 30, **parameters: Any) -> None:
     keys = np.random.default_rng(n).integers(-(2**63), 2**63 - 1, n, np.int64)
     with Cluster(hosts.cluster, client) as cluster:
         result = cluster.run("sort", parameters, {"keys": PrivateInput(keys)})
@@ -45,7 +45,7 @@ def _sort(hosts: Hosts, client: str = "analyst", n: int = 30, **parameters: Any)
     np.testing.assert_array_equal(result.outputs["indices"], np.argsort(keys, kind="stable"))
 
 
-def _copy(hosts: Hosts, to: Path) -> Path:
+def _copy_folder(hosts: Hosts, to: Path) -> Path:
     """Copy the folder for another organization; return its cluster.toml."""
     shutil.copytree(hosts.folder, to)
     return to / "cluster.toml"
@@ -53,7 +53,7 @@ def _copy(hosts: Hosts, to: Path) -> Path:
 
 def _other_file(hosts: Hosts, to: Path) -> Path:
     """Create a cluster.toml that differs from the shared one in a number."""
-    path = _copy(hosts, to)
+    path = _copy_folder(hosts, to)
     text = path.read_text()
     assert "fractional_bits = 16" in text
     path.write_text(text.replace("fractional_bits = 16", "fractional_bits = 8"))
@@ -117,15 +117,15 @@ def test_an_emulated_network_is_refused_where_operators_do_not_allow_it(hosts: H
 def test_an_input_above_one_operators_limit_is_refused(hosts: Hosts) -> None:
     hosts.ensure()
     with raises(PolicyError, "too-large", received="100001 elements", expected="100000", party=1):
-        _sort(hosts, n=100_001)
+        _check_sort(hosts, n=100_001)
 
 
 def test_a_refused_job_does_not_keep_the_next_one_waiting(hosts: Hosts) -> None:
     hosts.ensure()
     with pytest.raises(PolicyError):
-        _sort(hosts, "guest")
+        _check_sort(hosts, "guest")
     started = time.monotonic()
-    _sort(hosts)
+    _check_sort(hosts)
     # Party 0 waits 12 s for a party without the job, unless the client disconnects.
     assert time.monotonic() - started < 9
 
@@ -136,7 +136,7 @@ def test_jobs_of_two_clients_at_once_both_come_back_right(hosts: Hosts) -> None:
 
     def work(n: int) -> None:
         try:
-            _sort(hosts, n=n)
+            _check_sort(hosts, n=n)
         except BaseException as error:
             failures.append(error)
 
@@ -160,7 +160,7 @@ def test_a_client_that_vanishes_leaves_the_workers_free(hosts: Hosts) -> None:
     assert client.poll() is None
     os.kill(client.pid, signal.SIGKILL)
     client.wait()
-    _sort(hosts)
+    _check_sort(hosts)
     assert all(w.poll() is None for w in hosts.workers.values())
 
 
@@ -188,7 +188,7 @@ def test_a_client_that_the_workers_do_not_know_gets_no_connection(
     hosts: Hosts, tmp_path: Path
 ) -> None:
     hosts.ensure()
-    path = _copy(hosts, tmp_path / "copy")
+    path = _copy_folder(hosts, tmp_path / "copy")
     for kind in ("key", "crt"):
         (path.parent / f"client-analyst.{kind}").unlink()
     process = hosts.command("certs", "client", "--name", "analyst", "--out", str(path.parent))
@@ -286,7 +286,7 @@ def test_a_worker_with_another_name_for_the_cluster_shows_both_digests(
     hosts: Hosts, tmp_path: Path
 ) -> None:
     hosts.ensure()
-    path = _copy(hosts, tmp_path / "other")
+    path = _copy_folder(hosts, tmp_path / "other")
     path.write_text(path.read_text().replace('name = "trial"', 'name = "trail"'))
     mine, theirs = (ClusterConfig.load(p).digest()[:24] for p in (path, hosts.cluster))
     assert mine != theirs
@@ -359,7 +359,7 @@ def _fails_to_start(hosts: Hosts, *arguments: str) -> tuple[int, str]:
 
 
 def test_a_port_in_use_is_a_configuration_error(hosts: Hosts, tmp_path: Path) -> None:
-    path = _copy(hosts, tmp_path / "copy")
+    path = _copy_folder(hosts, tmp_path / "copy")
     with contextlib.closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -372,7 +372,7 @@ def test_a_port_in_use_is_a_configuration_error(hosts: Hosts, tmp_path: Path) ->
 
 
 def test_a_worker_with_another_partys_key_does_not_start(hosts: Hosts, tmp_path: Path) -> None:
-    path = _copy(hosts, tmp_path / "copy")
+    path = _copy_folder(hosts, tmp_path / "copy")
     (path.parent / "worker2.toml").write_text('party = 2\nkey = "party1.key"\n')
     code, error_line = _fails_to_start(hosts, "--party", "2", "--cluster", str(path))
     assert code == 10
@@ -389,7 +389,7 @@ def test_a_worker_with_another_partys_settings_does_not_start(hosts: Hosts) -> N
 
 
 def test_a_worker_whose_key_others_may_read_does_not_start(hosts: Hosts, tmp_path: Path) -> None:
-    path = _copy(hosts, tmp_path / "copy")
+    path = _copy_folder(hosts, tmp_path / "copy")
     (path.parent / "party0.key").chmod(0o644)
     code, error_line = _fails_to_start(hosts, "--party", "0", "--cluster", str(path))
     assert code == 30

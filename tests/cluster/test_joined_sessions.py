@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 PAIRS = [(p, q) for p in range(3) for q in range(3) if p != q]
 
 
-class _Joined:
+class _JoinedSessions:
     """Three parties whose sessions are joined by real links over in-process streams."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class _Joined:
             link.drop_session()
 
 
-class _Pumped(_Joined):
+class _PumpedSessions(_JoinedSessions):
     """The same, joined by threads that only move bytes from outbox to inbox."""
 
     def _join(self) -> None:
@@ -109,20 +109,20 @@ class _Pumped(_Joined):
 
 
 @pytest.fixture
-def joined() -> Iterator[_Joined]:
-    three = _Joined()
+def joined() -> Iterator[_JoinedSessions]:
+    three = _JoinedSessions()
     yield three
     three.close()
 
 
 @pytest.fixture
-def pumped() -> Iterator[_Pumped]:
-    three = _Pumped()
+def pumped() -> Iterator[_PumpedSessions]:
+    three = _PumpedSessions()
     yield three
     three.close()
 
 
-def _exchange(party: Party, x: Any) -> Any:
+def _exchange_words(party: Party, x: Any) -> Any:
     s = party.site("exchange")
     if s.is_dealer:
         return x
@@ -130,18 +130,18 @@ def _exchange(party: Party, x: Any) -> Any:
     return x + s.recv([1], s.other_evaluator)
 
 
-def _parallel(party: Party) -> Callable[[Any], Any]:
-    return lambda x: (_exchange(party, x), _exchange(party, 2 * x))
+def _exchange_twice(party: Party) -> Callable[[Any], Any]:
+    return lambda x: (_exchange_words(party, x), _exchange_words(party, 2 * x))
 
 
-def _chained(party: Party) -> Callable[[Any], Any]:
-    return lambda x: _exchange(party, _exchange(party, x))
+def _exchange_in_sequence(party: Party) -> Callable[[Any], Any]:
+    return lambda x: _exchange_words(party, _exchange_words(party, x))
 
 
 _Build = Callable[[Party], Callable[[Any], Any]]
 
 
-def _seconds(joined: _Joined, build: _Build, delay: float) -> float:
+def _measure_call(joined: _JoinedSessions, build: _Build, delay: float) -> float:
     """Return the time of a second call of a graph, at the slowest party, over a slow line."""
     functions = joined.run(lambda party: party.function(build(party)))
     one = np.ones(1, np.int64)
@@ -162,27 +162,29 @@ def _seconds(joined: _Joined, build: _Build, delay: float) -> float:
     return max(seconds)
 
 
-def test_exchanges_give_what_the_peer_sent(joined: _Joined) -> None:
-    functions = joined.run(lambda party: party.function(_parallel(party)))
+def test_exchanges_give_what_the_peer_sent(joined: _JoinedSessions) -> None:
+    functions = joined.run(lambda party: party.function(_exchange_twice(party)))
     x = [np.array([10**p], np.int64) for p in range(3)]
     results = joined.run(lambda party: functions[party.index](x[party.index]))
     assert [int(v.numpy()[0]) for v in results[1]] == [110, 220]
     assert [int(v.numpy()[0]) for v in results[2]] == [110, 220]
 
 
-def test_independent_exchanges_of_one_graph_take_one_delay(pumped: _Pumped) -> None:
-    seconds = _seconds(pumped, _parallel, 0.3)
+def test_independent_exchanges_of_one_graph_take_one_delay(pumped: _PumpedSessions) -> None:
+    seconds = _measure_call(pumped, _exchange_twice, 0.3)
     print(f"two independent exchanges over a line of 0.3 s: {seconds:.3f} s")
     assert 0.29 < seconds < 0.55
 
 
-def test_dependent_exchanges_take_a_delay_each(pumped: _Pumped) -> None:
-    seconds = _seconds(pumped, _chained, 0.3)
+def test_dependent_exchanges_take_a_delay_each(pumped: _PumpedSessions) -> None:
+    seconds = _measure_call(pumped, _exchange_in_sequence, 0.3)
     print(f"two dependent exchanges over a line of 0.3 s: {seconds:.3f} s")
     assert 0.58 < seconds < 0.95
 
 
-def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(pumped: _Pumped) -> None:
+def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(
+    pumped: _PumpedSessions,
+) -> None:
     # Otherwise it arrives in a later step, and ends the session as a message of a finished one.
     def build(party: Party) -> Callable[[Any], Any]:
         def send_in_vain(x: Any) -> Any:
@@ -195,10 +197,10 @@ def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(pumped: _Pum
 
         return send_in_vain
 
-    assert _seconds(pumped, build, 0.3) > 0.29
+    assert _measure_call(pumped, build, 0.3) > 0.29
 
 
-def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
+def test_a_large_message_crosses_in_pieces(joined: _JoinedSessions) -> None:
     words = 300_000  # 2.4 MB: several blobs
 
     def build(party: Party) -> Callable[[Any], Any]:
@@ -219,11 +221,11 @@ def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
     np.testing.assert_array_equal(results[2].numpy(), x[1])
 
 
-def test_parties_that_trace_different_graphs_are_refused(joined: _Joined) -> None:
+def test_parties_that_trace_different_graphs_are_refused(joined: _JoinedSessions) -> None:
     def build(party: Party) -> Callable[[Any], Any]:
         if party.index != 2:
-            return _chained(party)
-        return lambda x: _exchange(party, x)
+            return _exchange_in_sequence(party)
+        return lambda x: _exchange_words(party, x)
 
     def unequal(party: Party) -> Any:
         return party.function(build(party))(np.ones(1, np.int64))

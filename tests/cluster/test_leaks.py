@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 _X = {"x": PrivateInput(np.arange(3))}
 
 
-def _plain(client: Client) -> None:
+def _end_plainly(client: Client) -> None:
     np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], np.arange(3))
 
 
-def _failing(client: Client) -> None:
+def _end_in_failure(client: Client) -> None:
     with pytest.raises(UsageError, match="As ordered"):
         client.run("plain", {"fail": True}, _X)
 
 
-def _refused(client: Client) -> None:
+def _end_refused(client: Client) -> None:
     with raises(UsageError, "unknown-program"):
         client.run("unknown", {}, _X)
 
 
-def _leaving(client: Client) -> None:
+def _end_by_leaving(client: Client) -> None:
     """Raise in the progress callback, as Ctrl-C does."""
 
     def leave(fraction: float, text: str) -> None:
@@ -56,7 +56,7 @@ def _leaving(client: Client) -> None:
         client.run("plain", {"wait": 60}, _X, leave)
 
 
-def _cancelled(client: Client) -> None:
+def _end_cancelled(client: Client) -> None:
     job = new_job()
     running = threading.Event()
     errors: list[BaseException] = []
@@ -75,10 +75,21 @@ def _cancelled(client: Client) -> None:
     assert isinstance(errors[0], JobCancelled), errors
 
 
-_ENDS = (_plain, _plain, _failing, _plain, _leaving, _plain, _cancelled, _plain, _refused, _plain)
+_ENDS = (
+    _end_plainly,
+    _end_plainly,
+    _end_in_failure,
+    _end_plainly,
+    _end_by_leaving,
+    _end_plainly,
+    _end_cancelled,
+    _end_plainly,
+    _end_refused,
+    _end_plainly,
+)
 
 
-def _figures(trio: Trio) -> dict[str, int]:
+def _count_resources(trio: Trio) -> dict[str, int]:
     """Count the process's resources, after the last job's have been released."""
     gc.collect()
     from tfe_bench.cluster import transport
@@ -117,7 +128,7 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     wait_until(trio.idle, "the first jobs have ended")
 
     def settled() -> dict[str, int] | None:
-        figures = _figures(trio)
+        figures = _count_resources(trio)
         # (each server stores its last call)
         return figures if figures["jobs and sessions"] <= 2 * 3 else None
 
@@ -128,7 +139,7 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     four_at_a_time()
 
     def at_baseline() -> bool:
-        figures = _figures(trio)
+        figures = _count_resources(trio)
         print(figures)
         return all(figures[name] <= count for name, count in baseline.items())
 
@@ -149,13 +160,13 @@ class _Process:
         return f"{self.descriptors} fds, {self.threads} threads, {self.megabytes:.0f} MB"
 
 
-def _sort(cluster: LocalCluster, rng: np.random.Generator) -> None:
+def _run_sort(cluster: LocalCluster, rng: np.random.Generator) -> None:
     keys = rng.integers(-(2**63), 2**63 - 1, int(rng.integers(0, 300)), np.int64)
     sorted_keys = cluster.run("sort", {}, {"keys": PrivateInput(keys)}).outputs["keys"]
     np.testing.assert_array_equal(sorted_keys, np.sort(keys))
 
 
-def _matmul(cluster: LocalCluster, rng: np.random.Generator) -> None:
+def _run_matmul(cluster: LocalCluster, rng: np.random.Generator) -> None:
     n = int(rng.integers(1, 40))
     x, y = (rng.integers(-1000, 1000, (n, n), np.int64) for _ in range(2))
     inputs = {"x": PrivateInput(x), "y": PrivateInput(y)}
@@ -163,12 +174,12 @@ def _matmul(cluster: LocalCluster, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(product, x @ y)
 
 
-def _fails(cluster: LocalCluster, rng: np.random.Generator) -> None:
+def _run_failing(cluster: LocalCluster, rng: np.random.Generator) -> None:
     with pytest.raises(UsageError):
         cluster.run("sort", {"repeat": int(rng.integers(1001, 2000))}, _X)
 
 
-def _leaves(cluster: LocalCluster, rng: np.random.Generator) -> None:
+def _run_interrupted(cluster: LocalCluster, rng: np.random.Generator) -> None:
     """Run a job whose client disconnects."""
 
     def leave(fraction: float, text: str) -> None:
@@ -192,7 +203,18 @@ def _is_cancelled(cluster: LocalCluster, rng: np.random.Generator) -> None:
         cluster.client.run("sort", {"repeat": 1000}, keys, cancel, job)
 
 
-_MIX = (_sort, _matmul, _sort, _fails, _sort, _leaves, _matmul, _sort, _is_cancelled, _sort)
+_MIX = (
+    _run_sort,
+    _run_matmul,
+    _run_sort,
+    _run_failing,
+    _run_sort,
+    _run_interrupted,
+    _run_matmul,
+    _run_sort,
+    _is_cancelled,
+    _run_sort,
+)
 
 
 Samples = list[list[_Process]]  # by moment and party
@@ -202,7 +224,7 @@ def _looked_at(cluster: LocalCluster) -> list[_Process]:
     return [_Process(pid) for pid in cluster.pids]
 
 
-def _typical(samples: Samples, party: int) -> tuple[int, int, float]:
+def _typical_figures(samples: Samples, party: int) -> tuple[int, int, float]:
     """Return minima of descriptors and threads, and the median of memory (it varies by 50 MB)."""
     of = [moment[party] for moment in samples]
     print(f"party {party}: {'; '.join(map(str, of))}")
@@ -212,7 +234,7 @@ def _typical(samples: Samples, party: int) -> tuple[int, int, float]:
 
 def _are_steady(before: Samples, after: Samples) -> None:
     for party in range(len(before[0])):
-        first, last = _typical(before, party), _typical(after, party)
+        first, last = _typical_figures(before, party), _typical_figures(after, party)
         assert last[0] <= first[0] + 2
         # (an idle thread of the pool is reused)
         assert last[1] <= first[1] + 12
@@ -275,7 +297,7 @@ def test_two_hundred_predictions_leave_workers_and_client_as_they_were(
 @pytest.mark.slow
 def test_two_hundred_trainings_leave_workers_and_client_as_they_were() -> None:
     """With four rates, each of which has its own graph; the learned weights are requested."""
-    x, y = tiny.data()
+    x, y = tiny.draw_data()
     some = [tiny.private_model(0.1 * (1 + i)) for i in range(4)]
 
     def once(number: int) -> None:

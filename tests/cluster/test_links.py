@@ -65,18 +65,18 @@ def test_an_unknown_emulation_is_refused() -> None:
     assert 'Did you mean "channel"' in str(refused.value)
 
 
-def _realized(delay: float = 20e-3, rate: float = 352e6, lost: int = 0) -> MeasuredLinks:
+def _make_links(delay: float = 20e-3, rate: float = 352e6, lost: int = 0) -> MeasuredLinks:
     return MeasuredLinks((20e-3, 20e-3, delay), (352e6, rate, 352e6), 100.0, lost)
 
 
 def test_figures_within_a_tenth_hold_and_others_are_named() -> None:
-    assert _realized(21.9e-3, 318e6).describe_deviations(WAN) == []
-    [delay] = _realized(delay=22.1e-3).describe_deviations(WAN)
+    assert _make_links(21.9e-3, 318e6).describe_deviations(WAN) == []
+    [delay] = _make_links(delay=22.1e-3).describe_deviations(WAN)
     assert "1-2" in delay and "22.1 ms instead of 20 ms" in delay
-    [rate] = _realized(rate=390e6).describe_deviations(WAN)
+    [rate] = _make_links(rate=390e6).describe_deviations(WAN)
     assert "worker 1 390 Mbit/s instead of 352 Mbit/s" in rate
-    assert _realized(lost=8).describe_deviations(WAN) == ["8 bytes lost"]
-    assert _realized(1.0, 1.0).describe_deviations(profiles.get_profile("local")) == []
+    assert _make_links(lost=8).describe_deviations(WAN) == ["8 bytes lost"]
+    assert _make_links(1.0, 1.0).describe_deviations(profiles.get_profile("local")) == []
 
 
 def test_a_worker_refuses_shaping_unless_its_operator_allows_it(tmp_path: Path) -> None:
@@ -238,13 +238,13 @@ def test_namespaces_hold_delay_and_rate(made: links.Links) -> None:
         called.close()
 
 
-def _devices() -> str:
+def _list_devices() -> str:
     return Path("/proc/net/dev").read_text()
 
 
 def test_links_leave_nothing_behind(made: links.Links) -> None:
     pid = made.pid
-    assert "tfe" in _devices()
+    assert "tfe" in _list_devices()
     made.close()
     assert not Path(f"/proc/{pid}").exists()
     made.namespaces = []
@@ -277,7 +277,7 @@ def test_links_of_a_killed_process_go_with_it(made: links.Links, processes: Proc
 # ---- clusters
 
 
-def _sort(cluster: LocalCluster, n: int) -> tuple[float, int]:
+def _time_sort(cluster: LocalCluster, n: int) -> tuple[float, int]:
     keys = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, n, np.int64)
     result = cluster.run("sort", {"profile": "wan", "repeat": 1}, {"keys": PrivateInput(keys)})
     np.testing.assert_array_equal(result.outputs["keys"], np.sort(keys))
@@ -300,7 +300,7 @@ def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused()
     with LocalCluster(profile="wan") as cluster:
         assert cluster.emulation == "channel"
         assert cluster.fallback is not None and "namespaces" in cluster.fallback
-        seconds, rounds = _sort(cluster, 300)
+        seconds, rounds = _time_sort(cluster, 300)
         print(f"{rounds} rounds in {seconds:.3f} s")
         assert seconds >= rounds * WAN.delay
         # A faster link than a wan's, and one with another delay.
@@ -327,7 +327,7 @@ def test_a_sort_in_namespaces_takes_its_rounds(made: links.Links) -> None:
     made.namespaces = []
     with LocalCluster(profile="wan", emulate="netns") as cluster:
         assert cluster.emulation in ("netns+tun", "netns+netem")
-        seconds, rounds = _sort(cluster, 300)
+        seconds, rounds = _time_sort(cluster, 300)
         print(f"{rounds} rounds in {seconds:.3f} s")
         assert seconds >= rounds * WAN.delay
         result = measured_links.measure_links(cluster, 2000)

@@ -24,12 +24,12 @@ Ring = np.ndarray[Any, np.dtype[np.int64]]
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
-def _keys(n: int, seed: int = 7) -> Ring:
+def _draw_keys(n: int, seed: int = 7) -> Ring:
     print(f"seed {seed}")
     return np.random.default_rng(seed).integers(_LEAST, _GREATEST, n, np.int64, endpoint=True)
 
 
-def _sort(
+def _run_sort(
     cluster: LocalCluster, keys: Ring, bits: int = 0, payload: Ring | None = None, **parameters: Any
 ) -> dict[str, Ring]:
     inputs = {"keys": PrivateInput(keys, bits)}
@@ -46,24 +46,24 @@ def _assert_sorted(outputs: dict[str, Ring], keys: Ring) -> None:
 def test_full_range_keys_come_back_sorted_with_the_payload_moved_along(
     shared_cluster: LocalCluster,
 ) -> None:
-    keys, payload = _keys(200), _keys(200, seed=8)
+    keys, payload = _draw_keys(200), _draw_keys(200, seed=8)
     keys[:6] = _LEAST, _GREATEST, 0, -1, 1, _LEAST
-    outputs = _sort(shared_cluster, keys, payload=payload)
+    outputs = _run_sort(shared_cluster, keys, payload=payload)
     _assert_sorted(outputs, keys)
     np.testing.assert_array_equal(outputs["payload"], payload[np.argsort(keys, kind="stable")])
 
 
 def test_equal_keys_keep_their_order_in_both_directions(shared_cluster: LocalCluster) -> None:
     keys = np.random.default_rng(3).integers(0, 4, 60, np.int64)
-    _assert_sorted(_sort(shared_cluster, keys), keys)
-    outputs = _sort(shared_cluster, keys, descending=True)
+    _assert_sorted(_run_sort(shared_cluster, keys), keys)
+    outputs = _run_sort(shared_cluster, keys, descending=True)
     np.testing.assert_array_equal(outputs["keys"], np.sort(keys)[::-1])
     np.testing.assert_array_equal(outputs["indices"], np.argsort(~keys, kind="stable"))
 
 
 def test_one_job_follows_another_with_fresh_figures(shared_cluster: LocalCluster) -> None:
     for seed, n in ((1, 40), (2, 70)):
-        keys = _keys(n, seed)
+        keys = _draw_keys(n, seed)
         result = shared_cluster.run("sort", {"repeat": 2}, {"keys": PrivateInput(keys)})
         _assert_sorted(result.outputs, keys)
         assert [len(m["seconds"]) for m in result.measured] == [2, 2, 2]
@@ -72,13 +72,13 @@ def test_one_job_follows_another_with_fresh_figures(shared_cluster: LocalCluster
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_the_smallest_inputs_sort(shared_cluster: LocalCluster, n: int) -> None:
-    keys = _keys(n)
-    _assert_sorted(_sort(shared_cluster, keys), keys)
+    keys = _draw_keys(n)
+    _assert_sorted(_run_sort(shared_cluster, keys), keys)
 
 
 def test_rows_sort_each_on_its_own(shared_cluster: LocalCluster) -> None:
-    keys = _keys(3 * 17).reshape(3, 17)
-    _assert_sorted(_sort(shared_cluster, keys), keys)
+    keys = _draw_keys(3 * 17).reshape(3, 17)
+    _assert_sorted(_run_sort(shared_cluster, keys), keys)
 
 
 def test_fixed_point_keys_keep_their_scale(shared_cluster: LocalCluster) -> None:
@@ -106,19 +106,19 @@ def test_fixed_point_keys_keep_their_scale(shared_cluster: LocalCluster) -> None
 def test_a_mistaken_job_is_refused_and_the_cluster_stays_usable(
     shared_cluster: LocalCluster, program: str, parameters: dict[str, Any], told: str
 ) -> None:
-    keys = _keys(9)
+    keys = _draw_keys(9)
     with pytest.raises(UsageError, match=told):
         shared_cluster.run(program, parameters, {"keys": PrivateInput(keys)})
-    _assert_sorted(_sort(shared_cluster, keys), keys)
+    _assert_sorted(_run_sort(shared_cluster, keys), keys)
 
 
 def test_inputs_that_do_not_fit_each_other_are_refused(shared_cluster: LocalCluster) -> None:
-    keys = _keys(9)
+    keys = _draw_keys(9)
     with raises(UsageError, "shape-mismatch"):
-        _sort(shared_cluster, keys, payload=_keys(8))
+        _run_sort(shared_cluster, keys, payload=_draw_keys(8))
     with raises(UsageError, "unexpected-inputs", operation="keys"):
         shared_cluster.run("sort", {}, {"keyz": PrivateInput(keys)})
-    _assert_sorted(_sort(shared_cluster, keys), keys)
+    _assert_sorted(_run_sort(shared_cluster, keys), keys)
 
 
 @pytest.mark.parametrize("sizes", [(1 << 40, 0), (1 << 20, 0), (0, 1 << 40)])
@@ -129,8 +129,8 @@ def test_a_job_without_a_byte_ends_no_worker(
     inputs = {name: PrivateInput(ring) for name, ring in factors.items()}
     with pytest.raises((UsageError, PolicyError), match=r"of shape \[|arrays of up to \d+ words"):
         shared_cluster.run("matmul", {}, inputs)
-    keys = _keys(9)
-    _assert_sorted(_sort(shared_cluster, keys), keys)
+    keys = _draw_keys(9)
+    _assert_sorted(_run_sort(shared_cluster, keys), keys)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1 << 30), (1 << 30, 0)])
@@ -139,13 +139,13 @@ def test_a_sort_of_no_rows_ends_no_worker(
 ) -> None:
     with raises(PolicyError, "too-large", operation="inputs of this size"):
         shared_cluster.run("sort", {}, {"keys": PrivateInput(np.zeros(sizes, np.int64))})
-    result = _sort(shared_cluster, np.zeros((0, 9), np.int64))
+    result = _run_sort(shared_cluster, np.zeros((0, 9), np.int64))
     assert result["keys"].shape == result["indices"].shape == (0, 9)
 
 
 def test_progress_is_told_and_never_falls(shared_cluster: LocalCluster) -> None:
     fractions: list[float] = []
-    keys = _keys(2000)
+    keys = _draw_keys(2000)
     shared_cluster.run(
         "sort",
         {"repeat": 3},
@@ -183,7 +183,7 @@ def test_workers_die_with_the_process_that_forked_them(processes: Processes) -> 
         parent.kill()
         assert processes.wait_gone(pids, 5) == []
         with pytest.raises(PeerLost, match=r"Lost party \d: its process ended with code -9"):
-            _sort(cluster, _keys(9))
+            _run_sort(cluster, _draw_keys(9))
     assert len(os.listdir("/proc/self/fd")) == before
 
 

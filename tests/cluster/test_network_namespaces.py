@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 _CLIENT, _SWITCH = 3, 4
 
 
-def _ip(*words: str) -> None:
+def _run_ip(*words: str) -> None:
     done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=30)
     if done.returncode:
         raise OSError(f"ip {' '.join(words)}: {done.stderr.strip()}")
@@ -41,23 +41,23 @@ class _Network:
 
     def build(self) -> None:
         for name in self.names:
-            _ip("netns", "add", name)
+            _run_ip("netns", "add", name)
         switch = self.names[_SWITCH]
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
+        _run_ip("-n", switch, "link", "add", "br0", "type", "bridge")
+        _run_ip("-n", switch, "link", "set", "br0", "up")
         for i, address in enumerate(self.addresses):
             host = self.names[i]
             port = f"port{i}"
-            _ip(*f"-n {switch} link add {port} type veth peer name eth0 netns {host}".split())
-            _ip("-n", switch, "link", "set", port, "master", "br0")
-            _ip("-n", switch, "link", "set", port, "up")
-            _ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
-            _ip("-n", host, "link", "set", "lo", "up")
-            _ip("-n", host, "link", "set", "eth0", "up")
+            _run_ip(*f"-n {switch} link add {port} type veth peer name eth0 netns {host}".split())
+            _run_ip("-n", switch, "link", "set", port, "master", "br0")
+            _run_ip("-n", switch, "link", "set", port, "up")
+            _run_ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+            _run_ip("-n", host, "link", "set", "lo", "up")
+            _run_ip("-n", host, "link", "set", "eth0", "up")
 
     def cut(self, host: int) -> None:
         """Disconnect a host at the switch."""
-        _ip("-n", self.names[_SWITCH], "link", "set", f"port{host}", "down")
+        _run_ip("-n", self.names[_SWITCH], "link", "set", f"port{host}", "down")
 
     def start(self, host: int, *command: str, **options: Any) -> subprocess.Popen[Any]:
         """Start ``tfe_bench command...`` on a host."""
@@ -81,7 +81,7 @@ class _Network:
         self.processes.close()
         for name in self.names:
             with contextlib.suppress(OSError):
-                _ip("netns", "del", name)
+                _run_ip("netns", "del", name)
 
 
 @pytest.fixture

@@ -45,7 +45,9 @@ def _full_allowance(trio: Trio) -> None:
         worker._host.outcomes._windows.clear()
 
 
-def _refused(client: Client, program: str = "plain", **parameters: Any) -> tuple[str, Exception]:
+def _submit_refused(
+    client: Client, program: str = "plain", **parameters: Any
+) -> tuple[str, Exception]:
     job = new_job()
     with pytest.raises(TfeBenchError) as caught:
         client.run(program, parameters, _X, job=job)
@@ -78,7 +80,7 @@ def test_every_refusal_of_the_policy_is_logged_once_with_client_program_job_and_
     monkeypatch.setattr(memory, "_MUCH", 0)
     client = trio.client("analyst")
     client.shaping = (0, 1 << 30) if method == "permit_shaping" else None
-    job, error = _refused(client)
+    job, error = _submit_refused(client)
     assert f"seeded reason for {method}" in str(error)
     for line in _once_each(trio, lines, job):
         assert "is refused" in line and "(plain, client analyst)" in line
@@ -98,7 +100,7 @@ def test_a_refusal_before_the_submission_is_known_is_logged_with_the_client(
         raise QueueFull(f"A seeded reason for {method}.")
 
     monkeypatch.setattr(kind, method, refuse)
-    _refused(trio.client("guest"))
+    _submit_refused(trio.client("guest"))
     word = f"seeded reason for {method}"
     wait_until(trio.idle, "the job is gone", 20)
     # (the dealer holds no bytes of inputs)
@@ -129,7 +131,7 @@ def test_what_does_not_exist_or_fit_is_logged_by_its_name_alone(
     about: str,
     told: str,
 ) -> None:
-    job, _ = _refused(trio.client("analyst"), program, **parameters)
+    job, _ = _submit_refused(trio.client("analyst"), program, **parameters)
     for line in _once_each(trio, lines, job):
         assert about in line and told in line, line
         assert line.isprintable() and len(line) < 1200

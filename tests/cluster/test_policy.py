@@ -50,13 +50,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _load(folder: Path, text: str) -> WorkerPolicy:
+def _load_policy(folder: Path, text: str) -> WorkerPolicy:
     (folder / "worker.toml").write_text(text)
     return WorkerPolicy.load(folder / "worker.toml")
 
 
 def test_a_good_file_is_read(folder: Path) -> None:
-    policy = _load(folder, GOOD)
+    policy = _load_policy(folder, GOOD)
     assert policy == WorkerPolicy(
         party=1,
         key=folder / "party1.key",
@@ -69,7 +69,7 @@ def test_a_good_file_is_read(folder: Path) -> None:
 
 
 def test_what_is_not_listed_is_not_permitted(folder: Path) -> None:
-    policy = _load(folder, 'party = 1\nkey = "party1.key"\n')
+    policy = _load_policy(folder, 'party = 1\nkey = "party1.key"\n')
     with pytest.raises(PolicyError):
         policy.permit_program("sort")
     with pytest.raises(PolicyError):
@@ -81,17 +81,17 @@ def test_what_is_not_listed_is_not_permitted(folder: Path) -> None:
 
 
 def test_a_program_is_permitted_by_name(folder: Path) -> None:
-    policy = _load(folder, GOOD)
+    policy = _load_policy(folder, GOOD)
     policy.permit_program("sort")
     for name in ("train", "Sort", "sort ", "", "*"):
         with raises(PolicyError, "program-not-allowed") as caught:
             policy.permit_program(name)
         assert f'program "{name}"' in str(caught.value)
-    _load(folder, GOOD.replace('"max"]', '"*"]')).permit_program("train")
+    _load_policy(folder, GOOD.replace('"max"]', '"*"]')).permit_program("train")
 
 
 def test_a_reveal_is_permitted_by_program_and_client(folder: Path) -> None:
-    policy = _load(folder, GOOD)
+    policy = _load_policy(folder, GOOD)
     policy.permit_reveal("sort", "analyst")
     policy.permit_reveal("max", "anyone")
     for program, to in [("sort", "bob"), ("train", "analyst"), ("*", "analyst"), ("sort", "*")]:
@@ -103,14 +103,14 @@ def test_a_reveal_is_permitted_by_program_and_client(folder: Path) -> None:
 
 def test_the_line_that_an_error_proposes_is_the_one_that_helps(folder: Path) -> None:
     with pytest.raises(PolicyError) as caught:
-        _load(folder, GOOD).permit_reveal("sort", "bob")
+        _load_policy(folder, GOOD).permit_reveal("sort", "bob")
     assert 'program = "sort" and to = ["bob"]' in str(caught.value)
     added = '\n[[reveal]]\nprogram = "sort"\nto = ["bob"]\n'
-    _load(folder, GOOD + added).permit_reveal("sort", "bob")
+    _load_policy(folder, GOOD + added).permit_reveal("sort", "bob")
 
 
 def test_a_refusal_tells_a_client_nothing_else_and_stays_on_one_line(folder: Path) -> None:
-    policy = _load(folder, GOOD)
+    policy = _load_policy(folder, GOOD)
     for name in ("x\nINFO: all is well \x1b[2J", "y" * 100_000):
         with pytest.raises(PolicyError) as program:
             policy.permit_program(name)
@@ -122,7 +122,7 @@ def test_a_refusal_tells_a_client_nothing_else_and_stays_on_one_line(folder: Pat
 
 
 def test_elements_are_limited(folder: Path) -> None:
-    policy = _load(folder, GOOD)
+    policy = _load_policy(folder, GOOD)
     policy.permit_elements(0)
     policy.permit_elements(1000)
     for count in (1001, -1):
@@ -139,7 +139,7 @@ def test_every_limit_is_read_and_holds_its_range(folder: Path, limit: Field[Any]
 
     def loaded(value: object) -> WorkerPolicy:
         text = f'party = 1\nkey = "party1.key"\n[limits]\n{name} = {value}\n'
-        return _load(folder, text)
+        return _load_policy(folder, text)
 
     assert getattr(WorkerPolicy(1), name) == default
     within = (0.5, 1e9) if type(default) is float else (least, default, min(most, 2**62))
@@ -177,13 +177,13 @@ BAD = {
 
 @pytest.mark.parametrize("case", list(BAD))
 def test_a_mistake_is_named_with_file_key_and_what_was_received(folder: Path, case: str) -> None:
-    check_mistake_named(_load, folder / "worker.toml", GOOD, BAD[case])
+    check_mistake_named(_load_policy, folder / "worker.toml", GOOD, BAD[case])
 
 
 def test_a_reveal_in_single_brackets_is_explained(folder: Path) -> None:
     text = 'party = 1\nkey = "party1.key"\n[reveal]\nprogram = "sort"\nto = ["analyst"]\n'
     with pytest.raises(ConfigError, match="double brackets"):
-        _load(folder, text)
+        _load_policy(folder, text)
 
 
 def test_a_key_open_to_others_is_refused_and_the_policy_itself_may_be_read(folder: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_key_open_to_others_is_refused_and_the_policy_itself_may_be_read(folde
 
 
 def test_without_a_key_only_tls_is_impossible(folder: Path) -> None:
-    policy = _load(folder, "party = 2\n")
+    policy = _load_policy(folder, "party = 2\n")
     assert policy.key is None
     with raises(ConfigError, "key-missing", operation="key"):
         policy.load_key()
@@ -210,7 +210,7 @@ def test_a_local_policy_permits_everything(folder: Path) -> None:
     assert WorkerPolicy.for_local(0, None).key is None
 
 
-def _certs(*words: str) -> int:
+def _run_certs(*words: str) -> int:
     parser = argparse.ArgumentParser()
     certs.add_cert_options(parser)
     return certs.run_certs(parser.parse_args(words))
@@ -221,7 +221,8 @@ def test_certs_all_makes_a_cluster_that_loads(
 ) -> None:
     out = tmp_path / "new" / "trial"
     assert (
-        _certs("all", "--out", str(out), "--hosts", HOSTS, "--client", "ann", "--client", "b") == 0
+        _run_certs("all", "--out", str(out), "--hosts", HOSTS, "--client", "ann", "--client", "b")
+        == 0
     )
     cluster = ClusterConfig.load(out / "cluster.toml")
     for party in cluster.parties:
@@ -249,7 +250,7 @@ def test_certs_all_makes_a_cluster_that_loads(
 
 
 def test_certs_all_has_a_client_by_default(tmp_path: Path) -> None:
-    _certs("all", "--out", str(tmp_path), "--hosts", "[::1]:1,b.example.org:1,c.example.org:1")
+    _run_certs("all", "--out", str(tmp_path), "--hosts", "[::1]:1,b.example.org:1,c.example.org:1")
     cluster = ClusterConfig.load(tmp_path / "cluster.toml")
     assert [client.name for client in cluster.clients] == ["analyst"]
     assert cluster.parties[0].address == "[::1]:1"
@@ -259,7 +260,7 @@ def test_certs_all_has_a_client_by_default(tmp_path: Path) -> None:
 def test_certs_all_overwrites_nothing_and_leaves_nothing_behind(tmp_path: Path, taken: str) -> None:
     (tmp_path / taken).write_text("mine")
     with raises(ConfigError, "file-exists", received=str(tmp_path / taken)):
-        _certs("all", "--out", str(tmp_path), "--hosts", HOSTS)
+        _run_certs("all", "--out", str(tmp_path), "--hosts", HOSTS)
     assert os.listdir(tmp_path) == [taken]
     assert (tmp_path / taken).read_text() == "mine"
 
@@ -281,7 +282,7 @@ def test_certs_all_refuses_wrong_arguments_before_it_writes(
     tmp_path: Path, words: list[str]
 ) -> None:
     with pytest.raises(UsageError, match="Received"):
-        _certs("all", "--out", str(tmp_path / "out"), *words)
+        _run_certs("all", "--out", str(tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
 
 
@@ -293,7 +294,7 @@ def test_one_organization_makes_its_own_and_is_told_what_to_send(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], stem: str
 ) -> None:
     out = tmp_path / "own"
-    assert _certs(*words, "--out", str(out)) == 0
+    assert _run_certs(*words, "--out", str(out)) == 0
     assert sorted(os.listdir(out)) == [f"{stem}.crt", f"{stem}.key"]
     certificate = tls.load_certificate(out / f"{stem}.crt")
     key = tls.load_private_key(out / f"{stem}.key")
@@ -304,23 +305,23 @@ def test_one_organization_makes_its_own_and_is_told_what_to_send(
     assert f"{stem}.key never leaves this machine" in printed.err
     assert "PRIVATE" not in printed.out + printed.err
     with raises(ConfigError, "file-exists"):
-        _certs(*words, "--out", str(out))
+        _run_certs(*words, "--out", str(out))
     assert tls.load_private_key(out / f"{stem}.key") == key
 
 
 def test_a_key_left_without_its_certificate_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "party1.crt").write_text("mine")
     with raises(ConfigError, "file-exists", received=str(tmp_path / "party1.crt")):
-        _certs("party", "--party", "1", "--out", str(tmp_path))
+        _run_certs("party", "--party", "1", "--out", str(tmp_path))
     assert os.listdir(tmp_path) == ["party1.crt"]
 
 
 def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with raises(ConfigError, "file-not-writable"):
-        _certs("client", "--name", "ann", "--out", str(tmp_path / "out"))
+        _run_certs("client", "--name", "ann", "--out", str(tmp_path / "out"))
     with pytest.raises(UsageError, match="Received"):
-        _certs("client", "--name", "a/b", "--out", str(tmp_path / "other"))
+        _run_certs("client", "--name", "a/b", "--out", str(tmp_path / "other"))
 
 
 def test_a_worker_finds_what_is_wrong_with_its_files_and_port_before_it_loads_tensorflow(

@@ -66,7 +66,9 @@ def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
     server.stop(0)
 
 
-def _another(config: ClusterConfig, members: dict[str, _Member], who: str) -> ClusterConfig:
+def _replace_certificate(
+    config: ClusterConfig, members: dict[str, _Member], who: str
+) -> ClusterConfig:
     """Return a cluster.toml with another certificate in a member's place."""
     pem = tls.make_certificate(tls.party_common_name(0), days=2)[1]
     if who == "client":
@@ -95,7 +97,7 @@ def test_a_look_tells_what_is_wrong(
 ) -> None:
     target = config.parties[0]
     if pinned != "party0":
-        target = _another(config, members, "party").parties[0]
+        target = _replace_certificate(config, members, "party").parties[0]
     mismatch = probe.find_tls_mismatch(target, members[who].key, members[who].certificate)
     assert mismatch is None if expected is None else expected in str(mismatch)
     assert probe.fetch_fingerprint(target) == tls.compute_fingerprint(members["party0"].certificate)
@@ -103,7 +105,7 @@ def test_a_look_tells_what_is_wrong(
 
 
 @contextlib.contextmanager
-def _listening(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+def _serve_connections(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -127,7 +129,7 @@ def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
         connection.close()
 
     for answer, expected in ((http, "does not use a worker's TLS"), (socket.socket.close, None)):
-        with _listening(answer) as port:
+        with _serve_connections(answer) as port:
             target = dataclasses.replace(config.parties[0], port=port)
             mismatch = probe.find_tls_mismatch(target, own.key, own.certificate)
             assert mismatch is None if expected is None else expected in str(mismatch)
@@ -161,7 +163,7 @@ def test_a_client_is_told_at_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     own = members["stranger" if wrong == "client" else "client"]
-    client = Client(_another(config, members, wrong), own.key, own.certificate)
+    client = Client(_replace_certificate(config, members, wrong), own.key, own.certificate)
     fragment = "does not accept" if wrong == "client" else "does not pin"
     asks: tuple[Callable[[], object], ...] = (
         lambda: client.wait_ready(_LONG),
@@ -185,7 +187,7 @@ def test_a_worker_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_streams, "MEET_SECONDS", _LONG)
-    mine = _another(config, members, "party") if wrong == "party" else config
+    mine = _replace_certificate(config, members, "party") if wrong == "party" else config
     own = members["party1"]
     if wrong == "client":  # its new key is not pinned at the others yet
         own = _Member(tls.party_common_name(1))

@@ -12,13 +12,13 @@ from tfe_bench.cluster.worker.job_queue import JobQueue, QueueSlot
 from tfe_bench.errors import ClusterError, PolicyError, QueueFull
 
 
-def _queue(party: int, total: int, per_client: int, **limits: int) -> JobQueue:
+def _make_queue(party: int, total: int, per_client: int, **limits: int) -> JobQueue:
     return JobQueue(
         WorkerPolicy(party, max_jobs=total, max_jobs_per_client=per_client, **limits)  # type: ignore[arg-type]
     )
 
 
-def _entered(queue: JobQueue, client: str, positions: list[int] | None = None) -> QueueSlot:
+def _enter_queue(queue: JobQueue, client: str, positions: list[int] | None = None) -> QueueSlot:
     place = queue.enter(client)
     if positions is not None:
         place.on_move = positions.append
@@ -26,8 +26,8 @@ def _entered(queue: JobQueue, client: str, positions: list[int] | None = None) -
 
 
 def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
-    queue = _queue(0, 9, 9)
-    first, second, third = (_entered(queue, name) for name in ("a", "b", "a"))
+    queue = _make_queue(0, 9, 9)
+    first, second, third = (_enter_queue(queue, name) for name in ("a", "b", "a"))
     for place in (third, first, second):
         queue.set_ready(place)
     order = []
@@ -40,10 +40,10 @@ def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
 
 
 def test_a_job_that_a_worker_lacks_is_overtaken() -> None:
-    queue = _queue(0, 9, 9)
+    queue = _make_queue(0, 9, 9)
     positions: list[int] = []
-    late = _entered(queue, "a", positions)
-    ready = _entered(queue, "b")
+    late = _enter_queue(queue, "a", positions)
+    ready = _enter_queue(queue, "b")
     queue.set_ready(ready)
     assert queue.take_next() is ready
     queue.set_ready(late)
@@ -54,9 +54,9 @@ def test_a_job_that_a_worker_lacks_is_overtaken() -> None:
 
 
 def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
-    queue = _queue(0, 9, 9)
+    queue = _make_queue(0, 9, 9)
     positions: list[list[int]] = [[], [], []]
-    places = [_entered(queue, "a", each) for each in positions]
+    places = [_enter_queue(queue, "a", each) for each in positions]
     for place in places:
         queue.set_ready(place)
     assert queue.take_next() is places[0]
@@ -69,7 +69,7 @@ def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
 
 
 def test_limits_are_refused_by_name_and_free_again() -> None:
-    queue = _queue(2, 3, 2)
+    queue = _make_queue(2, 3, 2)
     one = queue.enter("a")
     queue.enter("a")
     with raises(QueueFull, "too-many-jobs", operation="max_jobs_per_client", expected=2, party=2):
@@ -83,7 +83,7 @@ def test_limits_are_refused_by_name_and_free_again() -> None:
 
 
 def test_closing_ends_whoever_waits_for_a_job() -> None:
-    queue = _queue(0, 3, 2)
+    queue = _make_queue(0, 3, 2)
     got: list[QueueSlot | None] = []
     thread = threading.Thread(target=lambda: got.append(queue.take_next()))
     thread.start()
@@ -94,7 +94,7 @@ def test_closing_ends_whoever_waits_for_a_job() -> None:
 
 def test_a_place_is_held_until_its_turn_is_over_and_its_client_has_left() -> None:
     for client_first in (True, False):
-        queue = _queue(0, 1, 1)
+        queue = _make_queue(0, 1, 1)
         place = queue.enter("a")
         queue.set_ready(place)
         assert queue.take_next() is place
@@ -112,7 +112,7 @@ def test_a_place_is_held_until_its_turn_is_over_and_its_client_has_left() -> Non
 
 
 def test_bytes_are_limited_for_a_job_a_client_and_all_and_go_with_their_place() -> None:
-    queue = _queue(1, 9, 9, max_bytes_per_job=10, max_bytes_per_client=15, max_bytes=20)
+    queue = _make_queue(1, 9, 9, max_bytes_per_job=10, max_bytes_per_client=15, max_bytes=20)
     first, second, third = (queue.enter(name) for name in ("a", "a", "b"))
     with raises(PolicyError, "too-many-bytes", operation="max_bytes_per_job", expected=10, party=1):
         queue.hold(first, 11)

@@ -62,7 +62,7 @@ def _as_before(trio: Trio) -> Iterator[None]:
         worker.reload(trio.config, policy)
 
 
-def _reload(trio: Trio, config: ClusterConfig, *parties: int) -> None:
+def _reload_workers(trio: Trio, config: ClusterConfig, *parties: int) -> None:
     for party in parties or (0, 1, 2):
         trio.workers[party].reload(config, trio.workers[party]._host.policy)
 
@@ -95,7 +95,7 @@ def test_a_client_is_added_while_another_ones_job_runs_and_needs_no_new_file_of_
     )
     thread.start()
     wait_until(lambda: "waiting" in progress, "the job runs", 20)
-    _reload(trio, config)
+    _reload_workers(trio, config)
     thread.join(30)
     np.testing.assert_array_equal(done[0].outputs["x"], np.arange(3))
     bob = opened(config, pair)
@@ -110,7 +110,7 @@ def test_a_client_that_one_worker_does_not_have_is_refused_there(
 ) -> None:
     pair = _make_client_pair()
     config = _with_client(trio.config, "bob", pair[1])
-    _reload(trio, config, *({0, 1, 2} - {absent}))
+    _reload_workers(trio, config, *({0, 1, 2} - {absent}))
     with pytest.raises(ClusterError, match=f"Party {absent} does not answer.*TLS"):
         opened(config, pair).wait_ready(8)
 
@@ -125,7 +125,7 @@ def test_workers_that_know_a_client_by_other_names_or_certificates_run_no_job_of
     config = _with_client(trio.config, "bob", pair[1])
     if what == "certificate":
         config = _with_client(trio.config, "bob", pair[1], second[1])
-        _reload(trio, config)
+        _reload_workers(trio, config)
         client = opened(config, pair)
         # at one worker it presents its other certificate
         liar = opened(config, second)
@@ -137,8 +137,8 @@ def test_workers_that_know_a_client_by_other_names_or_certificates_run_no_job_of
         plain = tls.make_certificate("someone.example", 60)
         pair = plain
         config = _with_client(trio.config, "bob", pair[1])
-        _reload(trio, config)
-        _reload(trio, _with_client(trio.config, "carol", pair[1]), other)
+        _reload_workers(trio, config)
+        _reload_workers(trio, _with_client(trio.config, "carol", pair[1]), other)
         client = opened(config, pair)
     client.wait_ready()
     with raises(TfeBenchError, "members-differ", operation="client") as caught:
@@ -165,7 +165,7 @@ def test_a_client_that_is_taken_out_loses_its_jobs_its_connections_and_all_quest
     thread.start()
     wait_until(lambda: len(trio.workers[1]._host.jobs.list_jobs()) == 1, "the job is there", 20)
     wait_until(lambda: trio.workers[1]._host.jobs.list_jobs()[0].began is not None, "it runs", 20)
-    _reload(trio, _with_client(trio.config, "guest"), 1)  # one worker is enough
+    _reload_workers(trio, _with_client(trio.config, "guest"), 1)  # one worker is enough
     thread.join(20)
     assert isinstance(errors[0], TfeBenchError) and "not in cluster.toml" in str(errors[0])
     with pytest.raises((SecurityError, ClusterError)):
@@ -184,13 +184,13 @@ def test_a_certificate_changes_step_by_step_without_a_restart(trio: Trio, opened
     assert before is not None
     both = _with_client(trio.config, "guest", before, pair[1])
     new = opened(both, pair)
-    _reload(trio, both, 0)
+    _reload_workers(trio, both, 0)
     _check_job_runs(old)  # two workers have only the old one
-    _reload(trio, both)
+    _reload_workers(trio, both)
     new.wait_ready()
     _check_job_runs(new)
     _check_job_runs(old)
-    _reload(trio, _with_client(trio.config, "guest", pair[1]))
+    _reload_workers(trio, _with_client(trio.config, "guest", pair[1]))
     _check_job_runs(new)
     with pytest.raises((SecurityError, ClusterError)):
         old.ask(0, wire.STATUS)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 UTC = datetime.UTC
 
 
-def _cluster(days: int = 365) -> tuple[ClusterConfig, list[bytes]]:
+def _make_cluster(days: int = 365) -> tuple[ClusterConfig, list[bytes]]:
     pairs = [tls.make_certificate(tls.party_common_name(p), days) for p in range(3)]
     key, certificate = tls.make_certificate(tls.client_common_name("ann"), days)
     parties = tuple(
@@ -48,7 +48,7 @@ def _with_second(config: ClusterConfig, party: int, pem: bytes) -> ClusterConfig
 
 
 def test_a_member_may_have_two_certificates_and_the_digest_covers_both(tmp_path: Path) -> None:
-    config, keys = _cluster()
+    config, keys = _make_cluster()
     key, second = tls.make_certificate(tls.party_common_name(1))
     both = _with_second(config, 1, second)
     assert both.digest() != config.digest()
@@ -74,7 +74,7 @@ def test_of_two_certificates_with_one_key_the_one_that_lasts_longer_is_shown() -
     _, long = tls.make_certificate(tls.party_common_name(0), 20, key)
     assert tls.select_certificate(key, [short, long]) == long
     assert tls.select_certificate(key, [long, short]) == long
-    config, _ = _cluster()
+    config, _ = _make_cluster()
     PartyConfig(0, "p", "127.0.0.1", 1, short, long)
     with raises(ConfigError, "duplicate-name", operation='"certificate" (or the key in it)'):
         ClusterConfig(
@@ -108,7 +108,7 @@ _CODES = {
     ],
 )
 def test_an_unfit_list_of_certificates_is_refused(tmp_path: Path, line: str, told: str) -> None:
-    config, _ = _cluster()
+    config, _ = _make_cluster()
     path = tmp_path / "cluster.toml"
     config.save(path)
     path.write_text(path.read_text().replace('"party1.crt"', line))
@@ -120,7 +120,7 @@ def test_an_unfit_list_of_certificates_is_refused(tmp_path: Path, line: str, tol
 
 
 def test_an_expired_certificate_is_refused_with_its_date_and_the_command() -> None:
-    config, _ = _cluster(days=10)
+    config, _ = _make_cluster(days=10)
     later = datetime.datetime.now(UTC) + datetime.timedelta(days=11)
     until = tls.valid_until(config.parties[0].certificate or b"")
     with raises(SecurityError, "certificate-expired") as caught:
@@ -135,7 +135,7 @@ def test_an_expired_certificate_is_refused_with_its_date_and_the_command() -> No
 
 
 def test_a_month_before_its_end_a_certificate_is_warned_of_until_it_has_a_successor() -> None:
-    config, _ = _cluster(days=40)
+    config, _ = _make_cluster(days=40)
     now = datetime.datetime.now(UTC)
     assert expiry.expiry_warnings(config, now) == []
     soon = now + datetime.timedelta(days=15)
@@ -200,7 +200,7 @@ def test_renew_can_keep_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[st
 # ---- workers
 
 
-def _sort(hosts: Hosts, cluster: Path, key: Path | None = None) -> None:
+def _check_sort(hosts: Hosts, cluster: Path, key: Path | None = None) -> None:
     key = key or cluster.parent / "client-analyst.key"
     client = Client.load(cluster, key, key.with_suffix(".crt"))
     try:
@@ -232,16 +232,16 @@ def test_a_party_and_a_client_change_certificates_one_restart_at_a_time(own_host
         both = f'certificate = ["{stem}.crt", "{stem}-new.crt"]'
         hosts.cluster.write_text(text.replace(f'certificate = "{stem}.crt"', both))
     hosts.ensure()
-    _sort(hosts, hosts.cluster)  # old keys everywhere
-    _sort(hosts, hosts.cluster, folder / "client-analyst-new.key")
+    _check_sort(hosts, hosts.cluster)  # old keys everywhere
+    _check_sort(hosts, hosts.cluster, folder / "client-analyst-new.key")
     pids = {p: w.pid for p, w in hosts.workers.items()}
     own = folder / "worker1.toml"
     own.write_text(own.read_text().replace("party1.key", "party1-new.key"))
     assert hosts.stop(1) == 0
     hosts.start(1)
     hosts.wait_ready(1)
-    _sort(hosts, hosts.cluster)
-    _sort(hosts, hosts.cluster, folder / "client-analyst-new.key")
+    _check_sort(hosts, hosts.cluster)
+    _check_sort(hosts, hosts.cluster, folder / "client-analyst-new.key")
     assert all(hosts.workers[p].pid == pids[p] for p in (0, 2))
 
 
@@ -258,7 +258,7 @@ def test_an_expired_or_early_end_is_told_by_workers_and_clients(own_hosts: Hosts
     for party in range(3):
         warned = [line for line in hosts.log(party).splitlines() if "days left" in line]
         assert len(warned) == 1 and "party 2" in warned[0] and "certs renew" in warned[0]
-    _sort(hosts, hosts.cluster)
+    _check_sort(hosts, hosts.cluster)
 
 
 def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(

@@ -20,30 +20,34 @@ Ring = np.ndarray[Any, np.dtype[np.int64]]
 _EDGES = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**62 + 1, -(2**62) - 1]
 
 
-def _reconstruct(seed1: bytes, seed2: bytes, m: Ring) -> Ring:
+def _reconstruct_values(seed1: bytes, seed2: bytes, m: Ring) -> Ring:
     with np.errstate(over="ignore"):
         return m - seeds.expand_seed(seed1, m.size) - seeds.expand_seed(seed2, m.size)
 
 
 def test_edge_values_are_reconstructed() -> None:
     values = np.array(_EDGES, np.int64)
-    np.testing.assert_array_equal(_reconstruct(*seeds.share_values(values)), values)
+    np.testing.assert_array_equal(_reconstruct_values(*seeds.share_values(values)), values)
 
 
 @given(hnp.arrays(np.int64, st.integers(0, 50)))
 def test_any_values_are_reconstructed(values: Ring) -> None:
-    np.testing.assert_array_equal(_reconstruct(*seeds.share_values(values)), values)
+    np.testing.assert_array_equal(_reconstruct_values(*seeds.share_values(values)), values)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 4), (2, 0, 5)])
 def test_any_shape_is_shared_flat(shape: tuple[int, ...]) -> None:
     values = np.full(shape, -7, np.int64)
-    np.testing.assert_array_equal(_reconstruct(*seeds.share_values(values)), values.reshape(-1))
+    np.testing.assert_array_equal(
+        _reconstruct_values(*seeds.share_values(values)), values.reshape(-1)
+    )
 
 
 def test_a_view_that_is_not_contiguous_is_shared_as_it_reads() -> None:
     values = np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::-3]
-    np.testing.assert_array_equal(_reconstruct(*seeds.share_values(values)), values.reshape(-1))
+    np.testing.assert_array_equal(
+        _reconstruct_values(*seeds.share_values(values)), values.reshape(-1)
+    )
 
 
 def test_every_sharing_has_fresh_seeds() -> None:
@@ -71,7 +75,7 @@ def test_words_made_in_blocks_are_one_stream(more: int) -> None:
     )
     values = np.arange(count)
     one, two, m = seeds.share_values(values)
-    np.testing.assert_array_equal(_reconstruct(one, two, m), values)
+    np.testing.assert_array_equal(_reconstruct_values(one, two, m), values)
 
 
 def test_different_seeds_expand_to_unrelated_words() -> None:

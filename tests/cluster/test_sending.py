@@ -35,11 +35,11 @@ class Inputs:
         return PrivateInput(self.values[i], 3)
 
 
-def messages(s: InputUpload, party: int) -> Iterator[bytes]:
+def read_messages(s: InputUpload, party: int) -> Iterator[bytes]:
     return s.worker_messages(party, {}, lambda _: None)
 
 
-def submitted(blob: bytes) -> list[dict[str, Any]]:
+def submitted_names(blob: bytes) -> list[dict[str, Any]]:
     return list(json.loads(blob[1:])["inputs"])
 
 
@@ -52,8 +52,8 @@ def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
     own = Inputs(rng)
     s = InputUpload(own.inputs)
     assert own.made == [0, 0, 0]
-    (alone,) = messages(s, 0)
-    streams = [messages(s, 1), messages(s, 2)]
+    (alone,) = read_messages(s, 0)
+    streams = [read_messages(s, 1), read_messages(s, 2)]
     if together:
         sent = list(zip(*zip(*streams, strict=True), strict=True))
     else:  # one line is far slower than the other
@@ -61,7 +61,7 @@ def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
     assert sent[0][1:] == sent[1][1:]
     assert own.made == [0, 1 if together or room else 2, 1]
     assert not s._masked
-    rows = [submitted(each) for each in (alone, sent[0][0], sent[1][0])]
+    rows = [submitted_names(each) for each in (alone, sent[0][0], sent[1][0])]
     held = [[set(row["seeds"]) for row in each] for each in rows]
     assert held == [[{"l1", "l2"}] * 3, [{"l1"}] * 3, [{"l2"}] * 3]
     for i, value in enumerate(own.values):
@@ -76,7 +76,7 @@ def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
 def test_an_input_that_is_not_as_it_was_said_to_be_is_refused() -> None:
     for shape, bits in (((3,), 0), ((4,), 1)):
         lazy_input = LazyInput(shape, bits, lambda: PrivateInput(np.zeros(4, np.int64)))
-        stream = messages(InputUpload({"x": lazy_input}), 1)
+        stream = read_messages(InputUpload({"x": lazy_input}), 1)
         next(stream)
         with raises(UsageError, "shape-mismatch"):
             next(stream)
@@ -92,9 +92,9 @@ def test_a_large_input_is_not_made_for_a_job_that_is_refused(shared_cluster: Loc
     with pytest.raises(TfeBenchError):
         shared_cluster.run("predict", {"plan": {}}, {"x": LazyInput((1 << 22,), 0, make)})
     assert not creations
-    sorted_keys = shared_cluster.run("sort", {}, {"keys": LazyInput((4,), 0, _keys)})
+    sorted_keys = shared_cluster.run("sort", {}, {"keys": LazyInput((4,), 0, _make_keys)})
     assert sorted_keys.outputs["keys"].tolist() == [1, 2, 3, 4]
 
 
-def _keys() -> PrivateInput:
+def _make_keys() -> PrivateInput:
     return PrivateInput(np.array([4, 2, 1, 3]))

@@ -27,15 +27,15 @@ from tfe_bench.errors import (
 _SECRET = 0x5EC12E7  # in every share of these tests
 
 
-def _store(folder: Path, party: int = 1, fractional_bits: int = 16, most: int = 3) -> Store:
+def _open_store(folder: Path, party: int = 1, fractional_bits: int = 16, most: int = 3) -> Store:
     return Store(folder, party, 64, fractional_bits, most)
 
 
-def _facts(name: str = "mnist", *clients: str, deployment: str = "d1") -> StoredFacts:
+def _make_facts(name: str = "mnist", *clients: str, deployment: str = "d1") -> StoredFacts:
     return StoredFacts(name, "owner", clients, deployment, {"layers": ["dense"]})
 
 
-def _tensors(rng: np.random.Generator) -> dict[str, StoredTensor]:
+def _draw_tensors(rng: np.random.Generator) -> dict[str, StoredTensor]:
     def words(*shape: int) -> Any:
         return rng.integers(-(2**63), 2**63, shape, np.int64)
 
@@ -51,16 +51,16 @@ def _tensors(rng: np.random.Generator) -> dict[str, StoredTensor]:
 def test_what_is_kept_comes_back_also_after_a_restart(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    kept = _tensors(rng)
+    kept = _draw_tensors(rng)
     folder = tmp_path / "models"
-    store = _store(folder)
-    prepared = store.prepare_file(_facts("mnist", "hospital"), kept)
+    store = _open_store(folder)
+    prepared = store.prepare_file(_make_facts("mnist", "hospital"), kept)
     assert store.list_names() == []  # not before it is committed
     prepared.commit()
     (folder / f".mnist.{'0' * 16}.tmp").write_bytes(b"left by a worker that was killed")
 
     store.close()
-    store = _store(folder)
+    store = _open_store(folder)
     assert store.list_names() == ["mnist"]
     [path] = list(folder.iterdir())
     assert path.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
@@ -82,8 +82,8 @@ def test_what_is_kept_comes_back_also_after_a_restart(
 
 
 def test_files_have_the_layout_of_safetensors(tmp_path: Path, rng: np.random.Generator) -> None:
-    kept = _tensors(rng)
-    _store(tmp_path).prepare_file(_facts(), kept).commit()
+    kept = _draw_tensors(rng)
+    _open_store(tmp_path).prepare_file(_make_facts(), kept).commit()
     blob = (tmp_path / f"mnist{SUFFIX}").read_bytes()
     length = int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8 : 8 + length])
@@ -100,9 +100,9 @@ def test_files_have_the_layout_of_safetensors(tmp_path: Path, rng: np.random.Gen
 
 
 def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Generator) -> None:
-    store = _store(tmp_path)
+    store = _open_store(tmp_path)
     for name, clients in (("one", ()), ("two", ("hospital",)), ("all", ("*",))):
-        store.prepare_file(_facts(name, *clients), _tensors(rng)).commit()
+        store.prepare_file(_make_facts(name, *clients), _draw_tensors(rng)).commit()
     visible = {
         c: [row["name"] for row in store.list_visible(c)] for c in ("owner", "hospital", "guest")
     }
@@ -122,9 +122,9 @@ def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Ge
 
 
 def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator) -> None:
-    store = _store(tmp_path, most=2)
+    store = _open_store(tmp_path, most=2)
     store.permit_writing("one", "owner", False)
-    store.prepare_file(_facts("one"), _tensors(rng)).commit()
+    store.prepare_file(_make_facts("one"), _draw_tensors(rng)).commit()
     with raises(UsageError, "name-in-use"):
         store.permit_writing("one", "owner", False)
     store.permit_writing("one", "owner", True)
@@ -134,11 +134,11 @@ def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator
         store.get_ownership(*each) for each in (("one", "owner"), ("one", "guest"), ("no", "guest"))
     ]
     assert whose == [OWN, FOREIGN, NONE]
-    store.prepare_file(_facts("one", deployment="d2"), _tensors(rng)).commit()
+    store.prepare_file(_make_facts("one", deployment="d2"), _draw_tensors(rng)).commit()
     assert store.get_facts("one", "owner").deployment == "d2"
-    store.prepare_file(_facts("two"), _tensors(rng)).discard()
+    store.prepare_file(_make_facts("two"), _draw_tensors(rng)).discard()
     assert store.list_names() == ["one"] and len(list(tmp_path.iterdir())) == 1
-    store.prepare_file(_facts("two"), _tensors(rng)).commit()
+    store.prepare_file(_make_facts("two"), _draw_tensors(rng)).commit()
     with raises(PolicyError, "too-many-names"):
         store.permit_writing("three", "owner", False)
     store.remove_file("one")
@@ -166,13 +166,13 @@ def test_a_worker_without_a_folder_keeps_nothing() -> None:
             action()
 
 
-def _change(change: Change) -> Callable[[bytes], bytes]:
+def _change_header(change: Change) -> Callable[[bytes], bytes]:
     """Return a change of a file's header and its metadata."""
     return lambda blob: with_header(blob, change)
 
 
-def _set(key: str, value: Any) -> Callable[[bytes], bytes]:
-    return _change(lambda header, ours: ours.update({key: value}))
+def _set_field(key: str, value: Any) -> Callable[[bytes], bytes]:
+    return _change_header(lambda header, ours: ours.update({key: value}))
 
 
 _SPOILT: dict[str, tuple[Callable[[bytes], bytes], type[TfeBenchError]]] = {
@@ -184,23 +184,29 @@ _SPOILT: dict[str, tuple[Callable[[bytes], bytes], type[TfeBenchError]]] = {
     "noise": (lambda b: bytes(range(256)) * 20, ConfigError),
     "a long header": (lambda b: b"\xff" * 8 + b[8:], ConfigError),
     "JSON of another kind": (lambda b: (4).to_bytes(8, "little") + b"[12]" + b, ConfigError),
-    "without metadata": (_change(lambda h, o: o.clear()), ConfigError),
+    "without metadata": (_change_header(lambda h, o: o.clear()), ConfigError),
     "offsets": (
-        _change(lambda h, o: h["dense/bias/m"].update(data_offsets=[0, 1 << 40])),
+        _change_header(lambda h, o: h["dense/bias/m"].update(data_offsets=[0, 1 << 40])),
         ConfigError,
     ),
-    "negative sizes": (_change(lambda h, o: h["dense/bias/m"].update(shape=[-3])), ConfigError),
-    "another type": (_change(lambda h, o: h["dense/bias/m"].update(dtype="F64")), ConfigError),
-    "a part missing": (_change(lambda h, o: h.pop("dense/bias/m")), ConfigError),
+    "negative sizes": (
+        _change_header(lambda h, o: h["dense/bias/m"].update(shape=[-3])),
+        ConfigError,
+    ),
+    "another type": (
+        _change_header(lambda h, o: h["dense/bias/m"].update(dtype="F64")),
+        ConfigError,
+    ),
+    "a part missing": (_change_header(lambda h, o: h.pop("dense/bias/m")), ConfigError),
     "another dealer": (
-        _change(lambda h, o: o["tensors"]["wide"].update(dealer=7)),
+        _change_header(lambda h, o: o["tensors"]["wide"].update(dealer=7)),
         ConfigError,
     ),
-    "another party": (_set("party", 2), SecurityError),
-    "another name": (_set("name", "cifar"), SecurityError),
-    "another format": (_set("format", 9), VersionMismatch),
-    "another precision": (_set("fractional_bits", 20), VersionMismatch),
-    "another ring": (_set("ring", 128), VersionMismatch),
+    "another party": (_set_field("party", 2), SecurityError),
+    "another name": (_set_field("name", "cifar"), SecurityError),
+    "another format": (_set_field("format", 9), VersionMismatch),
+    "another precision": (_set_field("fractional_bits", 20), VersionMismatch),
+    "another ring": (_set_field("ring", 128), VersionMismatch),
 }
 
 
@@ -209,11 +215,11 @@ def test_damaged_and_foreign_files_are_named_with_a_remedy(
     case: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     spoil, kind = _SPOILT[case]
-    store = _store(tmp_path)
-    kept = _tensors(rng)
+    store = _open_store(tmp_path)
+    kept = _draw_tensors(rng)
     kept["dense/bias"].parts["m"][:] = _SECRET
-    store.prepare_file(_facts(), kept).commit()
-    store.prepare_file(_facts("other"), kept).commit()
+    store.prepare_file(_make_facts(), kept).commit()
+    store.prepare_file(_make_facts("other"), kept).commit()
     path = tmp_path / f"mnist{SUFFIX}"
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(kind) as raised:
@@ -236,10 +242,10 @@ def test_files_of_every_format_so_far_are_read(
         if number < FORMATS[-1]:
             ours.pop("sources", None)
 
-    store, kept = _store(tmp_path), _tensors(rng)
-    store.prepare_file(_facts(), kept).commit()
+    store, kept = _open_store(tmp_path), _draw_tensors(rng)
+    store.prepare_file(_make_facts(), kept).commit()
     path = tmp_path / f"mnist{SUFFIX}"
-    path.write_bytes(_change(older)(path.read_bytes()))
+    path.write_bytes(_change_header(older)(path.read_bytes()))
     facts, read = store.load("mnist", "owner")
     assert facts.owner == "owner" and set(read) == set(kept)
 
@@ -247,8 +253,8 @@ def test_files_of_every_format_so_far_are_read(
 def test_files_that_others_can_read_and_links_are_refused(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    store = _store(tmp_path)
-    store.prepare_file(_facts(), _tensors(rng)).commit()
+    store = _open_store(tmp_path)
+    store.prepare_file(_make_facts(), _draw_tensors(rng)).commit()
     path = tmp_path / f"mnist{SUFFIX}"
     path.chmod(0o640)
     with raises(SecurityError, "insecure-permissions"):
@@ -267,15 +273,15 @@ def test_files_that_others_can_read_and_links_are_refused(
 def test_a_full_disk_leaves_what_was(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = _store(tmp_path)
-    store.prepare_file(_facts(), _tensors(rng)).commit()
+    store = _open_store(tmp_path)
+    store.prepare_file(_make_facts(), _draw_tensors(rng)).commit()
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with raises(ConfigError, "file-not-writable"):
-        store.prepare_file(_facts(deployment="d2"), _tensors(rng))
+        store.prepare_file(_make_facts(deployment="d2"), _draw_tensors(rng))
     monkeypatch.undo()
     assert len(list(tmp_path.iterdir())) == 1
     assert store.load("mnist", "owner")[0].deployment == "d1"
@@ -284,7 +290,7 @@ def test_a_full_disk_leaves_what_was(
 def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with raises(ConfigError, "file-not-writable", operation="models"):
-        _store(tmp_path / "file")
+        _open_store(tmp_path / "file")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720, 0o702, 0o1777])
@@ -295,18 +301,18 @@ def test_a_folder_where_others_may_write_is_refused(mode: int, tmp_path: Path) -
     left = folder / ".mnist.tmp"
     left.write_bytes(b"")
     with raises(SecurityError, "insecure-permissions", operation="models") as refused:
-        _store(folder)
+        _open_store(folder)
     assert f"mode {mode:04o}" in str(refused.value)
     assert left.exists()
     folder.chmod(0o755)
-    _store(folder)
+    _open_store(folder)
 
 
 def test_a_folder_and_a_file_of_somebody_else_are_refused(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = _store(tmp_path)
-    store.prepare_file(_facts(), _tensors(rng)).commit()
+    store = _open_store(tmp_path)
+    store.prepare_file(_make_facts(), _draw_tensors(rng)).commit()
     other = os.geteuid() or 4712
     if os.geteuid() == 0:  # root's files are accepted as a worker's own
         os.chown(tmp_path / f"mnist{SUFFIX}", other, -1)
@@ -316,36 +322,36 @@ def test_a_folder_and_a_file_of_somebody_else_are_refused(
         store.load("mnist", "owner")
     store.close()
     with raises(SecurityError, "insecure-permissions", operation="models") as refused:
-        _store(tmp_path)
+        _open_store(tmp_path)
     assert f"owner {other} (this worker is 4711)" in str(refused.value)
 
 
 def test_a_second_worker_does_not_get_the_folder_of_the_first(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    first = _store(tmp_path)
-    prepared = first.prepare_file(_facts(), _tensors(rng))
+    first = _open_store(tmp_path)
+    prepared = first.prepare_file(_make_facts(), _draw_tensors(rng))
     for party in (0, 1):
         with raises(ConfigError, "folder-in-use"):
-            _store(tmp_path, party)
+            _open_store(tmp_path, party)
     prepared.commit()  # the partial file still exists
     other = first.for_kind(DATA)
     del first
     with raises(ConfigError, "folder-in-use"):
-        _store(tmp_path)
+        _open_store(tmp_path)
     del other
-    assert _store(tmp_path).load("mnist", "owner")[0].name == "mnist"
+    assert _open_store(tmp_path).load("mnist", "owner")[0].name == "mnist"
 
 
 @pytest.mark.parametrize("text", ["c" * 200, "\u00e9" * 200, '"' * 200, "\\" * 200, "\ud800" * 200])
 def test_what_cannot_be_read_again_is_not_written(
     text: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    store = _store(tmp_path).for_kind(DATA)
+    store = _open_store(tmp_path).for_kind(DATA)
     # as many names as fit, and one more
     size = len(json.dumps(text)) + 2
     most = [text] * ((MOST_ABOUT - len('{"columns": []}')) // size)
-    kept = _tensors(rng)
+    kept = _draw_tensors(rng)
     store.prepare_file(StoredFacts("wide", "owner", (), "d1", {"columns": most}), kept).commit()
     assert store.get_facts("wide", "owner").about == {"columns": most}
     assert store.list_visible("owner")[0]["about"] == {"columns": most}
@@ -360,23 +366,23 @@ def test_what_cannot_be_read_again_is_not_written(
 def test_a_file_of_too_many_arrays_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = _store(tmp_path)
+    store = _open_store(tmp_path)
     none = np.zeros(0, np.int64)
     monkeypatch.setattr("tfe_bench.cluster.store._MOST_HEADER", 4000)
     for count in (1, 10, 100):
         kept = {f"x{i}": StoredTensor({"m": none, "l1": none}, 0, 16) for i in range(count)}
         if count < 100:
-            store.prepare_file(_facts(), kept).commit()
+            store.prepare_file(_make_facts(), kept).commit()
             assert len(store.load("mnist", "owner")[1]) == count
             continue
         with raises(UsageError, "too-large"):
-            store.prepare_file(_facts(), kept)
+            store.prepare_file(_make_facts(), kept)
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_cannot_be_read_can_be_removed(tmp_path: Path, rng: np.random.Generator) -> None:
-    store = _store(tmp_path)
-    store.prepare_file(_facts(), _tensors(rng)).commit()
+    store = _open_store(tmp_path)
+    store.prepare_file(_make_facts(), _draw_tensors(rng)).commit()
     (tmp_path / f"mnist{SUFFIX}").write_bytes(b"x" * 100)
     assert (
         store.get_ownership("mnist", "owner") == store.get_ownership("mnist", "guest") == UNREADABLE

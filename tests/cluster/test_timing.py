@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SECRET = 0x5EC12E7_5EC12E7
 
 
-def _run(cluster: LocalCluster, **parameters: Any) -> JobResult:
+def _run_sort(cluster: LocalCluster, **parameters: Any) -> JobResult:
     keys = np.full(300, SECRET, np.int64)
     return cluster.run("sort", {"repeat": 2, **parameters}, {"keys": PrivateInput(keys)})
 
 
 def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> None:
-    measured = _run(shared_cluster).measured
+    measured = _run_sort(shared_cluster).measured
     for party, timing in enumerate(measured):
         part = timing["breakdown"]
         assert part["run"] == timing["seconds"][-1]
@@ -46,7 +46,7 @@ def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> N
 
 def test_a_first_run_is_busy_no_longer_than_it_runs(shared_cluster: LocalCluster) -> None:
     """Run time, busy time and prediction exclude the building of graphs without a warm-up."""
-    measured = _run(shared_cluster, repeat=1, warm_up=0).measured
+    measured = _run_sort(shared_cluster, repeat=1, warm_up=0).measured
     for timing in measured:
         assert timing["trace_seconds"] == timing["build_seconds"] > 0
         own = timing["seconds"][0] - timing["trace_seconds"]
@@ -60,7 +60,7 @@ def test_a_traced_job_sends_back_names_sizes_and_times(
     shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     before = time.monotonic_ns()
-    result = _run(shared_cluster, trace=True)
+    result = _run_sort(shared_cluster, trace=True)
     parts = [m["trace"] for m in result.measured]
     for measured, part in zip(result.measured, parts, strict=True):
         assert len(measured["seconds"]) == 2  # the traced run is not among them

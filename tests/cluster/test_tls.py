@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.cluster.certificates import odd_certificate, party
+from tests.cluster.certificates import odd_certificate, party_certificate
 from tests.refusals import raises
 from tfe_bench.cluster import grpc_tls, tls
 from tfe_bench.cluster.worker.callers import get_peer_fingerprint
@@ -78,7 +78,7 @@ def serve() -> Iterator[Serve]:
 def test_two_parties_know_each_other_in_both_directions(
     serve: Serve, listening: int, calling: int
 ) -> None:
-    parties = [party(index) for index in range(3)]
+    parties = [party_certificate(index) for index in range(3)]
     key, cert = parties[listening]
     others = [pair[1] for index, pair in enumerate(parties) if index != listening]
     server = serve(grpc_tls.server_credentials(key, cert, others))
@@ -88,14 +88,14 @@ def test_two_parties_know_each_other_in_both_directions(
 
 
 def test_a_server_refuses_a_caller_without_a_certificate(serve: Serve) -> None:
-    zero, one = party(0), party(1)
+    zero, one = party_certificate(0), party_certificate(1)
     server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
     credentials = grpc.ssl_channel_credentials(root_certificates=zero[1])
     assert server.refuses(credentials, grpc_tls.target_options(zero[1]))
 
 
 def test_a_server_refuses_cleartext(serve: Serve) -> None:
-    zero, one = party(0), party(1)
+    zero, one = party_certificate(0), party_certificate(1)
     server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
     channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
     method: Any = channel.unary_unary("/test/whoami")
@@ -112,7 +112,7 @@ def test_a_server_refuses_cleartext(serve: Serve) -> None:
 def test_who_only_carries_a_name_is_refused(serve: Serve, serving: str, calling: str) -> None:
     """Check that a caller of party 0 requires its pinned certificate; a server a trusted one."""
     numbers = {"zero": 0, "one": 1, "two": 2, "also zero": 0, "also one": 1}
-    parties = {name: party(number) for name, number in numbers.items()}
+    parties = {name: party_certificate(number) for name, number in numbers.items()}
     known = [parties[name][1] for name in ("zero", "one") if name != serving]
     server = serve(grpc_tls.server_credentials(*parties[serving], known))
     expected = parties["zero"][1]
@@ -121,7 +121,7 @@ def test_who_only_carries_a_name_is_refused(serve: Serve, serving: str, calling:
 
 
 def test_the_identity_is_the_certificate_and_not_the_place_it_comes_from(serve: Serve) -> None:
-    zero, one, two = party(0), party(1), party(2)
+    zero, one, two = party_certificate(0), party_certificate(1), party_certificate(2)
     server = serve(grpc_tls.server_credentials(*zero, [one[1], two[1]]))
     as_one = grpc_tls.channel_credentials(*one, zero[1])
     as_two = grpc_tls.channel_credentials(*two, zero[1])
@@ -132,7 +132,7 @@ def test_the_identity_is_the_certificate_and_not_the_place_it_comes_from(serve: 
 
 
 def test_certificates_with_one_name_are_told_apart(serve: Serve) -> None:
-    zero, twins = party(0), [party(1) for _ in range(3)]
+    zero, twins = party_certificate(0), [party_certificate(1) for _ in range(3)]
     server = serve(grpc_tls.server_credentials(*zero, [pair[1] for pair in twins]))
     for pair in twins:
         credentials = grpc_tls.channel_credentials(*pair, zero[1])
@@ -141,7 +141,7 @@ def test_certificates_with_one_name_are_told_apart(serve: Serve) -> None:
 
 
 def test_a_party_cannot_vouch_for_another_key(serve: Serve) -> None:
-    zero, one = party(0), party(1)
+    zero, one = party_certificate(0), party_certificate(1)
     signer = serialization.load_pem_private_key(one[0], password=None)
     subject = x509.load_pem_x509_certificate(one[1]).subject
     key, leaf = odd_certificate("party-2.tfe-bench", issuer=(signer, subject))
@@ -164,7 +164,7 @@ def test_a_leaf_of_a_companys_authority_can_be_pinned_without_its_siblings(serve
 
 
 def test_grpc_itself_refuses_an_expired_caller_even_if_trusted(serve: Serve) -> None:
-    zero, expired = party(0), odd_certificate(start_days=-9, end_days=-1)
+    zero, expired = party_certificate(0), odd_certificate(start_days=-9, end_days=-1)
     server = serve(grpc_tls.server_credentials(*zero, [expired[1]]))
     credentials = grpc.ssl_channel_credentials(zero[1], *expired)
     assert server.refuses(credentials, grpc_tls.target_options(zero[1]))
@@ -174,7 +174,7 @@ def test_grpc_itself_refuses_an_expired_caller_even_if_trusted(serve: Serve) -> 
 def test_grpc_itself_refuses_a_server_outside_its_validity(
     serve: Serve, start: int, end: int
 ) -> None:
-    one = party(1)
+    one = party_certificate(1)
     key, cert = odd_certificate("party-0.tfe-bench", start_days=start, end_days=end)
     server = serve(grpc.ssl_server_credentials([(key, cert)], one[1], True))
     credentials = grpc.ssl_channel_credentials(cert, *one)
@@ -182,7 +182,7 @@ def test_grpc_itself_refuses_a_server_outside_its_validity(
 
 
 def test_credentials_say_in_words_what_has_expired() -> None:
-    zero, expired = party(0), odd_certificate(start_days=-9, end_days=-1)
+    zero, expired = party_certificate(0), odd_certificate(start_days=-9, end_days=-1)
     with raises(SecurityError, "certificate-expired", operation="party-1.tfe-bench"):
         grpc_tls.server_credentials(*expired, [zero[1]])
     with raises(SecurityError, "certificate-expired", operation="party-1.tfe-bench"):
@@ -194,7 +194,7 @@ def test_credentials_say_in_words_what_has_expired() -> None:
 def test_a_proxy_in_the_environment_is_not_used(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zero, one = party(0), party(1)
+    zero, one = party_certificate(0), party_certificate(1)
     server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -224,11 +224,11 @@ def test_check_certificate_knows_the_first_and_last_moment() -> None:
 
 def test_a_server_without_anyone_to_trust_is_refused() -> None:
     with raises(SecurityError, "certificate-missing"):
-        grpc_tls.server_credentials(*party(0), [])
+        grpc_tls.server_credentials(*party_certificate(0), [])
 
 
 def test_a_key_of_another_certificate_is_refused() -> None:
-    (key, _), (_, cert) = party(0), party(0)
+    (key, _), (_, cert) = party_certificate(0), party_certificate(0)
     with raises(ConfigError, "key-mismatch"):
         grpc_tls.server_credentials(key, cert, [cert])
     with raises(ConfigError, "key-mismatch"):
@@ -249,7 +249,11 @@ def test_a_caller_without_tls_has_no_identity() -> None:
 def test_a_certificate_under_another_label_is_not_smuggled_into_the_trusted_ones(
     serve: Serve, label: bytes
 ) -> None:
-    zero, one, smuggled = party(0), party(1), odd_certificate("party-2.tfe-bench")
+    zero, one, smuggled = (
+        party_certificate(0),
+        party_certificate(1),
+        odd_certificate("party-2.tfe-bench"),
+    )
     text = one[1] + smuggled[1].replace(b" CERTIFICATE-", b" " + label + b"-")
     try:
         server = serve(grpc_tls.server_credentials(*zero, [text]))

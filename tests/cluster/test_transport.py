@@ -20,7 +20,7 @@ STEP_DONE = 2
 _HEADER = struct.Struct("<QQQIIIIIHH")  # FrameHeader of protocols/kernels/core/session.cc
 
 
-def _frame(
+def _make_frame(
     payload: bytes,
     step: int = 1,
     site: int = 1,
@@ -78,20 +78,20 @@ def test_the_header_has_48_bytes() -> None:
 
 def test_a_message_arrives_whole_and_in_pieces(session: _Session) -> None:
     session.begin(1)
-    assert session.push(_frame(b"whole", site=0)) == ""
+    assert session.push(_make_frame(b"whole", site=0)) == ""
     assert session.receive(5) == ("", b"whole")
     session.end(1)
-    session.push(_frame(b"", flags=STEP_DONE) + _frame(b"", flags=STEP_DONE))
-    session.push(_frame(b"", flags=STEP_DONE), peer=2)
+    session.push(_make_frame(b"", flags=STEP_DONE) + _make_frame(b"", flags=STEP_DONE))
+    session.push(_make_frame(b"", flags=STEP_DONE), peer=2)
     session.begin(2)
-    pieces = [_frame(b"pie", 2, 0, total=8), _frame(b"ces..", 2, 0, total=8, offset=3)]
+    pieces = [_make_frame(b"pie", 2, 0, total=8), _make_frame(b"ces..", 2, 0, total=8, offset=3)]
     for piece in pieces:
         assert session.push(piece) == ""
     assert session.receive(8, step=2) == ("", b"pieces..")
 
 
 def test_messages_of_steps_to_come_wait_for_them(session: _Session) -> None:
-    assert session.push(_frame(b"early", step=1, site=0)) == ""
+    assert session.push(_make_frame(b"early", step=1, site=0)) == ""
     session.begin(1)
     assert session.receive(5) == ("", b"early")
 
@@ -99,10 +99,10 @@ def test_messages_of_steps_to_come_wait_for_them(session: _Session) -> None:
 @pytest.mark.parametrize(
     "blob",
     [
-        _frame(b"12345678")[:47],
-        _frame(b"12345678")[:-1],
-        _frame(b"12345678") + b"\0",
-        _frame(b"12345678", length=2**32 - 1),
+        _make_frame(b"12345678")[:47],
+        _make_frame(b"12345678")[:-1],
+        _make_frame(b"12345678") + b"\0",
+        _make_frame(b"12345678", length=2**32 - 1),
         b"\x01",
         bytes(range(47)),
     ],
@@ -115,10 +115,10 @@ def test_a_truncated_blob_is_refused(session: _Session, blob: bytes) -> None:
 @pytest.mark.parametrize(
     ("frame", "told"),
     [
-        (_frame(b"12345678", total=4), "malformed"),
-        (_frame(b"12345678", total=16, offset=12), "malformed"),
-        (_frame(b"12345678", total=1 << 40), "malformed"),
-        (_frame(b"12345678", total=16, offset=8), "out of order"),
+        (_make_frame(b"12345678", total=4), "malformed"),
+        (_make_frame(b"12345678", total=16, offset=12), "malformed"),
+        (_make_frame(b"12345678", total=1 << 40), "malformed"),
+        (_make_frame(b"12345678", total=16, offset=8), "out of order"),
     ],
     ids=["longer-than-total", "beyond-total", "huge", "second-half-first"],
 )
@@ -129,22 +129,22 @@ def test_a_frame_that_contradicts_itself_is_refused(
 
 
 def test_an_offset_that_wraps_around_is_refused(session: _Session) -> None:
-    assert "malformed" in session.push(_frame(b"12345678", offset=2**64 - 4))
+    assert "malformed" in session.push(_make_frame(b"12345678", offset=2**64 - 4))
 
 
 def test_pieces_out_of_order_are_refused(session: _Session) -> None:
-    assert session.push(_frame(b"aa", total=6)) == ""
-    assert "out of order" in session.push(_frame(b"cc", total=6, offset=4))
+    assert session.push(_make_frame(b"aa", total=6)) == ""
+    assert "out of order" in session.push(_make_frame(b"cc", total=6, offset=4))
 
 
 def test_a_piece_that_changes_the_total_is_refused(session: _Session) -> None:
-    assert session.push(_frame(b"aa", total=6)) == ""
-    assert "out of order" in session.push(_frame(b"bb", total=8, offset=2))
+    assert session.push(_make_frame(b"aa", total=6)) == ""
+    assert "out of order" in session.push(_make_frame(b"bb", total=8, offset=2))
 
 
 def test_a_message_that_comes_twice_is_refused(session: _Session) -> None:
     session.begin(1)
-    frame = _frame(b"12345678", site=0)
+    frame = _make_frame(b"12345678", site=0)
     assert session.push(frame) == ""
     assert "twice" in session.push(frame)
     assert session.push(frame, peer=2) == ""  # another peer's message is distinct
@@ -154,17 +154,17 @@ def test_a_message_of_a_finished_step_is_refused(session: _Session) -> None:
     for step in (1, 2):
         session.begin(step)
         session.end(step)
-    assert "finished step" in session.push(_frame(b"12345678", step=1))
+    assert "finished step" in session.push(_make_frame(b"12345678", step=1))
 
 
 def test_a_message_of_another_size_than_due_is_refused(session: _Session) -> None:
     session.begin(1)
-    assert session.push(_frame(b"12345678", site=0)) == ""
+    assert session.push(_make_frame(b"12345678", site=0)) == ""
     error, _ = session.receive(4)
     assert "8 bytes where 4 were due" in error
 
 
-def _waiting(session: _Session) -> tuple[list[str], threading.Thread]:
+def _start_receiver(session: _Session) -> tuple[list[str], threading.Thread]:
     """Start a thread that waits for 4 bytes in step 1; return its errors and the thread."""
     session.begin(1)
     got: list[str] = []
@@ -175,20 +175,20 @@ def _waiting(session: _Session) -> tuple[list[str], threading.Thread]:
 
 
 def test_a_message_of_another_size_than_waited_for_is_refused(session: _Session) -> None:
-    got, waiting = _waiting(session)
-    assert "8 bytes where 4 were due" in session.push(_frame(b"12345678", site=0))
+    got, waiting = _start_receiver(session)
+    assert "8 bytes where 4 were due" in session.push(_make_frame(b"12345678", site=0))
     waiting.join(10)
     assert "8 bytes where 4 were due" in got[0]
 
 
 def test_after_an_abort_nothing_is_received_sent_or_begun(session: _Session) -> None:
-    waited, waiting = _waiting(session)
+    waited, waiting = _start_receiver(session)
     session.native.abort(session.handle, b"party 2 is gone")
     waiting.join(10)
     assert waited == ["party 2 is gone"]
     assert session.receive(4)[0] == "party 2 is gone"
     assert session.send(b"late") == "party 2 is gone"
-    assert session.push(_frame(b"1234")) == "party 2 is gone"
+    assert session.push(_make_frame(b"1234")) == "party 2 is gone"
     assert session.begin(2) == "party 2 is gone"
     session.native.abort(session.handle, b"another reason")
     assert session.receive(4)[0] == "party 2 is gone"
@@ -210,21 +210,21 @@ def test_a_step_waits_for_peers_that_are_too_far_behind(session: _Session) -> No
     session.end(1)
     waiting = threading.Thread(target=lambda: begun.append(session.begin(2, run_ahead=1)))
     waiting.start()
-    session.push(_frame(b"", flags=STEP_DONE), peer=0)
+    session.push(_make_frame(b"", flags=STEP_DONE), peer=0)
     time.sleep(0.2)
     assert not begun
-    session.push(_frame(b"", flags=STEP_DONE), peer=2)
+    session.push(_make_frame(b"", flags=STEP_DONE), peer=2)
     waiting.join(10)
     assert begun == [""]
 
 
 def test_a_message_of_a_graph_is_refused_in_a_step_of_bookkeeping(session: _Session) -> None:
     assert session.begin(1) == ""
-    assert session.push(_frame(b"12345678", site=3)) != ""
+    assert session.push(_make_frame(b"12345678", site=3)) != ""
 
 
 def test_a_step_does_not_begin_on_early_messages_of_another_kind(session: _Session) -> None:
-    assert session.push(_frame(b"12345678", site=3)) == ""
+    assert session.push(_make_frame(b"12345678", site=3)) == ""
     assert session.begin(1) != ""
 
 
@@ -258,7 +258,7 @@ class Pipe:
         return await self._blobs.get()
 
 
-async def _feed(link: SessionLink, *blobs: bytes | None) -> list[bytes]:
+async def _feed_link(link: SessionLink, *blobs: bytes | None) -> list[bytes]:
     """Run a link of party 1 to party 0 on a stream of blobs; return its output."""
     pipe, written = Pipe(), []
     for blob in blobs:
@@ -281,26 +281,26 @@ def link() -> Iterator[SessionLink]:
 
 @pytest.mark.parametrize(
     "blob",
-    [b"garbage", _frame(b"12345678")[:-3], _frame(b"12345678", total=2)],
+    [b"garbage", _make_frame(b"12345678")[:-3], _make_frame(b"12345678", total=2)],
     ids=["garbage", "truncated", "malformed"],
 )
 def test_a_bad_blob_ends_the_session_and_the_peer_is_told_why(
     link: SessionLink, blob: bytes
 ) -> None:
-    written = asyncio.run(_feed(link, _frame(b"fine"), blob))
+    written = asyncio.run(_feed_link(link, _make_frame(b"fine"), blob))
     assert type(link.cause) is ProtocolError
     assert written[-1].startswith(NOTICE) and b"ProtocolError" in written[-1]
 
 
 def test_a_stream_that_ends_without_goodbye_is_a_lost_peer(link: SessionLink) -> None:
-    asyncio.run(_feed(link, None))
+    asyncio.run(_feed_link(link, None))
     assert isinstance(link.cause, PeerLost)
     assert link.cause.party == 0
 
 
 def test_a_stream_that_ends_after_goodbye_is_none(link: SessionLink) -> None:
     async def run() -> None:
-        feeding = asyncio.ensure_future(_feed(link, BYE, None))
+        feeding = asyncio.ensure_future(_feed_link(link, BYE, None))
         await asyncio.sleep(0.3)
         assert link.cause is None
         link.finish()
@@ -327,7 +327,7 @@ def test_a_stream_that_ends_after_goodbye_is_none(link: SessionLink) -> None:
 def test_a_peers_notice_becomes_a_typed_error_of_ours(
     link: SessionLink, notice: bytes, kind: type[Exception], party: int | None
 ) -> None:
-    asyncio.run(_feed(link, NOTICE + notice))
+    asyncio.run(_feed_link(link, NOTICE + notice))
     assert type(link.cause) is kind
     assert getattr(link.cause, "party", None) == party
 

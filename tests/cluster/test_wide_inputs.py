@@ -99,7 +99,7 @@ def in_first(change: Change) -> Callable[[bytes], list[bytes]]:
     return alter_header(lambda header: change(header["inputs"][0]))
 
 
-def _refused(
+def _check_refused(
     cluster: LocalCluster,
     lies: dict[int, Change],
     kind: type[TfeBenchError],
@@ -117,28 +117,28 @@ def _refused(
 @pytest.mark.parametrize("limbs", [0, 3, -2, True, 2.0, "2", None, [2]])
 def test_another_number_of_words_is_malformed(doubling: LocalCluster, limbs: Any) -> None:
     lies = dict.fromkeys(range(3), lambda row: row.update(limbs=limbs))
-    _refused(doubling, lies, ProtocolError, "malformed")
+    _check_refused(doubling, lies, ProtocolError, "malformed")
 
 
 def test_the_number_of_words_must_be_said(doubling: LocalCluster) -> None:
     lies = dict.fromkeys(range(3), lambda row: row.pop("limbs"))
-    _refused(doubling, lies, ProtocolError, "malformed")
+    _check_refused(doubling, lies, ProtocolError, "malformed")
 
 
 def test_workers_that_were_told_other_widths_refuse_each_other(doubling: LocalCluster) -> None:
     # The same words: 20 elements of one, or 10 of two.
     lies = {1: lambda row: row.update(limbs=1, shape=[20])}
-    _refused(doubling, lies, VersionMismatch, "differ in program")
+    _check_refused(doubling, lies, VersionMismatch, "differ in program")
 
 
 def test_other_seeds_of_a_wide_input_are_refused(doubling: LocalCluster) -> None:
     lies = {0: lambda row: row["seeds"].update(l1="ab" * 16)}
-    _refused(doubling, lies, ProtocolError, "do not fit each other")
+    _check_refused(doubling, lies, ProtocolError, "do not fit each other")
 
 
 def test_a_wide_element_counts_as_two_against_the_limit(doubling: LocalCluster) -> None:
     lies = dict.fromkeys(range(3), lambda row: row.update(shape=[1 << 26, 2]))
-    _refused(doubling, lies, PolicyError, str(1 << 28))
+    _check_refused(doubling, lies, PolicyError, str(1 << 28))
 
 
 @pytest.mark.parametrize(

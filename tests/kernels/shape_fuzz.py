@@ -235,7 +235,7 @@ class Case:
         return f"{self.op} {list(self.inputs)} {own}"
 
 
-def operations() -> dict[str, Any]:
+def list_operations() -> dict[str, Any]:
     """Return the definitions of all ops that the library registers, by name."""
     from tensorflow.python.framework import op_def_registry
 
@@ -249,7 +249,7 @@ def operations() -> dict[str, Any]:
     return {name: definition for name, definition in definitions.items() if definition is not None}
 
 
-def arguments(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, str]]:
+def list_tensors(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, str]]:
     """Return (name, type) of each tensor except the call; a list counts once for each element."""
     tensors = []
     for argument in definition.input_arg:
@@ -261,10 +261,12 @@ def arguments(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, st
     return tensors
 
 
-def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> Iterator[Case]:
+def generate_cases(
+    name: str, definition: Any, rng: np.random.Generator, each: int
+) -> Iterator[Case]:
     """Yield the cases of an op: the planned ones, then `each` random ones."""
     attributes = ATTRIBUTES[name]
-    names = [n for n, _ in arguments(definition, attributes)]
+    names = [n for n, _ in list_tensors(definition, attributes)]
     ordinary: tuple[tuple[int, ...], ...] = tuple((1,) for _ in names)
 
     def numbers(n: str) -> list[tuple[int, ...]]:
@@ -303,7 +305,7 @@ def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> It
         for attribute in definition.attr:
             if attribute.name in counts:
                 more = {**attributes, attribute.name: count}
-                several = [n for n, _ in arguments(definition, more)]
+                several = [n for n, _ in list_tensors(definition, more)]
                 for shape in SHAPES:
                     yield Case(name, tuple(tuple(shape) for _ in several), more)
     for _ in range(each):
@@ -311,7 +313,7 @@ def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> It
         yield Case(name, tuple(chosen), attributes)
 
 
-def _value(kind: str, name: str, numbers: tuple[int, ...]) -> Any:
+def _make_value(kind: str, name: str, numbers: tuple[int, ...]) -> Any:
     import tensorflow as tf
 
     if name in _SIZES:
@@ -341,7 +343,7 @@ class Sessions:
         native.abort(over, b"over")
         self.over = (over, 1, 0)
 
-    def of(self, op: str) -> list[tuple[int, int, int]]:
+    def calls_of(self, op: str) -> list[tuple[int, int, int]]:
         """Return the calls of all sessions that run an op."""
         return [self.over] if op == "Recv" else self.calls
 
@@ -356,7 +358,7 @@ def function_of(op: str) -> Any:
     return next(getattr(module, n) for n in dir(module) if n.replace("_", "") == target_name)
 
 
-def run(case: Case, definition: Any, sessions: Sessions) -> bool:
+def run_case(case: Case, definition: Any, sessions: Sessions) -> bool:
     """Run one case as three parties, eagerly and as a graph of these static shapes.
 
     Return whether it succeeded for some party.
@@ -364,7 +366,7 @@ def run(case: Case, definition: Any, sessions: Sessions) -> bool:
     import tensorflow as tf
 
     function = function_of(case.op)
-    own = arguments(definition, case.attributes)
+    own = list_tensors(definition, case.attributes)
     counts = {a.number_attr for a in definition.input_arg}
     attributes = {k: v for k, v in case.attributes.items() if k != "T" and k not in counts}
     expected = (tf.errors.OpError, ValueError, TypeError, OverflowError)
@@ -383,10 +385,10 @@ def run(case: Case, definition: Any, sessions: Sessions) -> bool:
         function(**keyed, **attributes, **extra)
 
     worked = False
-    for context in sessions.of(case.op):
+    for context in sessions.calls_of(case.op):
         try:
             values = [
-                _value(kind, n, numbers)
+                _make_value(kind, n, numbers)
                 for (n, kind), numbers in zip(own, case.inputs, strict=True)
             ]
             call(values, tf.constant(context, tf.int64))
@@ -396,7 +398,9 @@ def run(case: Case, definition: Any, sessions: Sessions) -> bool:
     with tf.Graph().as_default():
         try:
             values = [
-                _value(kind, n, numbers) if n in _SIZES else tf.compat.v1.placeholder(kind, numbers)
+                _make_value(kind, n, numbers)
+                if n in _SIZES
+                else tf.compat.v1.placeholder(kind, numbers)
                 for (n, kind), numbers in zip(own, case.inputs, strict=True)
             ]
             call(values, tf.compat.v1.placeholder(tf.int64, [3]))
@@ -409,7 +413,7 @@ def main(seed: int, percent: int, each: int, begin: int) -> None:
     """Run a part of the planned cases and `each` random ones of every op, from `begin` on."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    definitions = operations()
+    definitions = list_operations()
     unknown = sorted(set(definitions) ^ set(ATTRIBUTES))
     if unknown:
         print(f"MISSING {' '.join(unknown)}", flush=True)
@@ -419,14 +423,14 @@ def main(seed: int, percent: int, each: int, begin: int) -> None:
     worked = set()
     number = 0
     for name in sorted(definitions):
-        for case in cases(name, definitions[name], rng, each):
+        for case in generate_cases(name, definitions[name], rng, each):
             is_selected = rng.integers(100) < percent or case.attributes is ATTRIBUTES[name]
             if not is_selected:
                 continue
             number += 1
             if number > begin:
                 print(f"CASE {number} {case}", flush=True)
-                if run(case, definitions[name], sessions):
+                if run_case(case, definitions[name], sessions):
                     worked.add(name)
     # An op that refuses all calls would test nothing.
     print(f"END {' '.join(sorted(set(definitions) - worked))}", flush=True)

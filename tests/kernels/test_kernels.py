@@ -20,7 +20,7 @@ FLAGS = {
 }
 
 
-def _compile(source: Path, target: Path) -> Path:
+def _compile_test(source: Path, target: Path) -> Path:
     flags = next((f for suffix, f in FLAGS.items() if source.stem.endswith(suffix)), [])
     command = ["g++", "-O2", "-std=c++17", "-Wall", "-Wno-psabi", f"-I{ROOT}", *flags]
     subprocess.run([*command, "-c", str(source), "-o", str(target)], check=True)
@@ -32,7 +32,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("core")
     sources = sorted(CORE.glob("*.cc"))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects = pool.map(lambda s: _compile(s, folder / f"{s.stem}.o"), sources)
+        objects = pool.map(lambda s: _compile_test(s, folder / f"{s.stem}.o"), sources)
     return [str(o) for o in objects]
 
 
@@ -41,7 +41,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_core(test: Path, isa: str, core: list[str], tmp_path: Path) -> None:
     program = core[0].rsplit("/", 1)[0] + f"/{test.stem}"
     if not Path(program).exists():
-        compiled = _compile(test, tmp_path / "test.o")
+        compiled = _compile_test(test, tmp_path / "test.o")
         subprocess.run(["g++", "-o", program, str(compiled), *core, "-pthread"], check=True)
     environment = dict(os.environ)
     if isa != "native":

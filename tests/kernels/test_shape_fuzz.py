@@ -12,7 +12,7 @@ FUZZ = Path(__file__).with_name("shape_fuzz.py")
 WAITING = ["Recv"]  # its session has ended in the fuzz: it would wait for a message
 
 
-def _run(*words: int) -> tuple[list[str], int, str]:
+def _run_fuzz(*words: int) -> tuple[list[str], int, str]:
     done = subprocess.run(
         [sys.executable, str(FUZZ), *map(str, words)],
         cwd=FUZZ.parents[2],
@@ -24,12 +24,12 @@ def _run(*words: int) -> tuple[list[str], int, str]:
     return done.stdout.splitlines(), done.returncode, done.stderr
 
 
-def _endings(seed: int, percent: int, each: int) -> list[str]:
+def _find_crashes(seed: int, percent: int, each: int) -> list[str]:
     """Return the cases that crash the process, each with its last output."""
     endings: list[str] = []
     begin = 0
     while len(endings) < 40:
-        lines, code, stderr = _run(seed, percent, each, begin)
+        lines, code, stderr = _run_fuzz(seed, percent, each, begin)
         assert lines, stderr[-2000:]
         last = lines[-1].split()
         assert last[0] != "MISSING", f"ops without a row in shape_fuzz.py, or rows without: {last}"
@@ -43,9 +43,9 @@ def _endings(seed: int, percent: int, each: int) -> list[str]:
 
 
 def test_no_shape_and_no_number_ends_the_process_in_any_op(seed: int) -> None:
-    assert _endings(seed, 1, 4) == []
+    assert _find_crashes(seed, 1, 4) == []
 
 
 @pytest.mark.slow
 def test_no_combination_of_many_ends_the_process_in_any_op(seed: int) -> None:
-    assert _endings(seed, 100, 1000) == []
+    assert _find_crashes(seed, 100, 1000) == []

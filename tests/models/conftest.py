@@ -14,7 +14,7 @@ from tfe_bench import LocalCluster
 CLIENTS = ("owner", "hospital", "guest")
 
 
-def named(name: str, about: dict[str, Any]) -> dict[str, Any]:
+def share_parameters(name: str, about: dict[str, Any]) -> dict[str, Any]:
     """Return parameters of stored shares under a name, without permitted clients."""
     return {"name": name, "clients": [], "replace": False, "about": about}
 

@@ -14,9 +14,9 @@ from tests.models.random_rights import (
     GIVEN,
     ROWS,
     WORDS,
-    Alone,
+    LoneParty,
     Program,
-    Thing,
+    StoredItem,
     World,
 )
 from tfe_bench.cluster.jobs import Context
@@ -54,22 +54,22 @@ _SUMS: list[Callable[[list[Any]], list[Any]]] = [
 ]
 
 
-def _clients(world: World, owner: str) -> tuple[str, ...]:
-    if world.often(0.4):
+def _draw_clients(world: World, owner: str) -> tuple[str, ...]:
+    if world.draw_chance(0.4):
         return ("*",)
-    return tuple(c for c in CLIENTS if c != owner and world.often(0.75))
+    return tuple(c for c in CLIENTS if c != owner and world.draw_chance(0.75))
 
 
-def _put(world: World, client: str) -> Program:
-    name, budget = world.one(("t0", "t1", "t2", "t3")), world.often(0.1)
+def _put_table(world: World, client: str) -> Program:
+    name, budget = world.draw_one(("t0", "t1", "t2", "t3")), world.draw_chance(0.1)
     rights: dict[tuple[str, str], frozenset[str]] = {}
-    generous, opened = world.one((0.2, 0.6, 0.95)), world.one((0.05, 0.3, 0.7))
+    generous, opened = world.draw_one((0.2, 0.6, 0.95)), world.draw_one((0.05, 0.3, 0.7))
     for other in CLIENTS:
         for column in COLUMNS:
-            inputs = [r for r in GIVEN if world.often(generous if r != "open" else opened)]
+            inputs = [r for r in GIVEN if world.draw_chance(generous if r != "open" else opened)]
             barred = {"open", "quantile", "train"} if budget else set()
             rights[other, column] = frozenset(inputs) - barred
-    unit, least = world.one(("", "", "", "", "k", "b")), world.one((2, 2, 2, 2, 13))
+    unit, least = world.draw_one(("", "", "", "", "k", "b")), world.draw_one((2, 2, 2, 2, 13))
     schema = Schema(
         ROWS,
         {column: Column(parse_type("int[0,99]")) for column in COLUMNS},
@@ -77,15 +77,15 @@ def _put(world: World, client: str) -> Program:
         rights={c: {n: tuple(rights[c, n]) for n in COLUMNS} for c in CLIENTS},
         unit=unit,
         min_group=least,
-        open_count=not budget and world.often(0.9),
+        open_count=not budget and world.draw_chance(0.9),
         budget=10**9 if budget else 0,
     )
     plain = not budget and not unit and least <= ROWS
-    thing = Thing(
+    thing = StoredItem(
         TABLE,
         name,
         client,
-        _clients(world, client),
+        _draw_clients(world, client),
         "",
         rights,
         frozenset([(client, "")]),
@@ -94,50 +94,54 @@ def _put(world: World, client: str) -> Program:
         budget=budget,
         counted=schema.open_count,
     )
-    replace = world.often(0.5)
+    replace = world.draw_chance(0.5)
     order = stored_shares.storage_parameters(name, thing.clients, replace, schema.to_header())
 
     def act() -> None:
         world.store.for_kind(TABLE).permit_writing(name, client, replace)
-        world.keep(order, thing)
+        world.store_item(order, thing)
 
     return "put", world.may_write(TABLE, name, client, replace), (client, order), act
 
 
-def _remove(world: World, client: str) -> Program:
-    kind = world.one((TABLE, TABLE, DATA, ARRAY))
-    thing = world.thing((kind,), client)
+def _remove_item(world: World, client: str) -> Program:
+    kind = world.draw_one((TABLE, TABLE, DATA, ARRAY))
+    thing = world.draw_item((kind,), client)
     name = "none" if thing is None else thing.name
     now = world.live.get((kind.infix, name))
 
     def act() -> None:
-        stored_shares.remove_values(cast(Any, Alone()), world.store.for_kind(kind), name, client)
+        stored_shares.remove_values(
+            cast(Any, LoneParty()), world.store.for_kind(kind), name, client
+        )
         world.live.pop((kind.infix, name))
 
     return "remove", now is not None and now.owner == client, (client, kind.infix, name), act
 
 
-def _provide(world: World, client: str) -> Program:
-    name, replace = world.one(("d0", "d1")), world.often(0.5)
+def _provide_rows(world: World, client: str) -> Program:
+    name, replace = world.draw_one(("d0", "d1")), world.draw_chance(0.5)
     about = {"rows": ROWS, "x": [2], "y": [1], "target": "number", "classes": 1, "columns": []}
-    thing = Thing(DATA, name, client, _clients(world, client), "", atoms=frozenset([(client, "")]))
+    thing = StoredItem(
+        DATA, name, client, _draw_clients(world, client), "", atoms=frozenset([(client, "")])
+    )
     order = stored_shares.storage_parameters(name, thing.clients, replace, about)
 
     def act() -> None:
         provide.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
-        world.keep(order, thing)
+        world.store_item(order, thing)
 
     return "provide", world.may_write(DATA, name, client, replace), (client, order), act
 
 
-def _align(world: World, client: str) -> Program:
-    tables = [world.thing((TABLE,), client) for _ in range(2)]
+def _align_tables(world: World, client: str) -> Program:
+    tables = [world.draw_item((TABLE,), client) for _ in range(2)]
     if None in tables or tables[0].name == tables[1].name:  # type: ignore[union-attr]
-        return _put(world, client)
-    both = cast(list[Thing], tables)
-    name, replace = world.one(("d0", "d1")), world.often(0.7)
-    others = tuple(c for c in CLIENTS if c != client and world.often(0.15))
-    features = [["a"] if world.often(0.8) else ["a", "b"], ["a"]]
+        return _put_table(world, client)
+    both = cast(list[StoredItem], tables)
+    name, replace = world.draw_one(("d0", "d1")), world.draw_chance(0.7)
+    others = tuple(c for c in CLIENTS if c != client and world.draw_chance(0.15))
+    features = [["a"] if world.draw_chance(0.8) else ["a", "b"], ["a"]]
     part = {"on": ["k"]}
     parts = [
         {**part, "name": t.name, "deployment": t.word, "columns": f}
@@ -146,14 +150,18 @@ def _align(world: World, client: str) -> Program:
     about = {"tables": parts, "label": [both[1].name, "b"]}
     features[1] = ["a", "b"]  # with the label
     order = stored_shares.storage_parameters(name, others, replace, about)
-    due = all(world.found(t, client) and t.unit in ("", "k") for t in both)
+    due = all(world.can_access(t, client) and t.unit in ("", "k") for t in both)
     for who in (client, *others):
         for t, listed in zip(both, features, strict=True):
             due = due and t.used_by(who) and (who == t.owner or t.counted)
-            due = due and t.has(who, "k", "match") and all(t.has(who, c, "train") for c in listed)
+            due = (
+                due
+                and t.has_right(who, "k", "match")
+                and all(t.has_right(who, c, "train") for c in listed)
+            )
     due = due and world.may_write(DATA, name, client, replace)
     atoms = frozenset((t, c) for t, f in zip(both, features, strict=True) for c in ("k", *f))
-    thing = Thing(DATA, name, client, others, "", atoms=atoms)
+    thing = StoredItem(DATA, name, client, others, "", atoms=atoms)
 
     def act() -> None:
         align.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
@@ -161,17 +169,19 @@ def _align(world: World, client: str) -> Program:
         held = record_linkage.find_tables(made_of, world.store, client, others)
         linkage = record_linkage.derive_linkage(made_of, held, others)
         facts = {**order, "about": {"rows": ROWS, **linkage.about}}
-        world.keep(facts, thing, record_linkage.collect_sources(made_of, held))
+        world.store_item(facts, thing, record_linkage.collect_sources(made_of, held))
 
     return "align", due, (client, order), act
 
 
-def _train(world: World, client: str) -> Program:
-    thing = world.thing((DATA,), client)
+def _train_model(world: World, client: str) -> Program:
+    thing = world.draw_item((DATA,), client)
     if thing is None:
-        return _provide(world, client)
+        return _provide_rows(world, client)
     dataset_ref = sources.DatasetRef((thing.name,), thing.name, {thing.name: thing.word})
-    due = world.found(thing, client) and world.permits(client, "train", world.loaded(thing, ""))
+    due = world.can_access(thing, client) and world.permits_use(
+        client, "train", world.loaded_atoms(thing, "")
+    )
 
     def act() -> None:
         sources.check_permitted(dataset_ref, world.store, client)
@@ -179,22 +189,24 @@ def _train(world: World, client: str) -> Program:
     return "train", due, (client, dataset_ref), act
 
 
-def _leaf(world: World, client: str) -> tuple[list[Any], bool, frozenset[Any], Thing | None]:
+def _draw_leaf(
+    world: World, client: str
+) -> tuple[list[Any], bool, frozenset[Any], StoredItem | None]:
     """Return a leaf, whether the client may access it, its atoms, and the table of a column."""
-    if world.often(0.15):
+    if world.draw_chance(0.15):
         return ["input", "int", [ROWS], 0], True, frozenset([(client, "")]), None
-    if world.handles and world.often(0.3):
+    if world.handles and world.draw_chance(0.3):
         own = [key for key in world.handles if key[0] == client] or list(world.handles)
-        who, handle = world.one(own if world.often(0.95) else world.handles)
+        who, handle = world.draw_one(own if world.draw_chance(0.95) else world.handles)
         meaning, atoms = world.handles[who, handle]
         leaf = ["handle", meaning.kind, list(meaning.shape), meaning.scale, handle]
         return leaf, who == client, atoms, None
-    thing = world.thing((TABLE, TABLE, DATA, ARRAY), client)
+    thing = world.draw_item((TABLE, TABLE, DATA, ARRAY), client)
     if thing is None:
         return ["input", "int", [ROWS], 0], True, frozenset([(client, "")]), None
-    part, kind, shape, scale = world.one(COLUMNS), "int", [ROWS], 0
+    part, kind, shape, scale = world.draw_one(COLUMNS), "int", [ROWS], 0
     if thing.kind is DATA:
-        part, kind, scale = world.one("xy"), "fixed", 16
+        part, kind, scale = world.draw_one("xy"), "fixed", 16
         facts = world.store.for_kind(DATA)._read_facts(thing.name)
         width = (facts.about if facts else {"x": [2], "y": [1]})[part]
         shape = [ROWS, *width]
@@ -204,53 +216,59 @@ def _leaf(world: World, client: str) -> tuple[list[Any], bool, frozenset[Any], T
             kind, shape, scale = (now.about[key] for key in ("kind", "shape", "scale"))
     leaf = ["stored", kind, shape, scale, thing.kind.infix, thing.name, thing.word, part]
     column = thing if thing.kind is TABLE else None
-    return leaf, world.found(thing, client), world.loaded(thing, part), column
+    return leaf, world.can_access(thing, client), world.loaded_atoms(thing, part), column
 
 
-def _compute(world: World, client: str) -> Program:
-    drawn = [_leaf(world, client) for _ in range(world.one((1, 1, 2, 3)))]
+def _compute_arrays(world: World, client: str) -> Program:
+    drawn = [_draw_leaf(world, client) for _ in range(world.draw_one((1, 1, 2, 3)))]
     leaves, due = [leaf for leaf, *_ in drawn], all(fits for _, fits, _, _ in drawn)
     atoms = [own for _, _, own, _ in drawn]
     # the columns of which they are a * x + b
-    affine: list[tuple[Thing, str] | None] = [
+    affine: list[tuple[StoredItem, str] | None] = [
         (t, leaf[7]) if t is not None else None for leaf, _, _, t in drawn
     ]
     steps: list[list[Any]] = []
     for _ in range(world.random.randrange(5)):
-        number = len(atoms) - 1 if world.often(0.6) else world.random.randrange(len(atoms))
+        number = len(atoms) - 1 if world.draw_chance(0.6) else world.random.randrange(len(atoms))
         ref = ["ref", number]
-        if len(atoms) > 1 and world.often(0.2):
+        if len(atoms) > 1 and world.draw_chance(0.2):
             other = world.random.randrange(len(atoms))
             step, exact, more = ["add", [ref, ["ref", other]], {}], False, atoms[other]
         else:
-            listed = world.one((_AFFINE, _OTHERS, _SUMS, _SUMS))
-            step, exact, more = world.one(listed)(ref), listed is _AFFINE, frozenset()
-        if not _offered(leaves, [*steps, step]):
+            listed = world.draw_one((_AFFINE, _OTHERS, _SUMS, _SUMS))
+            step, exact, more = world.draw_one(listed)(ref), listed is _AFFINE, frozenset()
+        if not _offers_steps(leaves, [*steps, step]):
             continue
         steps.append(step)
         column, own = affine[number], atoms[number] | more
         summed = step[0] in ("reduce_sum", "reduce_mean")
         is_summable = summed and column is not None and column[0].plain
-        if is_summable and column is not None and column[0].has(client, column[1], "aggregate"):
+        if (
+            is_summable
+            and column is not None
+            and column[0].has_right(client, column[1], "aggregate")
+        ):
             own = frozenset([(client, "")])
         atoms.append(own)
         affine.append(column if exact else None)
-    ends = _unused(len(leaves), steps)
+    ends = _unused_values(len(leaves), steps)
     outputs, names, handles = [], iter(world.random.sample(["k0", "k1", "k2"], 3)), {}
-    keeping: dict[str, tuple[Thing, Mapping[str, Any]]] = {}
+    keeping: dict[str, tuple[StoredItem, Mapping[str, Any]]] = {}
     for n in ends:
-        then = world.one(("reveal", "handle", "keep"))
+        then = world.draw_one(("reveal", "handle", "keep"))
         about: dict[str, Any] = {}
         if then == "keep":
-            about = {"name": next(names, "k9"), "replace": world.often(0.6)}
-            about["clients"] = list(_clients(world, client))
+            about = {"name": next(names, "k9"), "replace": world.draw_chance(0.6)}
+            about["clients"] = list(_draw_clients(world, client))
             due = due and world.may_write(ARRAY, about["name"], client, about["replace"])
-            thing = Thing(ARRAY, about["name"], client, tuple(about["clients"]), "", atoms=atoms[n])
+            thing = StoredItem(
+                ARRAY, about["name"], client, tuple(about["clients"]), "", atoms=atoms[n]
+            )
             keeping[about["name"]] = thing, about
         elif then == "handle":
             about = {"handle": uuid.UUID(int=world.random.getrandbits(128)).hex}
             handles[about["handle"]] = atoms[n]
-        due = due and world.permits(client, "show" if then == "reveal" else "hold", atoms[n])
+        due = due and world.permits_use(client, "show" if then == "reveal" else "hold", atoms[n])
         outputs.append([["ref", n], then, about])
     parameters = {"plan": {"leaves": leaves, "steps": steps, "outputs": outputs}, "free": []}
 
@@ -259,11 +277,11 @@ def _compute(world: World, client: str) -> Program:
         inputs = {compute.leaf_input_name(i): WORDS for i in range(len(leaves))}
         job = SimpleNamespace(progress=None)
         context = Context(
-            *(cast(Any, Alone()), parameters, inputs, cast(Any, job), {}, client, world.store)
+            *(cast(Any, LoneParty()), parameters, inputs, cast(Any, job), {}, client, world.store)
         )
         compute.run_expression(context)
         for thing, _ in keeping.values():
-            world.put(thing)
+            world.put_item(thing)
         for handle, own in handles.items():
             meaning = world.store.handles.get_value(client, handle).public_facts[0]
             world.handles[client, handle] = meaning, own
@@ -271,20 +289,20 @@ def _compute(world: World, client: str) -> Program:
     return "compute", due, (client, parameters), act
 
 
-def computed(context: Any, result: Any) -> list[Shared]:
+def skip_computation(context: Any, result: Any) -> list[Shared]:
     """Replace `recorded` of the program: return results without computing them."""
     return [WORDS] * len(compute.read_plan(context.parameters).outputs)
 
 
-def _unused(leaves: int, steps: list[Any]) -> list[int]:
+def _unused_values(leaves: int, steps: list[Any]) -> list[int]:
     """Return the numbers of values that no step uses."""
     used = {r[1] for s in steps for r in s[1] if isinstance(r, list) and r[0] == "ref"}
     return [n for n in range(leaves + len(steps)) if n not in used]
 
 
-def _offered(leaves: list[Any], steps: list[Any]) -> bool:
+def _offers_steps(leaves: list[Any], steps: list[Any]) -> bool:
     """Return whether such steps exist, whatever the rights are."""
-    outputs = [[["ref", n], "reveal", {}] for n in _unused(len(leaves), steps)]
+    outputs = [[["ref", n], "reveal", {}] for n in _unused_values(len(leaves), steps)]
     try:
         price_plan(Plan.from_header({"leaves": leaves, "steps": steps, "outputs": outputs}))
     except UsageError:
@@ -293,7 +311,7 @@ def _offered(leaves: list[Any], steps: list[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Said:
+class QueryExpression:
     """An expression of a query: its columns, and if it is a * x + b without rounding."""
 
     given: list[Any]
@@ -302,46 +320,46 @@ class Said:
     hidden: bool = False
 
 
-def _expression(world: World, aliases: list[str]) -> Said:
-    alias, column = world.one(aliases), world.one(COLUMNS)
-    other = world.one(aliases), world.one(COLUMNS)
+def _draw_expression(world: World, aliases: list[str]) -> QueryExpression:
+    alias, column = world.draw_one(aliases), world.draw_one(COLUMNS)
+    other = world.draw_one(aliases), world.draw_one(COLUMNS)
     x, y = ["col", f"{alias}.{column}"], ["col", ".".join(other)]
-    if world.often(0.05):
-        return Said(["col", f"{alias}?unit"], frozenset(), hidden=True)
+    if world.draw_chance(0.05):
+        return QueryExpression(["col", f"{alias}?unit"], frozenset(), hidden=True)
     one, both = frozenset([(alias, column)]), frozenset([(alias, column), other])
     listed = [
-        *[Said(x, one, True)] * 3,
-        Said(["+", ["*", x, ["int", -3]], ["int", 5]], one, True),
-        Said(["/", ["neg", x], ["int", 4]], one, True),
-        Said(["/", x, ["int", 3]], one),
-        Said(["*", x, y], both),
-        Said(["case", ["<", x, ["int", 50]], y, ["null"]], both),
-        Said(["-", x, x], one),
-        Said(["abs", x], one),
+        *[QueryExpression(x, one, True)] * 3,
+        QueryExpression(["+", ["*", x, ["int", -3]], ["int", 5]], one, True),
+        QueryExpression(["/", ["neg", x], ["int", 4]], one, True),
+        QueryExpression(["/", x, ["int", 3]], one),
+        QueryExpression(["*", x, y], both),
+        QueryExpression(["case", ["<", x, ["int", 50]], y, ["null"]], both),
+        QueryExpression(["-", x, x], one),
+        QueryExpression(["abs", x], one),
     ]
-    expression: Said = world.one(listed)
+    expression: QueryExpression = world.draw_one(listed)
     return expression
 
 
-def _query(world: World, client: str) -> Program:
-    first, second = (world.thing((TABLE,), client) for _ in range(2))
+def _run_query(world: World, client: str) -> Program:
+    first, second = (world.draw_item((TABLE,), client) for _ in range(2))
     if first is None or second is None:
-        return _put(world, client)
+        return _put_table(world, client)
     named = {"t": first}
-    kind = world.one(("", "", "inner", "inner", "left", "semi", "semi", "anti", "anti"))
+    kind = world.draw_one(("", "", "inner", "inner", "left", "semi", "semi", "anti", "anti"))
     own = [t for t in world.live.values() if t.kind is TABLE and t.owner == client]
-    second = world.one(own) if own and world.often(0.3) else second
+    second = world.draw_one(own) if own and world.draw_chance(0.3) else second
     if kind and second.name != first.name:
         named["u"] = second
     if any(t.budget and t.owner != client for t in named.values()):
-        return _put(world, client)  # results with noise have their own tests
+        return _put_table(world, client)  # results with noise have their own tests
     steps: list[dict[str, Any]] = [
         {"op": "scan", "in": [], "table": alias, "columns": list(COLUMNS)} for alias in named
     ]
     last, uses = 0, []  # a use, an alias, a column
     hidden = False
-    if world.often(0.4):
-        expression = _expression(world, ["t"])
+    if world.draw_chance(0.4):
+        expression = _draw_expression(world, ["t"])
         where = ["<", expression.given, ["int", 7]]
         hidden |= expression.hidden
         uses += [("condition", *name) for name in expression.names]
@@ -355,15 +373,15 @@ def _query(world: World, client: str) -> Program:
             uses.append(({"left": "condition", "anti": "out"}.get(kind, guessed), alias, "k"))
     aliases = ["t", *(["u"] if "u" in named and kind in ("inner", "left") else [])]
     rows = ["t", *(["u"] if "u" in named and kind != "anti" else [])]
-    expression = _expression(world, aliases)
+    expression = _draw_expression(world, aliases)
     hidden |= expression.hidden
-    key = world.one(aliases), world.one(COLUMNS)
+    key = world.draw_one(aliases), world.draw_one(COLUMNS)
     columns = [["x", expression.given], ["g", ["col", ".".join(key)]]]
     steps.append({"op": "project", "in": [last], "columns": columns})
-    function = world.one(
+    function = world.draw_one(
         ("", "", "", "sum", "avg", "count", "min", "max", "quantile_disc:500", "rows")
     )
-    grouped = bool(function) and world.often(0.5)
+    grouped = bool(function) and world.draw_chance(0.5)
     if function:
         call = ["m", *((function, "x") if function != "rows" else ("count", None))]
         about = {"keys": ["g"] if grouped else [], "aggregates": [call]}
@@ -380,7 +398,7 @@ def _query(world: World, client: str) -> Program:
         "steps": steps,
         "output": len(steps) - 1,
     }
-    due = all(world.found(t, client) for t in named.values()) and not hidden
+    due = all(world.can_access(t, client) for t in named.values()) and not hidden
     due = due and _may_ask(client, named, uses, rows, function, kind)
 
     def act() -> None:
@@ -400,7 +418,7 @@ _ENOUGH = {
 
 def _may_ask(
     client: str,
-    named: Mapping[str, Thing],
+    named: Mapping[str, StoredItem],
     uses: list[Any],
     rows: list[str],
     function: str,
@@ -416,7 +434,7 @@ def _may_ask(
     """
 
     def has(alias: str, column: str, *rights: str) -> bool:
-        return named[alias].has(client, column, *rights)
+        return named[alias].has_right(client, column, *rights)
 
     if not function:
         return all(named[a].known_to(client) for a in rows) and all(
@@ -439,11 +457,11 @@ def _may_ask(
 
 
 PROGRAMS: list[Callable[[World, str], Program]] = [
-    *[_compute] * 8,
-    *[_query] * 8,
-    *[_align] * 4,
-    *[_train] * 3,
-    *[_put] * 2,
-    _remove,
-    _provide,
+    *[_compute_arrays] * 8,
+    *[_run_query] * 8,
+    *[_align_tables] * 4,
+    *[_train_model] * 3,
+    *[_put_table] * 2,
+    _remove_item,
+    _provide_rows,
 ]

@@ -34,7 +34,7 @@ WORDS = Shared(np.zeros(1, np.int64), np.zeros(1, np.int64), None)
 Program = tuple[str, bool, Any, Callable[[], None]]
 
 
-class Alone:
+class LoneParty:
     """A party whose peers send the same messages as itself."""
 
     index = 0
@@ -44,7 +44,7 @@ class Alone:
 
 
 @dataclass(eq=False)
-class Thing:
+class StoredItem:
     """A stored item of the oracle, with its identity.
 
     Attributes:
@@ -68,13 +68,13 @@ class Thing:
     def used_by(self, client: str) -> bool:
         return client == self.owner or client in self.clients or "*" in self.clients
 
-    def has(self, client: str, column: str, *rights: str) -> bool:
+    def has_right(self, client: str, column: str, *rights: str) -> bool:
         own = self.rights.get((client, column), frozenset()) if client != self.owner else {"open"}
         return bool({"open", *rights} & own)
 
     def known_to(self, client: str) -> bool:
         """Return whether the client may know which rows exist."""
-        return any(self.has(client, column) for column in COLUMNS)
+        return any(self.has_right(client, column) for column in COLUMNS)
 
 
 class World:
@@ -87,28 +87,28 @@ class World:
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.store = Store(folder, 0, 64, 16, 99)
-        self.live: dict[tuple[str, str], Thing] = {}
-        self.past: list[Thing] = []
+        self.live: dict[tuple[str, str], StoredItem] = {}
+        self.past: list[StoredItem] = []
         self.handles: dict[tuple[str, str], tuple[evaluate.ArraySpec, frozenset[Any]]] = {}
         self.said: dict[tuple[str, bool], int] = {}
 
     # ---- the oracle
 
-    def permits(self, client: str, use: str, atoms: frozenset[Any]) -> bool:
+    def permits_use(self, client: str, use: str, atoms: frozenset[Any]) -> bool:
         """Return whether a client may "show", "hold" or "train" on a value with these atoms."""
-        return bool(atoms) and all(self._permits(client, use, *atom) for atom in atoms)
+        return bool(atoms) and all(self._permits_item(client, use, *atom) for atom in atoms)
 
-    def _permits(self, client: str, use: str, thing: Thing | str, part: str) -> bool:
+    def _permits_item(self, client: str, use: str, thing: StoredItem | str, part: str) -> bool:
         if isinstance(thing, str):
             return thing == client
         if self.live.get((thing.kind.infix, thing.name)) is not thing or not thing.used_by(client):
             return False
         if thing.kind is TABLE:
             more = {"show": (), "hold": GIVEN, "train": ("train", "match")}[use]
-            return thing.has(client, part, *more)
+            return thing.has_right(client, part, *more)
         return use != "show" or thing.kind is ARRAY or thing.owner == client
 
-    def loaded(self, thing: Thing, part: str) -> frozenset[Any]:
+    def loaded_atoms(self, thing: StoredItem, part: str) -> frozenset[Any]:
         if thing.kind is TABLE:
             return frozenset([(thing, part)])
         return (thing.atoms - {(thing.owner, "")}) | {(thing, "")}
@@ -119,15 +119,15 @@ class World:
 
     # ---- events
 
-    def one(self, values: Any) -> Any:
+    def draw_one(self, values: Any) -> Any:
         return self.random.choice(list(values))
 
-    def often(self, share: float) -> bool:
+    def draw_chance(self, share: float) -> bool:
         return self.random.random() < share
 
-    def step(self, programs: Sequence[Callable[[World, str], Program]]) -> str:
+    def run_step(self, programs: Sequence[Callable[[World, str], Program]]) -> str:
         """Run a random program; return a difference between worker and oracle, or ""."""
-        name, is_permitted, text, act = self.one(programs)(self, self.one(CLIENTS))
+        name, is_permitted, text, act = self.draw_one(programs)(self, self.draw_one(CLIENTS))
         try:
             act()
             is_accepted, why = True, ""
@@ -140,9 +140,9 @@ class World:
             else f"{name}: due {is_permitted}, found {is_accepted} {why}: {text}"
         )
 
-    def listed(self) -> str:
+    def check_listing(self) -> str:
         """Return how a list of items differs from the items that its client may see, or ""."""
-        client, kind = self.one(CLIENTS), self.one((TABLE, DATA, ARRAY))
+        client, kind = self.draw_one(CLIENTS), self.draw_one((TABLE, DATA, ARRAY))
         rows = self.store.for_kind(kind).list_visible(client)
         due = {t.name for t in self.live.values() if t.kind is kind and t.used_by(client)}
         if (listed_names := {row["name"] for row in rows}) != due:
@@ -154,29 +154,31 @@ class World:
                 return f"{client} is told the word of {others[0].name} with {row['name']}"
         return ""
 
-    def keep(self, order: Mapping[str, Any], thing: Thing, derived: Any = frozenset()) -> None:
+    def store_item(
+        self, order: Mapping[str, Any], thing: StoredItem, derived: Any = frozenset()
+    ) -> None:
         """Store an item as programs do; the worker draws its deployment."""
         facts = stored_shares.build_facts(order, thing.owner, derived)
         words = {name: WORDS for name in ("x", "y", "value")}
         of = self.store.for_kind(thing.kind)
-        stored_shares.store_values(cast(Any, Alone()), of, facts, cast(Any, words))
-        self.put(thing)
+        stored_shares.store_values(cast(Any, LoneParty()), of, facts, cast(Any, words))
+        self.put_item(thing)
 
-    def put(self, thing: Thing) -> None:
+    def put_item(self, thing: StoredItem) -> None:
         thing.word = self.store.for_kind(thing.kind).get_facts(thing.name, thing.owner).deployment
         self.live[thing.kind.infix, thing.name] = thing
         self.past.append(thing)
 
-    def thing(self, kinds: tuple[StoredKind, ...], client: str) -> Thing | None:
+    def draw_item(self, kinds: tuple[StoredKind, ...], client: str) -> StoredItem | None:
         """Return an item to name: mostly an existing, usable one, sometimes a removed one."""
         listed = [t for t in self.live.values() if t.kind in kinds]
-        if self.often(0.9):
+        if self.draw_chance(0.9):
             listed = [t for t in listed if t.used_by(client)] or listed
-        if not listed or self.often(0.08):
+        if not listed or self.draw_chance(0.08):
             listed = [t for t in self.past if t.kind in kinds]
-        return self.one(listed) if listed else None
+        return self.draw_one(listed) if listed else None
 
-    def found(self, thing: Thing, client: str) -> bool:
+    def can_access(self, thing: StoredItem, client: str) -> bool:
         """Return whether a client that names an item and its deployment may access it."""
         now = self.live.get((thing.kind.infix, thing.name))
         return now is thing and thing.used_by(client)

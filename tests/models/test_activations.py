@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_execute import case, run_all
+from tests.models.test_execute import make_case, run_all
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
@@ -56,7 +56,7 @@ PRIVATE: list[tuple[str, dict[str, Any]]] = [
 KNOTS = (-3.0, -1.25, -1.0, -0.75, 0.0, 1.0, 1.25, 1.5, 3.0, 6.0)
 
 
-def every(
+def parallel_activations(
     some: list[tuple[str, dict[str, Any]]], shape: tuple[int, ...], called: bool = False
 ) -> Any:
     """Build a model of several activations of the same values, as layers or as functions."""
@@ -66,24 +66,28 @@ def every(
     return keras.Model(x, L.Concatenate()(branches))
 
 
-def edges() -> Any:
+def edge_values() -> Any:
     """Return both sides of every knot and distant values, as multiples of an ulp."""
     near = [knot + i * ULP for knot in KNOTS for i in (-1, 0, 1)]
     return np.array([*near, -30.0, 30.0, -7.5, 7.5, 0.5, -0.5]).reshape(1, 6, 6)
 
 
 def test_every_form_of_a_relu_is_read_as_what_it_is() -> None:
-    x = edges()
+    x = edge_values()
     for called in (False, True):
-        model = every(RELUS, (6, 6), called)
+        model = parallel_activations(RELUS, (6, 6), called)
         want = np.asarray(model(x, training=False))
         assert np.abs(convert(model).plain(x) - want).max() < 1e-5
 
 
 def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Generator) -> None:
-    model, x, calibrated = every(PRIVATE, (6, 6)), edges(), bool(rng.integers(2))
+    model, x, calibrated = (
+        parallel_activations(PRIVATE, (6, 6)),
+        edge_values(),
+        bool(rng.integers(2)),
+    )
     private = convert(model, samples=x if calibrated else None)
-    some = case(private, x, watched=calibrated)
+    some = make_case(private, x, watched=calibrated)
     execute.check_executable(private.plan)
     ((got, _),) = run_all([some], int(rng.integers(3)), again=False)
     (got,) = plaintext.finish_outputs(private.plan.graph, [got])
@@ -100,9 +104,9 @@ SERIES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("bits", [8, 16, 20])
 def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Generator) -> None:
     """Use values with samples or without; the next layer reads them with one bit more."""
-    x, dealer = edges() / 2, int(rng.integers(3))
+    x, dealer = edge_values() / 2, int(rng.integers(3))
     model_input = keras.Input((6, 6))
-    model = every(SERIES, (6, 6))
+    model = parallel_activations(SERIES, (6, 6))
     behind = keras.Model(
         model_input, L.Dense(4, "relu", kernel_initializer="ones")(model(model_input))
     )
@@ -116,7 +120,7 @@ def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Gen
         )
         used = {y.op for y in private.graph.layers}
         assert "series" in used and not used & {"gelu", "silu", "sigmoid", "tanh"}
-        some = case(private, x, watched=calibrated)
+        some = make_case(private, x, watched=calibrated)
         execute.check_executable(private.plan)
         ((got, calls),) = run_all([some], dealer)
         assert_costs(calls, execute.model_cost(some[0]), dealer)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_norm_ranges import ran
+from tests.models.test_norm_ranges import run_plan
 from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute
@@ -27,7 +27,7 @@ def graph_of(masked: bool = False, scale: float = 0.5, causal: bool = False) -> 
     return Graph("m", shapes, (layer,), ("a",))
 
 
-def drawn(rng: np.random.Generator, masked: bool, count: int = 6) -> dict[str, Any]:
+def draw_arrays(rng: np.random.Generator, masked: bool, count: int = 6) -> dict[str, Any]:
     arrays = {n: rng.normal(0, 1, (count, *SHAPES[n])) for n in "qkv"}
     if masked:
         arrays["mask"] = rng.integers(0, 2, (count, 5)) | np.eye(5, dtype=np.int64)[0]
@@ -41,11 +41,11 @@ def drawn(rng: np.random.Generator, masked: bool, count: int = 6) -> dict[str, A
 def test_a_model_attends_as_in_the_clear(
     masked: bool, causal: bool, calibrated: bool, rng: np.random.Generator
 ) -> None:
-    arrays = drawn(rng, masked)
+    arrays = draw_arrays(rng, masked)
     graph = graph_of(masked, 0.3, causal)
     known: dict[str, Any] = {"samples": arrays} if calibrated else {"ranges": 16.0}
     private = convert(graph, **known)
-    value, flags, cost = ran(private.plan, arrays)
+    value, flags, cost = run_plan(private.plan, arrays)
     assert not flags.any()
     assert np.abs(value - private.plain(arrays)).max() < 2.0**-8
     assert cost.rounds <= 17
@@ -54,14 +54,14 @@ def test_a_model_attends_as_in_the_clear(
 
 
 def test_scores_too_far_apart_are_refused_or_flagged(rng: np.random.Generator) -> None:
-    arrays = drawn(rng, False)
+    arrays = draw_arrays(rng, False)
     with pytest.raises(RangeError, match=r"'a' has scores .* apart"):
         convert(graph_of(scale=60.0), samples=arrays)
     private = convert(graph_of(scale=4.0), ranges=200.0)
     # 202 units of the base 2 apart, and equal
     arrays["q"][4] *= 0
     arrays["k"][3, 0, 0], arrays["k"][3, 0, 1], arrays["q"][3] = [5, 0, 0, 0], [-2, 0, 0, 0], 5
-    _, flags, _ = ran(private.plan, arrays)
+    _, flags, _ = run_plan(private.plan, arrays)
     assert flags[3] and not flags[4]
 
 
@@ -90,7 +90,7 @@ def test_a_stranger_s_layer_is_checked(
 
 
 def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:
-    header = convert(graph_of(), samples=drawn(rng, False)).plan.to_header()
+    header = convert(graph_of(), samples=draw_arrays(rng, False)).plan.to_header()
     for row in ([15, 0, 20], [16, 0, 1], [16, 0, 63]):
         with pytest.raises(UsageError, match="'a'"):
             execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))

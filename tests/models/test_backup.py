@@ -34,11 +34,11 @@ def three(tmp_path: Path) -> Iterator[Hosts]:
         hosts.close()
 
 
-def _folder(hosts: Hosts, party: int) -> Path:
+def _store_folder(hosts: Hosts, party: int) -> Path:
     return hosts.folder / f"models{party}"
 
 
-def _copy(source: Path, to: Path) -> Path:
+def _copy_store(source: Path, to: Path) -> Path:
     """Copy as `rsync -a --exclude '.*.tmp'` does; repeat if a file vanishes in the meantime."""
     while True:
         shutil.rmtree(to, ignore_errors=True)
@@ -49,8 +49,8 @@ def _copy(source: Path, to: Path) -> Path:
 
 
 def _put_back(hosts: Hosts, party: int, backup: Path) -> None:
-    shutil.rmtree(_folder(hosts, party))
-    shutil.copytree(backup, _folder(hosts, party))
+    shutil.rmtree(_store_folder(hosts, party))
+    shutil.copytree(backup, _store_folder(hosts, party))
 
 
 def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
@@ -90,7 +90,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
 
         thread = threading.Thread(target=work)
         thread.start()
-        copies = [_copy(_folder(three, p), tmp_path / f"backup{p}") for p in range(3)]
+        copies = [_copy_store(_store_folder(three, p), tmp_path / f"backup{p}") for p in range(3)]
         stop.set()
         thread.join(60)
         assert not failed
@@ -105,7 +105,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
 
     # one worker's old folder: replaced items are refused, others are served
     three.stop(1)
-    newest = _copy(_folder(three, 1), tmp_path / "newest1")
+    newest = _copy_store(_store_folder(three, 1), tmp_path / "newest1")
     _put_back(three, 1, copies[1])
     three.ensure()
     with Cluster(three.cluster, "owner") as owner, Cluster(three.cluster, "bank") as bank:
@@ -118,7 +118,7 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
     # all three old folders with the newest ledgers
     for party in range(3):
         three.stop(party)
-    ledgers = [path for p in (0, 2) for path in _folder(three, p).glob("*.ledger.json")]
+    ledgers = [path for p in (0, 2) for path in _store_folder(three, p).glob("*.ledger.json")]
     kept = {path: path.read_bytes() for path in ledgers}
     for party in range(3):
         _put_back(three, party, copies[party])
@@ -148,8 +148,8 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
     three.stop(1)
     _put_back(three, 1, newest)
     # a folder that others can write to is refused
-    _folder(three, 1).chmod(0o777)
+    _store_folder(three, 1).chmod(0o777)
     three.start(1)
     assert three.workers.pop(1).wait(60) == 30
     assert "open to other users" in three.log(1)
-    os.chmod(_folder(three, 1), 0o700)
+    os.chmod(_store_folder(three, 1), 0o700)

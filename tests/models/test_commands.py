@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
-from tests.commands import fails
+from tests.commands import check_failure
 from tfe_bench.__main__ import main
 from tfe_bench.cli import stored_objects
 
 
-def _picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
+def _write_picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
     import tensorflow as tf
 
     pixels = np.random.default_rng(3).integers(0, 256, shape, np.uint8)
@@ -28,7 +28,7 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
 ) -> None:
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
     (tmp_path / "broken.h5").write_bytes(b"no weights")
-    picture = str(_picture(tmp_path / "cat.png"))
+    picture = str(_write_picture(tmp_path / "cat.png"))
     for code, word, arguments in (
         (2, "--batch from 1 to 10000", ("resnet50", "--batch", "0")),
         (
@@ -67,7 +67,7 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "temperature", ("generate", "gpt2-tiny", "--temperature", "8.5")),
         (2, "temperature", ("generate", "gpt2-tiny", "--temperature", "nan")),
     ):
-        fails(capsys, code, word, *arguments)
+        check_failure(capsys, code, word, *arguments)
 
 
 @pytest.mark.parametrize("keeps", [False, True], ids=["no store", "a local store"])
@@ -77,7 +77,7 @@ def test_a_misspelt_model_of_texts_is_named_with_and_without_a_local_store(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     if keeps:
         stored_objects.local_folder().mkdir(parents=True)
-    fails(capsys, 2, 'Did you mean "gpt2"', "generate", "gpt3")
+    check_failure(capsys, 2, 'Did you mean "gpt2"', "generate", "gpt3")
 
 
 def test_bad_deployments_and_questions_are_refused(
@@ -111,7 +111,7 @@ def test_bad_deployments_and_questions_are_refused(
         (2, ".csv or .npy", ("predict", "a", "--image", "x", "--output", "x.txt")),
         (2, "--client requires", ("models", "--client", "owner")),
     ):
-        fails(capsys, code, word, *arguments, *where)
+        check_failure(capsys, code, word, *arguments, *where)
     assert not (tmp_path / "kept").exists()
 
 
@@ -138,7 +138,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
     assert (row["name"], row["owner"], row["clients"]) == ("digits", "owner", None)
     assert row["inputs"] and row["preprocessing"] == "unit" and row["complete"] is True
 
-    picture = _picture(tmp_path / "seven.png", (28, 28, 1))
+    picture = _write_picture(tmp_path / "seven.png", (28, 28, 1))
     deployed = run(
         "hospital", "predict", "digits", "--image", str(picture), "--image", str(picture)
     )
@@ -158,7 +158,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
     assert file.stat().st_mode & 0o777 == 0o600
 
     there = ("--cluster", str(hosts.cluster), "--client")
-    fails(
+    check_failure(
         capsys,
         2,
         'Did you mean "digits"',
@@ -169,10 +169,14 @@ def test_owners_deploy_and_clients_ask_by_commands(
         *there,
         "owner",
     )
-    fails(capsys, 2, "stores no model 'digits'", "models", "--remove", "digits", *there, "hospital")
-    fails(capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner")
+    check_failure(
+        capsys, 2, "stores no model 'digits'", "models", "--remove", "digits", *there, "hospital"
+    )
+    check_failure(
+        capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner"
+    )
     (tmp_path / "bad.npy").write_bytes(b"x")
-    fails(
+    check_failure(
         capsys,
         10,
         "bad.npy",
@@ -184,7 +188,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
         "owner",
     )
     np.save(tmp_path / "first.npy", pixels.transpose(0, 3, 1, 2))
-    fails(
+    check_failure(
         capsys,
         2,
         "channels first",
@@ -211,7 +215,7 @@ def test_local_workers_keep_models_in_a_folder(
     assert main(["deploy", "network-d", "--name", "d", *where]) == 0
     files = sorted(p.relative_to(tmp_path / "kept").parts for p in tmp_path.glob("kept/*/*"))
     assert files == [(f"party{p}", "d.safetensors") for p in range(3)]
-    picture = _picture(tmp_path / "x.png")
+    picture = _write_picture(tmp_path / "x.png")
     assert main(["predict", "d", "--image", str(picture), *where]) == 0
     assert "x.png: " in capsys.readouterr().out
 
@@ -271,4 +275,4 @@ def test_texts_are_answered_as_in_keras(tmp_path: Path, capsys: pytest.CaptureFi
     wrong = {**samples, "padding_mask": samples["padding_mask"] * 2}
     np.savez(tmp_path / "z.npz", **wrong)
     requests = ("predict", "texts", "--input", f"{tmp_path}/z.npz", *where)
-    fails(capsys, 2, "a mask of 0 and 1", *requests)
+    check_failure(capsys, 2, "a mask of 0 and 1", *requests)

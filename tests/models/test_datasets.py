@@ -16,22 +16,22 @@ from tfe_bench.models import datasets
 from tfe_bench.models import rows as rows_
 
 
-def _idx(path: Path, array: Any) -> None:
+def _write_idx(path: Path, array: Any) -> None:
     header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
     path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
 
 
-def _pictures(folder: Path, rng: np.random.Generator) -> None:
+def _write_pictures(folder: Path, rng: np.random.Generator) -> None:
     folder.mkdir()
     for part, count in (("train", 20), ("t10k", 10)):
-        _idx(folder / f"{part}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 28, 28)))
-        _idx(folder / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
+        _write_idx(folder / f"{part}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 28, 28)))
+        _write_idx(folder / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
 
 
 def test_pictures_are_scaled_and_halves_are_told_apart(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    _pictures(tmp_path / "f", rng)
+    _write_pictures(tmp_path / "f", rng)
     train, test = datasets.load_digits("fashion-mnist", tmp_path / "f")
     assert (len(train), len(test), train.classes, train.source) == (20, 10, 10, "fashion-mnist")
     assert train.x is not None and train.x.shape == (20, 28, 28, 1) and train.x.max() <= 1.0

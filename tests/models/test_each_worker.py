@@ -30,12 +30,12 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     for name, owner in (("one", "bank"), ("two", "telco")):
         rights = {ANALYST: {"k": ("match",), "v": ("aggregate",)}}
         more = {"unique": ("k",), "owner": owner, "open_count": True, "min_group": 2}
-        stores.put(name, StoredTable(_TYPES, _ROWS, rights=rights, **more))
+        stores.put_table(name, StoredTable(_TYPES, _ROWS, rights=rights, **more))
     yield stores
     stores.close()
 
 
-def tables(store: Store) -> dict[str, Table]:
+def list_tables(store: Store) -> dict[str, Table]:
     """Return the tables in a worker's list for the analyst."""
     return {
         row["name"]: Table(
@@ -51,7 +51,7 @@ def tables(store: Store) -> dict[str, Table]:
     }
 
 
-def opened(store: Store, name: str) -> Any:
+def open_rights(store: Store, name: str) -> Any:
     """Give the analyst all rights to a table in one worker's file; return how to revoke them."""
     of = store.for_kind(TABLE)
     facts, tensors = of.load(name, ANALYST)
@@ -60,11 +60,11 @@ def opened(store: Store, name: str) -> Any:
     return lambda: of.prepare_file(facts, tensors).commit()
 
 
-def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
+def _rights_jobs(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return jobs of a client with all rights, one of each program that checks rights."""
     known = {
         name: replace(t, schema=replace(t.schema, rights={ANALYST: {"*": ("open",)}}))
-        for name, t in tables(store).items()
+        for name, t in list_tables(store).items()
     }
     word = known["one"].deployment
     leaf = ["stored", "int", [12], 0, TABLE.infix, "one", word, "v"]
@@ -82,10 +82,10 @@ def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
 def test_each_worker_refuses_by_its_own_header(
     name: str, changed: int | None, workers: Workers
 ) -> None:
-    program, parameters = _asked(workers.stores[0])[name]
+    program, parameters = _rights_jobs(workers.stores[0])[name]
     back = []
     if changed is not None:
-        back = [opened(workers.stores[changed], table) for table in ("one", "two")]
+        back = [open_rights(workers.stores[changed], table) for table in ("one", "two")]
     try:
         for store in workers.stores:
             if store.party == changed:  # one worker's header gives its client all requested rights

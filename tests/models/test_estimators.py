@@ -35,7 +35,7 @@ FAILING_AT_WORKERS = {"check_estimators_pickle": "a pickled estimator wants a cl
 ROWS = 120
 
 
-def _rows(rng: np.random.Generator, classes: int) -> tuple[Any, Any]:
+def _draw_rows(rng: np.random.Generator, classes: int) -> tuple[Any, Any]:
     """Return a DataFrame with columns of various units, one constant, and texts as labels."""
     x = rng.normal(size=(ROWS, 4))
     slopes = rng.normal(size=(4, classes))
@@ -45,7 +45,7 @@ def _rows(rng: np.random.Generator, classes: int) -> tuple[Any, Any]:
     return frame, np.array(["red", "green", "blue"])[y]
 
 
-def _theirs(estimator: Any, x: Any, y: Any, **options: Any) -> Any:
+def _plain_estimator(estimator: Any, x: Any, y: Any, **options: Any) -> Any:
     """Return scikit-learn's own estimator on scaled columns."""
     scaled = pipeline.make_pipeline(preprocessing.StandardScaler(), estimator)
     name = type(estimator).__name__.lower()
@@ -60,11 +60,13 @@ def _theirs(estimator: Any, x: Any, y: Any, **options: Any) -> Any:
 def test_logistic_regression_says_what_scikit_learns_says(
     cluster: LocalCluster, rng: np.random.Generator, classes: int, options: Any
 ) -> None:
-    x, y = _rows(rng, classes)
+    x, y = _draw_rows(rng, classes)
     weights = rng.integers(1, 4, ROWS)
     ours = private.PrivateLogisticRegression(cluster=cluster, max_iter=200, **options)
     assert ours.fit(x, y, sample_weight=weights) is ours
-    theirs = _theirs(linear_model.LogisticRegression(**options), x, y, sample_weight=weights)
+    theirs = _plain_estimator(
+        linear_model.LogisticRegression(**options), x, y, sample_weight=weights
+    )
     assert list(ours.classes_) == list(theirs.classes_)
     assert list(ours.feature_names_in_) == list(x.columns)
     assert ours.coef_.shape == theirs[-1].coef_.shape
@@ -88,7 +90,7 @@ def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Gener
     """Check exact changes of numbers, approximate ones of probabilities, and 0 at the optimum."""
     from tfe_bench.models.estimators import convergence
 
-    frame, labels = _rows(rng, max(2, classes))
+    frame, labels = _draw_rows(rng, max(2, classes))
     x = preprocessing.StandardScaler().fit_transform(frame)
     weights = rng.uniform(0.1, 2.0, ROWS)
     if classes:
@@ -113,7 +115,7 @@ def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Gener
 
 
 def test_a_training_that_stops_early_warns(cluster: LocalCluster, rng: np.random.Generator) -> None:
-    x, y = _rows(rng, 2)
+    x, y = _draw_rows(rng, 2)
     with pytest.warns(ConvergenceWarning, match="probabilities of training rows"):
         private.PrivateLogisticRegression(cluster=cluster, max_iter=2).fit(x, y)
 
@@ -121,10 +123,10 @@ def test_a_training_that_stops_early_warns(cluster: LocalCluster, rng: np.random
 def test_linear_regression_finds_scikit_learns_coefficients(
     cluster: LocalCluster, rng: np.random.Generator
 ) -> None:
-    x, _ = _rows(rng, 2)
+    x, _ = _draw_rows(rng, 2)
     y = 1e5 + 3e4 * x["age"] - 0.02 * x["income"] + 1e4 * rng.normal(size=ROWS)
     ours = private.PrivateLinearRegression(cluster=cluster, max_iter=150).fit(x, y)
-    theirs = _theirs(linear_model.LinearRegression(), x, y)
+    theirs = _plain_estimator(linear_model.LinearRegression(), x, y)
     scales = theirs[0].scale_
     np.testing.assert_allclose(ours.coef_ * scales, theirs[-1].coef_, atol=300)
     assert ours.predict(x) == pytest.approx(x.to_numpy() @ ours.coef_ + ours.intercept_, abs=20)
@@ -163,7 +165,7 @@ def test_a_network_learns_what_scikit_learns_does(
 
 
 def test_searches_and_pipelines_take_them(cluster: LocalCluster, rng: np.random.Generator) -> None:
-    x, y = _rows(rng, 2)
+    x, y = _draw_rows(rng, 2)
     model = private.PrivateLogisticRegression(cluster=cluster, max_iter=15, predict_on="owner")
     steps = pipeline.make_pipeline(preprocessing.PolynomialFeatures(1), model)
     grid = {"privatelogisticregression__momentum": [0.0, 0.9]}

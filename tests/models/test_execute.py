@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 ULP = 2.0**-16
 
 
-def of(*layers: Any, shape: tuple[int, ...] = (5, 5, 2)) -> Any:
+def model_of(*layers: Any, shape: tuple[int, ...] = (5, 5, 2)) -> Any:
     return keras.Sequential([L.Input(shape), *layers])
 
 
@@ -40,7 +40,7 @@ UNWATCHED = ("activations of dense", "exponential of dense")
 NEAR = {"encoder": 2.0**-9}
 
 
-def named() -> dict[str, Any]:
+def list_activations() -> dict[str, Any]:
     """Return every supported activation, with arguments if it has no defaults."""
     more = {"threshold": partial(A.threshold, threshold=0.3, default_value=-1.0)}
     known = ((f, name) for f, (name, _) in registry.map_keras_functions(keras).items())
@@ -50,16 +50,18 @@ def named() -> dict[str, Any]:
 def every_activation(shape: tuple[int, ...]) -> Any:
     """Build a model of parallel activations, except those that always need calibration."""
     x = keras.Input(shape)
-    branches = [L.Activation(f)(x) for name, f in named().items() if name not in CALIBRATED]
+    branches = [
+        L.Activation(f)(x) for name, f in list_activations().items() if name not in CALIBRATED
+    ]
     return keras.Model(x, L.Concatenate()(branches))
 
 
-def joined(layer: Any, *branches: Any) -> Any:
+def join_branches(layer: Any, *branches: Any) -> Any:
     x = keras.Input((4, 4, 2))
     return keras.Model(x, layer([b(x) for b in branches]))
 
 
-def adapted(shape: tuple[int, ...]) -> Any:
+def adapted_normalization(shape: tuple[int, ...]) -> Any:
     """Return a Normalization that is adapted to rows."""
     layer = L.Normalization()
     layer.adapt(np.random.default_rng(3).normal(0.4, 3, (50, *shape)).astype(np.float32))
@@ -72,7 +74,7 @@ def shared_layer() -> Any:
     return keras.Model(x, L.Add()([dense(conv(x)), L.ReLU()(dense(conv(L.ReLU()(x))))]))
 
 
-def encoder() -> Any:
+def encoder_model() -> Any:
     """Build blocks of a transformer from `keras.layers`, one of them causal."""
     x = keras.Input((5, 6))
     y = L.LayerNormalization()(x)
@@ -93,28 +95,28 @@ def added_numbers() -> Any:
     return keras.Model(x, L.ReLU()(y))
 
 
-def cases() -> dict[str, Any]:
+def layer_models() -> dict[str, Any]:
     """Return models of one kind of layer each, with neighbors as in larger models."""
     flat = (6,)
     same = {"padding": "same"}
     return {
-        "dense": of(L.Dense(4), shape=flat),
-        "dense then more": of(L.Dense(4), L.Dense(3, use_bias=False), shape=flat),
-        "dense of rows": of(L.Dense(3, activation="relu"), shape=(4, 6)),
-        "conv2d": of(L.Conv2D(3, 3, strides=2, **same), L.Conv2D(2, 2, dilation_rate=2)),
-        "depthwise": of(L.DepthwiseConv2D(3, depth_multiplier=2), L.ReLU()),
-        "separable": of(L.SeparableConv2D(3, 3, **same)),
-        "padded": of(L.ZeroPadding2D(((1, 0), (2, 1))), L.Conv2D(2, 3, activation="relu")),
-        "zero padding": of(L.ZeroPadding2D(1)),
-        "permute": of(L.Permute((3, 1, 2)), L.ReLU()),
-        "cropping": of(L.Cropping2D(((1, 0), (0, 2))), L.ReLU()),
-        "cropping of rows": of(L.Cropping1D((1, 2)), L.ReLU(), shape=(6, 3)),
-        "repeat": of(L.RepeatVector(3), L.ReLU(), shape=flat),
-        "upsampling": of(L.UpSampling2D((2, 3)), L.ReLU()),
-        "upsampling of rows": of(L.UpSampling1D(3), L.ReLU(), shape=(4, 2)),
-        "batch norm": of(L.Conv2D(3, 2, use_bias=False), L.BatchNormalization(), L.ReLU()),
-        "batch norm first": of(L.BatchNormalization(), L.ReLU(), L.Conv2D(2, 3, **same)),
-        "rows": of(
+        "dense": model_of(L.Dense(4), shape=flat),
+        "dense then more": model_of(L.Dense(4), L.Dense(3, use_bias=False), shape=flat),
+        "dense of rows": model_of(L.Dense(3, activation="relu"), shape=(4, 6)),
+        "conv2d": model_of(L.Conv2D(3, 3, strides=2, **same), L.Conv2D(2, 2, dilation_rate=2)),
+        "depthwise": model_of(L.DepthwiseConv2D(3, depth_multiplier=2), L.ReLU()),
+        "separable": model_of(L.SeparableConv2D(3, 3, **same)),
+        "padded": model_of(L.ZeroPadding2D(((1, 0), (2, 1))), L.Conv2D(2, 3, activation="relu")),
+        "zero padding": model_of(L.ZeroPadding2D(1)),
+        "permute": model_of(L.Permute((3, 1, 2)), L.ReLU()),
+        "cropping": model_of(L.Cropping2D(((1, 0), (0, 2))), L.ReLU()),
+        "cropping of rows": model_of(L.Cropping1D((1, 2)), L.ReLU(), shape=(6, 3)),
+        "repeat": model_of(L.RepeatVector(3), L.ReLU(), shape=flat),
+        "upsampling": model_of(L.UpSampling2D((2, 3)), L.ReLU()),
+        "upsampling of rows": model_of(L.UpSampling1D(3), L.ReLU(), shape=(4, 2)),
+        "batch norm": model_of(L.Conv2D(3, 2, use_bias=False), L.BatchNormalization(), L.ReLU()),
+        "batch norm first": model_of(L.BatchNormalization(), L.ReLU(), L.Conv2D(2, 3, **same)),
+        "rows": model_of(
             L.Conv1D(4, 3, padding="causal", dilation_rate=2),
             L.BatchNormalization(),
             L.ReLU(),
@@ -127,84 +129,90 @@ def cases() -> dict[str, Any]:
             L.GlobalAveragePooling1D(),
             shape=(16, 2),
         ),
-        "groups, transposed": of(
+        "groups, transposed": model_of(
             L.Conv2D(4, 3, groups=2, **same),
             L.BatchNormalization(),
             L.ReLU(),
             L.Conv2DTranspose(3, 3, strides=2, **same),
             L.BatchNormalization(),
         ),
-        "volumes": of(
+        "volumes": model_of(
             L.ZeroPadding3D(1),
             L.Conv3D(2, 2, activation="relu"),
             L.MaxPooling3D(2),
             L.AveragePooling3D(2),
             shape=(3, 4, 4, 2),
         ),
-        "resized": of(L.UpSampling2D(2, interpolation="bilinear"), L.Resizing(7, 3), L.ReLU()),
-        "frames": of(L.TimeDistributed(L.Conv2D(2, 2)), L.ReLU(), shape=(2, 4, 4, 2)),
-        "heads": of(L.EinsumDense("abc,cde->adbe", (2, 4, 3), bias_axes="de"), shape=(4, 5)),
-        "encoder": encoder(),
+        "resized": model_of(
+            L.UpSampling2D(2, interpolation="bilinear"), L.Resizing(7, 3), L.ReLU()
+        ),
+        "frames": model_of(L.TimeDistributed(L.Conv2D(2, 2)), L.ReLU(), shape=(2, 4, 4, 2)),
+        "heads": model_of(L.EinsumDense("abc,cde->adbe", (2, 4, 3), bias_axes="de"), shape=(4, 5)),
+        "encoder": encoder_model(),
         "extremes": keras.Sequential(
             [
                 L.Input((4, 4, 2)),
-                joined(L.Maximum(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
-                joined(L.Minimum(), L.Conv2D(2, 1), L.ReLU()),
-                joined(L.Average(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
+                join_branches(L.Maximum(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
+                join_branches(L.Minimum(), L.Conv2D(2, 1), L.ReLU()),
+                join_branches(L.Average(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
             ]
         ),
-        "dot": joined(L.Dot((2, 1)), L.Reshape((4, 8)), L.Reshape((8, 4))),
-        "layer norm": of(L.LayerNormalization(), L.ReLU(), shape=(5, 12)),
-        "layer norm of images": of(L.LayerNormalization(axis=[1, 2, 3], epsilon=1e-6)),
-        "rms norm": of(L.RMSNormalization(), L.Dense(3), shape=(3, 8)),
-        "group norm": of(L.GroupNormalization(3), shape=(4, 4, 6)),
-        "unit norm": of(L.UnitNormalization(), shape=(3, 7)),
-        "relu": of(L.ReLU()),
-        "relu6": of(L.Rescaling(5.0), L.Conv2D(3, 2), L.ReLU(6.0)),
-        "relu6 alone": of(L.Rescaling(5.0), L.ReLU(6.0)),
-        "leaky relu": of(L.LeakyReLU(0.2)),
-        "activations of dense": of(L.Dense(4), every_activation((4,)), shape=flat),
-        "exponential of dense": of(L.Dense(4, activation="exponential"), shape=flat),
-        "elu": of(L.ELU(0.3)),
-        "prelu": of(L.PReLU(shared_axes=[1, 2])),
-        "prelu of each place": of(L.PReLU(shared_axes=[2]), L.Conv2D(2, 2)),
-        "prelu of dense": of(L.Dense(4), L.PReLU(), L.PReLU(shared_axes=[1]), shape=flat),
-        "activation": of(L.Activation("tanh"), shape=flat),
-        "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
-        "max pool": of(L.MaxPooling2D(2)),
-        "subsampled": of(L.MaxPooling2D(1, 2), L.ReLU()),
-        "conv, relu, max pool": of(L.Conv2D(2, 2, activation="relu"), L.MaxPooling2D(3, 1, "same")),
-        "average pool": of(L.AveragePooling2D(3, 2, "same")),
-        "average, dense": of(L.AveragePooling2D(2), L.Flatten(), L.Dense(3)),
-        "global max": of(L.GlobalMaxPooling2D()),
-        "global average": of(L.GlobalAveragePooling2D(keepdims=True)),
-        "global average, dense": of(L.GlobalAveragePooling2D(), L.Dense(3)),
-        "reshape": of(L.Reshape((10, 5)), L.Dropout(0.3), L.Flatten()),
+        "dot": join_branches(L.Dot((2, 1)), L.Reshape((4, 8)), L.Reshape((8, 4))),
+        "layer norm": model_of(L.LayerNormalization(), L.ReLU(), shape=(5, 12)),
+        "layer norm of images": model_of(L.LayerNormalization(axis=[1, 2, 3], epsilon=1e-6)),
+        "rms norm": model_of(L.RMSNormalization(), L.Dense(3), shape=(3, 8)),
+        "group norm": model_of(L.GroupNormalization(3), shape=(4, 4, 6)),
+        "unit norm": model_of(L.UnitNormalization(), shape=(3, 7)),
+        "relu": model_of(L.ReLU()),
+        "relu6": model_of(L.Rescaling(5.0), L.Conv2D(3, 2), L.ReLU(6.0)),
+        "relu6 alone": model_of(L.Rescaling(5.0), L.ReLU(6.0)),
+        "leaky relu": model_of(L.LeakyReLU(0.2)),
+        "activations of dense": model_of(L.Dense(4), every_activation((4,)), shape=flat),
+        "exponential of dense": model_of(L.Dense(4, activation="exponential"), shape=flat),
+        "elu": model_of(L.ELU(0.3)),
+        "prelu": model_of(L.PReLU(shared_axes=[1, 2])),
+        "prelu of each place": model_of(L.PReLU(shared_axes=[2]), L.Conv2D(2, 2)),
+        "prelu of dense": model_of(L.Dense(4), L.PReLU(), L.PReLU(shared_axes=[1]), shape=flat),
+        "activation": model_of(L.Activation("tanh"), shape=flat),
+        "softmax of rows": model_of(L.Softmax(axis=1), shape=(3, 4)),
+        "max pool": model_of(L.MaxPooling2D(2)),
+        "subsampled": model_of(L.MaxPooling2D(1, 2), L.ReLU()),
+        "conv, relu, max pool": model_of(
+            L.Conv2D(2, 2, activation="relu"), L.MaxPooling2D(3, 1, "same")
+        ),
+        "average pool": model_of(L.AveragePooling2D(3, 2, "same")),
+        "average, dense": model_of(L.AveragePooling2D(2), L.Flatten(), L.Dense(3)),
+        "global max": model_of(L.GlobalMaxPooling2D()),
+        "global average": model_of(L.GlobalAveragePooling2D(keepdims=True)),
+        "global average, dense": model_of(L.GlobalAveragePooling2D(), L.Dense(3)),
+        "reshape": model_of(L.Reshape((10, 5)), L.Dropout(0.3), L.Flatten()),
         "shared": shared_layer(),
-        "add": joined(L.Add(), L.Activation("linear"), L.Conv2D(2, 3, padding="same")),
+        "add": join_branches(L.Add(), L.Activation("linear"), L.Conv2D(2, 3, padding="same")),
         "add and relu": keras.Sequential(
             [
                 L.Input((4, 4, 2)),
-                joined(L.Add(), L.Conv2D(2, 1), L.Conv2D(2, 3, padding="same"), L.ReLU()),
+                join_branches(L.Add(), L.Conv2D(2, 1), L.Conv2D(2, 3, padding="same"), L.ReLU()),
                 L.ReLU(),
                 L.GlobalMaxPooling2D(),
             ]
         ),
-        "subtract": joined(L.Subtract(), L.ReLU(), L.Conv2D(2, 1)),
-        "subtract others": joined(L.Subtract(), L.ReLU(), L.MaxPooling2D(1)),
-        "multiply": joined(
+        "subtract": join_branches(L.Subtract(), L.ReLU(), L.Conv2D(2, 1)),
+        "subtract others": join_branches(L.Subtract(), L.ReLU(), L.MaxPooling2D(1)),
+        "multiply": join_branches(
             L.Multiply(), L.Conv2D(2, 1), L.GlobalAveragePooling2D(keepdims=True), L.ReLU()
         ),
-        "concatenate": joined(L.Concatenate(), L.ReLU(), L.Conv2D(3, 1), L.Activation("linear")),
+        "concatenate": join_branches(
+            L.Concatenate(), L.ReLU(), L.Conv2D(3, 1), L.Activation("linear")
+        ),
         "numbers added": added_numbers(),
-        "rescaling": of(L.ReLU(), L.Rescaling(0.3, offset=-0.5)),
-        "normalization": of(adapted(shape=flat), L.Dense(4), shape=flat),
-        "normalization of images": of(adapted(shape=(5, 5, 2)), L.ReLU()),
-        "normalization within": of(L.Dense(4), L.Normalization(None, 0.25, 4.0), shape=flat),
+        "rescaling": model_of(L.ReLU(), L.Rescaling(0.3, offset=-0.5)),
+        "normalization": model_of(adapted_normalization(shape=flat), L.Dense(4), shape=flat),
+        "normalization of images": model_of(adapted_normalization(shape=(5, 5, 2)), L.ReLU()),
+        "normalization within": model_of(L.Dense(4), L.Normalization(None, 0.25, 4.0), shape=flat),
     }
 
 
-def shaken(model: Any, rng: np.random.Generator) -> Any:
+def shake_weights(model: Any, rng: np.random.Generator) -> Any:
     for variable in model.weights:
         if "variance" in variable.path or "gamma" in variable.path:
             variable.assign(rng.uniform(0.5, 2, variable.shape))
@@ -216,7 +224,7 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
 Case = tuple[execute.Prediction, list[Array], Array]
 
 
-def case(
+def make_case(
     private: PrivateModel, images: Array, profile: str = "local", watched: bool = False
 ) -> Case:
     """Return a prediction with the encoded weights and images."""
@@ -232,7 +240,7 @@ def case(
     )
 
 
-def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
+def simulate_cases(some: list[Case], dealer: int, again: bool) -> Simulation:
     """Simulate all cases: the outputs of each, and the cost of a second call."""
     flat = [a for _, own, x in some for a in (*own, x)]
 
@@ -263,7 +271,7 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
 
     Range checks must not flag any value.
     """
-    sim = simulated(some, dealer, again)
+    sim = simulate_cases(some, dealer, again)
     results = []
     for i, (s, _, _) in enumerate(some):
         ring, *flags = (
@@ -293,17 +301,17 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     dealer = int(rng.integers(3))
     names, some, expected = [], [], []
-    for i, (name, model) in enumerate(cases().items()):
+    for i, (name, model) in enumerate(layer_models().items()):
         calibrated, watched = WAYS[(i + turn) % 4]
         calibrated |= name.startswith(CALIBRATED)
         watched &= name not in UNWATCHED
-        shaken(model, rng)
+        shake_weights(model, rng)
         images = rng.normal(0, 1, (3, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
         private = convert(model, samples=images if calibrated else None)
         if watched:
             bound_analysis.check_monitorable(private.plan)
         names.append(name)
-        some.append(case(private, images, watched=watched))
+        some.append(make_case(private, images, watched=watched))
         expected.append(np.asarray(model(images, training=False)))
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True
@@ -335,7 +343,7 @@ def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = rng.uniform(0, 1, (3, 8, 8, 1)).astype(np.float32)
-    model = shaken(small_net(), rng)
+    model = shake_weights(small_net(), rng)
     private = convert(model, samples=images)
     expected = np.asarray(model(images, training=False))
     for profile, turned in (("local", False), ("wan", False), ("wan", True)):
@@ -343,7 +351,7 @@ def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
             if turned:
                 patched.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
             summary = private.summary(profile, len(images))
-            ((got, calls),) = run_all([case(private, images, profile)], 0)
+            ((got, calls),) = run_all([make_case(private, images, profile)], 0)
         assert summary.rotated == turned
         assert np.abs(got - expected).max() < 32 * ULP
         assert_costs(calls, summary.cost)
@@ -361,8 +369,8 @@ def test_a_batch_in_thirds_is_watched_too(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = rng.uniform(0, 1, (4, 8, 8, 1)).astype(np.float32)
-    model = shaken(small_net(), rng)
-    some = case(convert(model, samples=images), images, "wan", True)
+    model = shake_weights(small_net(), rng)
+    some = make_case(convert(model, samples=images), images, "wan", True)
     monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     assert execute.has_rotating_dealers(some[0])
     ((got, calls),) = run_all([some], 0)
@@ -370,11 +378,11 @@ def test_a_batch_in_thirds_is_watched_too(
     assert_costs(calls, execute.model_cost(some[0]))
 
 
-def net(*layers: LayerSpec, outputs: tuple[str, ...] = ()) -> Graph:
+def graph_of(*layers: LayerSpec, outputs: tuple[str, ...] = ()) -> Graph:
     return Graph("m", {"x": (2,)}, layers, outputs or (layers[-1].name,))
 
 
-def dense(name: str, source: str, kernel: Any) -> LayerSpec:
+def dense_layer(name: str, source: str, kernel: Any) -> LayerSpec:
     return LayerSpec(name, "dense", (source,), {}, {"kernel": np.asarray(kernel, np.float64)})
 
 
@@ -388,17 +396,17 @@ def test_large_values_are_rescaled_and_small_weights_keep_their_digits(
     """Check a relative error below 2^-12: weights have 14 bits, values 35."""
     up = rng.uniform(0.5, 1, (2, 3)) * 2e5
     down = rng.uniform(0.5, 1, (3, 2)) / 1e8
-    graph = net(
-        dense("large", "x", up),
+    graph = graph_of(
+        dense_layer("large", "x", up),
         relu_of("r", "large"),
-        dense("small", "r", down),
+        dense_layer("small", "r", down),
         relu_of("s", "small"),
-        dense("last", "s", rng.uniform(0.5, 1, (2, 2)) * 1000),
+        dense_layer("last", "s", rng.uniform(0.5, 1, (2, 2)) * 1000),
     )
     images = rng.uniform(1, 4, (50, 2))
     private = convert(graph, samples=images)
     assert private.rescaled.keys() == {"large"} and 6 <= private.rescaled["large"] < 16
-    ((got, _),) = run_all([case(private, images)], 0, again=False)
+    ((got, _),) = run_all([make_case(private, images)], 0, again=False)
     want = private.plain(images)
     scale = np.abs(want).max()
     # (the small layer's values, about 0.05, have 16 fractional bits)
@@ -410,7 +418,7 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     rng: np.random.Generator,
 ) -> None:
     """Multiply values of 1e-4 by weights of 1e4, as after a Rescaling."""
-    graph = net(dense("a", "x", rng.uniform(0.5, 1, (2, 3)) * 1e4), relu_of("r", "a"))
+    graph = graph_of(dense_layer("a", "x", rng.uniform(0.5, 1, (2, 3)) * 1e4), relu_of("r", "a"))
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
     assert private.plan.inputs == {"x": 25}
@@ -418,16 +426,16 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     assert again.inputs == private.plan.inputs and again.to_header() == private.plan.to_header()
     with pytest.raises(DataError):
         calibration.Plan.from_header({**private.plan.to_header(), "inputs": {"y": 20}})
-    ((got, _),) = run_all([case(private, images)], 0, again=False)
+    ((got, _),) = run_all([make_case(private, images)], 0, again=False)
     error = np.abs(got - private.plain(images)).max()
     (row,) = private.summary().rows
     assert error < 2**-9 and row.error is not None and error < 4 * row.error.largest
     assert not private.summary().imprecise
     # softmax has 20 fractional bits at most, so that no format helps
     soft = LayerSpec("s", "softmax", ("small",), {"axis": 1})
-    small = dense("small", "x", rng.uniform(0.5, 1, (2, 3)))
+    small = dense_layer("small", "x", rng.uniform(0.5, 1, (2, 3)))
     summary = convert(
-        net(small, soft, dense("b", "small", np.eye(3) * 1e5)), samples=images
+        graph_of(small, soft, dense_layer("b", "small", np.eye(3) * 1e5)), samples=images
     ).summary()
     assert summary.imprecise[0] == "small" and "imprecise: more than 1 % of the range" in str(
         summary
@@ -436,8 +444,10 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
 
 
 def test_layers_that_fit_no_fixed_point_are_named() -> None:
-    graph = net(
-        dense("a", "x", np.eye(2) * 1e4), dense("far", "a", np.eye(2) * 1e9), relu_of("r", "far")
+    graph = graph_of(
+        dense_layer("a", "x", np.eye(2) * 1e4),
+        dense_layer("far", "a", np.eye(2) * 1e9),
+        relu_of("r", "far"),
     )
     with pytest.raises(RangeError, match="'far' reaches"):
         convert(graph, samples=np.ones((1, 2)))
@@ -450,7 +460,7 @@ def test_layers_that_fit_no_fixed_point_are_named() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    graph = net(dense("a", "x", np.eye(2)))
+    graph = graph_of(dense_layer("a", "x", np.eye(2)))
     for arguments, code, operation in (
         ({"samples": np.ones((1, 2)), "ranges": 3.0}, "conflicting-options", "convert"),
         ({"ranges": {"b": 1.0}}, "unknown-layer", "ranges"),
@@ -476,7 +486,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_plans_of_strangers_are_checked() -> None:
-    plan = convert(net(dense("a", "x", np.eye(2)))).plan
+    plan = convert(graph_of(dense_layer("a", "x", np.eye(2)))).plan
     header = plan.to_header()
     assert calibration.Plan.from_header(header).to_header() == header
     for bad in (None, {}, {**header, "fraction": "16"}, {**header, "numbers": {}}):

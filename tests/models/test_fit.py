@@ -13,7 +13,7 @@ from tests.models.tiny import (
     FEATURES,
     ROWS,
     assert_close,
-    data,
+    draw_data,
     model_of,
     plain_twin,
     private_model,
@@ -35,7 +35,7 @@ from tfe_bench.models.training_job import TrainingJob
 def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
     cluster: LocalCluster,
 ) -> None:
-    x, y = data()
+    x, y = draw_data()
     private = private_model()
     assert isinstance(private.recipe(BATCH), Recipe) and "tiny" in repr(private)
     heard: list[str] = []
@@ -72,7 +72,7 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
 def test_regressions_and_classes_are_learned(cluster: LocalCluster) -> None:
     import keras
 
-    x, y = data()
+    x, y = draw_data()
     real = (x @ np.linspace(-1, 1, FEATURES) + 0.3)[:, None]
     private = private_model(0.05, "mean_squared_error", end=None)
     history = private.fit(
@@ -115,7 +115,7 @@ def test_regressions_and_classes_are_learned(cluster: LocalCluster) -> None:
 def test_large_data_is_shared_while_the_first_epoch_runs(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = data()
+    x, y = draw_data()
     monkeypatch.setattr(inputs, "_CHUNK_ELEMENTS", 64 * FEATURES + 1)
     private = private_model()
     recipe = private.recipe(BATCH)
@@ -144,7 +144,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
 
 
 def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: Path) -> None:
-    x, y = data()
+    x, y = draw_data()
     options: dict[str, Any] = {
         "epochs": 2,
         "batch_size": BATCH,
@@ -219,7 +219,7 @@ def test_a_model_that_is_built_again_is_the_same_training() -> None:
 
 
 def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -> None:
-    x, _ = data()
+    x, _ = draw_data()
     options: dict[str, Any] = {
         "epochs": 4,
         "batch_size": BATCH,
@@ -255,7 +255,7 @@ def test_a_training_that_leaves_its_range_says_where(
 
 
 def test_a_trained_model_stays_at_the_workers(cluster: LocalCluster) -> None:
-    x, y = data()
+    x, y = draw_data()
     private = private_model()
     before = private.keras.get_weights()
     history = private.fit(cluster, x, y, epochs=2, batch_size=BATCH, deploy="kept")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.tiny import BATCH, ROWS, data, model_of, private_model
+from tests.models.tiny import BATCH, ROWS, draw_data, model_of, private_model
 from tests.refusals import raises
 from tfe_bench import LocalCluster
 from tfe_bench.cluster import profiles
@@ -29,11 +29,11 @@ from tfe_bench.models.training_job import TrainingJob
 BOARD = importlib.util.find_spec("tensorboard")
 
 
-def _keras(rows: int = 192, **request: Any) -> tuple[Any, Any, Trainable, Any, Any]:
+def _fit_both(rows: int = 192, **request: Any) -> tuple[Any, Any, Trainable, Any, Any]:
     """Return model and history of Keras' own fit, and the private counterpart."""
     import keras
 
-    x, y = data()
+    x, y = draw_data()
     private = private_model()
     model = private.initial_model()
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -56,7 +56,7 @@ def _keras(rows: int = 192, **request: Any) -> tuple[Any, Any, Trainable, Any, A
 def test_arguments_mean_what_they_mean_in_keras(
     cluster: LocalCluster, asked: dict[str, Any], rows: int
 ) -> None:
-    model, reported, private, x, y = _keras(rows, **asked)
+    model, reported, private, x, y = _fit_both(rows, **asked)
     history = private.fit(cluster, x, y, shuffle=False, verbose=0, **asked)
     for ours, theirs in zip(history.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3)
@@ -73,7 +73,7 @@ def test_arguments_mean_what_they_mean_in_keras(
 def test_epochs_that_go_on_take_the_rows_that_one_fit_takes(cluster: LocalCluster) -> None:
     import keras
 
-    x, y = data()
+    x, y = draw_data()
     weights = []
     for parts in (((0, 3),), ((0, 1), (1, 3))):
         private = trainable(model_of())
@@ -118,7 +118,7 @@ def test_callbacks_do_what_they_do_in_keras(
         ]
 
     theirs = made(tmp_path / "keras")
-    model, reported, private, x, y = _keras(epochs=8, callbacks=theirs)
+    model, reported, private, x, y = _fit_both(epochs=8, callbacks=theirs)
     ours = made(tmp_path / "private")
     history = private.fit(
         cluster, x, y, epochs=8, shuffle=False, reveal_loss=True, callbacks=ours, verbose=2
@@ -163,7 +163,7 @@ def test_callbacks_do_what_they_do_in_keras(
     with pytest.raises(OSError, match="disk is full"):
         broken = keras.callbacks.LambdaCallback(on_epoch_end=fails)
         private.fit(cluster, x, y, epochs=2, shuffle=False, callbacks=broken, verbose=0)
-    for a, b in zip(private.keras.get_weights(), _keras(epochs=2)[0].get_weights(), strict=True):
+    for a, b in zip(private.keras.get_weights(), _fit_both(epochs=2)[0].get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
 
     # a callback that stops a training leaves the weights of that epoch
@@ -173,7 +173,7 @@ def test_callbacks_do_what_they_do_in_keras(
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = epoch == 1
 
-    model, reported, private, x, y = _keras(epochs=4, callbacks=[Enough()])
+    model, reported, private, x, y = _fit_both(epochs=4, callbacks=[Enough()])
     history = private.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=Enough())
     lone = private_model()
     enough = keras.callbacks.LambdaCallback(
@@ -190,7 +190,7 @@ def test_callbacks_do_what_they_do_in_keras(
 def test_predictions_in_the_open_are_those_of_the_weights_that_are_here(
     cluster: LocalCluster,
 ) -> None:
-    x, y = data()
+    x, y = draw_data()
     private = private_model()
     np.testing.assert_array_equal(private.predict(x), private.keras.predict(x, verbose=0))
     private.fit(cluster, x, y, deploy="stayed", verbose=0)
@@ -210,7 +210,7 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     import keras
 
     c = keras.callbacks
-    x, y = data()
+    x, y = draw_data()
 
     class Batches(keras.callbacks.Callback):  # type: ignore[misc]
         """A callback that requires private values."""
@@ -346,7 +346,7 @@ def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> None:
-    x, y = data()
+    x, y = draw_data()
     with raises(UsageError, "not-compiled"):
         trainable(model_of()).fit(cluster, x, y)
     private = private_model()

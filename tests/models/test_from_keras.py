@@ -28,7 +28,7 @@ L: Any = keras.layers
 FLOAT32 = 2e-5
 
 
-def shaken(model: Any, rng: np.random.Generator) -> Any:
+def shake_weights(model: Any, rng: np.random.Generator) -> Any:
     """Return the model with random weights, statistics of batch normalization included."""
     for variable in model.weights:
         shape = variable.shape
@@ -39,7 +39,7 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
     return model
 
 
-def residual() -> Any:
+def residual_model() -> Any:
     """Return a block that is used twice."""
     x = keras.Input((6, 6, 4))
     y = L.Conv2D(4, 3, padding="same", use_bias=False)(x)
@@ -50,7 +50,7 @@ def residual() -> Any:
     return keras.Model(x, L.ReLU()(L.Add()([x, y])), name="residual")
 
 
-def everything() -> Any:
+def model_of_all() -> Any:
     """Return a model with every supported layer."""
     x = keras.Input((13, 13, 3))
     y = L.Rescaling(1 / 127.5, offset=-1)(x)
@@ -61,7 +61,7 @@ def everything() -> Any:
     y = L.BatchNormalization(center=False)(y)
     y = L.Conv2D(4, 1)(y)
     y = L.AveragePooling2D(2, 1)(y)
-    block = residual()
+    block = residual_model()
     y = block(block(y))
     y = L.Permute((2, 1, 3))(L.LeakyReLU(0.5)(L.Permute((2, 1, 3))(y)))
     y = L.Subtract()([y, L.Conv2D(4, 3, padding="same", dilation_rate=2)(y)])
@@ -84,7 +84,7 @@ def everything() -> Any:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return shaken(everything(), np.random.default_rng(5))
+    return shake_weights(model_of_all(), np.random.default_rng(5))
 
 
 def largest_difference(graph: Graph, images: Any, expected: Any) -> float:
@@ -101,7 +101,7 @@ def test_every_layer_computes_what_keras_computes(model: Any, rng: np.random.Gen
 UNCHANGED = [name for name in InferenceIdentity.keras_layers if hasattr(L, name)]
 
 
-def attempted(layer: Any, arguments: tuple[Any, ...]) -> Any:
+def try_layer(layer: Any, arguments: tuple[Any, ...]) -> Any:
     with contextlib.suppress(TypeError, ValueError):
         return layer(*arguments)
 
@@ -110,7 +110,7 @@ def attempted(layer: Any, arguments: tuple[Any, ...]) -> Any:
 def test_what_acts_in_training_alone_is_the_identity(name: str, rng: np.random.Generator) -> None:
     shape = (6, 3) if name.endswith("1D") else (4, 6, 6, 3) if name.endswith("3D") else (6, 6, 3)
     layer, several = getattr(L, name), ((), (0.5,), (0.5, 0.5), (1,))
-    outcome = next(outcome for arguments in several if (outcome := attempted(layer, arguments)))
+    outcome = next(outcome for arguments in several if (outcome := try_layer(layer, arguments)))
     model = keras.Sequential([L.Input(shape), outcome, L.Rescaling(0.5)])
     images = rng.uniform(-300, 300, (2, *shape)).astype(np.float32)
     assert np.array_equal(model(images, training=False), images * np.float32(0.5))
@@ -119,19 +119,19 @@ def test_what_acts_in_training_alone_is_the_identity(name: str, rng: np.random.G
         training_reader.read_model(model)
 
 
-def called(layer: Any, *more: Any, **named: Any) -> Any:
+def call_layer(layer: Any, *more: Any, **named: Any) -> Any:
     x = keras.Input((4, 3))
     return keras.Model(x, L.Dense(2)(layer(x, *more, **named)))
 
 
-def attends(shape: tuple[int, ...] = (4, 3), **arguments: Any) -> Any:
+def attention_model(shape: tuple[int, ...] = (4, 3), **arguments: Any) -> Any:
     """Return a model with self-attention, by options of the layer and of its call."""
     x = keras.Input(shape)
     options = {k: arguments.pop(k) for k in tuple(arguments) if not k.endswith("_mask")}
     return keras.Model(x, L.MultiHeadAttention(2, 2, **options)(x, x, **arguments))
 
 
-def doubled(layer: Any) -> Any:
+def use_twice(layer: Any) -> Any:
     x = keras.Input((4, 3))
     return keras.Model(x, layer([x, x]))
 
@@ -139,12 +139,12 @@ def doubled(layer: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: attends(use_gate=True), "use_gate=True"),
-        (lambda: attends(sliding_window=2), "sliding_window=2"),
-        (lambda: attends((2, 2, 3), attention_axes=(1, 2)), r"over axes \[1, 2\]"),
-        (lambda: attends((2, 4, 3)), "axes"),
-        (lambda: doubled(L.Attention(use_scale=True)), "use_scale=True"),
-        (lambda: doubled(L.Attention(score_mode="concat")), "score_mode='concat'"),
+        (lambda: attention_model(use_gate=True), "use_gate=True"),
+        (lambda: attention_model(sliding_window=2), "sliding_window=2"),
+        (lambda: attention_model((2, 2, 3), attention_axes=(1, 2)), r"over axes \[1, 2\]"),
+        (lambda: attention_model((2, 4, 3)), "axes"),
+        (lambda: use_twice(L.Attention(use_scale=True)), "use_scale=True"),
+        (lambda: use_twice(L.Attention(score_mode="concat")), "score_mode='concat'"),
     ],
 )
 def test_attention_of_other_kinds_is_refused(make: Any, said: str) -> None:
@@ -155,12 +155,12 @@ def test_attention_of_other_kinds_is_refused(make: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: called(L.Dropout(0.5), training=True), "training=True"),
-        (lambda: called(L.BatchNormalization(), training=True), "training=True"),
-        (lambda: called(L.Softmax(), np.ones((4, 3), bool)), "more than one argument"),
-        (lambda: called(L.Softmax(), mask=np.ones((4, 3), bool)), "mask="),
-        (lambda: attends(query_mask=np.ones((1, 4), bool)), "query_mask="),
-        (lambda: called(called(L.Dropout(0.5)), training=True), "training=True"),
+        (lambda: call_layer(L.Dropout(0.5), training=True), "training=True"),
+        (lambda: call_layer(L.BatchNormalization(), training=True), "training=True"),
+        (lambda: call_layer(L.Softmax(), np.ones((4, 3), bool)), "more than one argument"),
+        (lambda: call_layer(L.Softmax(), mask=np.ones((4, 3), bool)), "mask="),
+        (lambda: attention_model(query_mask=np.ones((1, 4), bool)), "query_mask="),
+        (lambda: call_layer(call_layer(L.Dropout(0.5)), training=True), "training=True"),
     ],
 )
 def test_what_a_layer_is_called_with_beside_its_inputs_is_refused(
@@ -173,8 +173,8 @@ def test_what_a_layer_is_called_with_beside_its_inputs_is_refused(
 def test_arguments_that_change_nothing_are_taken(rng: np.random.Generator) -> None:
     x = rng.normal(size=(2, 4, 3)).astype(np.float32)
     for model in (
-        called(L.Dropout(0.5), training=False),
-        called(L.BatchNormalization(), training=False),
+        call_layer(L.Dropout(0.5), training=False),
+        call_layer(L.BatchNormalization(), training=False),
         keras.Model(y := keras.Input((4, 3)), L.Dense(2)(inputs=L.Add()([y, L.ReLU()(inputs=y)]))),
     ):
         assert (

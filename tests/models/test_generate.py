@@ -18,12 +18,12 @@ from tests.models.writers import (
     WORDS,
     Array,
     L,
-    converted,
-    greedy,
+    convert_writer,
+    decoder_model,
+    generate_greedily,
     keras,
     order_of,
-    ran,
-    writer,
+    run_parties,
 )
 from tests.protocols.pads import assert_one_message_each
 from tests.refusals import raises
@@ -51,19 +51,19 @@ def test_texts_are_those_of_plaintext_and_cost_what_is_said(
     """Generate two texts at once with range checks; masks are used once, traffic is as declared."""
     more = {"positions": "places"} if places else {}
     while True:
-        model = writer(rng, places, norm=not places)
+        model = decoder_model(rng, places, norm=not places)
         prompts = rng.integers(0, WORDS, (2, PROMPT))
-        expected = [greedy(model, p, NEW) for p in prompts]
+        expected = [generate_greedily(model, p, NEW) for p in prompts]
         if min(apart for _, apart in expected) > 0.05:
             break
-    private = converted(model, rng)
+    private = convert_writer(model, rng)
     order = order_of(private, 2, PROMPT, NEW, **more)
     fractions: list[int] = []
 
     def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
         return list(make_generator(order).generate_tokens(rows, fractions.append))
 
-    sim = ran(private, prompts, run, record=not places)
+    sim = run_parties(private, prompts, run, record=not places)
     bits = private.plan.fraction_of("words")
     tokens, flags = (sim.value(itemgetter(i)) for i in range(2))
     assert not flags.any()
@@ -87,7 +87,7 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
     entries
     are not used, and no mask is used twice.
     """
-    private = converted(writer(rng, norm=False), rng)
+    private = convert_writer(decoder_model(rng, norm=False), rng)
     texts = rng.integers(0, WORDS, (2, PROMPT))
     whole, one = order_of(private, 1, PROMPT, NEW), order_of(private, 1, 1, NEW)
 
@@ -109,7 +109,7 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
             stale = state[1]
         return [at_once[1][:3], first[:3], at_once[0][:3], state[:3]]
 
-    sim = ran(private, texts, run, record=True)
+    sim = run_parties(private, texts, run, record=True)
     assert_one_message_each(sim)
 
     def value(of: int, *path: int) -> Array:
@@ -129,7 +129,7 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
             assert np.abs(a - b).max() <= 4
 
 
-def alike(rng: np.random.Generator, attends: bool) -> Any:
+def model_of_equal_keys(rng: np.random.Generator, attends: bool) -> Any:
     """Build keys that equal values, keys of two queries, or no attention at all."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     x = L.Embedding(WORDS, 6)(words)
@@ -151,19 +151,19 @@ def test_keys_may_be_shared_and_texts_dealt_by_each_party(
 ) -> None:
     monkeypatch.setattr(rotation, "is_worthwhile", lambda *_: True)
     while True:
-        model = alike(rng, attends)
+        model = model_of_equal_keys(rng, attends)
         prompts = rng.integers(0, WORDS, (texts, PROMPT))
-        expected = [greedy(model, p, NEW) for p in prompts]
+        expected = [generate_greedily(model, p, NEW) for p in prompts]
         if min(apart for _, apart in expected) > 0.05:
             break
-    private = converted(model, rng)
+    private = convert_writer(model, rng)
     order = order_of(private, texts, PROMPT, NEW, profile="wan")
     assert all(execute.has_rotating_dealers(s) == (texts > 2) for s in order.build_predictions())
 
     def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
         return list(make_generator(order).generate_tokens(rows, lambda _: None))
 
-    sim = ran(private, prompts, run)
+    sim = run_parties(private, prompts, run)
     result = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
     assert result.tolist() == [text for text, _ in expected]
     assert not sim.value(itemgetter(1)).any()
@@ -176,7 +176,7 @@ def test_logits_of_any_scale_are_as_fine_as_they_should(
     """Include the recipient's factor of logits in the choice of a token."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     logits = L.Rescaling(scale, offset)(L.Dense(WORDS)(L.Embedding(WORDS, 6)(words)))
-    private = converted(keras.Model(words, logits), rng)
+    private = convert_writer(keras.Model(words, logits), rng)
     name = private.graph.outputs[0]
     ((factor, more),) = private.graph.results or ((1.0, 0.0),)
     largest = np.abs(private.plain(np.arange(8)[None]) - more).max()
@@ -195,7 +195,7 @@ def test_logits_of_any_scale_are_as_fine_as_they_should(
 
 
 def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Generator) -> None:
-    private = converted(writer(rng, norm=False), rng)
+    private = convert_writer(decoder_model(rng, norm=False), rng)
     (table,) = (x for x in private.graph.layers if x.op == "offset")
     assert table.weights["bias"].shape == (LENGTH, 6)
     assert Decoding.from_plan(private.plan).positional_weights == {f"{table.name}/bias": 0}
@@ -212,7 +212,7 @@ def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Genera
 
 def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> None:
     """Compute only the last position in a prompt's last layer; a step has a separate cost."""
-    private = converted(writer(rng), rng)
+    private = convert_writer(decoder_model(rng), rng)
     d = Decoding.from_plan(private.plan)
     assert d.round_up_length(3) == LENGTH
     first = d.build_prefill(PROMPT)
@@ -234,8 +234,8 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
     rng: np.random.Generator,
 ) -> None:
     """Count successors of a token, for a model whose tokens depend on the previous one."""
-    model, temperature = alike(rng, attends=False), 1.5
-    private = converted(model, rng)
+    model, temperature = model_of_equal_keys(rng, attends=False), 1.5
+    private = convert_writer(model, rng)
     order = order_of(private, 64, 1, LENGTH - 1, temperature=temperature)
     plain = order_of(private, 64, 1, LENGTH - 1)
     prompts = np.full((64, 1), int(rng.integers(WORDS)))
@@ -243,7 +243,7 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
     def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
         return list(make_generator(order).generate_tokens(rows, lambda _: None))
 
-    sim = ran(private, prompts, run)
+    sim = run_parties(private, prompts, run)
     tokens = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
     assert not sim.value(itemgetter(1)).any()
     first, step = (execute.model_cost(s) for s in order.build_predictions())
@@ -289,12 +289,12 @@ def test_a_cluster_goes_on_with_texts(
 ) -> None:
     """Use a model that the client sends, and one that the workers store."""
     while True:
-        model = writer(rng)
+        model = decoder_model(rng)
         prompts = rng.integers(0, WORDS, (2, PROMPT))
-        expected = [greedy(model, p, 4) for p in prompts]
+        expected = [generate_greedily(model, p, 4) for p in prompts]
         if min(apart for _, apart in expected) > 0.05:
             break
-    private, texts = converted(model, rng), [text for text, _ in expected]
+    private, texts = convert_writer(model, rng), [text for text, _ in expected]
     progress_reports: list[tuple[float, str]] = []
     with tfe.LocalCluster(models=tmp_path / "models") as cluster:
         result = tfe.generate(
@@ -332,15 +332,15 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
 
     They share their graphs; keys and values of one job do not leak into the other.
     """
-    model = alike(rng, attends=True)
+    model = model_of_equal_keys(rng, attends=True)
     while True:
         prompts = rng.integers(0, WORDS, (2, PROMPT))
         prompts[1, -1] = prompts[0, -1]  # the last token alone does not distinguish them
-        expected = [greedy(model, p, NEW) for p in prompts]
+        expected = [generate_greedily(model, p, NEW) for p in prompts]
         if expected[0][0] != expected[1][0] and min(apart for _, apart in expected) > 0.05:
             break
-        model = alike(rng, attends=True)
-    private = converted(model, rng)
+        model = model_of_equal_keys(rng, attends=True)
+    private = convert_writer(model, rng)
     parameters = {"plan": private.plan.to_header(), "tokens": NEW, "warm_up": 0}
     bits = private.plan.fraction_of("words")
 
@@ -356,7 +356,7 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
             results.append(program.run_generation(context)[program.TOKENS])
         return results
 
-    sim = ran(private, prompts, run)
+    sim = run_parties(private, prompts, run)
     results = [(sim.value(itemgetter(i)) >> bits)[0].tolist() for i in range(2)]
     assert results == [text for text, _ in expected]
 
@@ -367,7 +367,7 @@ def test_logits_read_all_bits_that_are_opened(
     bits: int, watched: bool, rng: np.random.Generator
 ) -> None:
     """Check this for rows of any fractional bits: logits have others."""
-    model = writer(rng)
+    model = decoder_model(rng)
     private = convert(model, rng.integers(0, WORDS, (16, LENGTH)), fractional_bits=bits)
     d = Decoding.from_plan(private.plan)
     nodes = Prediction(

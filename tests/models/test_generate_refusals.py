@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.writers import LENGTH, WORDS, L, converted, keras, writer
+from tests.models.writers import LENGTH, WORDS, L, convert_writer, decoder_model, keras
 from tests.refusals import raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError, UsageError
@@ -20,21 +20,24 @@ from tfe_bench.models.programs import generate as program
 from tfe_bench.models.programs.predict import RANGE
 
 
-def causal(x: Any) -> Any:
+def causal_attention(x: Any) -> Any:
     return L.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
 
 
 MIXED: list[tuple[str, Callable[[Any], Any]]] = [
     (r"attend' .*behind its own", lambda x: L.MultiHeadAttention(2, 3)(x, x)),
-    ("global_average", lambda x: L.Dense(LENGTH)(L.GlobalAveragePooling1D()(causal(x)))),
-    ("conv1d.*several positions", lambda x: L.Conv1D(6, 3, padding="causal")(causal(x))),
-    ("statistic of several", lambda x: L.LayerNormalization(axis=[1, 2])(causal(x))),
-    ("flatten|several positions", lambda x: L.Reshape((LENGTH, 6))(L.Flatten()(causal(x)))),
-    ("behind each other", lambda x: L.Concatenate(axis=1)([causal(x), x])),
-    ("several positions", lambda x: L.Dense(LENGTH)(L.Permute((2, 1))(causal(x)))),
-    ("sum over positions", lambda x: L.Softmax(axis=1)(causal(x))),
-    ("some positions|drops", lambda x: causal(x)[:, -1:]),
-    ("repeats", lambda x: L.UpSampling1D(2)(causal(x))),
+    ("global_average", lambda x: L.Dense(LENGTH)(L.GlobalAveragePooling1D()(causal_attention(x)))),
+    ("conv1d.*several positions", lambda x: L.Conv1D(6, 3, padding="causal")(causal_attention(x))),
+    ("statistic of several", lambda x: L.LayerNormalization(axis=[1, 2])(causal_attention(x))),
+    (
+        "flatten|several positions",
+        lambda x: L.Reshape((LENGTH, 6))(L.Flatten()(causal_attention(x))),
+    ),
+    ("behind each other", lambda x: L.Concatenate(axis=1)([causal_attention(x), x])),
+    ("several positions", lambda x: L.Dense(LENGTH)(L.Permute((2, 1))(causal_attention(x)))),
+    ("sum over positions", lambda x: L.Softmax(axis=1)(causal_attention(x))),
+    ("some positions|drops", lambda x: causal_attention(x)[:, -1:]),
+    ("repeats", lambda x: L.UpSampling1D(2)(causal_attention(x))),
 ]
 
 
@@ -50,7 +53,7 @@ def test_layers_that_mix_positions_are_refused_by_name(
 
 def other_outputs() -> list[tuple[str, Any]]:
     words = keras.Input((LENGTH,), dtype="int32", name="words")
-    x = causal(L.Embedding(WORDS, 6)(words))
+    x = causal_attention(L.Embedding(WORDS, 6)(words))
     logits = L.Dense(WORDS)(x)
     real = keras.Input((LENGTH, 6), name="real")
     return [
@@ -70,7 +73,7 @@ def test_models_that_give_no_logits_are_refused() -> None:
 
 
 def test_positions_are_named_or_refused(rng: np.random.Generator) -> None:
-    plan = converted(writer(rng, places=True), rng).plan
+    plan = convert_writer(decoder_model(rng, places=True), rng).plan
     assert Decoding.from_plan(plan, "places").token_input == "words"
     for positions, reason in (
         (None, "inputs are 'words', 'places'"),
@@ -84,7 +87,7 @@ def test_positions_are_named_or_refused(rng: np.random.Generator) -> None:
 @pytest.fixture(scope="module")
 def private() -> PrivateModel:
     rng = np.random.default_rng(3)
-    return converted(writer(rng, norm=False), rng)
+    return convert_writer(decoder_model(rng, norm=False), rng)
 
 
 TEXTS: list[tuple[str, Any, Any]] = [

@@ -23,12 +23,12 @@ ROOT = {"axes": [1], "by": "variance", "epsilon": 1e-3}
 SUM = {"terms": [{"op": "dense", "sign": 1}], "activation": "none", "max_value": None}
 
 
-def graph(*layers: LayerSpec, inputs: Any = None, outputs: Any = None) -> Graph:
+def make_graph(*layers: LayerSpec, inputs: Any = None, outputs: Any = None) -> Graph:
     return Graph("m", inputs or {"x": (4,)}, layers, outputs or (layers[-1].name,))
 
 
 def test_a_graph_survives_its_header_with_and_without_weights() -> None:
-    model_graph = graph(
+    model_graph = make_graph(
         LayerSpec("a", "dense", ("x",), {}, DENSE),
         LayerSpec("b", "relu", ("a",), {"max_value": 6.0}),
         LayerSpec("c", "softmax", ("b",), {"axis": 1}),
@@ -48,7 +48,7 @@ def test_a_graph_survives_its_header_with_and_without_weights() -> None:
 
 
 def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
-    model_graph = graph(LayerSpec("a/b", "dense", ("x",), {}, DENSE))
+    model_graph = make_graph(LayerSpec("a/b", "dense", ("x",), {}, DENSE))
     for _ in range(2):
         model_graph.save(tmp_path / "m.npz")
     assert Graph.load(tmp_path / "m.npz").digest() == model_graph.digest()
@@ -108,7 +108,7 @@ def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
 )
 def test_refuses_what_is_no_layer(layer: LayerSpec, text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        graph(layer)
+        make_graph(layer)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_refuses_what_is_no_layer(layer: LayerSpec, text: str) -> None:
 def test_refuses_windows_that_are_none(op: str, options: Any, text: str) -> None:
     kernel = {"kernel": np.ones((1, 1, 4, 2))}
     with raises(UsageError, "invalid-layer-option", operation="a") as refused:
-        graph(
+        make_graph(
             LayerSpec("a", op, ("x",), {**CONV, **options}, {} if op == "resize" else kernel),
             inputs={"x": (3, 3, 4)},
         )
@@ -141,13 +141,13 @@ def test_refuses_sizes_that_no_transposed_convolution_gives(size: list[int]) -> 
     kernel = {"kernel": np.ones((1, 1, 2, 4))}
     with raises(UsageError, "invalid-layer-option", operation="a"):
         layer = LayerSpec("a", "conv2d_transpose", ("x",), {**CONV, "size": size}, kernel)
-        graph(layer, inputs={"x": (3, 3, 4)})
+        make_graph(layer, inputs={"x": (3, 3, 4)})
 
 
 def test_refuses_weights_that_are_no_numbers() -> None:
     bad = {**DENSE, "bias": np.array([0, np.nan, 1])}
     with raises(RangeError, "not-finite", operation="a", received=1):
-        graph(LayerSpec("a", "dense", ("x",), {}, bad))
+        make_graph(LayerSpec("a", "dense", ("x",), {}, bad))
 
 
 def test_refuses_graphs_without_inputs_layers_or_outputs() -> None:
@@ -181,7 +181,7 @@ def test_refuses_headers_that_are_none(header: Any) -> None:
 
 
 def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
-    model_graph = graph(LayerSpec("a", "dense", ("x",), {}, DENSE))
+    model_graph = make_graph(LayerSpec("a", "dense", ("x",), {}, DENSE))
     double: dict[str, Any] = {"a/kernel": np.ones((4, 3)), "a/bias": DENSE["bias"]}
     for arrays in ({}, double):
         with pytest.raises(DataError, match=r"'kernel'|'bias'"):
@@ -194,7 +194,9 @@ def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
 
 def test_refuses_images_that_the_model_does_not_take() -> None:
     pointwise = {"kernel": np.ones((1, 1, 3, 2))}
-    model_graph = graph(LayerSpec("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)})
+    model_graph = make_graph(
+        LayerSpec("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)}
+    )
     assert (
         check_model_inputs(model_graph, np.zeros((2, 5, 6, 3), np.uint8))["x"].dtype == np.float64
     )

@@ -20,7 +20,7 @@ L: Any = keras.layers
 WIDE, LONG = 16, 4
 
 
-def encoder(blocks: int) -> Any:
+def encoder_model(blocks: int) -> Any:
     """Build blocks as in BERT."""
     model_input = keras.Input((LONG, WIDE))
     x = L.LayerNormalization()(model_input)
@@ -32,9 +32,9 @@ def encoder(blocks: int) -> Any:
     return keras.Model(model_input, x)
 
 
-def counted(blocks: int, images: Any) -> list[int]:
+def count_ops(blocks: int, images: Any) -> list[int]:
     """Count the ops of each party's graph."""
-    plan = convert(encoder(blocks), samples=images, activations="series").plan
+    plan = convert(encoder_model(blocks), samples=images, activations="series").plan
     s = execute.tune_prediction(plan)
     (name,) = plan.graph.inputs
     x = FixedPoint(plan.fraction_of(name)).encode(
@@ -60,6 +60,6 @@ def counted(blocks: int, images: Any) -> list[int]:
 def test_a_block_of_a_transformer_takes_few_ops(rng: np.random.Generator) -> None:
     """There were 2,700 per party when each constant and each segment of a norm had its own ops."""
     images = rng.normal(0, 1, (4, LONG, WIDE)).astype(np.float32)
-    one, two = (counted(blocks, images) for blocks in (1, 2))
+    one, two = (count_ops(blocks, images) for blocks in (1, 2))
     for few, more in zip(one, two, strict=True):
         assert 0 < more - few < 1500

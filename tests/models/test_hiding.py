@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_norm_ranges import ran
+from tests.models.test_norm_ranges import run_plan
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.private import PrivateModel, convert
 
@@ -51,7 +51,7 @@ def model_of(form: Callable[[Any, Any], Any]) -> Any:
     return keras.Model([x, m], K.softmax(form(x, m)))
 
 
-def given(rng: np.random.Generator, scale: float = 2.0) -> list[Any]:
+def draw_scores(rng: np.random.Generator, scale: float = 2.0) -> list[Any]:
     """Return rows in which each form leaves some positions unmasked."""
     mask = rng.integers(0, 2, (4, N)).astype(float)
     mask[:, 0] = 1
@@ -60,13 +60,13 @@ def given(rng: np.random.Generator, scale: float = 2.0) -> list[Any]:
     return [x, mask]
 
 
-def expected(model: Any, values: list[Any]) -> Any:
+def keras_output(model: Any, values: list[Any]) -> Any:
     return np.asarray(model([v.astype(np.float32) for v in values], training=False))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_mask_becomes_one_layer(form: str, rng: np.random.Generator) -> None:
-    values = given(rng)
+    values = draw_scores(rng)
     model = model_of(FORMS[form])
     for samples in (None, values):
         private = convert(model, samples)  # (which compares it with Keras)
@@ -74,21 +74,21 @@ def test_every_form_of_a_mask_becomes_one_layer(form: str, rng: np.random.Genera
         assert "hide" in ops and ops[-1] == "softmax"
         wide = [n.bits for n in private.plan.numbers.values()]
         assert max(wide) <= (36 if samples is None else 27)
-        np.testing.assert_allclose(private.plain(values), expected(model, values), atol=1e-6)
+        np.testing.assert_allclose(private.plain(values), keras_output(model, values), atol=1e-6)
 
 
-def together(rng: np.random.Generator, scale: float, samples: bool, forms: Any) -> None:
+def check_forms(rng: np.random.Generator, scale: float, samples: bool, forms: Any) -> None:
     x, m = keras.Input((N,), name="x"), keras.Input((N,), name="m")
     rows = [K.softmax(FORMS[form](x, m)) for form in forms]
-    model, values = keras.Model([x, m], L.Concatenate()(rows)), given(rng, scale)
+    model, values = keras.Model([x, m], L.Concatenate()(rows)), draw_scores(rng, scale)
     private = convert(model, values if samples else None)
-    got, left, _ = ran(private.plan, values)
+    got, left, _ = run_plan(private.plan, values)
     assert not left.any()
-    np.testing.assert_allclose(got, expected(model, values), atol=2e-4)
+    np.testing.assert_allclose(got, keras_output(model, values), atol=2e-4)
 
 
 def test_masks_hide_in_fixed_point(rng: np.random.Generator) -> None:
-    together(rng, 2.0, True, ("table_and_mask", "where_not"))
+    check_forms(rng, 2.0, True, ("table_and_mask", "where_not"))
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_masks_hide_in_fixed_point(rng: np.random.Generator) -> None:
 def test_all_masks_hide_in_fixed_point(
     rng: np.random.Generator, scale: float, samples: bool
 ) -> None:
-    together(rng, scale, samples, FORMS)
+    check_forms(rng, scale, samples, FORMS)
 
 
 def test_a_number_that_hides_nothing_is_added_as_it_is() -> None:
@@ -104,12 +104,12 @@ def test_a_number_that_hides_nothing_is_added_as_it_is() -> None:
     model = keras.Model([x, m], K.softmax(x + (1 - m) * -1e4))
     values = [np.array([[0.0, 12_000.0], [0.0, 9_999.0]]), np.array([[1.0, 0.0]] * 2)]
     private = convert(model, values)
-    got, _, _ = ran(private.plan, values)
-    np.testing.assert_allclose(got, expected(model, values), atol=1e-3)
+    got, _, _ = run_plan(private.plan, values)
+    np.testing.assert_allclose(got, keras_output(model, values), atol=1e-3)
     assert got[0, 1] > 0.99 > 0.3 > got[1, 1] > 0.2
 
 
-def attention(padded: bool) -> Any:
+def attention_model(padded: bool) -> Any:
     """Build two heads with matmul, a causal triangle, and a mask of the keys."""
     x, m = keras.Input((N, 4), name="x"), keras.Input((N,), name="m", dtype="int32")
 
@@ -129,7 +129,7 @@ def attention(padded: bool) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [True, False])
 def test_attention_by_hand_takes_its_usual_masks(padded: bool, rng: np.random.Generator) -> None:
-    model = attention(padded)
+    model = attention_model(padded)
     x, mask = (
         rng.normal(0, 1, (3, N, 4)),
         np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1] + [0] * 4]),
@@ -137,7 +137,7 @@ def test_attention_by_hand_takes_its_usual_masks(padded: bool, rng: np.random.Ge
     values = [x, mask] if padded else x
     private = convert(model, values)
     assert private.graph.masks == (("m",) if padded else ())
-    got, left, _ = ran(private.plan, values)
+    got, left, _ = run_plan(private.plan, values)
     assert not left.any()
     want = model([x.astype("float32"), mask] if padded else x.astype("float32"), training=False)
     np.testing.assert_allclose(got, np.asarray(want), atol=2e-3)
@@ -148,7 +148,7 @@ def test_attention_by_hand_takes_its_usual_masks(padded: bool, rng: np.random.Ge
 
 def test_large_numbers_elsewhere_are_refused_in_words(rng: np.random.Generator) -> None:
     x, m = keras.Input((N,), name="x"), keras.Input((N,), name="m")
-    values = given(rng)
+    values = draw_scores(rng)
     for form in ("where", "where_infinite"):
         model = keras.Model([x, m], K.max(FORMS[form](x, m), -1, keepdims=True))
         for samples in (None, values):
@@ -162,7 +162,7 @@ def test_large_numbers_elsewhere_are_refused_in_words(rng: np.random.Generator) 
 # ---- constants that are too small
 
 
-def told(model: Any, samples: Any = None) -> tuple[PrivateModel, list[str]]:
+def convert_warned(model: Any, samples: Any = None) -> tuple[PrivateModel, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         private = convert(model, samples)
@@ -182,7 +182,7 @@ def told(model: Any, samples: Any = None) -> tuple[PrivateModel, list[str]]:
 )
 def test_numbers_below_the_resolution_are_warned_of(function: Any, warned: str) -> None:
     x = keras.Input((3,))
-    _, result = told(keras.Model(x, function(x)))
+    _, result = convert_warned(keras.Model(x, function(x)))
     assert len(result) == bool(warned) and all(warned in text for text in result)
 
 
@@ -190,7 +190,7 @@ def test_norms_of_small_rows_are_planned_for(rng: np.random.Generator) -> None:
     small = rng.normal(0, 1e-4, (4, 16))
     norm = L.LayerNormalization(epsilon=1e-12)
     model = keras.Sequential([keras.Input((16,)), norm])
-    got, _, _ = ran(convert(model, small).plan, small)
+    got, _, _ = run_plan(convert(model, small).plan, small)
     np.testing.assert_allclose(got, np.asarray(norm(small)), atol=2e-3)
     with pytest.warns(UserWarning, match="Convert the model with samples"):
         convert(model).shared_inputs(small)

@@ -13,7 +13,7 @@ from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import images
 
 
-def _png(path: Path, pixels: Any) -> Path:
+def _write_png(path: Path, pixels: Any) -> Path:
     import tensorflow as tf
 
     path.write_bytes(tf.io.encode_png(np.asarray(pixels, np.uint8)).numpy())
@@ -42,7 +42,7 @@ def test_a_picture_of_the_right_size_keeps_its_pixels(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     pixels = rng.integers(0, 256, (12, 10, 3))
-    got = images.load_picture(_png(tmp_path / "x.png", pixels), (12, 10, 3), "none")
+    got = images.load_picture(_write_png(tmp_path / "x.png", pixels), (12, 10, 3), "none")
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, pixels[None])
 
@@ -50,7 +50,7 @@ def test_a_picture_of_the_right_size_keeps_its_pixels(
 def test_sizes_and_channels_are_made_to_fit(tmp_path: Path) -> None:
     red = np.zeros((40, 20, 4))
     red[..., 0], red[..., 3] = 200, 9
-    path = _png(tmp_path / "x.png", red)
+    path = _write_png(tmp_path / "x.png", red)
     got = images.load_picture(path, (8, 6, 3), "caffe")
     assert got.shape == (1, 8, 6, 3)
     # blue, green, red
@@ -59,12 +59,12 @@ def test_sizes_and_channels_are_made_to_fit(tmp_path: Path) -> None:
     np.testing.assert_allclose(grey, 200 * 0.299 / 255, atol=1e-4)
     assert images.load_picture(path, (8, 6), "unit").shape == (1, 8, 6)
     assert images.load_picture(path, (49,), "unit").shape == (1, 49)
-    single = _png(tmp_path / "y.png", np.full((5, 5, 1), 51))
+    single = _write_png(tmp_path / "y.png", np.full((5, 5, 1), 51))
     np.testing.assert_allclose(images.load_picture(single, (5, 5, 3), "unit"), 0.2, atol=1e-6)
 
 
 def test_damaged_missing_and_other_files_are_named(tmp_path: Path) -> None:
-    good = _png(tmp_path / "x.png", np.random.default_rng(1).integers(0, 256, (30, 30, 3)))
+    good = _write_png(tmp_path / "x.png", np.random.default_rng(1).integers(0, 256, (30, 30, 3)))
     blob = good.read_bytes()
     for name, content in (
         ("empty.jpg", b""),
@@ -92,6 +92,6 @@ def test_damaged_missing_and_other_files_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_unfit_shapes_and_ways_are_refused(shape: Any, way: str, code: str, tmp_path: Path) -> None:
-    path = _png(tmp_path / "x.png", np.zeros((4, 4, 3)))
+    path = _write_png(tmp_path / "x.png", np.zeros((4, 4, 3)))
     with raises(UsageError, code):
         images.load_picture(path, shape, way)

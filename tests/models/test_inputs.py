@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tests.conftest import ORDERS, in_another_order
+from tests.conftest import ORDERS, reorder_keys
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
@@ -28,7 +28,7 @@ L: Any = keras.layers
 FIRST, SECOND = np.array([[1.0, 2.0]]), np.array([[10.0, 20.0]])
 
 
-def subtracted(*names: str, struct: Any = None) -> Any:
+def subtraction_model(*names: str, struct: Any = None) -> Any:
     """Build first - second + 0 * others, so that no two inputs are alike."""
     inputs = [keras.Input((2,), name=name) for name in names]
     first, second, *others = inputs
@@ -45,19 +45,19 @@ def shared_weights() -> Any:
     return keras.Model([x, y], {"z": L.ReLU()(dense(x)), "a": norm(dense(y))})
 
 
-def recurrent() -> Any:
+def recurrent_model() -> Any:
     tokens, more = keras.Input((4,), name="words", dtype="int32"), keras.Input((4, 2), name="more")
     x = L.Concatenate()([L.Embedding(5, 3)(tokens), more])
     return keras.Model([tokens, more], L.Dense(2)(L.LSTM(3)(x)))
 
 
-def _plans() -> list[Any]:
+def _make_plans() -> list[Any]:
     models = (
-        subtracted("z", "a"),
-        subtracted(*[f"input_layer_{i}" for i in range(9, 12)]),
-        subtracted("z", "a", struct=lambda z, a: {"z": z, "a": a}),
+        subtraction_model("z", "a"),
+        subtraction_model(*[f"input_layer_{i}" for i in range(9, 12)]),
+        subtraction_model("z", "a", struct=lambda z, a: {"z": z, "a": a}),
         shared_weights(),
-        recurrent(),
+        recurrent_model(),
         keras.Sequential(
             [keras.Input((6, 6, 1)), L.Conv2D(2, 3), L.BatchNormalization(), L.ReLU()]
         ),
@@ -65,7 +65,7 @@ def _plans() -> list[Any]:
     return [convert(model).plan for model in models]
 
 
-def _facts(plan: Plan) -> list[Any]:
+def _plan_facts(plan: Plan) -> list[Any]:
     """Return all parts of a plan that depend on its order."""
     graph = plan.graph
     return [
@@ -82,13 +82,13 @@ def _facts(plan: Plan) -> list[Any]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
-    for plan in _plans():
+    for plan in _make_plans():
         header = json.loads(json.dumps(plan.to_header()))
-        parsed = Plan.from_header(in_another_order(header, order))
-        assert _facts(parsed) == _facts(Plan.from_header(header)) == _facts(plan)
-        whole = in_another_order(plan.graph.to_header(), order)
+        parsed = Plan.from_header(reorder_keys(header, order))
+        assert _plan_facts(parsed) == _plan_facts(Plan.from_header(header)) == _plan_facts(plan)
+        whole = reorder_keys(plan.graph.to_header(), order)
         assert Graph.from_header(whole, plan.graph.weight_arrays()).digest() == plan.graph.digest()
-        assert _facts(predict.read_plan(in_another_order(header, order))) == _facts(plan)
+        assert _plan_facts(predict.read_plan(reorder_keys(header, order))) == _plan_facts(plan)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -97,7 +97,7 @@ def test_a_training_is_the_same_in_any_order_of_its_keys(order: Any) -> None:
     recipe = Recipe.build(model, keras.optimizers.Adam(0.1), keras.losses.MeanSquaredError())
     job = TrainingJob(recipe, epochs=1, rows=256, seed=1)
     header = json.loads(json.dumps(job.to_header()))
-    parsed = TrainingJob.from_header(in_another_order(header, order))
+    parsed = TrainingJob.from_header(reorder_keys(header, order))
     assert (
         parsed.expected_inputs() == job.expected_inputs()
         and parsed.recipe.compute_digest() == recipe.compute_digest()
@@ -120,7 +120,7 @@ def test_inputs_are_taken_by_name_and_in_order_as_in_keras(
     cluster: tfe.LocalCluster, case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, struct = CASES[case]
-    model = subtracted(*names, struct=struct)
+    model = subtraction_model(*names, struct=struct)
     keys = names if struct is None else list(struct("z", "a"))
     values = [FIRST, SECOND, FIRST][: len(keys)]
     by_name = dict(zip(keys, values, strict=True))

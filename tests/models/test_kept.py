@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.protocols.test_seeded import held
+from tests.protocols.test_seeded import hold_input
 from tests.refusals import raises
 from tfe_bench.cluster.store import FOREIGN, NONE, OWN, SUFFIX, UNREADABLE, Store
 from tfe_bench.cluster.stored import DATA, StoredFacts, StoredTensor
@@ -24,7 +24,7 @@ from tfe_bench.protocols.session import seeded
 from tfe_bench.protocols.session.seeded import Seeded
 
 
-class _Told:
+class _ScriptedParty:
     """A party with given messages of the other two."""
 
     def __init__(self, messages: list[bytes]) -> None:
@@ -53,7 +53,7 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
     ends: list[type[TfeBenchError] | None] = []
     for store in stores:
         try:
-            stored_shares.remove_values(cast(Any, _Told(messages)), store, "rows", "alice")
+            stored_shares.remove_values(cast(Any, _ScriptedParty(messages)), store, "rows", "alice")
             ends.append(None)
         except TfeBenchError as error:
             ends.append(type(error))
@@ -67,7 +67,9 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
     assert left == [state != NONE and not removed for state in states]
 
 
-def stored(store: Store, name: str, value: int, many: int, clients: tuple[str, ...] = ()) -> None:
+def deploy_words(
+    store: Store, name: str, value: int, many: int, clients: tuple[str, ...] = ()
+) -> None:
     """Deploy words that all have the value."""
     parts = {field: np.full(many, value) for field in ("m", "l1")}
     few = StoredTensor({field: words[:3] for field, words in parts.items()}, 0, 16)
@@ -80,7 +82,7 @@ def test_seeds_are_kept_in_place_of_masks(
     party: int, tmp_path: Path, rng: np.random.Generator
 ) -> None:
     store, value = Store(tmp_path, party, 64, 16, 9), rng.integers(-(2**63), 2**63, (70, 30))
-    x = dataclasses.replace(held(party, value), fractional_bits=5)
+    x = dataclasses.replace(hold_input(party, value), fractional_bits=5)
     facts = StoredFacts("net", "alice", (), "d" * 32, {})
     store.prepare_file(facts, {"w": stored_shares.to_stored_tensor(x)}).commit()
     path = tmp_path / f"net{SUFFIX}"
@@ -123,7 +125,7 @@ def test_a_kept_model_of_seeds_answers_as_keras_does(
 def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     """Load 200 times, after replacement, damage and removal; rights are checked each time."""
     store = Store(tmp_path, 0, 64, 16, 9)
-    stored(store, "net", 7, 4096)
+    deploy_words(store, "net", 7, 4096)
     first = stored_shares.load_cached(store, "net", "alice")[1]
     for _ in range(200):
         facts, values = stored_shares.load_cached(store, "net", "alice")
@@ -132,7 +134,7 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     assert (doubled.numpy() == 14).all() and (values["many"].l1.numpy() == 7).all()
     with raises(UsageError, "name-not-found", operation="net"):
         stored_shares.load_cached(store, "net", "bob")
-    stored(store, "net", 8, 4096, ("bob",))
+    deploy_words(store, "net", 8, 4096, ("bob",))
     values = stored_shares.load_cached(store, "net", "bob")[1]
     assert [int(values[k].m[2]) for k in ("few", "many")] == [8, 8] and len(
         store.program_cache
@@ -144,7 +146,7 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="damaged"):
         stored_shares.load_cached(store, "net", "alice")
     assert not store.program_cache
-    stored(store, "net", 9, 10)
+    deploy_words(store, "net", 9, 10)
     assert int(stored_shares.load_cached(store, "net", "alice")[1]["many"].m[9]) == 9
     store.remove_file("net")
     with raises(UsageError, "name-not-found", operation="net"):
@@ -158,7 +160,7 @@ def test_what_was_used_last_stays_in_memory(
 ) -> None:
     store = Store(tmp_path, 0, 64, 16, 9)
     for i, name in enumerate("abc"):
-        stored(store, name, i, 1000)
+        deploy_words(store, name, i, 1000)
     one = 2 * 8 * 1003
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for room, left in ((2 * one, "bac"), (0, "c")):
@@ -188,13 +190,13 @@ def test_columns_that_were_asked_for_are_read_once(
         assert list(values) == list(names)
         return [int(values[name].m[2]) for name in names]
 
-    stored(store, "net", 7, 4096)
+    deploy_words(store, "net", 7, 4096)
     assert all(ask(7, "many") == [7] for _ in range(200)) and read == [["many"]]
     assert ask(7, "few", "many") == [7, 7] and ask(7, "many", "few") == [7, 7]
     assert read == [["many"], ["few"]]
     with raises(UsageError, "name-not-found", operation="net"):
         ask(7, "many", client="bob")
-    stored(store, "net", 8, 4096)
+    deploy_words(store, "net", 8, 4096)
     with raises(UsageError, "deployment-changed"):
         ask(7, "many")
     assert ask(8, "many") == [8] and len(store.program_cache) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_norm_ranges import ran
+from tests.models.test_norm_ranges import run_plan
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
@@ -26,25 +26,27 @@ M: Any = hub.models
 WORDS, STEPS, WIDTH = 50, 6, 8
 
 
-def texts(kind: Any, layers: int = 2, wide: int = 32) -> Any:
+def text_model(kind: Any, layers: int = 2, wide: int = 32) -> Any:
     sizes = {"num_layers": layers, "hidden_dim": wide, "intermediate_dim": 2 * wide}
     return kind(vocabulary_size=WORDS, num_heads=4, max_sequence_length=16, **sizes)
 
 
-def pictures(**named: Any) -> Any:
+def picture_model(**named: Any) -> Any:
     sizes = {"num_layers": 2, "hidden_dim": 32, "mlp_dim": 64, "num_heads": 4}
     return M.ViTBackbone(image_shape=(32, 32, 3), patch_size=16, **sizes, **named)
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "BERT": lambda: texts(M.BertBackbone),
-    "BERT's classifier": lambda: M.BertTextClassifier(texts(M.BertBackbone), num_classes=3),
-    "DistilBERT": lambda: texts(M.DistilBertBackbone),
-    "DistilBERT's": lambda: M.DistilBertTextClassifier(texts(M.DistilBertBackbone), num_classes=3),
-    "RoBERTa": lambda: texts(M.RobertaBackbone),
-    "RoBERTa's": lambda: M.RobertaTextClassifier(texts(M.RobertaBackbone), num_classes=3),
-    "GPT-2": lambda: texts(M.GPT2Backbone),
-    "GPT-2's logits": lambda: M.GPT2CausalLM(texts(M.GPT2Backbone)),
+    "BERT": lambda: text_model(M.BertBackbone),
+    "BERT's classifier": lambda: M.BertTextClassifier(text_model(M.BertBackbone), num_classes=3),
+    "DistilBERT": lambda: text_model(M.DistilBertBackbone),
+    "DistilBERT's": lambda: M.DistilBertTextClassifier(
+        text_model(M.DistilBertBackbone), num_classes=3
+    ),
+    "RoBERTa": lambda: text_model(M.RobertaBackbone),
+    "RoBERTa's": lambda: M.RobertaTextClassifier(text_model(M.RobertaBackbone), num_classes=3),
+    "GPT-2": lambda: text_model(M.GPT2Backbone),
+    "GPT-2's logits": lambda: M.GPT2CausalLM(text_model(M.GPT2Backbone)),
     "ALBERT, of one block": lambda: M.AlbertBackbone(
         vocabulary_size=WORDS,
         num_layers=2,
@@ -54,11 +56,11 @@ MODELS: dict[str, Callable[[], Any]] = {
         intermediate_dim=64,
         max_sequence_length=16,
     ),
-    "BART": lambda: texts(M.BartBackbone, 1),
-    "ViT": pictures,
-    "ViT without": lambda: pictures(use_class_token=False, use_patch_bias=False),
-    "ViT's": lambda: M.ViTImageClassifier(pictures(), num_classes=3, pooling="token"),
-    "ViT's mean": lambda: M.ViTImageClassifier(pictures(), num_classes=3, pooling="gap"),
+    "BART": lambda: text_model(M.BartBackbone, 1),
+    "ViT": picture_model,
+    "ViT without": lambda: picture_model(use_class_token=False, use_patch_bias=False),
+    "ViT's": lambda: M.ViTImageClassifier(picture_model(), num_classes=3, pooling="token"),
+    "ViT's mean": lambda: M.ViTImageClassifier(picture_model(), num_classes=3, pooling="gap"),
 }
 
 
@@ -76,7 +78,7 @@ def given_to(model: Any, rng: np.random.Generator, steps: int = 12) -> dict[str,
     }
 
 
-def shaken(model: Any, rng: np.random.Generator) -> Any:
+def shake_weights(model: Any, rng: np.random.Generator) -> Any:
     """Change the weights so that a wrong position shows."""
     for w in model.weights:
         if "kernel" not in w.path:
@@ -91,7 +93,7 @@ def keras_gives(model: Any, arrays: dict[str, Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_convert_unchanged(name: str, rng: np.random.Generator) -> None:
-    model = shaken(MODELS[name](), rng)
+    model = shake_weights(MODELS[name](), rng)
     arrays = given_to(model, rng)
     private = convert(model, samples=arrays, length=None if "images" in arrays else 12)
     plain = keras.tree.flatten(private.plain(arrays))
@@ -107,7 +109,7 @@ def test_models_convert_unchanged(name: str, rng: np.random.Generator) -> None:
 def test_more_tokens_than_places_are_refused() -> None:
     for make in (M.BertBackbone, M.DistilBertBackbone):
         with pytest.raises(UsageError, match="of 17 places"):
-            convert(texts(make), length=17)
+            convert(text_model(make), length=17)
     x = keras.Input((None, 3), name="x")
     model = keras.Model(x, x + L.Cropping1D(2)(L.ZeroPadding1D(2)(x)) * np.ones((1, 5, 1)))
     with raises(UsageError, "shape-mismatch", received=[[4, 3]]):
@@ -116,16 +118,16 @@ def test_more_tokens_than_places_are_refused() -> None:
 
 def check_private(model: Any, steps: int, rng: np.random.Generator) -> None:
     """Check an error below 1 % of the logits' deviation."""
-    arrays = given_to(shaken(model, rng), rng, steps)
+    arrays = given_to(shake_weights(model, rng), rng, steps)
     private = convert(model, samples=arrays, length=None if "images" in arrays else steps)
     (want,) = keras_gives(model, arrays)
-    value, flags, _ = ran(private.plan, arrays)
+    value, flags, _ = run_plan(private.plan, arrays)
     assert not flags.any()
     assert np.abs(value - want).max() < max(0.01 * want.std(), 2.0**-9)
 
 
 def test_logits_of_a_decoder_are_private(rng: np.random.Generator) -> None:
-    check_private(M.GPT2CausalLM(texts(M.GPT2Backbone, 1, 8)), 4, rng)
+    check_private(M.GPT2CausalLM(text_model(M.GPT2Backbone, 1, 8)), 4, rng)
 
 
 def written_by(cluster: Any, private: Any, model: Any, prompt: list[int], count: int) -> list[int]:
@@ -142,7 +144,7 @@ def written_by(cluster: Any, private: Any, model: Any, prompt: list[int], count:
 
 def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> None:
     """Set the padding mask to 1 at every position; the steps have no such input."""
-    model = shaken(M.GPT2CausalLM(texts(M.GPT2Backbone, 1, 8)), rng)
+    model = shake_weights(M.GPT2CausalLM(text_model(M.GPT2Backbone, 1, 8)), rng)
     samples = {
         "token_ids": rng.integers(0, WORDS, (16, STEPS + 4)),
         "padding_mask": np.ones((16, STEPS + 4), bool),
@@ -165,7 +167,10 @@ def test_a_saved_model_writes_text_by_command(
     tokenizer = hub.tokenizers.GPT2Tokenizer(vocabulary=words, merges=["a b", "Ġ a", "b a"])
     backbone = M.GPT2Backbone(len(words), 1, 2, 8, 16, max_sequence_length=16)
     preprocessor = M.GPT2CausalLMPreprocessor(tokenizer, sequence_length=12)
-    model, file = shaken(M.GPT2CausalLM(backbone, preprocessor), rng), str(tmp_path / "gpt.keras")
+    model, file = (
+        shake_weights(M.GPT2CausalLM(backbone, preprocessor), rng),
+        str(tmp_path / "gpt.keras"),
+    )
     model.save(file)
 
     def told(*words: str, code: int = 0) -> Any:
@@ -196,35 +201,35 @@ def test_models_predict_privately(name: str, rng: np.random.Generator) -> None:
 # ---- its layers
 
 
-def words(name: str = "words") -> Any:
+def word_input(name: str = "words") -> Any:
     return keras.Input((STEPS,), dtype="int32", name=name)
 
 
-def rows(name: str = "x", steps: int = STEPS) -> Any:
+def row_input(name: str = "x", steps: int = STEPS) -> Any:
     return keras.Input((steps, WIDTH), name=name)
 
 
-def mask(*shape: int, name: str = "mask") -> Any:
+def mask_input(*shape: int, name: str = "mask") -> Any:
     return keras.Input(shape, dtype="bool", name=name)
 
 
-def embedded(**named: Any) -> tuple[Any, Any]:
-    token_ids = words()
+def embed_words(**named: Any) -> tuple[Any, Any]:
+    token_ids = word_input()
     return token_ids, H.TokenAndPositionEmbedding(11, 9, WIDTH, mask_zero=True, **named)(token_ids)
 
 
-def encoder(first: bool) -> Any:
+def encoder_model(first: bool) -> Any:
     """Build masks of three forms: attached to a tensor, as an argument, and one for each query."""
-    token_ids, x = embedded()
-    own, each = mask(STEPS), mask(STEPS, STEPS, name="each")
+    token_ids, x = embed_words()
+    own, each = mask_input(STEPS), mask_input(STEPS, STEPS, name="each")
     x = H.TransformerEncoder(16, 2, activation="relu", normalize_first=first)(x)
     y = H.TransformerEncoder(16, 2, normalize_first=first)(x, own, attention_mask=each)
     return keras.Model([token_ids, own, each], L.GlobalAveragePooling1D()(y))
 
 
-def decoder(first: bool) -> Any:
-    x, other = rows(), rows("other", 4)
-    own, before = mask(STEPS), mask(4, name="before")
+def decoder_model(first: bool) -> Any:
+    x, other = row_input(), row_input("other", 4)
+    own, before = mask_input(STEPS), mask_input(4, name="before")
     y = H.TransformerDecoder(16, 2, normalize_first=first)(
         x, other, decoder_padding_mask=own, encoder_padding_mask=before
     )
@@ -232,30 +237,30 @@ def decoder(first: bool) -> Any:
     return keras.Model([x, other, own, before], y)
 
 
-def places() -> Any:
-    x = rows()
+def position_model() -> Any:
+    x = row_input()
     y = H.PositionEmbedding(9)(x, start_index=2) + H.SinePositionEncoding()(x)
     y = x + y + H.PositionEmbedding(9)(x, positions=np.array([3, 1, 4, 1, 5, 8]))
     return keras.Model(x, y)
 
 
-def cached() -> Any:
-    x, each = rows(), mask(1, STEPS, name="each")
+def cached_attention() -> Any:
+    x, each = row_input(), mask_input(1, STEPS, name="each")
     return keras.Model([x, each], H.CachedMultiHeadAttention(2, 4)(x, x, attention_mask=each))
 
 
 def reversed_words(tied: bool) -> Any:
-    token_ids, table = words(), H.ReversibleEmbedding(11, WIDTH, tie_weights=tied)
+    token_ids, table = word_input(), H.ReversibleEmbedding(11, WIDTH, tie_weights=tied)
     return keras.Model(token_ids, table(L.LayerNormalization()(table(token_ids)), reverse=True))
 
 
 LAYERS: dict[str, Callable[[], Any]] = {
-    "encoder": lambda: encoder(False),
-    "encoder, norms first": lambda: encoder(True),
-    "decoder": lambda: decoder(False),
-    "decoder, norms first": lambda: decoder(True),
-    "places": places,
-    "cached": cached,
+    "encoder": lambda: encoder_model(False),
+    "encoder, norms first": lambda: encoder_model(True),
+    "decoder": lambda: decoder_model(False),
+    "decoder, norms first": lambda: decoder_model(True),
+    "places": position_model,
+    "cached": cached_attention,
     "reversed": lambda: reversed_words(True),
     "reversed, untied": lambda: reversed_words(False),
 }
@@ -265,7 +270,7 @@ LAYERS: dict[str, Callable[[], Any]] = {
 def test_layers_compute_what_they_do_in_keras(name: str, rng: np.random.Generator) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = shaken(LAYERS[name](), rng)
+        model = shake_weights(LAYERS[name](), rng)
     arrays: dict[str, Any] = {}
     for tensor in model.inputs:
         shape = (3, *tensor.shape[1:])
@@ -295,6 +300,6 @@ def with_cache(x: Any) -> Any:
     ],
 )  # fmt: skip
 def test_what_is_not_offered_is_refused(said: str, make: Callable[[Any], Any]) -> None:
-    x = rows()
+    x = row_input()
     with pytest.raises(UsageError, match=said):
         convert(keras.Model(x, make(x)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_execute import ULP, case, run_all
+from tests.models.test_execute import ULP, make_case, run_all
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, from_keras, optimize, plaintext
@@ -122,21 +122,23 @@ def model_of(written: Written, apart: bool = True) -> Any:
     return keras.Model(both, output[-1] if isinstance(output, (list, tuple)) else output)
 
 
-def inputs(rng: np.random.Generator) -> list[Array]:
+def draw_inputs(rng: np.random.Generator) -> list[Array]:
     x, y = rng.normal(size=(2, 3, 4, 4, 2)).clip(-2, 2).astype(np.float32)
     return [x, np.abs(y) + 0.25]
 
 
-def listed(outputs: Any) -> list[Array]:
+def list_outputs(outputs: Any) -> list[Array]:
     return [np.asarray(v) for v in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_what_keras_computes(name: str, rng: np.random.Generator) -> None:
-    model, arrays = model_of(OPERATIONS[name]), inputs(rng)
+    model, arrays = model_of(OPERATIONS[name]), draw_inputs(rng)
     graph = from_keras.from_keras(model)
     for each in (graph, optimize.optimize_graph(graph)):
-        pairs = zip(plaintext.evaluate_graph(each, arrays), listed(model(arrays)), strict=True)
+        pairs = zip(
+            plaintext.evaluate_graph(each, arrays), list_outputs(model(arrays)), strict=True
+        )
         for got, want in pairs:
             assert got.shape == want.shape and np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
@@ -148,13 +150,13 @@ def test_private_operations_agree_and_cost_what_is_declared(
     """Run alternate operations with calibration, and the others without."""
     names = [n for i, n in enumerate(OPERATIONS) if i % 2 == calibrated]
     some, expected = [], []
-    both = np.concatenate(inputs(rng), -1)
+    both = np.concatenate(draw_inputs(rng), -1)
     for name in names:
         model = model_of(OPERATIONS[name], apart=False)
         # (an exponential without samples is refused: its assumed range 2^14 is too large)
         known = calibrated or "exp" in name
         private = convert(model, samples=both if known else None)
-        some.append(case(private, both))
+        some.append(make_case(private, both))
         expected.append(np.asarray(model(both)))
     results = zip(names, some, expected, run_all(some, 0), strict=True)
     for name, (s, _, _), want, (ring, calls) in results:

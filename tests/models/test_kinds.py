@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_execute import case, run_all
-from tests.models.training.bench import Case, train
+from tests.models.test_execute import make_case, run_all
+from tests.models.training.bench import Case, train_cases
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
@@ -146,7 +146,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
 
 
-def squares() -> Any:
+def square_model() -> Any:
     return keras.Sequential([L.Input((4,)), L.Dense(3), KerasSquare(), L.Dense(2)])
 
 
@@ -154,10 +154,10 @@ def test_a_kind_of_another_package_is_converted_predicted_and_priced(
     installed: None, rng: np.random.Generator
 ) -> None:
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
-    model, images = squares(), rng.normal(0, 1, (3, 4)).clip(-3, 3).astype(np.float32)
+    model, images = square_model(), rng.normal(0, 1, (3, 4)).clip(-3, 3).astype(np.float32)
     private = convert(model, samples=images)
     assert Graph.from_header(private.graph.to_header()).to_header() == private.graph.to_header()
-    dealer, some = int(rng.integers(3)), case(private, images, watched=True)
+    dealer, some = int(rng.integers(3)), make_case(private, images, watched=True)
     ((got, calls),) = run_all([some], dealer)
     assert np.abs(got - model.predict(images, verbose=0)).max() < 64 * 2.0**-16
     assert_costs(calls, execute.model_cost(some[0]), dealer)
@@ -166,9 +166,13 @@ def test_a_kind_of_another_package_is_converted_predicted_and_priced(
 def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Generator) -> None:
     """One step: the weights before it change as in Keras, within 2^-9 of the largest change."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
-    model, x, y = squares(), rng.normal(0, 1, (8, 4)).astype(np.float32), rng.normal(0, 1, (8, 2))
+    model, x, y = (
+        square_model(),
+        rng.normal(0, 1, (8, 4)).astype(np.float32),
+        rng.normal(0, 1, (8, 2)),
+    )
     recipe = Recipe.build(model, keras.optimizers.SGD(0.125), "mse", 8)
-    (result,) = train([Case(recipe, x, y, 1)])
+    (result,) = train_cases([Case(recipe, x, y, 1)])
     before = model.get_weights()
     model.compile(keras.optimizers.SGD(0.125), "mse")
     model.train_on_batch(x, y)
@@ -188,15 +192,15 @@ def test_old_names_are_accepted_with_a_warning(
     with pytest.warns(DeprecationWarning, match="classes has the new name find_keras_layers"):
         old = old_square()
     x, y = rng.normal(0, 1, (4, 4)).clip(-3, 3).astype(np.float32), rng.normal(0, 1, (4, 2))
-    model, outputs = squares(), []
+    model, outputs = square_model(), []
     for kind in (Square, old):
         monkeypatch.setattr(registry, "entry_points", lambda group, kind=kind: [Point(kind)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
-            ((predicted, _),) = run_all([case(convert(model, samples=x), x, watched=True)], 0)
+            ((predicted, _),) = run_all([make_case(convert(model, samples=x), x, watched=True)], 0)
             recipe = Recipe.build(model, keras.optimizers.SGD(0.125), "mse", 4)
-            (result,) = train([Case(recipe, x, y, 1)])
+            (result,) = train_cases([Case(recipe, x, y, 1)])
         outputs.append([predicted, *state.to_keras_weights(recipe, result.state)])
     for new, got in zip(*outputs, strict=True):
         assert np.abs(new - got).max() < 2.0**-10
@@ -208,7 +212,7 @@ def test_old_names_are_accepted_with_a_warning(
 
 def test_without_the_package_its_layers_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"KerasSquare.*docs/keras_layers.md"):
-        convert(squares())
+        convert(square_model())
     layer = LayerSpec("a", Square.op, ("x",))
     with raises(UsageError, "unknown-name", operation="a", received=Square.op):
         Graph("m", {"x": (2,)}, (layer,), ("a",))

@@ -21,7 +21,7 @@ L: Any = keras.layers
 Array = np.ndarray[Any, Any]
 
 
-def branches() -> Any:
+def branched_model() -> Any:
     """Build a model with every type of layer that states a bound."""
     x = keras.Input((8, 8, 2))
     y = L.Conv2D(3, 3, padding="same", activation="relu")(x)
@@ -37,7 +37,7 @@ def branches() -> Any:
 def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     calibrated: bool, rng: np.random.Generator
 ) -> None:
-    model = branches()
+    model = branched_model()
     samples = rng.normal(0, 1, (4, 8, 8, 2))
     private = convert(model, samples=samples if calibrated else None)
     limits = bound_analysis.compute_limits(private.plan, private.bounds)
@@ -74,7 +74,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
             assert limit is not None and limit < 1 << (bits - 1)
 
 
-def extreme(x: LayerSpec, plan: Plan, limits: Limits) -> float:
+def extreme_sum(x: LayerSpec, plan: Plan, limits: Limits) -> float:
     """Return the largest sum of inputs within limits, in ring units, for the kernels' signs."""
     scale, total = plan.numbers[x.name].scale, 0.0
     for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
@@ -99,7 +99,7 @@ def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
     limits = bound_analysis.compute_limits(plan, bounds)
     for x in plan.graph.layers:
         if x.op == "sum":
-            most, reach = extreme(x, plan, limits), plan.numbers[x.name].reach
+            most, reach = extreme_sum(x, plan, limits), plan.numbers[x.name].reach
             assert most < 2.0 ** (reach - 1), (x.name, most, reach)
             assert reach <= 63 and most >= 2.0 ** (reach - 3), (x.name, most, reach)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_norm_ranges import ran
+from tests.models.test_norm_ranges import run_plan
 from tests.refusals import raises
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute
@@ -24,26 +24,26 @@ K: Any = keras.ops
 WORDS, STEPS, WIDTH = 7, 5, 6
 
 
-def words() -> Any:
+def word_input() -> Any:
     return keras.Input((STEPS,), dtype="int32", name="words")
 
 
-def steps(name: str = "x", count: int = STEPS) -> Any:
+def step_input(name: str = "x", count: int = STEPS) -> Any:
     return keras.Input((count, WIDTH), name=name)
 
 
-def mask(*shape: int, dtype: str = "bool") -> Any:
+def mask_input(*shape: int, dtype: str = "bool") -> Any:
     return keras.Input(shape, dtype=dtype, name="mask")
 
 
-def padded() -> tuple[Any, Any]:
-    token_ids = words()
+def embed_padded() -> tuple[Any, Any]:
+    token_ids = word_input()
     return token_ids, L.Embedding(WORDS, WIDTH, mask_zero=True)(token_ids)
 
 
-def blocks(dropout: float, join: Callable[[Any, Any], Any]) -> Any:
+def attention_blocks(dropout: float, join: Callable[[Any, Any], Any]) -> Any:
     """Return two attentions; Keras masks the second if the mask of the first one remains."""
-    token_ids, x = padded()
+    token_ids, x = embed_padded()
     y = join(x, L.MultiHeadAttention(2, 3, dropout=dropout)(x, x))
     y = L.Dropout(0.1)(L.LayerNormalization()(y))
     y = L.MultiHeadAttention(2, 3)(y, y, use_causal_mask=True)
@@ -51,87 +51,87 @@ def blocks(dropout: float, join: Callable[[Any, Any], Any]) -> Any:
 
 
 def given_as(dtype: str) -> Any:
-    x, own = steps(), mask(STEPS, dtype=dtype)
+    x, own = step_input(), mask_input(STEPS, dtype=dtype)
     y = L.MultiHeadAttention(2, 3)(x, x, attention_mask=own[:, None, :])
     return keras.Model([x, own], [y, L.GlobalAveragePooling1D(keepdims=True)(y, mask=own)])
 
 
 def for_each_query() -> Any:
-    x, own = steps(), mask(STEPS, STEPS)
+    x, own = step_input(), mask_input(STEPS, STEPS)
     y = L.MultiHeadAttention(2, 3)(x, x, attention_mask=own, use_causal_mask=True)
     return keras.Model([x, own], y)
 
 
-def public() -> Any:
-    x, keep = steps(), np.tri(STEPS)[:, ::-1].T[None] > 0
+def public_mask() -> Any:
+    x, keep = step_input(), np.tri(STEPS)[:, ::-1].T[None] > 0
     return keras.Model(x, L.MultiHeadAttention(2, 3)(x, x, attention_mask=keep))
 
 
 def of_others() -> Any:
-    x, other, own = steps(), steps("other", 4), mask(4)
+    x, other, own = step_input(), step_input("other", 4), mask_input(4)
     y = L.MultiHeadAttention(2, 3)(x, other, key=other * 0.5, value_mask=own, key_mask=own)
     y = L.MultiHeadAttention(2, 3)(y, y, key_mask=np.array([[1, 1, 0, 1, 0]]))
     return keras.Model([x, other, own], y)
 
 
-def computed() -> Any:
-    token_ids = words()
+def computed_mask() -> Any:
+    token_ids = word_input()
     x = L.Embedding(WORDS, WIDTH)(token_ids)
     some = K.logical_and(K.not_equal(token_ids, 3), K.logical_not(K.equal(token_ids, 5)))
     some = K.cast(K.logical_or(some, K.equal(token_ids, 1)), "int32")
     return keras.Model(token_ids, L.MultiHeadAttention(2, 3)(x, x, attention_mask=some[:, None, :]))
 
 
-def attention() -> Any:
-    token_ids, x = padded()
-    other = steps()
+def attention_model() -> Any:
+    token_ids, x = embed_padded()
+    other = step_input()
     y = L.Attention()([x, x])
     return keras.Model([token_ids, other], L.Add()([y, L.Attention()([other, y])]))
 
 
-def carried() -> Any:
+def carried_masks() -> Any:
     """Return layers that propagate masks, and a nested model."""
-    token_ids, x = padded()
+    token_ids, x = embed_padded()
     x = L.BatchNormalization()(L.TimeDistributed(L.Dense(WIDTH, activation="relu"))(x))
     x = L.Average()([x, L.ReLU()(x)])
-    inner = keras.Sequential([steps(), L.Dense(4), L.GlobalAveragePooling1D()])
+    inner = keras.Sequential([step_input(), L.Dense(4), L.GlobalAveragePooling1D()])
     return keras.Model(token_ids, [inner(x), L.GlobalAveragePooling1D()(x)])
 
 
 def two_masks() -> Any:
     """Return different masks; the mask of an Add is 1 where either is."""
-    token_ids, other = words(), keras.Input((STEPS,), dtype="int32", name="others")
+    token_ids, other = word_input(), keras.Input((STEPS,), dtype="int32", name="others")
     both = [L.Embedding(WORDS, WIDTH, mask_zero=True)(each) for each in (token_ids, other)]
     return keras.Model([token_ids, other], L.GlobalAveragePooling1D()(L.Add()(both)))
 
 
-def masking() -> Any:
-    x = steps()
+def masking_model() -> Any:
+    x = step_input()
     return keras.Model(x, L.GlobalAveragePooling1D()(L.Masking(0.0)(x)))
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "lost by an Add": lambda: blocks(0.0, lambda x, y: L.Add()([x, y])),
-    "dropout": lambda: blocks(0.1, lambda x, y: y),
-    "no dropout": lambda: blocks(0.0, lambda x, y: y),
+    "lost by an Add": lambda: attention_blocks(0.0, lambda x, y: L.Add()([x, y])),
+    "dropout": lambda: attention_blocks(0.1, lambda x, y: y),
+    "no dropout": lambda: attention_blocks(0.0, lambda x, y: y),
     "float": lambda: given_as("float32"),
     "int": lambda: given_as("int32"),
     "bool": lambda: given_as("bool"),
     "for each query": for_each_query,
-    "public": public,
+    "public": public_mask,
     "of others": of_others,
-    "computed": computed,
-    "attention": attention,
-    "carried": carried,
+    "computed": computed_mask,
+    "attention": attention_model,
+    "carried": carried_masks,
     "two": two_masks,
-    "masking": masking,
+    "masking": masking_model,
 }
 
 
 PRIVATE = ("for each query", "public", "attention", "masking")
 
 
-def drawn(model: Any, rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
+def draw_inputs(model: Any, rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
     arrays = {}
     for tensor in model.inputs:
         shape = (count, *tensor.shape[1:])
@@ -148,7 +148,7 @@ def drawn(model: Any, rng: np.random.Generator, count: int = 3) -> dict[str, Any
     return arrays
 
 
-def made(name: str, rng: np.random.Generator) -> Any:
+def make_model(name: str, rng: np.random.Generator) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = MODELS[name]()
@@ -160,8 +160,8 @@ def made(name: str, rng: np.random.Generator) -> Any:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_masks_count_as_in_keras(name: str, rng: np.random.Generator) -> None:
-    model = made(name, rng)
-    arrays = drawn(model, rng)
+    model = make_model(name, rng)
+    arrays = draw_inputs(model, rng)
     private = convert(model, samples=arrays)
     outputs = model([arrays[t.name] for t in model.inputs], training=False)
     expected = [np.asarray(y) for y in (outputs if isinstance(outputs, list) else [outputs])]
@@ -169,7 +169,7 @@ def test_masks_count_as_in_keras(name: str, rng: np.random.Generator) -> None:
     for got, want in zip(plain if len(expected) > 1 else [plain], expected, strict=True):
         assert np.abs(got - want).max() < 2e-6
     if name in PRIVATE:
-        value, flags, _ = ran(private.plan, arrays)
+        value, flags, _ = run_plan(private.plan, arrays)
         assert not flags.any()
         assert np.abs(value - expected[0]).max() < 2.0**-9
 
@@ -183,7 +183,7 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     private = convert(Graph("m", shapes, (layer,), ("a",), masks=("mask",)), ranges=32.0)
     shown = np.arange(count) < np.array([[0], [1], [count - 1], [count]])
     arrays = {"x": rng.normal(3, 4, (4, count, 2)), "mask": shown}
-    value, flags, _ = ran(private.plan, arrays)
+    value, flags, _ = run_plan(private.plan, arrays)
     assert flags.tolist() == [True, False, False, False]
     assert np.abs(value - private.plain(arrays))[1:].max() < 2 * 2.0**-16
     header = private.plan.to_header()
@@ -208,7 +208,7 @@ def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
 
 
 def test_a_stranger_s_public_mask_is_checked() -> None:
-    header = convert(public()).plan.to_header()["graph"]
+    header = convert(public_mask()).plan.to_header()["graph"]
     layer = next(x for x in header["layers"] if x["op"] == "attend")
     assert layer["options"]["keys"] == ["1", "3", "7", "f", "1f"]
     for keys in (
@@ -224,29 +224,32 @@ def test_a_stranger_s_public_mask_is_checked() -> None:
             Graph.from_header(header)
 
 
-def over(make: Callable[[Any], Any]) -> Any:
-    token_ids, x = padded()
+def without_warnings(make: Callable[[Any], Any]) -> Any:
+    token_ids, x = embed_padded()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return keras.Model(token_ids, make(x))
 
 
 REFUSED: list[tuple[str, Callable[[], Any]]] = [
-    (r"Flatten .*drops the mask.*keras\.ops\.copy", lambda: over(lambda x: L.Flatten()(x))),
-    ("Conv1D .*drops the mask", lambda: over(lambda x: L.Conv1D(2, 2)(x))),
-    ("Dot .*with a mask", lambda: over(lambda x: L.Dot(2)([x, x]))),
-    ("Maximum .*with a mask", lambda: over(lambda x: L.Maximum()([x, x]))),
-    ("Concatenate .*with a mask", lambda: over(lambda x: L.Concatenate()([x, x]))),
-    ("MultiHeadAttention .*query_mask=", lambda: asked(query_mask=True)),
-    ("multiply them to one", lambda: asked(attention_mask=True, also=np.tri(STEPS))),
-    ("attends to nothing", lambda: asked(also=np.zeros((1, STEPS, STEPS)))),
-    ("public numbers", lambda: asked(also=np.full((1, STEPS, STEPS), 0.5))),
-    ("a mask that the model computes by 'relu'", lambda: asked(result=lambda m: K.relu(m))),
+    (
+        r"Flatten .*drops the mask.*keras\.ops\.copy",
+        lambda: without_warnings(lambda x: L.Flatten()(x)),
+    ),
+    ("Conv1D .*drops the mask", lambda: without_warnings(lambda x: L.Conv1D(2, 2)(x))),
+    ("Dot .*with a mask", lambda: without_warnings(lambda x: L.Dot(2)([x, x]))),
+    ("Maximum .*with a mask", lambda: without_warnings(lambda x: L.Maximum()([x, x]))),
+    ("Concatenate .*with a mask", lambda: without_warnings(lambda x: L.Concatenate()([x, x]))),
+    ("MultiHeadAttention .*query_mask=", lambda: attached_mask(query_mask=True)),
+    ("multiply them to one", lambda: attached_mask(attention_mask=True, also=np.tri(STEPS))),
+    ("attends to nothing", lambda: attached_mask(also=np.zeros((1, STEPS, STEPS)))),
+    ("public numbers", lambda: attached_mask(also=np.full((1, STEPS, STEPS), 0.5))),
+    ("a mask that the model computes by 'relu'", lambda: attached_mask(result=lambda m: K.relu(m))),
 ]
 
 
-def asked(also: Any = None, result: Any = None, **named: bool) -> Any:
-    x, own = steps(), mask(STEPS, dtype="float32")
+def attached_mask(also: Any = None, result: Any = None, **named: bool) -> Any:
+    x, own = step_input(), mask_input(STEPS, dtype="float32")
     inputs: dict[str, Any] = {k: own for k in named}
     if "attention_mask" in named:
         inputs = {"value_mask": own, "attention_mask": also}

@@ -18,24 +18,24 @@ from tfe_bench.models import mnist
 _REAL = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
 
 
-def _idx(values: npt.NDArray[np.uint8]) -> bytes:
+def _idx_bytes(values: npt.NDArray[np.uint8]) -> bytes:
     sizes = np.array(values.shape, ">u4").tobytes()
     return bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
 
 
-def _write(folder: Path, name: str, blob: bytes, packed: bool) -> None:
+def _write_file(folder: Path, name: str, blob: bytes, packed: bool) -> None:
     if packed:
         (folder / f"{name}.gz").write_bytes(gzip.compress(blob))
     else:
         (folder / name).write_bytes(blob)
 
 
-def _tiny(folder: Path, rng: np.random.Generator, packed: bool = True) -> dict[str, Path]:
+def _write_tiny(folder: Path, rng: np.random.Generator, packed: bool = True) -> dict[str, Path]:
     for part, n in (("train", 7), ("t10k", 3)):
         images = rng.integers(0, 256, (n, 28, 28), np.uint8)
         labels = rng.integers(0, 10, n, np.uint8)
-        _write(folder, f"{part}-images-idx3-ubyte", _idx(images), packed)
-        _write(folder, f"{part}-labels-idx1-ubyte", _idx(labels), not packed)
+        _write_file(folder, f"{part}-images-idx3-ubyte", _idx_bytes(images), packed)
+        _write_file(folder, f"{part}-labels-idx1-ubyte", _idx_bytes(labels), not packed)
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -43,7 +43,7 @@ def _tiny(folder: Path, rng: np.random.Generator, packed: bool = True) -> dict[s
 def test_reads_its_four_files_packed_or_not(
     tmp_path: Path, rng: np.random.Generator, packed: bool
 ) -> None:
-    _tiny(tmp_path, rng, packed)
+    _write_tiny(tmp_path, rng, packed)
     dataset = mnist.load(tmp_path)
     assert dataset.train_images.shape == (7, 28, 28) and dataset.test_images.shape == (3, 28, 28)
     assert dataset.train_labels.shape == (7,) and dataset.test_labels.max() < 10
@@ -53,7 +53,7 @@ def test_reads_its_four_files_packed_or_not(
 def test_reads_arrays_of_any_axes(tmp_path: Path, rng: np.random.Generator) -> None:
     for shape in ((5,), (2, 3), (1, 2, 3, 4), (0, 28, 28)):
         values = rng.integers(0, 256, shape, np.uint8)
-        (tmp_path / "x").write_bytes(_idx(values))
+        (tmp_path / "x").write_bytes(_idx_bytes(values))
         np.testing.assert_array_equal(mnist.read_idx(tmp_path / "x"), values)
 
 
@@ -92,7 +92,7 @@ def test_names_the_file_that_is_missing_or_damaged(
     spoil: Callable[[bytes], bytes] | None,
     code: str,
 ) -> None:
-    path = _tiny(tmp_path, rng)[file]
+    path = _write_tiny(tmp_path, rng)[file]
     if spoil is None:
         path.unlink()
     else:

@@ -31,7 +31,7 @@ def model_of(layer: Any) -> Any:
     return keras.Sequential([L.Input((3, 24)), layer])
 
 
-def ran(plan: Plan, arrays: Any) -> tuple[Any, Any, Any]:
+def run_plan(plan: Plan, arrays: Any) -> tuple[Any, Any, Any]:
     """Return the values, the flags of the samples, and the cost."""
     scaled = plaintext.scale_owner_inputs(plan.graph, arrays)
     s = execute.tune_prediction(plan, "local", len(next(iter(scaled.values()))), True)
@@ -71,13 +71,13 @@ def test_a_norm_knows_its_rows_and_tells_of_others(kind: str, rng: np.random.Gen
     rows = samples[:6] * np.array([1, 4, 0.26, 1, 1, 1])[:, None, None]
     rows[3, 1] /= 400  # one row of the sample
     rows[4] /= 4000
-    value, flags, cost = ran(private.plan, rows.astype(np.float32))
+    value, flags, cost = run_plan(private.plan, rows.astype(np.float32))
     assert flags.tolist() == [False, False, False, True, True, False]
     right = np.asarray(model(rows, training=False))
     assert np.abs(value - right)[[0, 1, 2, 5]].max() < 2.0**-12
     declared = convert(model, ranges=4.0 * float(np.abs(samples).max()))
     assert not any(n.low for n in declared.plan.numbers.values())
-    value, flags, other = ran(declared.plan, rows.astype(np.float32))
+    value, flags, other = run_plan(declared.plan, rows.astype(np.float32))
     assert not flags.any() and cost.rounds <= other.rounds - 4
     # (an input without a known limit needs a second statistic, which costs short rows most)
     assert cost.total < 1.1 * other.total
@@ -133,12 +133,12 @@ def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
     units = np.sqrt(2.0**scheme.read_bits + 2.0 ** (scheme.bits - 1)) / n
     assert units < node.input_limits[0]
     rows[2, 1] = signs * units * 2.0 ** -node.input_scales[0]
-    value, flags, _ = ran(private.plan, rows)
+    value, flags, _ = run_plan(private.plan, rows)
     assert flags.tolist() == [False, False, True, False, False]
     right = np.asarray(model(rows, training=False))
     assert np.abs(value - right)[[0, 1, 3, 4]].max() < 2.0**-11
     monkeypatch.setattr(row_scheme.RowScheme, "minimize_bits", without_second)
-    assert not ran(private.plan, rows)[1].any()
+    assert not run_plan(private.plan, rows)[1].any()
 
 
 def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Generator) -> None:
@@ -156,7 +156,7 @@ def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Ge
     units = np.sqrt(2.0**64 + 2.0 ** (scheme.bits - 1)) / n
     assert units < bound
     rows[1, 0] = signs * units * 2.0 ** -node.input_scales[0]
-    assert ran(private.plan, rows)[1].tolist() == [False, True, False]
+    assert run_plan(private.plan, rows)[1].tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("by", ["variance", "mean_square"])

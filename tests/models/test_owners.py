@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
-from tests.models.conftest import named
-from tests.models.tiny import BATCH, assert_close, data, plain_twin, private_model
+from tests.models.conftest import share_parameters
+from tests.models.tiny import BATCH, assert_close, draw_data, plain_twin, private_model
 from tests.refusals import raises
 from tfe_bench.cluster.jobs import load_program
 from tfe_bench.cluster.launch import Cluster
@@ -67,17 +67,17 @@ def clients(three: Hosts) -> Iterator[dict[str, Any]]:
         cluster.close()
 
 
-def _rows(x: Any, y: Any, *columns: str) -> Rows:
+def _make_rows(x: Any, y: Any, *columns: str) -> Rows:
     return Rows(x, y, "binary", 2, columns, "test")
 
 
 def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     three: Hosts, clients: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    x, y = data()
+    x, y = draw_data()
     alice, bob, bank = (clients[name].client for name in _CLIENTS)
-    owners.provide(alice, "rows-a", _rows(x[:80], y[:80], *"abcde"), ["bank"])
-    owners.provide(bob, "rows-b", _rows(x[80:], y[80:], *"abcde"), ["bank"])
+    owners.provide(alice, "rows-a", _make_rows(x[:80], y[:80], *"abcde"), ["bank"])
+    owners.provide(bob, "rows-b", _make_rows(x[80:], y[80:], *"abcde"), ["bank"])
     assert set(owners.list_datasets(bank)) == {"rows-a", "rows-b"}
     assert set(owners.list_datasets(alice)) == {"rows-a"}
     assert owners.list_datasets(bank)["rows-a"].clients is None
@@ -108,14 +108,14 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
         bob.run("train", header, inputs)
     with raises(PolicyError, "name-of-another-client"):
-        owners.provide(bob, "rows-a", _rows(x, y, *"abcde"), replace=True)
+        owners.provide(bob, "rows-a", _make_rows(x, y, *"abcde"), replace=True)
     for name in ("rows-a", "none"):  # another owner's name gives the same error as an unknown one
         with raises(UsageError, "not-stored", operation=name):
             owners.withdraw(bob, name)
     with raises(UsageError, "name-in-use"):
-        owners.provide(alice, "rows-a", _rows(x, y, *"abcde"))
+        owners.provide(alice, "rows-a", _make_rows(x, y, *"abcde"))
     # replaced after the bank has looked it up
-    owners.provide(alice, "rows-a", _rows(x[:90], y[:90], *"abcde"), ["bank"], replace=True)
+    owners.provide(alice, "rows-a", _make_rows(x[:90], y[:90], *"abcde"), ["bank"], replace=True)
     with raises(UsageError, "deployment-changed"):
         bank.run("train", header, inputs)
     for file in three.folder.glob("models?/*.data.safetensors"):
@@ -260,17 +260,17 @@ def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(
 def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
     clients: dict[str, Any],
 ) -> None:
-    x, y = data()
+    x, y = draw_data()
     alice, bob = (clients[name].client for name in ("alice", "bob"))
-    owners.provide(alice, "left", _rows(x[:, :2], None, "a", "b"), ["bank"])
-    owners.provide(bob, "right", _rows(x[:, 2:], None, "c", "d", "e"), ["bank"])
-    owners.provide(bob, "answers", _rows(None, y), ["bank"])
+    owners.provide(alice, "left", _make_rows(x[:, :2], None, "a", "b"), ["bank"])
+    owners.provide(bob, "right", _make_rows(x[:, 2:], None, "c", "d", "e"), ["bank"])
+    owners.provide(bob, "answers", _make_rows(None, y), ["bank"])
     private = private_model()
     options: dict[str, Any] = {"columns_of": ["left", "right"], "batch_size": BATCH}
     history = private.fit(clients["bank"], labels_of="answers", **options)
     assert_close(history.model, plain_twin(private, x, y, 6))
     # errors name both owners
-    owners.provide(bob, "right", _rows(x[:-1, 2:], None, *"cde"), ["bank"], replace=True)
+    owners.provide(bob, "right", _make_rows(x[:-1, 2:], None, *"cde"), ["bank"], replace=True)
     with raises(UsageError, "row-count-mismatch", received=199, expected=200):
         private.fit(clients["bank"], labels_of="answers", **options)
     with raises(UsageError, "missing-label", operation="left"):
@@ -279,8 +279,8 @@ def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
         private.fit(clients["bank"], labels_of="answers", columns_of=["left"], batch_size=BATCH)
     with raises(UsageError, "missing-label", operation="left"):
         private.fit(clients["bank"], rows_of=["left"], batch_size=BATCH)
-    owners.provide(alice, "odd", _rows(x[:, :4], y, *"abcd"), ["bank"])
-    owners.provide(bob, "even", _rows(x, y, *"abcde"), ["bank"])
+    owners.provide(alice, "odd", _make_rows(x[:, :4], y, *"abcd"), ["bank"])
+    owners.provide(bob, "even", _make_rows(x, y, *"abcde"), ["bank"])
     with raises(UsageError, "dataset-mismatch", operation="features"):
         private.fit(clients["bank"], rows_of=["odd", "even"], batch_size=BATCH)
     for client, names in ((alice, ("left", "odd")), (bob, ("right", "answers", "even"))):
@@ -293,7 +293,7 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
 ) -> None:
     """Owners have different customers in different orders; compare with the joined table."""
     rng = np.random.default_rng(11)
-    x, y = data()
+    x, y = draw_data()
     owned = [rng.permutation(100)[:80] for _ in range(3)]
     dbs = [tables(clients[name]) for name in _CLIENTS]
     alice, bob, bank = dbs
@@ -351,7 +351,7 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     private = trainable(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")]))
     private.compile("sgd", "binary_crossentropy")
     assert private.fit(clients["alice"], rows_of=["joined"], **few).history["val_accuracy"]
-    owners.provide(clients["bank"].client, "others", _rows(x[: len(common)], None, *"abcde"))
+    owners.provide(clients["bank"].client, "others", _make_rows(x[: len(common)], None, *"abcde"))
     with raises(UsageError, "unknown-row-order", operation="joined"):
         private.fit(clients["bank"], columns_of=["joined", "others"], labels_of="joined", **few)
     owners.withdraw(clients["bank"].client, "others")
@@ -400,7 +400,7 @@ def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
         "classes": 2,
         "columns": ["a", "b"],
     }
-    good = named("bad", about)
+    good = share_parameters("bad", about)
     x = {"x": PrivateInput(np.zeros((3, 2), np.int64), 16)}
     for changed, inputs in (
         ({"name": "Bad"}, x),
@@ -425,14 +425,14 @@ def test_misspelt_clients_are_refused_by_all_that_names_clients(clients: dict[st
     bank = clients["bank"]
     private, misspelt = private_model(), ["alcie"]
     kept = convert(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
-    rows = _rows(np.zeros((4, 1), np.float32), np.array([0, 1, 0, 1]), "a")
+    rows = _make_rows(np.zeros((4, 1), np.float32), np.array([0, 1, 0, 1]), "a")
     for refused in (
         lambda: tables(bank).put("t", {"a": [1]}, clients=misspelt),
         lambda: tables(bank).align(["a", "b"], ["k"], "n", "y", clients=misspelt),
         lambda: owners.provide(bank.client, "r", rows, misspelt),
         lambda: service.deploy(bank, kept, "m", misspelt),
         lambda: array.make_private(bank, np.ones(2)).keep("y", clients=misspelt),
-        lambda: private.fit(bank, *data(), batch_size=4, deploy="m", deploy_for=misspelt),
+        lambda: private.fit(bank, *draw_data(), batch_size=4, deploy="m", deploy_for=misspelt),
     ):
         with raises(UsageError, "unknown-client", received="alcie"):
             refused()
@@ -442,7 +442,7 @@ def test_misspelt_clients_are_refused_by_all_that_names_clients(clients: dict[st
 def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
     three: Hosts, clients: dict[str, Any], victim: int
 ) -> None:
-    x, y = data()
+    x, y = draw_data()
     private = private_model()
     begun = private.keras.get_weights()
     options: dict[str, Any] = {

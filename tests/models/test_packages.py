@@ -21,7 +21,7 @@ _BLOCK = re.compile(
 )
 
 
-def _written(folder: Path) -> Path:
+def _install_package(folder: Path) -> Path:
     """Install the page's package as pip does; return it and its script."""
     for name, body in _BLOCK.findall(PAGE.read_text()):
         (folder / (name or "script.py")).write_text(body)
@@ -36,7 +36,7 @@ def _written(folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_pages_package_predicts_on_three_workers(tmp_path: Path) -> None:
-    script = _written(tmp_path)
+    script = _install_package(tmp_path)
     assert "import keras" in (tmp_path / "their_layers.py").read_text()
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(

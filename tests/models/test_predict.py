@@ -19,7 +19,7 @@ keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 
 
-def net() -> Any:
+def two_output_model() -> Any:
     x, side = keras.Input((8, 8, 1), name="image"), keras.Input((2,), name="side")
     y = L.Rescaling(1 / 255)(x)
     y = L.Conv2D(3, 3, activation="relu")(y)
@@ -28,7 +28,7 @@ def net() -> Any:
     return keras.Model([x, side], [z, L.Softmax()(z)])
 
 
-def cancelling(activation: str | None) -> Any:
+def cancelling_model(activation: str | None) -> Any:
     """Build sums that are small for samples like (v, v), for every v."""
     model = keras.Sequential([L.Input((2,)), L.Dense(2, activation=activation), L.Dense(1)])
     model.set_weights([np.array([[1, -1], [-1, 1]]), np.zeros(2), np.ones((2, 1)), np.zeros(1)])
@@ -40,7 +40,7 @@ def _outputs_out_of_range_are_withheld(cluster: tfe.LocalCluster) -> None:
     # within 4 times the samples, so that the client accepts them
     images = np.array([[1, 0.875], [4, -4], [0.5, 0.5], [-4, 4], [2, 1.9375]])
     for activation in ("relu", None):
-        private = tfe.convert(cancelling(activation), samples=samples)
+        private = tfe.convert(cancelling_model(activation), samples=samples)
         with pytest.raises(RangeError, match=r"outputs of 2 of 5 samples.*check_range") as raised:
             cluster.predict(private, images, batch=2)
         others = np.abs(raised.value.outputs - private.plain(images))[:, 0]
@@ -66,7 +66,7 @@ def _outputs_out_of_range_are_withheld(cluster: tfe.LocalCluster) -> None:
 def test_predictions_on_a_cluster_agree_with_keras(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    model = net()
+    model = two_output_model()
     model.save(tmp_path / "net.keras")
     images = rng.integers(0, 256, (5, 8, 8, 1))
     both = [images, rng.normal(size=(5, 2))]
@@ -91,7 +91,7 @@ def test_predictions_on_a_cluster_agree_with_keras(
 
 
 def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
-    private = tfe.convert(net())
+    private = tfe.convert(two_output_model())
     parameters = private.parameters("wan", 4)
     shared = private.shared_weights().items()
     owned = [InputSpec(name, value.shape, value.fractional_bits) for name, value in shared]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.edges import daily
-from tests.models.random_programs import PROGRAMS, computed
+from tests.edges import parametrize_daily
+from tests.models.random_programs import PROGRAMS, skip_computation
 from tests.models.random_rights import World
 from tfe_bench.models.programs import compute
 
@@ -15,16 +15,16 @@ from tfe_bench.models.programs import compute
 _EACH, _WORLDS, _DAILY = 400, 50, 1
 
 
-@daily("number", range(_WORLDS), range(_DAILY))
+@parametrize_daily("number", range(_WORLDS), range(_DAILY))
 def test_decisions_are_those_of_the_documented_rules(
     number: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute, "run_recorded", computed)
+    monkeypatch.setattr(compute, "run_recorded", skip_computation)
     drawn = 1000 * seed + number
     world = World(tmp_path, drawn)
     wrong: list[str] = []
     for _ in range(_EACH):
-        wrong += filter(None, [world.step(PROGRAMS), world.listed()])
+        wrong += filter(None, [world.run_step(PROGRAMS), world.check_listing()])
     world.store.close()
     assert not wrong, f"world {drawn}: {len(wrong)} of {_EACH}, the first: {wrong[0]}"
     # a generator whose programs are always refused, or never, would test nothing

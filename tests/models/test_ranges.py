@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_execute import case, run_all, shaken
+from tests.models.test_execute import make_case, run_all, shake_weights
 from tfe_bench.errors import RangeError
 from tfe_bench.models import calibration, optimize, zoo
 from tfe_bench.models.from_keras import from_keras
@@ -25,17 +25,17 @@ Array = np.ndarray[Any, Any]
 FACTORS = np.array([1, calibration.MARGIN, -calibration.MARGIN, -0.3])
 
 
-def moved(samples: Array) -> Array:
+def scale_sample(samples: Array) -> Array:
     """Return one sample times each of FACTORS."""
     return np.asarray(samples[: len(FACTORS)] * FACTORS.reshape(-1, *[1] * (samples.ndim - 1)))
 
 
-def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int) -> None:
+def check_models(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int) -> None:
     """Check that private results equal those of float64 up to rounding.
 
     A comparison that is too narrow gives errors as large as the values, or larger.
     """
-    cases = [case(models[name], images[name]) for name in models]
+    cases = [make_case(models[name], images[name]) for name in models]
     results = run_all(cases, dealer, again=False)
     wrong = {}
     for (name, model), (got, _) in zip(models.items(), results, strict=True):
@@ -49,7 +49,7 @@ def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int
 # ---- random models
 
 
-def drawn(rng: np.random.Generator, last: str) -> Any:
+def random_model(rng: np.random.Generator, last: str) -> Any:
     """Build a small random model of layers in any order, with biases."""
     images = bool(rng.integers(2))
     x = entry = keras.Input((6, 6, 2) if images else (7,))
@@ -92,7 +92,7 @@ def to_scale(model: Any, samples: Array, largest: float) -> None:
         variable.assign(variable * (largest / max(largest_logit, 1e-6)))
 
 
-def promise(rng: np.random.Generator, behind: int = 4) -> None:
+def check_promise(rng: np.random.Generator, behind: int = 4) -> None:
     """Check a random model at each scale of logits, with varying last layers.
 
     (For logits of thousands, a sigmoid discloses their rounding.)
@@ -102,23 +102,23 @@ def promise(rng: np.random.Generator, behind: int = 4) -> None:
     turns = itertools.cycle(("softmax", "sigmoid", "tanh", "linear"))
     for largest in (1e-3, 0.03, 0.2, 1.0, 8.0, 1000.0):
         for last in itertools.islice(turns, behind) if largest < 100 else ("linear",):
-            model = shaken(drawn(rng, last), rng)
+            model = shake_weights(random_model(rng, last), rng)
             samples = rng.normal(0, 1, (8, *model.input_shape[1:]))
             to_scale(model, samples, largest)
             name = f"{last} of {largest}"
             models[name] = convert(model, samples=samples)
-            images[name] = moved(samples)
-    check(models, images, int(rng.integers(3)))
+            images[name] = scale_sample(samples)
+    check_models(models, images, int(rng.integers(3)))
 
 
 def test_drawn_models_are_right_up_to_the_margin(rng: np.random.Generator) -> None:
-    promise(rng, behind=2)
+    check_promise(rng, behind=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", range(6))
 def test_many_drawn_models_are_right_up_to_the_margin(again: int, rng: np.random.Generator) -> None:
-    promise(rng)
+    check_promise(rng)
 
 
 # ---- the zoo
@@ -132,7 +132,7 @@ def test_networks_of_the_zoo_are_right_up_to_the_margin(name: str, seed: int) ->
     model = zoo.build(name)
     samples = zoo.samples(model.entry, seed)
     private = convert(model.keras, samples=samples)
-    check({name: private}, {name: moved(samples)}, seed % 3)
+    check_models({name: private}, {name: scale_sample(samples)}, seed % 3)
 
 
 APPLICATIONS = ["MobileNetV2", "ResNet50", "ResNet50V2", "DenseNet121", "VGG19"]
@@ -145,7 +145,7 @@ def test_untrained_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed:
     make = getattr(keras.applications, name)
     model = make(weights=None, input_shape=(32, 32, 3), classes=10)
     samples = np.random.default_rng(seed).uniform(-1, 1, (4, 32, 32, 3))
-    check({name: convert(model, samples=samples)}, {name: moved(samples)}, seed % 3)
+    check_models({name: convert(model, samples=samples)}, {name: scale_sample(samples)}, seed % 3)
 
 
 @pytest.mark.slow
@@ -161,8 +161,8 @@ def test_filled_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: in
     shown = seeded.generate_images(shape, seed, 64) / 127.5 - 1
     seeded.fill_weights(model, shown, seed)
     private = convert(model, samples=shown[:4])
-    images = moved(shown)
-    ((got, _),) = run_all([case(private, images)], seed % 3, again=False)
+    images = scale_sample(shown)
+    ((got, _),) = run_all([make_case(private, images)], seed % 3, again=False)
     want = private.plain(images)
     assert np.all(np.abs(got - want).max(1) < np.abs(want).max(1) / 16)
 
@@ -188,8 +188,8 @@ def test_layers_alone_are_right_at_the_edge_of_their_ranges(rng: np.random.Gener
         x = keras.Input((16,))
         samples = rng.uniform(-largest, largest, (4, 16))
         models[name] = convert(keras.Model(x, layer(x)), samples=samples)
-        images[name] = moved(samples)
-    check(models, images, int(rng.integers(3)))
+        images[name] = scale_sample(samples)
+    check_models(models, images, int(rng.integers(3)))
 
 
 def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tests.models.test_execute import case, run_all
-from tests.models.test_norm_ranges import ran
+from tests.models.test_execute import make_case, run_all
+from tests.models.test_norm_ranges import run_plan
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
@@ -28,17 +28,17 @@ Array = np.ndarray[Any, Any]
 STEPS, INPUTS = 4, 3
 
 
-def of(*layers: Any, shape: tuple[int, ...] = (STEPS, INPUTS)) -> Any:
+def model_of(*layers: Any, shape: tuple[int, ...] = (STEPS, INPUTS)) -> Any:
     return keras.Sequential([L.Input(shape), *layers])
 
 
-def shaken(model: Any, rng: np.random.Generator, spread: float = 0.4) -> Any:
+def shake_weights(model: Any, rng: np.random.Generator, spread: float = 0.4) -> Any:
     for variable in model.weights:
         variable.assign(rng.normal(0, spread, variable.shape))
     return model
 
 
-def drawn(model: Any, rng: np.random.Generator, count: int = 2) -> list[Array]:
+def draw_inputs(model: Any, rng: np.random.Generator, count: int = 2) -> list[Array]:
     return [
         rng.random((count, *t.shape[1:])) < 0.6
         if t.dtype == "bool"
@@ -60,7 +60,7 @@ def of_states() -> Any:
     return keras.Model([x, y], L.Concatenate()(flat))
 
 
-def masked(*layers: Any) -> Any:
+def masked_steps(*layers: Any) -> Any:
     """Return steps with a mask from an input; the mask propagates from layer to layer."""
     x, mask = keras.Input((STEPS, INPUTS), name="x"), keras.Input((STEPS,), dtype="bool")
     y = layers[0](x, mask=mask)
@@ -71,49 +71,55 @@ def masked(*layers: Any) -> Any:
 
 ALL = {"return_sequences": True}
 MODELS: dict[str, Callable[[], Any]] = {
-    "lstm": lambda: of(L.LSTM(3)),
-    "all steps of an lstm": lambda: of(L.LSTM(2, **ALL), L.LSTM(2)),
-    "lstm backwards": lambda: of(L.LSTM(2, go_backwards=True, use_bias=False, **ALL)),
-    "lstm of other activations": lambda: of(
+    "lstm": lambda: model_of(L.LSTM(3)),
+    "all steps of an lstm": lambda: model_of(L.LSTM(2, **ALL), L.LSTM(2)),
+    "lstm backwards": lambda: model_of(L.LSTM(2, go_backwards=True, use_bias=False, **ALL)),
+    "lstm of other activations": lambda: model_of(
         L.LSTM(2, activation="sigmoid", recurrent_activation="hard_sigmoid", dropout=0.3)
     ),
-    "lstm with relu": lambda: of(L.LSTM(2, activation="relu", unit_forget_bias=False)),
-    "gru": lambda: of(L.GRU(3, recurrent_dropout=0.2, **ALL)),
-    "gru that resets before": lambda: of(L.GRU(2, reset_after=False, unroll=True)),
-    "gru without biases": lambda: of(L.GRU(2, use_bias=False, recurrent_activation="hard_sigmoid")),
-    "simple": lambda: of(L.SimpleRNN(3)),
-    "simple with relu": lambda: of(L.SimpleRNN(3, activation="relu", **ALL), L.Dense(2)),
-    "linear": lambda: of(L.SimpleRNN(2, activation=None, go_backwards=True)),
-    "cells": lambda: of(
+    "lstm with relu": lambda: model_of(L.LSTM(2, activation="relu", unit_forget_bias=False)),
+    "gru": lambda: model_of(L.GRU(3, recurrent_dropout=0.2, **ALL)),
+    "gru that resets before": lambda: model_of(L.GRU(2, reset_after=False, unroll=True)),
+    "gru without biases": lambda: model_of(
+        L.GRU(2, use_bias=False, recurrent_activation="hard_sigmoid")
+    ),
+    "simple": lambda: model_of(L.SimpleRNN(3)),
+    "simple with relu": lambda: model_of(L.SimpleRNN(3, activation="relu", **ALL), L.Dense(2)),
+    "linear": lambda: model_of(L.SimpleRNN(2, activation=None, go_backwards=True)),
+    "cells": lambda: model_of(
         L.RNN([L.LSTMCell(2), L.GRUCell(3), L.SimpleRNNCell(2)], go_backwards=True, **ALL)
     ),
-    "one cell": lambda: of(L.RNN(L.GRUCell(2, reset_after=False))),
-    "both, concatenated": lambda: of(L.Bidirectional(L.LSTM(2, **ALL))),
-    "both, multiplied": lambda: of(L.Bidirectional(L.GRU(2, **ALL), merge_mode="mul")),
-    "both, averaged": lambda: of(L.Bidirectional(L.SimpleRNN(2), merge_mode="ave")),
-    "both, added": lambda: of(
+    "one cell": lambda: model_of(L.RNN(L.GRUCell(2, reset_after=False))),
+    "both, concatenated": lambda: model_of(L.Bidirectional(L.LSTM(2, **ALL))),
+    "both, multiplied": lambda: model_of(L.Bidirectional(L.GRU(2, **ALL), merge_mode="mul")),
+    "both, averaged": lambda: model_of(L.Bidirectional(L.SimpleRNN(2), merge_mode="ave")),
+    "both, added": lambda: model_of(
         L.Bidirectional(L.LSTM(2), merge_mode="sum", backward_layer=L.LSTM(2, go_backwards=True))
     ),
     "states": of_states,
-    "masked": lambda: masked(L.LSTM(2)),
-    "masked, all steps": lambda: masked(
+    "masked": lambda: masked_steps(L.LSTM(2)),
+    "masked, all steps": lambda: masked_steps(
         L.GRU(2, **ALL), L.SimpleRNN(2, zero_output_for_mask=True, **ALL)
     ),
-    "masked, backwards": lambda: masked(L.LSTM(2, activation="relu", go_backwards=True, **ALL)),
-    "masked, both": lambda: masked(L.Bidirectional(L.LSTM(2, **ALL)), L.Bidirectional(L.GRU(2))),
-    "masked, cells": lambda: masked(L.RNN([L.LSTMCell(2), L.GRUCell(3, reset_after=False)])),
+    "masked, backwards": lambda: masked_steps(
+        L.LSTM(2, activation="relu", go_backwards=True, **ALL)
+    ),
+    "masked, both": lambda: masked_steps(
+        L.Bidirectional(L.LSTM(2, **ALL)), L.Bidirectional(L.GRU(2))
+    ),
+    "masked, cells": lambda: masked_steps(L.RNN([L.LSTMCell(2), L.GRUCell(3, reset_after=False)])),
 }
 FAST = ("both, concatenated",)
 WAYS = [("exact", True), ("series", True), ("exact", False)]
 
 
-def slow(names: Any, *fast: str) -> list[Any]:
+def mark_slow(names: Any, *fast: str) -> list[Any]:
     return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-def told(private: PrivateModel, arrays: Any) -> tuple[Array, Array]:
+def run_private(private: PrivateModel, arrays: Any) -> tuple[Array, Array]:
     """Return the decoded private outputs, and the samples outside of the range."""
-    value, flags, _ = ran(private.plan, arrays)  # (it compares the cost with the wire)
+    value, flags, _ = run_plan(private.plan, arrays)  # (it compares the cost with the wire)
     (value,) = plaintext.finish_outputs(private.graph, [value])
     return value, flags
 
@@ -121,8 +127,8 @@ def told(private: PrivateModel, arrays: Any) -> tuple[Array, Array]:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Generator) -> None:
     """Convert it (`convert` compares the values); its header must produce the same plan."""
-    model = shaken(MODELS[name](), rng)
-    arrays = drawn(model, rng)
+    model = shake_weights(MODELS[name](), rng)
+    arrays = draw_inputs(model, rng)
     private = convert(model)
     got = private.plain(arrays if len(arrays) > 1 else arrays[0])
     want = np.asarray(model(arrays if len(arrays) > 1 else arrays[0], training=False))
@@ -132,13 +138,13 @@ def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Gener
     execute.check_executable(again)
 
 
-@pytest.mark.parametrize("name", slow(MODELS, *FAST))
+@pytest.mark.parametrize("name", mark_slow(MODELS, *FAST))
 def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
     name: str, rng: np.random.Generator
 ) -> None:
     """Check with samples and without, and with range checks; nothing is flagged."""
-    model = shaken(MODELS[name](), rng)
-    arrays = drawn(model, rng)
+    model = shake_weights(MODELS[name](), rng)
+    arrays = draw_inputs(model, rng)
     want = np.asarray(model(arrays if len(arrays) > 1 else arrays[0], training=False))
     short = int(rng.integers(3)) if name in FAST else None
     for i, (activations, calibrated) in enumerate(WAYS):
@@ -147,7 +153,7 @@ def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
         inputs = dict(zip(convert(model).graph.inputs, arrays, strict=True))
         known: dict[str, Any] = {"samples": inputs} if calibrated else {"ranges": 64.0}
         private = convert(model, **known, activations=activations)
-        value, flags = told(private, inputs)
+        value, flags = run_private(private, inputs)
         assert not flags.any()
         # (a series has an error of 2^-10 in every gate)
         assert np.abs(value - want).max() < (2.0**-8 if activations == "series" else 2.0**-13)
@@ -174,13 +180,13 @@ def of_chance(rng: np.random.Generator) -> Any:
 
     some = [layer(True) for _ in range(int(rng.integers(2)))]
     shape = (int(rng.integers(1, 6)), int(rng.integers(1, 5)))
-    return shaken(of(*some, layer(bool(rng.integers(2))), shape=shape), rng, 0.3)
+    return shake_weights(model_of(*some, layer(bool(rng.integers(2))), shape=shape), rng, 0.3)
 
 
 @pytest.mark.parametrize("turn", range(6))
 def test_options_of_chance_convert(turn: int, rng: np.random.Generator) -> None:
     model = of_chance(rng)
-    (arrays,) = drawn(model, rng, int(rng.integers(1, 4)))
+    (arrays,) = draw_inputs(model, rng, int(rng.integers(1, 4)))
     got = convert(model, samples=arrays).plain(arrays)
     assert np.abs(got - np.asarray(model(arrays, training=False))).max() < 1e-4
 
@@ -189,10 +195,10 @@ def test_options_of_chance_convert(turn: int, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("turn", range(6))
 def test_options_of_chance_are_predicted(turn: int, rng: np.random.Generator) -> None:
     model = of_chance(rng)
-    (arrays,) = drawn(model, rng, int(rng.integers(1, 4)))
+    (arrays,) = draw_inputs(model, rng, int(rng.integers(1, 4)))
     activations = str(rng.choice(["exact", "series"]))
     private = convert(model, samples=arrays, activations=activations)
-    value, flags = told(private, {next(iter(private.graph.inputs)): arrays})
+    value, flags = run_private(private, {next(iter(private.graph.inputs)): arrays})
     want = np.asarray(model(arrays, training=False))
     near = (2.0**-7 if activations == "series" else 2.0**-12) * max(1.0, np.abs(want).max())
     assert not flags.any() and np.abs(value - want).max() < near
@@ -204,10 +210,10 @@ def test_three_dealers_take_a_third_each(
 ) -> None:
     """Check that three loops of one graph have separate masks and messages."""
     monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
-    model = shaken(of(L.Bidirectional(L.GRU(2))), rng)
-    (arrays,) = drawn(model, rng, 4)
+    model = shake_weights(model_of(L.Bidirectional(L.GRU(2))), rng)
+    (arrays,) = draw_inputs(model, rng, 4)
     private = convert(model, samples=arrays, activations="series")
-    s = case(private, arrays, "wan")
+    s = make_case(private, arrays, "wan")
     assert execute.has_rotating_dealers(s[0])
     ((got, calls),) = run_all([s], 0)
     assert np.abs(got - np.asarray(model(arrays, training=False))).max() < 2.0**-8
@@ -217,8 +223,8 @@ def test_three_dealers_take_a_third_each(
 def test_a_model_is_cut_behind_a_layer_s_output(rng: np.random.Generator) -> None:
     x = keras.Input((STEPS, INPUTS))
     y, *_ = L.LSTM(2, return_state=True, return_sequences=True, name="own")(x)
-    model = shaken(keras.Model(x, L.Dense(1)(L.Flatten()(y))), rng)
-    (arrays,) = drawn(model, rng)
+    model = shake_weights(keras.Model(x, L.Dense(1)(L.Flatten()(y))), rng)
+    (arrays,) = draw_inputs(model, rng)
     features = convert(model).until("own").plain(arrays)
     assert np.abs(features - np.asarray(keras.Model(x, y)(arrays))).max() < 1e-6
 
@@ -228,13 +234,13 @@ def test_a_model_is_cut_behind_a_layer_s_output(rng: np.random.Generator) -> Non
 @pytest.mark.parametrize("activations", ["exact", "series"])
 def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
     """Check that states have enough bits for every model."""
-    model = shaken(of(L.LSTM(3, **ALL), L.GRU(2)), rng)
-    (arrays,) = drawn(model, rng)
+    model = shake_weights(model_of(L.LSTM(3, **ALL), L.GRU(2)), rng)
+    (arrays,) = draw_inputs(model, rng)
     private = convert(model, samples=arrays, fractional_bits=bits, activations=activations)
     fractions = [n.fraction for n in private.plan.numbers.values()]
     assert fractions == [13 if activations == "series" else max(bits, 16)] * 2
     name = next(iter(private.graph.inputs))
-    value, _ = told(private, {name: arrays})
+    value, _ = run_private(private, {name: arrays})
     near = {8: 2.0**-6, 16: 2.0**-12, 20: 2.0**-15}[bits]
     near = near if activations == "exact" else max(near, 2.0**-8)
     assert np.abs(value - np.asarray(model(arrays, training=False))).max() < near
@@ -246,14 +252,14 @@ def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
 def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) -> None:
     """Check that a memory is held to the end, as the biases of its gates demand."""
     layer = getattr(L, kind)(4)
-    model = shaken(of(layer, shape=(100, 2)), rng, 0.2)
+    model = shake_weights(model_of(layer, shape=(100, 2)), rng, 0.2)
     bias = np.asarray(layer.cell.bias)
     bias[..., 4:8] += 5.0 if kind == "LSTM" else 0.0
     bias[0 if kind == "GRU" else ..., :4] += 4.0 if kind == "GRU" else 0.0
     layer.cell.bias.assign(bias)
-    (arrays,) = drawn(model, rng, 3)
+    (arrays,) = draw_inputs(model, rng, 3)
     private = convert(model, samples=arrays, activations=activations)
-    value, flags = told(private, {next(iter(private.graph.inputs)): arrays})
+    value, flags = run_private(private, {next(iter(private.graph.inputs)): arrays})
     want = np.asarray(model(arrays, training=False))
     bound = 100 * 2.0**-13 + 2.0**-8 if activations == "series" else 2.0**-9
     assert not flags.any() and np.abs(value - want).max() < bound
@@ -269,7 +275,7 @@ def test_a_step_costs_what_the_page_says() -> None:
     for activations, most in (("series", 1.3), ("exact", 5.6)):
         costs = []
         for steps in (10, 11):
-            model = of(L.LSTM(128), shape=(steps, 64))
+            model = model_of(L.LSTM(128), shape=(steps, 64))
             private = convert(model, samples=samples[:, :steps], activations=activations)
             costs.append(
                 execute.model_cost(execute.tune_prediction(private.plan, "local", 16, True))
@@ -281,7 +287,7 @@ def test_a_step_costs_what_the_page_says() -> None:
 def test_a_long_sequence_takes_the_memory_of_a_few_steps() -> None:
     outputs = []
     for steps in (20, 1000):
-        private = convert(of(L.LSTM(16), shape=(steps, 1)))
+        private = convert(model_of(L.LSTM(16), shape=(steps, 1)))
         outputs.append(
             execute.estimate_size(execute.tune_prediction(private.plan, "local", 8)).words
         )
@@ -289,13 +295,13 @@ def test_a_long_sequence_takes_the_memory_of_a_few_steps() -> None:
 
 
 def test_a_long_sequence_with_series_is_warned_of(rng: np.random.Generator) -> None:
-    model = of(L.GRU(2), shape=(101, 2))
+    model = model_of(L.GRU(2), shape=(101, 2))
     with pytest.warns(UserWarning, match=r"'gru\w*' takes 101 steps .* off by 1.4 %"):
         convert(model, activations="series")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         convert(model)
-        convert(of(L.GRU(2), shape=(100, 2)), activations="series")
+        convert(model_of(L.GRU(2), shape=(100, 2)), activations="series")
 
 
 # ---- ranges
@@ -303,12 +309,12 @@ def test_a_long_sequence_with_series_is_warned_of(rng: np.random.Generator) -> N
 
 def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Generator) -> None:
     """Small samples must not bound sums: the bounds follow from weights and lengths."""
-    model = shaken(of(L.LSTM(3, **ALL)), rng, 3.0)
+    model = shake_weights(model_of(L.LSTM(3, **ALL)), rng, 3.0)
     small = rng.normal(0, 0.01, (4, STEPS, INPUTS)).astype(np.float32)
     private = convert(model, samples=small)
     most = next(iter(private.bounds.values()))
     largest = np.sign(small[:2]) * np.float32(0.999 * most)
-    value, flags = told(private, {next(iter(private.graph.inputs)): largest})
+    value, flags = run_private(private, {next(iter(private.graph.inputs)): largest})
     assert not flags.any()
     assert np.abs(value - np.asarray(model(largest, training=False))).max() < 2.0**-10
     bound_analysis.check_monitorable(private.plan)
@@ -317,20 +323,20 @@ def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Gener
 @pytest.mark.slow
 def test_a_cell_without_bounds_is_watched(rng: np.random.Generator) -> None:
     """Check that the client receives a flag if a ReLU's states exceed those of the samples."""
-    model = of(L.SimpleRNN(2, activation="relu"), shape=(6, 2))
+    model = model_of(L.SimpleRNN(2, activation="relu"), shape=(6, 2))
     model.layers[0].set_weights([np.eye(2), 2 * np.eye(2), np.zeros(2)])
     array = np.full((3, 6, 2), 0.1, np.float32)
     private = convert(model, samples=array, margin=2.0)
     name = next(iter(private.graph.inputs))
     private.bounds[name] = 100.0
     array[1] = 99.0
-    value, flags = told(private, {name: array})
+    value, flags = run_private(private, {name: array})
     assert flags.tolist() == [False, True, False]
     assert np.abs(value - np.asarray(model(array, training=False)))[[0, 2]].max() < 2.0**-10
 
 
 def test_sums_that_no_word_holds_are_refused_by_name(rng: np.random.Generator) -> None:
-    model = shaken(of(L.LSTM(2, name="memory")), rng, 2.0**14)
+    model = shake_weights(model_of(L.LSTM(2, name="memory")), rng, 2.0**14)
     with pytest.raises(RangeError, match="'memory' has sums up to"):
         convert(model, ranges=2.0**14)
 
@@ -355,23 +361,26 @@ def batched() -> Any:
 
 WRONG: list[tuple[str, Callable[[], Any]]] = [
     (r"LSTM 'own' \(stateful=True", batched),
-    (r"'own' \(activation='softsign'", lambda: of(L.GRU(2, activation="softsign", name="own"))),
+    (
+        r"'own' \(activation='softsign'",
+        lambda: model_of(L.GRU(2, activation="softsign", name="own")),
+    ),
     (
         r"'own' \(recurrent_activation='tanh'",
-        lambda: of(L.LSTM(2, recurrent_activation="tanh", name="own")),
+        lambda: model_of(L.LSTM(2, recurrent_activation="tanh", name="own")),
     ),
-    (r"'own' \(of a Own; LSTMCell", lambda: of(L.RNN(Own(2), name="own"))),
+    (r"'own' \(of a Own; LSTMCell", lambda: model_of(L.RNN(Own(2), name="own"))),
     (
         r"'own' \(of two unlike layers",
-        lambda: of(
+        lambda: model_of(
             L.Bidirectional(L.LSTM(2), backward_layer=L.GRU(2, go_backwards=True), name="own")
         ),
     ),
     (
         r"'own' \(around a ConvLSTM1D",
-        lambda: of(L.Bidirectional(L.ConvLSTM1D(2, 2), name="own"), shape=(2, 4, 2)),
+        lambda: model_of(L.Bidirectional(L.ConvLSTM1D(2, 2), name="own"), shape=(2, 4, 2)),
     ),
-    (r"'own' \(of 1025 steps; 1024", lambda: of(L.GRU(2, name="own"), shape=(1025, 1))),
+    (r"'own' \(of 1025 steps; 1024", lambda: model_of(L.GRU(2, name="own"), shape=(1025, 1))),
     (
         r"'own' \(zero_output_for_mask without all steps",
         lambda: with_mask(L.LSTM(2, zero_output_for_mask=True, name="own")),
@@ -415,7 +424,9 @@ GOOD = {
 WEIGHTS = {"kernel0": (3, 8), "recurrent0": (2, 8), "bias0": (8,)}
 
 
-def strangers(options: dict[str, Any], weights: dict[str, Any], inputs: dict[str, Any]) -> Graph:
+def untrusted_graph(
+    options: dict[str, Any], weights: dict[str, Any], inputs: dict[str, Any]
+) -> Graph:
     shapes = {"x": (4, 3), **inputs}
     arrays = {n: np.zeros(s, np.float32) for n, s in {**WEIGHTS, **weights}.items() if s}
     layer = LayerSpec("own", "recurrent", tuple(shapes), {**GOOD, **options}, arrays)
@@ -452,14 +463,14 @@ ODD: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 def test_a_stranger_s_layer_is_checked(
     words: str, options: dict[str, Any], weights: dict[str, Any], inputs: dict[str, Any]
 ) -> None:
-    assert strangers({}, {}, {}).shapes["own"] == (2,)
+    assert untrusted_graph({}, {}, {}).shapes["own"] == (2,)
     with raises(UsageError, "invalid-layer-option", operation="own") as refused:
-        strangers(options, weights, inputs)
+        untrusted_graph(options, weights, inputs)
     assert re.search(words, str(refused.value))
 
 
 def test_a_stranger_s_numbers_are_checked() -> None:
-    private = convert(strangers({}, {}, {}), ranges=4.0)
+    private = convert(untrusted_graph({}, {}, {}), ranges=4.0)
     header = private.plan.to_header()
     row = header["numbers"]["own"]
     execute.check_executable(Plan.from_header(header))
@@ -477,9 +488,9 @@ def test_texts_and_sensors_are_predicted_on_a_cluster(rng: np.random.Generator) 
     """Use Embedding, both directions and a dense layer; predict the next measurements of a row."""
     words = keras.Input((6,), dtype="int32")
     y = L.Bidirectional(L.LSTM(4))(L.Embedding(20, 5)(words))
-    texts = shaken(keras.Model(words, L.Dense(2, activation="softmax")(y)), rng)
-    sensors = shaken(
-        of(L.LSTM(5, **ALL), L.Dropout(0.2), L.LSTM(3), L.Dense(1), shape=(12, 2)), rng
+    texts = shake_weights(keras.Model(words, L.Dense(2, activation="softmax")(y)), rng)
+    sensors = shake_weights(
+        model_of(L.LSTM(5, **ALL), L.Dropout(0.2), L.LSTM(3), L.Dense(1), shape=(12, 2)), rng
     )
     ids = rng.integers(0, 20, (3, 6))
     rows = np.cumsum(rng.normal(0, 0.3, (3, 12, 2)), 1).astype(np.float32)

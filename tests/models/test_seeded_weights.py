@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocols.test_seeded import held
+from tests.protocols.test_seeded import hold_input
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.models import execute, plaintext, weights
 from tfe_bench.models.private import PrivateModel, convert
@@ -23,7 +23,7 @@ L: Any = keras.layers
 KEYS = [bytes([i]) * 16 for i in range(3)]
 
 
-def net() -> Any:
+def shared_table_model() -> Any:
     x = keras.Input((6, 6, 2))
     y = L.Conv2D(3, 3, activation="relu")(x)
     y = L.BatchNormalization()(L.DepthwiseConv2D(2)(y))
@@ -32,7 +32,9 @@ def net() -> Any:
     return keras.Model(x, L.Add()([table(y), L.Dense(5, activation="gelu")(y)]))
 
 
-def predicted(private: PrivateModel, images: Any, profile: str, watched: bool, whole: bool) -> Any:
+def predict_once(
+    private: PrivateModel, images: Any, profile: str, watched: bool, whole: bool
+) -> Any:
     """Simulate one prediction; return also whether the weights' masks are fully expanded."""
     plan = private.plan
     s = execute.tune_prediction(plan, profile, len(images), watched)
@@ -45,7 +47,7 @@ def predicted(private: PrivateModel, images: Any, profile: str, watched: bool, w
         own: dict[str, Shared | Seeded] = {}
         for i, part in enumerate(weights.weight_parts(plan)):
             seed_pair = bytes([i]) * 16, bytes([100 + i]) * 16
-            w = held(party.index, weights.encode_part(part), seed_pair)
+            w = hold_input(party.index, weights.encode_part(part), seed_pair)
             w = Seeded(w.m, w.l1, w.l2, w.shape, w.dealer, part.fractional_bits)
             own |= dict.fromkeys(part.keys, seeded.expand_masks(w) if whole else w)
 
@@ -65,10 +67,10 @@ def test_seeds_change_no_share_and_no_message(
     profile: str, watched: bool, turned: bool, rng: np.random.Generator, monkeypatch: Any
 ) -> None:
     images = rng.uniform(-1, 1, (3, 6, 6, 2)).astype(np.float32)
-    private = convert(net(), samples=images)
+    private = convert(shared_table_model(), samples=images)
     if turned:  # each party deals for a third
         monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
-    few, all_ = (predicted(private, images, profile, watched, whole) for whole in (False, True))
+    few, all_ = (predict_once(private, images, profile, watched, whole) for whole in (False, True))
     assert (few.to, few.rounds) == (all_.to, all_.rounds)
     for one, other in zip(few.outputs, all_.outputs, strict=True):
         for a, b in zip(one, other, strict=True):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.conftest import Hosts
 from tests.cluster.stored_files import with_header
-from tests.models.conftest import CLIENTS, named
+from tests.models.conftest import CLIENTS, share_parameters
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.cluster import wire
@@ -36,7 +36,7 @@ from tfe_bench.models.private import PrivateModel, convert
 _WEIGHT = 0.123456  # in each model of these tests
 
 
-def _model(seed: int = 1, scale: float = 1.0) -> PrivateModel:
+def _make_model(seed: int = 1, scale: float = 1.0) -> PrivateModel:
     import keras
 
     rng = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ def _model(seed: int = 1, scale: float = 1.0) -> PrivateModel:
     return convert(model, np.random.default_rng(2).uniform(0, 1, (8, 6, 6, 1)))
 
 
-def _images(rng: np.random.Generator, batch: int = 2) -> Any:
+def _draw_images(rng: np.random.Generator, batch: int = 2) -> Any:
     return rng.uniform(0, 1, (batch, 6, 6, 1))
 
 
@@ -66,8 +66,10 @@ def clients(hosts: Hosts) -> Iterator[dict[str, Any]]:
         cluster.close()
 
 
-def _check(client: Any, name: str, private: PrivateModel, rng: np.random.Generator) -> None:
-    images = _images(rng)
+def _check_predictions(
+    client: Any, name: str, private: PrivateModel, rng: np.random.Generator
+) -> None:
+    images = _draw_images(rng)
     got, result = service.predict(client, name, images)
     np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
     # checked by default
@@ -77,9 +79,9 @@ def _check(client: Any, name: str, private: PrivateModel, rng: np.random.Generat
 def test_owners_deploy_others_predict_and_workers_restart(
     hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
 ) -> None:
-    private = _model()
+    private = _make_model()
     service.deploy(clients["owner"], private, "tiny", ["hospital"], preprocessing="unit")
-    _check(clients["hospital"], "tiny", private, rng)
+    _check_predictions(clients["hospital"], "tiny", private, rng)
     files = [*hosts.folder.glob(f"models[01]/tiny{SUFFIX}"), hosts.folder / f"kept/tiny{SUFFIX}"]
     assert len(files) == 3
     for file in files:
@@ -89,7 +91,7 @@ def test_owners_deploy_others_predict_and_workers_restart(
     for party in range(3):
         assert hosts.stop(party) == 0
     hosts.ensure()
-    _check(clients["owner"], "tiny", private, rng)
+    _check_predictions(clients["owner"], "tiny", private, rng)
 
     listings = {name: service.list_deployed(client) for name, client in clients.items()}
     assert [m.name for m in listings["owner"]] == ["tiny"] == [m.name for m in listings["hospital"]]
@@ -99,14 +101,14 @@ def test_owners_deploy_others_predict_and_workers_restart(
     assert listings["hospital"][0].clients is None and model.preprocessing == "unit"
 
     # Another model under the name; a request for the old one is refused.
-    other = _model(5)
+    other = _make_model(5)
     with raises(UsageError, "name-in-use"):
         service.deploy(clients["owner"], other, "tiny")
     service.deploy(clients["owner"], other, "tiny", ["*"], replace=True)
     with raises(UsageError, "deployment-changed"):
-        service.predict(clients["hospital"], model, _images(rng))
+        service.predict(clients["hospital"], model, _draw_images(rng))
     for name in CLIENTS:
-        _check(clients[name], "tiny", other, rng)
+        _check_predictions(clients[name], "tiny", other, rng)
 
     for party in range(3):
         log = hosts.log(party)
@@ -123,7 +125,7 @@ def test_owners_deploy_others_predict_and_workers_restart(
 def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
     hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
 ) -> None:
-    private = _model()
+    private = _make_model()
     owner, hospital, guest = (clients[name] for name in CLIENTS)
     service.deploy(owner, private, "tiny", ["hospital"], replace=True)
     with raises(PolicyError, "reveal-not-allowed", operation="deploy", received="guest"):
@@ -131,15 +133,15 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
     with raises(PolicyError, "name-of-another-client"):
         service.deploy(hospital, private, "tiny", replace=True)
     with raises(UsageError, "model-not-found", operation="tiny"):
-        service.predict(guest, "tiny", _images(rng))
+        service.predict(guest, "tiny", _draw_images(rng))
     with raises(UsageError, "model-not-found", operation="tinny"):
-        service.predict(hospital, "tinny", _images(rng))
+        service.predict(hospital, "tinny", _draw_images(rng))
     # A client that does not look up the model first is refused by the workers.
     model = service.find(owner, "tiny")
     errors = []
     for name in ("tiny", "none"):
         with pytest.raises(UsageError, match=r"no model .* that this client may use") as raised:
-            service.predict(guest, dataclasses.replace(model, name=name), _images(rng))
+            service.predict(guest, dataclasses.replace(model, name=name), _draw_images(rng))
         errors.append(str(raised.value)[len("Party 0") :].replace(name, ""))
     assert errors[0] == errors[1]
     with raises(UsageError, "shape-mismatch"):
@@ -168,21 +170,21 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
     ):
         with raises(UsageError, "shape-mismatch", "scale-mismatch", "unexpected-inputs"):
             hospital.run("serve", parameters, {name: unfit})
-    _check(hospital, "tiny", private, rng)
+    _check_predictions(hospital, "tiny", private, rng)
     service.undeploy(owner, "tiny")
 
 
 def test_bad_deployments_are_refused_before_anything_is_kept(
     hosts: Hosts, clients: dict[str, Any]
 ) -> None:
-    private = _model()
+    private = _make_model()
     owner = clients["owner"]
     about = {
         "plan": private.plan.to_header(),
         "bounds": private.bounds,
         "preprocessing": None,
     }
-    good = named("bad", about)
+    good = share_parameters("bad", about)
     vector = private.shared_weights()
     for changed in (
         {"name": "Bad"},
@@ -208,7 +210,7 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
     hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
 ) -> None:
     owner = clients["owner"]
-    private, other = _model(), _model(5)
+    private, other = _make_model(), _make_model(5)
     service.deploy(owner, private, "tiny", replace=True)
     service.deploy(owner, other, "other", replace=True)
     path, backup = (hosts.folder / f"models1/{n}{SUFFIX}" for n in ("tiny", "other"))
@@ -216,13 +218,13 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
 
     path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
     with pytest.raises(ConfigError, match=r"tiny\.safetensors of party 1 is damaged"):
-        service.predict(owner, "tiny", _images(rng))
+        service.predict(owner, "tiny", _draw_images(rng))
     path.write_bytes(backup.read_bytes())
     with pytest.raises((SecurityError, UsageError)):
-        service.predict(owner, "tiny", _images(rng))
+        service.predict(owner, "tiny", _draw_images(rng))
     path.unlink()
     with raises(UsageError, "deployment-mismatch"):
-        service.predict(owner, "tiny", _images(rng))
+        service.predict(owner, "tiny", _draw_images(rng))
 
     # A complete file of this name with shares under other masks.
     model = service.find(owner, "other")
@@ -234,11 +236,11 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
     backup.write_bytes(spoilt.replace(model.deployment.encode(), fresh.encode()))
     backup.chmod(0o600)
     with raises(ProtocolError, "shares-mismatch"):
-        service.predict(owner, "other", _images(rng))
+        service.predict(owner, "other", _draw_images(rng))
 
-    _check(owner, "tiny", private, rng)
+    _check_predictions(owner, "tiny", private, rng)
     service.deploy(owner, other, "other", replace=True)
-    _check(owner, "other", other, rng)
+    _check_predictions(owner, "other", other, rng)
     for name in ("tiny", "other"):
         service.undeploy(owner, name)
 
@@ -251,7 +253,7 @@ def test_models_of_an_earlier_version_are_listed_named_and_replaced(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Check docs/backup.md on upgrades: one such model does not hide others."""
-    owner, private = clients["owner"], _model()
+    owner, private = clients["owner"], _make_model()
     for name in ("other", "tiny"):
         service.deploy(owner, private, name, ["hospital"], replace=True)
 
@@ -268,9 +270,9 @@ def test_models_of_an_earlier_version_are_listed_named_and_replaced(
         names: list[str | service.DeployedModel] = ["tiny", listing["tiny"]]
         for model in names:
             with pytest.raises(DataError, match=r"'tiny' cannot be read.*format 1.*--replace"):
-                service.predict(clients[client], model, _images(rng))
-        _check(clients[client], "other", private, rng)
-    np.save(tmp_path / "images.npy", _images(rng))
+                service.predict(clients[client], model, _draw_images(rng))
+        _check_predictions(clients[client], "other", private, rng)
+    np.save(tmp_path / "images.npy", _draw_images(rng))
     where = ("--cluster", str(hosts.cluster), "--client", "hospital")
     assert main(["models", *where, "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -281,7 +283,7 @@ def test_models_of_an_earlier_version_are_listed_named_and_replaced(
     assert main(["predict", "tiny", "--input", str(tmp_path / "images.npy"), *where]) == 10
     assert "'tiny' cannot be read" in capsys.readouterr().err
     service.deploy(owner, private, "tiny", replace=True)
-    _check(owner, "tiny", private, rng)
+    _check_predictions(owner, "tiny", private, rng)
     for path in paths:
         path.write_bytes(with_header(path.read_bytes(), older))
     for name in ("other", "tiny"):
@@ -303,7 +305,7 @@ def test_waiting_requests_are_one_batch(
     import threading
     from concurrent.futures import ThreadPoolExecutor
 
-    private = _model()
+    private = _make_model()
     owner, hospital, guest = (clients[name] for name in CLIENTS)
     service.deploy(owner, private, "tiny", ["*"], replace=True)
     model = service.find(owner, "tiny")
@@ -328,7 +330,7 @@ def test_waiting_requests_are_one_batch(
             begun.set()
 
         # until the others wait, however long that takes
-        images = _images(rng, 1500)
+        images = _draw_images(rng, 1500)
         got, _ = service.predict(hospital, model, images, batch=1, progress=progress)
         np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
 
@@ -366,7 +368,7 @@ def test_waiting_requests_are_one_batch(
     assert "do not fit each other" in answers[2] or "refused this job" in answers[2]
     assert answers[0] in ("left", [together] * 3)
     # the queue is free again, also of the batched jobs
-    _check(owner, "tiny", private, rng)
+    _check_predictions(owner, "tiny", private, rng)
     for client in (owner, hospital, guest):
         # a worker may still be closing the job of the client that left
         until = time.monotonic() + 60
@@ -381,12 +383,14 @@ def test_several_clients_at_once_get_their_own(
 ) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    private = _model()
+    private = _make_model()
     service.deploy(clients["owner"], private, "tiny", ["*"], replace=True)
     seeds = rng.integers(0, 2**31, 3)
 
     def ask(turn: int) -> None:
-        _check(clients[CLIENTS[turn]], "tiny", private, np.random.default_rng(seeds[turn]))
+        _check_predictions(
+            clients[CLIENTS[turn]], "tiny", private, np.random.default_rng(seeds[turn])
+        )
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(ask, range(3)))

@@ -33,7 +33,7 @@ _PEOPLE = {"id": "int[0,99]", "income": "int[0,1000]", "y": "bool"}
 _MINE = {"id": "int[0,99]", "id2": "int[0,99]"}
 
 
-def people(*opened: str, owner: str = "alice") -> StoredTable:
+def people_table(*opened: str, owner: str = "alice") -> StoredTable:
     rights = {"id": ("match",), "income": ("train",), "y": ("train",)}
     rights |= dict.fromkeys(opened, ("open",))
     rows = [(i, v, bool(i % 2)) for i, v in enumerate(INCOME)]
@@ -45,12 +45,12 @@ def people(*opened: str, owner: str = "alice") -> StoredTable:
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     stores = Workers(tmp_path_factory.mktemp("sources"))
     mine = StoredTable(_MINE, [(i, i) for i in range(12)], unique=("id",), owner="mallory")
-    stores.put("mine", mine, ())
+    stores.put_table("mine", mine, ())
     yield stores
     stores.close()
 
 
-def align(workers: Workers, name: str, table: str = "people") -> None:
+def align_tables(workers: Workers, name: str, table: str = "people") -> None:
     """Store an aligned set of Mallory's table and another client's table for training."""
     store = workers.stores[0].for_kind(TABLE)
     tables = [
@@ -62,7 +62,7 @@ def align(workers: Workers, name: str, table: str = "people") -> None:
     Client(workers, "mallory").run("align", storage_parameters(name, [], True, order), {})
 
 
-def permitted(store: Store, client: str, name: str) -> Any:
+def may_train(store: Store, client: str, name: str) -> Any:
     """Return whether a client may train on a data set."""
     word = store.for_kind(DATA).get_facts(name, client).deployment
     return sources.check_permitted(Asked((name,), name, {name: word}), store, client)
@@ -75,19 +75,19 @@ SHOWN: dict[str, Callable[[Client, Any], Any]] = {
     "label": lambda c, x: x["y"],
     "sum": lambda c, x: x["x"].sum(axis=0),
     "handle": lambda c, x: x["x"].compute() * 1,
-    "kept": lambda c, x: _kept(c, x["y"]),
+    "kept": lambda c, x: _derive_stored(c, x["y"]),
 }
 
 
-def _kept(client: Client, array: Any) -> Any:
+def _derive_stored(client: Client, array: Any) -> Any:
     array.keep("of-common", replace=True)
     return client.load("of-common")
 
 
 def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers) -> None:
     mallory = Client(workers, "mallory")
-    workers.put("people", people())
-    align(workers, "common")
+    workers.put_table("people", people_table())
+    align_tables(workers, "common")
     facts = workers.stores[0].for_kind(DATA).get_facts("common", "mallory")
     assert {(s.name, s.part, s.owner) for s in facts.sources} == {
         *(("people", each, "alice") for each in ("id", "income", "y")),
@@ -102,12 +102,12 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
     with raises(PolicyError, "violations-not-permitted", operation="twice"):
         (mallory.load("common")["y"] * 2).keep("twice")
     for store in workers.stores:
-        assert permitted(store, "mallory", "common").rows == 12
+        assert may_train(store, "mallory", "common").rows == 12
     # it uses all columns, including the key
     for opened in (("income", "y"), ("id", "income"), ("id", "income", "y")):
-        workers.put("people", people(*opened))
+        workers.put_table("people", people_table(*opened))
         with pytest.raises(UsageError, match="derives from table 'people' that its owner has rem"):
-            permitted(workers.stores[1], "mallory", "common")
+            may_train(workers.stores[1], "mallory", "common")
         with pytest.raises(UsageError, match="derives from table 'people' that its owner has rem"):
             mallory.load("common")["x"].compute()
         word = workers.stores[0].for_kind(TABLE).get_facts("people", "mallory").deployment
@@ -117,7 +117,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
                 permits.check_permission(
                     workers.stores[0], "mallory", Use.SHOW, [frozenset(of)], "it"
                 )
-    align(workers, "common")
+    align_tables(workers, "common")
     assert len(set(mallory.load("common")["x"].reveal()[:, 0].tolist())) == 12
     # removed with its table
     Client(workers, "alice").run("table_remove", {"name": "people"}, {})
@@ -125,25 +125,25 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
         with pytest.raises(UsageError, match="derives from a table that its owner has removed"):
             shown(mallory, mallory.load("common")).reveal()
     with pytest.raises(UsageError, match="derives from a table"):
-        permitted(workers.stores[2], "mallory", "common")
+        may_train(workers.stores[2], "mallory", "common")
 
 
 def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
     """Check handles, stored arrays and aligned sets of a table whose name is reused."""
     alice, mallory = Client(workers, "alice"), Client(workers, "mallory")
-    workers.put("salaries", people())
+    workers.put_table("salaries", people_table())
     old = [store.for_kind(TABLE).get_facts("salaries", "alice") for store in workers.stores]
     held = (mallory.load("salaries")["income"] * 1).compute()
     (held + 0).keep("stolen", replace=True)
-    align(workers, "taken", "salaries")
+    align_tables(workers, "taken", "salaries")
     alice.run("table_remove", {"name": "salaries"}, {})
     with pytest.raises(UsageError, match="has removed or replaced"):
         held.reveal()
-    table = people(owner="mallory")
+    table = people_table(owner="mallory")
     order = storage_parameters("salaries", [], True, table.schema.to_header())
     with raises(UsageError, "unknown-option", received="deployment"):
         mallory.run("table_put", {**order, "deployment": old[0].deployment}, {})
-    workers.put("salaries", table, (), run=True)
+    workers.put_table("salaries", table, (), run=True)
     _check_nothing_is_open(workers, held)
     for store, before in zip(workers.stores, old, strict=True):
         of = store.for_kind(TABLE)
@@ -163,7 +163,7 @@ def _check_nothing_is_open(workers: Workers, held: Any) -> None:
                 end(shown)
     for store in workers.stores:
         with pytest.raises(UsageError, match="table 'salaries' that its owner has removed or"):
-            permitted(store, "mallory", "taken")
+            may_train(store, "mallory", "taken")
 
 
 def test_a_kept_array_that_its_owner_took_back_opens_nothing(workers: Workers) -> None:
@@ -186,7 +186,7 @@ def test_what_no_right_reaches_is_not_held(workers: Workers) -> None:
     )
     more = replace(table.schema, rights={"mallory": {"w": ("filter",)}})
     table.schema = more
-    workers.put("closed", table)
+    workers.put_table("closed", table)
     for client, column, fits in (
         ("mallory", "v", False),
         ("mallory", "w", True),
@@ -206,18 +206,18 @@ def test_what_no_right_reaches_is_not_held(workers: Workers) -> None:
 
 
 def test_lists_name_no_sources(workers: Workers) -> None:
-    workers.put("secretname", people())
+    workers.put_table("secretname", people_table())
     bob, mallory = Client(workers, "bob"), Client(workers, "mallory")
     (mallory.load("secretname")["income"] * 1).keep("gift", clients=["bob"])
     for client in (bob, mallory):
         listing = json.dumps(client.stored(ARRAY.infix))
         assert "gift" in listing and "secretname" not in listing and "income" not in listing
     with pytest.raises((UsageError, PolicyError)) as raised:
-        bob.workers.put("other", people(owner="bob"), ())
+        bob.workers.put_table("other", people_table(owner="bob"), ())
         (bob.load("gift") * 1).compute()
     # the table permits all clients, so that its name is not secret here
     assert "secretname" in str(raised.value)
-    workers.put("secretname", people(), ("mallory",))
+    workers.put_table("secretname", people_table(), ("mallory",))
     (mallory.load("secretname")["income"] * 1).keep("gift", clients=["bob"], replace=True)
     for end in ENDS:
         with pytest.raises(UsageError, match="derives from a table") as raised:
@@ -228,8 +228,8 @@ def test_lists_name_no_sources(workers: Workers) -> None:
 def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_made_of(
     workers: Workers,
 ) -> None:
-    workers.put("people", people("id", "income", "y"))
-    align(workers, "old-common")
+    workers.put_table("people", people_table("id", "income", "y"))
+    align_tables(workers, "old-common")
     mallory = Client(workers, "mallory")
     mallory.private(np.ones(3)).keep("old-array")
     files = [
@@ -255,10 +255,10 @@ def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_mad
                 end(array)
             assert again in str(caught.value)
     with raises(UsageError, "unknown-sources", operation="old-common"):
-        permitted(workers.stores[0], "mallory", "old-common")
-    align(workers, "old-common")  # its owner replaces it
+        may_train(workers.stores[0], "mallory", "old-common")
+    align_tables(workers, "old-common")  # its owner replaces it
     loading.remove_array(mallory, "old-array")  # type: ignore[arg-type]
-    assert permitted(workers.stores[0], "mallory", "old-common").rows == 12
+    assert may_train(workers.stores[0], "mallory", "old-common").rows == 12
 
 
 def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.models.tiny import BATCH, FEATURES, private_model, speaker
+from tests.models.tiny import BATCH, FEATURES, private_model, text_model
 from tests.refusals import raises
 from tfe_bench.cluster import jobs, wire
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
@@ -63,7 +63,7 @@ for _ in range(50):
     _UNFIT["50 deep"] = [_UNFIT["50 deep"]]
 
 
-class _Gate:
+class _Admission:
     """The part of a worker that checks submissions: no server, no threads."""
 
     def __init__(self, folder: Path | None, policy: WorkerPolicy | None = None) -> None:
@@ -104,14 +104,14 @@ class _Gate:
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gate]:
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Admission]:
     """Provide a worker that permits everything."""
-    open_gate = _Gate(tmp_path_factory.mktemp("gate") / "models")
+    open_gate = _Admission(tmp_path_factory.mktemp("gate") / "models")
     yield open_gate
     pass
 
 
-def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
+def _make_jobs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     """Return a good job of every installed program."""
     timing = {"repeat": 2, "warm_up": 1, "trace": True, "profile": "lan"}
     about = {"rows": 3, "x": [2], "y": [1], "target": "binary", "classes": 2, "columns": ["a", "b"]}
@@ -120,7 +120,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     weights = [InputSpec(k, v.shape, v.fractional_bits) for k, v in model.shared_weights().items()]
     inputs = model.shared_inputs(np.zeros((2, FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in inputs.items()]
-    language = speaker()
+    language = text_model()
     request, _ = generation.build_request(language, [1, 2], 3, None)
     job = TrainingJob(
         *(private.recipe(BATCH), 2, 64, 1),
@@ -189,10 +189,10 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
 @pytest.fixture(scope="module")
 def programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     """Provide good jobs."""
-    return _programs()
+    return _make_jobs()
 
 
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _yield_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the places of a value: every field, and one element of each list."""
     keys: Any = ()
     if isinstance(value, dict):
@@ -201,10 +201,10 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         keys = range(min(len(value), 1))
     for key in keys:
         yield (*path, key)
-        yield from _paths(value[key], (*path, key))
+        yield from _yield_paths(value[key], (*path, key))
 
 
-def _changed(fields: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+def _replace_at(fields: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
     spoilt = copy.deepcopy(fields)
     at: Any = spoilt
     for key in path[:-1]:
@@ -222,7 +222,7 @@ def test_every_program_has_a_good_job_here(programs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", sorted(jobs.installed_programs()))
 def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
-    gate: _Gate, programs: dict[str, Any], name: str
+    gate: _Admission, programs: dict[str, Any], name: str
 ) -> None:
     parameters, inputs = programs[name]
     good = gate.submission(name, parameters, inputs)
@@ -233,11 +233,11 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
         assert gate.offer(good).header == json.loads(json.dumps(good))
     program = jobs.load_program(name)
     refused = 0
-    for path in _paths(good):
+    for path in _yield_paths(good):
         # plans and recipes have hundreds of places
         for what in _UNFIT if len(path) < 4 else _FEW:
             value = _UNFIT[what]
-            spoilt = _changed(good, path, value)
+            spoilt = _replace_at(good, path, value)
             try:
                 job = gate.offer(spoilt)
             except TfeBenchError as error:
@@ -260,7 +260,7 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
     ],
 )
 def test_a_timing_that_is_none_is_refused_before_the_job_begins(
-    gate: _Gate, programs: dict[str, Any], field: str, value: Any
+    gate: _Admission, programs: dict[str, Any], field: str, value: Any
 ) -> None:
     timed = [name for name, (parameters, _) in programs.items() if "warm_up" in parameters]
     assert len(timed) == 7
@@ -289,7 +289,7 @@ _BLOBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", _BLOBS)
-def test_what_is_no_submission_is_refused(gate: _Gate, case: str) -> None:
+def test_what_is_no_submission_is_refused(gate: _Admission, case: str) -> None:
     with pytest.raises(ProtocolError):
         gate.take(_BLOBS[case])
 
@@ -300,7 +300,7 @@ def test_a_question_is_small() -> None:
             wire.StreamReader(iter([blob])).next_event(1 << 16)
 
 
-def test_two_inputs_of_one_name_are_refused(gate: _Gate, programs: dict[str, Any]) -> None:
+def test_two_inputs_of_one_name_are_refused(gate: _Admission, programs: dict[str, Any]) -> None:
     good = gate.submission("sort", *programs["sort"])
     good["inputs"].append(good["inputs"][1])
     with pytest.raises(ProtocolError, match="different names"):
@@ -309,7 +309,7 @@ def test_two_inputs_of_one_name_are_refused(gate: _Gate, programs: dict[str, Any
 
 @pytest.mark.parametrize("letter", ["c", "\u00e9"])
 def test_public_facts_that_could_not_be_read_again_are_refused_before_any_data(
-    gate: _Gate, programs: dict[str, Any], letter: str
+    gate: _Admission, programs: dict[str, Any], letter: str
 ) -> None:
     parameters, _ = programs["provide"]
     columns = [f"{i}{letter}".rjust(200, letter) for i in range(49_000)]
@@ -336,7 +336,7 @@ _ALONE: dict[str, Callable[[], WorkerPolicy]] = {
 def test_a_training_deploys_only_where_the_operator_allows_deploying(
     case: str, tmp_path: Path, programs: dict[str, Any]
 ) -> None:
-    strict = _Gate(tmp_path / "models", _ALONE[case]())
+    strict = _Admission(tmp_path / "models", _ALONE[case]())
     parameters, inputs = programs["train"]
     good = {**strict.submission("train", parameters, inputs), "shaping": None}
     with pytest.raises(PolicyError, match='"deploy"'):
@@ -348,14 +348,16 @@ def test_a_training_deploys_only_where_the_operator_allows_deploying(
 # ---- memory
 
 
-def _wide(folder: Path, policy: WorkerPolicy | None = None) -> tuple[_Gate, dict[str, Any]]:
+def _wide_prediction(
+    folder: Path, policy: WorkerPolicy | None = None
+) -> tuple[_Admission, dict[str, Any]]:
     """Return a worker, and a prediction by a model of 9 million weights for it."""
     keras: Any = pytest.importorskip("keras")
     layers = [keras.layers.Dense(3000), keras.layers.Dense(10)]
     private = convert(keras.Sequential([keras.Input((3000,)), *layers]))
     shared = {**private.shared_weights(), **private.shared_inputs(np.zeros((2, 3000)))}
     specs = [InputSpec(k, v.shape, v.fractional_bits) for k, v in shared.items()]
-    gate = _Gate(folder, policy)
+    gate = _Admission(folder, policy)
     return gate, gate.submission("predict", private.parameters(), specs)
 
 
@@ -363,7 +365,7 @@ def test_a_model_that_does_not_fit_is_refused_by_its_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let three workers share the machine; m takes 72 MB, masks twice as much, 66 MB more."""
-    gate, fields = _wide(tmp_path)
+    gate, fields = _wide_prediction(tmp_path)
     there = [3 * 10**9]
     monkeypatch.setattr(ops.native(), "available_memory", lambda: there[0])
     gate.offer(fields)
@@ -375,7 +377,7 @@ def test_a_model_that_does_not_fit_is_refused_by_its_header(
 
 def test_an_operator_bounds_the_memory_of_a_job(tmp_path: Path) -> None:
     policy = dataclasses.replace(WorkerPolicy.for_local(1, None), max_memory_per_job=10**8)
-    gate, fields = _wide(tmp_path, policy)
+    gate, fields = _wide_prediction(tmp_path, policy)
     with raises(PolicyError, "too-large", operation="a job of this memory", expected="100000000"):
         gate.offer(fields)
 

@@ -28,13 +28,13 @@ keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 
 
-def _adapted(x: Any, **options: Any) -> Any:
+def _adapt_normalization(x: Any, **options: Any) -> Any:
     layer = L.Normalization(**options)
     layer.adapt(x.astype(np.float32))
     return layer
 
 
-def _wide(rng: np.random.Generator) -> Any:
+def _draw_columns(rng: np.random.Generator) -> Any:
     """Return columns as tables have them: a ratio, a year, an income, a constant."""
     columns = [rng.uniform(0, 0.01, 60), rng.integers(2000, 2024, 60), rng.lognormal(11, 1, 60)]
     return np.stack([*columns, np.full(60, 7.0)], 1)
@@ -82,21 +82,21 @@ def test_columns_of_any_size_are_scaled_and_hopeless_ones_named(rng: np.random.G
 # ---- Normalization
 
 
-def _normalized(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
-    x = _wide(rng)
+def _normalized_models(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
+    x = _draw_columns(rng)
     numbers = rng.normal(0, 1, (60, 4))
     images = rng.normal(3, 9, (8, 3, 3, 2))
     y = rng.normal(50_000, 20_000, (60, 2))
-    inverse = _adapted(y, invert=True)
+    inverse = _adapt_normalization(y, invert=True)
     layer = L.Normalization(mean=x.mean(0), variance=x.var(0))
     shared = L.Rescaling([2.0, -0.5], offset=300.0)
     return {
-        "adapted": (x, [_adapted(x), L.Dense(3)]),
+        "adapted": (x, [_adapt_normalization(x), L.Dense(3)]),
         "given": (x, [layer, L.Dense(3)]),
         "a number": (numbers, [L.Normalization(None, 5.0, 9.0), L.Rescaling(1e-5), L.Dense(2)]),
-        "images": (images, [_adapted(images), L.Conv2D(2, 2), L.Flatten(), L.Dense(1)]),
+        "images": (images, [_adapt_normalization(images), L.Conv2D(2, 2), L.Flatten(), L.Dense(1)]),
         "second": (numbers, [L.Dense(3), L.Normalization(-1, [0.1] * 3, [4.0] * 3), L.Dense(2)]),
-        "alone": (numbers, [_adapted(numbers)]),
+        "alone": (numbers, [_adapt_normalization(numbers)]),
         "of the label": (numbers, [L.Dense(2), inverse]),
         "of a function": (numbers, [L.Dense(2, activation="sigmoid"), inverse]),
         "rescaled label": (numbers, [L.Dense(2), L.ReLU(), shared]),
@@ -104,7 +104,7 @@ def _normalized(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
 
 
 def test_normalization_computes_what_keras_computes(rng: np.random.Generator) -> None:
-    for name, (x, layers) in _normalized(rng).items():
+    for name, (x, layers) in _normalized_models(rng).items():
         model = keras.Sequential([L.Input(x.shape[1:]), *layers])
         want = model.predict(x, verbose=0)
         size = float(np.abs(want).max())
@@ -123,8 +123,10 @@ def test_normalization_computes_what_keras_computes(rng: np.random.Generator) ->
 def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
     rng: np.random.Generator,
 ) -> None:
-    x = _wide(rng)
-    model = keras.Sequential([L.Input((4,)), _adapted(x), L.Dense(1, activation="sigmoid")])
+    x = _draw_columns(rng)
+    model = keras.Sequential(
+        [L.Input((4,)), _adapt_normalization(x), L.Dense(1, activation="sigmoid")]
+    )
     header_text = json.dumps(convert(model, samples=x).plan.to_header())
     recipe = Recipe.build(model, "sgd", "binary_crossentropy")
     trained = json.dumps(recipe.to_header())
@@ -137,7 +139,7 @@ def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
     assert len(recipe.order) == 2 and len(model.weights) == 5
     want = model.predict(x, verbose=0)
     np.testing.assert_array_equal(private.initial_model().predict(x, verbose=0), want)
-    late = keras.Sequential([L.Input((4,)), L.Dense(4), _adapted(x), L.Dense(1)])
+    late = keras.Sequential([L.Input((4,)), L.Dense(4), _adapt_normalization(x), L.Dense(1)])
     with raises(UsageError, "misplaced-normalization"):
         Recipe.build(late, "sgd", "mse")
     for layer, word in (
@@ -199,7 +201,7 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
 # ---- tables
 
 
-def _table(**changed: Any) -> Table:
+def _make_table(**changed: Any) -> Table:
     scale = Scale((0.5, 2.0), (-1.5, 0.0))
     fields = {"columns": ("a", "b"), "target": "binary", "label": "y", "classes": ("n", "j")}
     return Table(**{**fields, "scale": scale, **changed})
@@ -207,7 +209,11 @@ def _table(**changed: Any) -> Table:
 
 def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -> None:
     unit = Scale((2.0**-10,), (-3.5,))
-    for table in (_table(), _table(target="number", classes=(), unit=unit), _table(scale=None)):
+    for table in (
+        _make_table(),
+        _make_table(target="number", classes=(), unit=unit),
+        _make_table(scale=None),
+    ):
         model = keras.Sequential([L.Input((2,)), L.Dense(1)])
         whole = table.in_units(model)
         tables.save_with_table(whole, table, tmp_path / "m.keras")
@@ -238,8 +244,8 @@ def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -
 
 
 def test_tables_of_strangers_are_checked() -> None:
-    good = _table().to_header()
-    assert Table.from_header(json.loads(json.dumps(good))) == _table()
+    good = _make_table().to_header()
+    assert Table.from_header(json.loads(json.dumps(good))) == _make_table()
     for changed in (
         {"columns": ["a", "a"]},
         {"columns": ["a", 5]},
@@ -267,16 +273,16 @@ def test_tables_of_strangers_are_checked() -> None:
 def test_probabilities_are_those_of_the_outputs() -> None:
     logits = np.array([[-1.0], [2.0]])
     yes = 1 / (1 + np.exp(-logits[:, 0]))
-    np.testing.assert_allclose(_table().probabilities(logits), np.stack([1 - yes, yes], 1))
-    got = _table(logits=False).probabilities(yes[:, None])
+    np.testing.assert_allclose(_make_table().probabilities(logits), np.stack([1 - yes, yes], 1))
+    got = _make_table(logits=False).probabilities(yes[:, None])
     np.testing.assert_allclose(got, np.stack([1 - yes, yes], 1))
     three = np.array([[0.0, 1.0, 800.0]])
-    np.testing.assert_allclose(_table(target="classes").probabilities(three), [[0, 0, 1]])
-    number = _table(target="number")
+    np.testing.assert_allclose(_make_table(target="classes").probabilities(three), [[0, 0, 1]])
+    number = _make_table(target="number")
     np.testing.assert_array_equal(number.probabilities(logits), logits)
 
 
-def _about(table: Table | None, rows: int = 5, **changed: Any) -> dict[str, Any]:
+def _make_facts(table: Table | None, rows: int = 5, **changed: Any) -> dict[str, Any]:
     fields = {"rows": rows, "x": [2], "y": [1], "target": "binary", "classes": 2}
     return {**fields, "columns": ["a", "b"], **owners._unit_facts(table), **changed}
 
@@ -287,23 +293,26 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     def joined(first: Any, other: Any) -> Any:
         return sources.combine_schemas(rows, {"p": ("alice", first), "q": ("bob", other)})
 
-    assert joined(_about(_table()), _about(_table())).table == _table()
-    assert joined(_about(None), _about(None)).table is None
+    assert joined(_make_facts(_make_table()), _make_facts(_make_table())).table == _make_table()
+    assert joined(_make_facts(None), _make_facts(None)).table is None
     with pytest.raises(UsageError, match=r"the column 'b' in 'p' of 'alice'.*--scale FILE"):
-        joined(_about(_table()), _about(_table(scale=Scale((0.5, 4.0), (-1.5, 0.0)))))
+        joined(
+            _make_facts(_make_table()),
+            _make_facts(_make_table(scale=Scale((0.5, 4.0), (-1.5, 0.0)))),
+        )
     with pytest.raises(UsageError, match="the label 'y'"):
-        joined(_about(_table()), _about(_table(classes=("j", "n"))))
+        joined(_make_facts(_make_table()), _make_facts(_make_table(classes=("j", "n"))))
     with pytest.raises(UsageError, match="the column 'a'"):
-        joined(_about(_table()), _about(_table(scale=None)))
+        joined(_make_facts(_make_table()), _make_facts(_make_table(scale=None)))
 
     beside = sources.DatasetRef(("p", "q"), "l", {})
-    left, right = _about(_table(), y=None), _about(_table(scale=None), y=None)
-    label = _about(_table(columns=(), scale=None, label="z"), x=None, columns=[])
+    left, right = _make_facts(_make_table(), y=None), _make_facts(_make_table(scale=None), y=None)
+    label = _make_facts(_make_table(columns=(), scale=None, label="z"), x=None, columns=[])
     facts = {"p": ("alice", left), "q": ("bob", right), "l": ("bob", label)}
     combined = sources.combine_schemas(beside, facts).table
     assert combined is not None and combined.columns == ("p.a", "p.b", "q.a", "q.b")
     assert combined.scale == Scale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
     assert (combined.label, combined.classes) == ("z", ("n", "j"))
-    for bad in ({"label": "y"}, 5, {**_about(_table())["units"], "scale": 3}):
+    for bad in ({"label": "y"}, 5, {**_make_facts(_make_table())["units"], "scale": 3}):
         with pytest.raises((UsageError, DataError)):
-            provide.read_table({**_about(None), "units": bad})
+            provide.read_table({**_make_facts(None), "units": bad})

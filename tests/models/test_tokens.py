@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_norm_ranges import ran
+from tests.models.test_norm_ranges import run_plan
 from tests.refusals import raises
 from tfe_bench.errors import UsageError
 from tfe_bench.models.calibration import Plan
@@ -20,7 +20,7 @@ L: Any = keras.layers
 WORDS, LENGTH = 11, 5
 
 
-def sentences() -> Any:
+def sentence_model() -> Any:
     """Build a block of an encoder over words and their segments."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     segments = keras.Input((LENGTH,), name="segments")
@@ -32,7 +32,7 @@ def sentences() -> Any:
     return keras.Model([words, segments], L.Dense(3)(L.GlobalAveragePooling1D()(x)))
 
 
-def drawn(rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
+def draw_inputs(rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
     words = rng.integers(0, WORDS, (count, LENGTH))
     words[0, :2] = 0, WORDS - 1
     return {"words": words, "segments": rng.integers(0, 2, (count, LENGTH))}
@@ -42,21 +42,21 @@ def drawn(rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
 def test_a_model_of_tokens_gives_what_keras_gives(
     calibrated: bool, rng: np.random.Generator
 ) -> None:
-    model, arrays = sentences(), drawn(rng)
+    model, arrays = sentence_model(), draw_inputs(rng)
     private = convert(model, samples=arrays if calibrated else None)
     assert private.bounds == {"words": 1.0, "segments": 1.0}
     expected = np.asarray(model([arrays["words"], arrays["segments"]], training=False))
     assert np.abs(private.plain(arrays) - expected).max() < 2e-5
-    value, _, _ = ran(private.plan, arrays)
+    value, _, _ = run_plan(private.plan, arrays)
     assert np.abs(value - expected).max() < 2.0**-8
 
 
 def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None:
-    private = convert(sentences())
+    private = convert(sentence_model())
     header = private.plan.to_header()
     again = PrivateModel(Plan.from_header(header), private.bounds, True)
     assert again.graph.tokens == {"words": WORDS, "segments": 2}
-    shared = again.shared_inputs(drawn(rng))
+    shared = again.shared_inputs(draw_inputs(rng))
     assert [p.shape for p in shared.values()] == [(3, LENGTH, WORDS), (3, LENGTH, 2)]
     for wrong in ({"words": 4}, {"other": 2}, {"words": True}):
         with raises(UsageError, "invalid-graph", operation="tokens"):
@@ -79,14 +79,14 @@ WRONG: list[tuple[str, Callable[[Any], Any]]] = [
 
 @pytest.fixture(scope="module")
 def private() -> PrivateModel:
-    return convert(sentences())
+    return convert(sentence_model())
 
 
 @pytest.mark.parametrize(("said", "change"), WRONG)
 def test_what_are_no_tokens_is_refused_without_naming_one(
     private: PrivateModel, said: str, change: Callable[[Any], Any], rng: np.random.Generator
 ) -> None:
-    arrays = drawn(rng)
+    arrays = draw_inputs(rng)
     with pytest.raises(UsageError, match=said):
         private.shared_inputs(arrays | {"words": change(arrays["words"])})
 
@@ -142,4 +142,4 @@ def test_a_length_is_given_where_the_model_leaves_it_open(
         with pytest.raises(UsageError, match=reason):
             convert(model, shapes=shapes)
     with raises(UsageError, "shape-mismatch"):
-        convert(sentences(), shapes={"words": (4,)})
+        convert(sentence_model(), shapes={"words": (4,)})

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_execute import Case, case, run_all, shaken, simulated, small_net
+from tests.models.test_execute import (
+    Case,
+    make_case,
+    run_all,
+    shake_weights,
+    simulate_cases,
+    small_net,
+)
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import at
+from tests.protocols.shares import output_at
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.models import clusters, dealer_schedule, execute
 from tfe_bench.models.private import convert
@@ -33,11 +40,11 @@ def test_whoever_deals_for_a_layer_the_model_is_the_same(
     dealer: int, rng: np.random.Generator
 ) -> None:
     images = rng.uniform(0, 1, (2, 8, 8, 1)).astype(np.float32)
-    model = shaken(small_net(), rng)
+    model = shake_weights(small_net(), rng)
     private = convert(model, samples=images)
     expected = np.asarray(model(images, training=False))
     some = [
-        dealt_by(case(private, images, "wan", watched), *dealers)
+        dealt_by(make_case(private, images, "wan", watched), *dealers)
         for watched, dealers in ((True, (0, 1, 2)), (False, (0, 2, 2, 1)), (True, (2,)))
     ]
     for (s, *_), (got, calls) in zip(some, run_all(some, dealer), strict=True):
@@ -64,10 +71,10 @@ def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random
         layer.set_weights([kernel.astype(np.float32)])
     samples = np.repeat(rng.uniform(0.5, 1, (16, 1)), 4, axis=1).astype(np.float32)
     inputs = np.concatenate([samples[:1], [[0.0, 1, 0, 1]]]).astype(np.float32)
-    some = dealt_by(case(convert(model, samples=samples), inputs, "wan", True), 0, 1, 2)
+    some = dealt_by(make_case(convert(model, samples=samples), inputs, "wan", True), 0, 1, 2)
     by_op = [layer.op for layer in some[0].plan.graph.layers]
     assert len(by_op) >= 3 and len(set(some[0].dealers)) == 3, by_op
-    flags = simulated([some], 0, again=False).value(at(0, 0, 1))
+    flags = simulate_cases([some], 0, again=False).value(output_at(0, 0, 1))
     assert flags[0] == 0 and flags[1] != 0
 
 

@@ -20,7 +20,7 @@ keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 
 
-def net() -> Any:
+def nested_model() -> Any:
     """Return a model with a nested model."""
     inner = keras.Sequential([L.Input((4, 4, 2)), L.Conv2D(3, 3, name="inside")], name="inner")
     layers = [L.Permute((2, 1, 3), name="turn"), inner, L.ReLU(name="bend"), L.Flatten()]
@@ -52,12 +52,12 @@ def turned(self: Any, cell: Any, kernel: Any, options: Any) -> Any:
 def test_the_first_layer_that_differs_is_named(
     owner: Any, name: str, wrong: Any, layer: str, use: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(net())
+    use(nested_model())
     monkeypatch.setattr(owner, name, wrong)
     # a nested model counts as one layer
     layer_name = "inner/inside" if "/" in layer else layer
     with pytest.raises(UsageError, match=f"'net' would give other values.*layer '{layer_name}'"):
-        use(net())
+        use(nested_model())
 
 
 def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(optimize, "PASSES", (less_of_it, *optimize.PASSES))
     with pytest.raises(UsageError, match="after optimization"):
-        convert(net())
+        convert(nested_model())
 
 
 @pytest.mark.parametrize("kind", ["float64", "mixed_float16", "mixed_bfloat16"])
@@ -77,7 +77,7 @@ def test_models_of_any_precision_pass(kind: str) -> None:
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(kind)
     try:
-        assert convert(net()).graph.layers
+        assert convert(nested_model()).graph.layers
     finally:
         keras.config.set_dtype_policy(before)
 

@@ -102,16 +102,16 @@ def test_every_family_predicts_as_in_the_clear(
     """Compare within 4 ulp or 2^-10 of the range, and the class."""
     import keras
 
-    from tests.models.test_execute import ULP, case, run_all
-    from tests.models.test_from_keras import shaken
+    from tests.models.test_execute import ULP, make_case, run_all
+    from tests.models.test_from_keras import shake_weights
 
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     make = getattr(keras.applications, name)
-    model = shaken(make(weights=None, input_shape=(size, size, 3), classes=10), rng)
+    model = shake_weights(make(weights=None, input_shape=(size, size, 3), classes=10), rng)
     shown = seeded.generate_images((size, size, 3), 1, 4)
     shown = shown if scales else shown / 127.5 - 1
     expected = np.asarray(model(shown[:1]))
-    ((got, _),) = run_all([case(convert(model, samples=shown), shown[:1])], 0, again=False)
+    ((got, _),) = run_all([make_case(convert(model, samples=shown), shown[:1])], 0, again=False)
     assert np.abs(got - expected).max() <= max(4 * ULP, np.abs(expected).max() / 1024)
     assert got.argmax() == expected.argmax()
 

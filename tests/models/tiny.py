@@ -14,7 +14,7 @@ from tfe_bench.models.training.plaintext import PlaintextTwin
 ROWS, FEATURES, BATCH = 200, 5, 32
 
 
-def data(seed: int = 5) -> tuple[Any, Any]:
+def draw_data(seed: int = 5) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 1, (ROWS, FEATURES))
     y = (x @ np.linspace(-1, 1, FEATURES) + 0.1 * rng.normal(0, 1, ROWS) > 0).astype(np.int64)
@@ -34,7 +34,7 @@ def model_of(outputs: int = 1, end: str | None = "sigmoid", seed: int = 3) -> An
     )
 
 
-def speaker(words: int = 5, length: int = 6) -> PrivateModel:
+def text_model(words: int = 5, length: int = 6) -> PrivateModel:
     """Return the smallest model for text generation: each token determines the next."""
     import keras
 

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 WORDS, LENGTH, PROMPT, NEW = 11, 8, 4, 3
 
 
-def writer(rng: np.random.Generator, places: bool = False, norm: bool = True) -> Any:
+def decoder_model(rng: np.random.Generator, places: bool = False, norm: bool = True) -> Any:
     """Build a block of a decoder, with a table of positions or an input of their numbers."""
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     numbers = keras.Input((LENGTH,), dtype="int32", name="places")
@@ -49,11 +49,11 @@ def inputs_of(model: Any, texts: Array) -> Any:
     return [texts, numbers] if len(model.inputs) > 1 else texts
 
 
-def converted(model: Any, rng: np.random.Generator) -> PrivateModel:
+def convert_writer(model: Any, rng: np.random.Generator) -> PrivateModel:
     return convert(model, samples=inputs_of(model, rng.integers(0, WORDS, (16, LENGTH))))
 
 
-def greedy(model: Any, prompt: Sequence[int], tokens: int) -> tuple[list[int], float]:
+def generate_greedily(model: Any, prompt: Sequence[int], tokens: int) -> tuple[list[int], float]:
     """Return the continuation of Keras, and the smallest gap of its two best tokens."""
     text, least = list(prompt), np.inf
     for _ in range(tokens):
@@ -82,7 +82,7 @@ def order_of(
     )
 
 
-def ran(
+def run_parties(
     private: PrivateModel,
     texts: Array,
     run: Callable[[Callable[[program.GenerationRequest], program.TextGenerator], Shared], Any],

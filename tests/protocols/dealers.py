@@ -5,7 +5,7 @@ Roles are counted from the dealer in one place (Site); the slow tests rotate the
 
 from __future__ import annotations
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 
 # (not 0, the default dealer of tests)
-by_a_dealer = daily("dealer", range(3), [1])
+by_a_dealer = parametrize_daily("dealer", range(3), [1])

@@ -7,9 +7,9 @@ replaced at both of its holders, and the messages that each party receives are c
 A party lacks one of the three keys. Its messages are put into an order in which each region (a
 word, or an element of a packed message) has a pad of that key which changes it and no region that
 is still to be explained. Then the regions are uniform together: given all pads but the first, the
-first region is uniform; for any value of it, so is the second; and so on. `explain` searches for
-that order. If there is none, two regions share their only pad, or one has none. (The statistics of
-test_views.py show that one pad makes one region uniform.)
+first region is uniform; for any value of it, so is the second; and so on. `explain_regions`
+searches for that order. If no order exists, two regions share their only pad, or one has none. (The
+statistics of test_views.py show that one pad makes one region uniform.)
 
 A pad explains a region if it changes the region's lowest bit and its highest: it covers all of the
 element. The elements of packed messages are derived from the bits that the pads of their sender
@@ -52,7 +52,7 @@ Words = np.ndarray[Any, Any]
 # ---- the order
 
 
-def explain(
+def explain_regions(
     moves: Mapping[Any, set[Any]], covers: Mapping[Any, set[Any]] | None = None
 ) -> dict[Any, Any]:
     """Return the pad of each region that can be explained.
@@ -127,14 +127,14 @@ Heads = Mapping[tuple[Pad, int], Moved]
 
 
 @dataclass
-class _Watch:
+class _MessageRecorder:
     """Messages that the parties receive and values that they open, and the names of sites."""
 
     start: list[int] = field(default_factory=lambda: [0] * 3)
     seen: list[View] = field(default_factory=lambda: [{}, {}, {}])
     names: dict[int, str] = field(default_factory=dict)
 
-    def note(
+    def record_value(
         self, party: SiteParty, ctx: Any, site: int, slot: int, source: int, data: Any
     ) -> None:
         """Add an op to a graph that records a value."""
@@ -149,7 +149,7 @@ class _Watch:
         tf.numpy_function(see, [ctx, data], [])
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def record_graphs(self) -> Iterator[None]:
         """Return a context in which traced graphs record their messages whenever they run."""
         recv = Site.recv
 
@@ -157,7 +157,7 @@ class _Watch:
             data = recv(site, shape, source, slot, dtype)
             looping = site._trace.iteration_graph is not None
             ctx = site.ctx if looping else site._trace.ctx
-            self.note(site.party, ctx, site.number, slot, source, data)
+            self.record_value(site.party, ctx, site.number, slot, source, data)
             return data
 
         def told(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,7 +165,7 @@ class _Watch:
                 number, trace = party._next_site, party._trace
                 result = function(party, *arguments, **options)
                 if result is not None and trace is not None:
-                    self.note(party, trace.ctx, number, -1, -1, result)
+                    self.record_value(party, trace.ctx, number, -1, -1, result)
                 return result
 
             return publish
@@ -179,7 +179,7 @@ class _Watch:
                         stack.enter_context(mock.patch.object(module, name, told(function)))
             yield
 
-    def view(self, party: int) -> View:
+    def take_messages(self, party: int) -> View:
         """Return the messages since the last call, an opened result in place of its message."""
         messages, self.seen[party] = self.seen[party], {}
         for opened in [m for m in messages if m.slot == -1]:
@@ -190,11 +190,11 @@ class _Watch:
         return messages
 
 
-def _bits(words: Words) -> int:
+def _as_integer(words: Words) -> int:
     return int.from_bytes(np.ascontiguousarray(words).tobytes(), "little")
 
 
-def _difference(before: View, after: View) -> Moved:
+def _changed_bits(before: View, after: View) -> Moved:
     """Return the bits that differ, by message; of messages that occur in one run only, all bits."""
     differences = {}
     for message in before.keys() | after.keys():
@@ -202,7 +202,7 @@ def _difference(before: View, after: View) -> Moved:
         if a is None or b is None or a.shape != b.shape:
             size = max(0 if x is None else x.nbytes for x in (a, b))
             differences[message] = (1 << 8 * size) - 1
-        elif difference := _bits(a) ^ _bits(b):
+        elif difference := _as_integer(a) ^ _as_integer(b):
             differences[message] = difference
     return differences
 
@@ -224,19 +224,21 @@ class _Received:
         self._view, self._names = view, names
         # # party i holds the keys i and i + 1
         self._moved = {pad: m for pad, m in changes.items() if pad.stream.key == (party + 2) % 3}
-        self.regions = {m: list(self._cut(m, changes, log)) for m in view}
-        self._moves = {pad: set(self._touched(m)) for pad, m in self._moved.items()}
+        self.regions = {m: list(self._cut_message(m, changes, log)) for m in view}
+        self._moves = {pad: set(self._changed_regions(m)) for pad, m in self._moved.items()}
 
-    def _cut(self, message: Message, changes: Mapping[Pad, Moved], log: Words) -> Iterator[Region]:
+    def _cut_message(
+        self, message: Message, changes: Mapping[Pad, Moved], log: Words
+    ) -> Iterator[Region]:
         data = self._view[message]
         size = 8 * data.nbytes
         if data.dtype != np.uint8:
-            each = 64 * (RESIDUES[self._names[message.site]] if self._modular(message) else 1)
+            each = 64 * (RESIDUES[self._names[message.site]] if self._is_residue(message) else 1)
             yield from (Region(message, i, i + each) for i in range(0, size, each))
             return
         sent = log[(log["sent"] == 1) & (log["party"] == message.source)]
         streams = {Stream(*r) for r in sent[["key", "hi", "lo"]].tolist()}
-        starts, ever = {0, size}, _bits(data)
+        starts, ever = {0, size}, _as_integer(data)
         for pad, by_message in changes.items():
             bits = by_message.get(message, 0)
             ever |= bits
@@ -250,16 +252,16 @@ class _Received:
                 fill += 1
             yield Region(message, start, end - fill)
 
-    def _touched(self, changes: Moved) -> Iterator[Region]:
+    def _changed_regions(self, changes: Moved) -> Iterator[Region]:
         for message, bits in changes.items():
             for r in self.regions.get(message, ()):
                 if bits >> r.start & ((1 << r.end - r.start) - 1):
                     yield r
 
-    def _modular(self, message: Message) -> bool:
+    def _is_residue(self, message: Message) -> bool:
         return message.slot == 0 and self._names[message.site] in RESIDUES
 
-    def heads(self, left: set[Region] | None = None) -> set[tuple[Pad, int]]:
+    def top_pads(self, left: set[Region] | None = None) -> set[tuple[Pad, int]]:
         """Return pads that change regions (`left`), and their bits that change the highest bit."""
         return {
             (pad, r.end - r.start - 1)
@@ -270,9 +272,9 @@ class _Received:
 
     def _covers(self, pad: Pad, r: Region, heads: Heads) -> bool:
         """Return whether a pad that changes a region changes all of it."""
-        if _permutes(pad.stream, self._names):
+        if _is_permutation(pad.stream, self._names):
             return r.message.slot == -1
-        if self._modular(r.message):
+        if self._is_residue(r.message):
             return pad.stream.site == r.message.site
         bit = r.end - r.start - 1
         tops = (heads.get((p, bit), {}).get(r.message, 0) for p in (pad, _all_of(pad.stream)))
@@ -285,10 +287,10 @@ class _Received:
             pad: {r for r in changes if self._covers(pad, r, heads)}
             for pad, changes in self._moves.items()
         }
-        explained = explain(self._moves, covers)
+        explained = explain_regions(self._moves, covers)
         return [r for each in self.regions.values() for r in each if r not in explained]
 
-    def text(self, r: Region) -> str:
+    def describe_region(self, r: Region) -> str:
         """Describe a region."""
         step, iteration, site, slot, source = r.message
         what = "result" if slot == -1 else f"message {slot} from party {source}"
@@ -302,7 +304,7 @@ def _all_of(stream: Stream) -> Pad:
     return Pad(stream, 0, 0)
 
 
-def _permutes(stream: Stream, names: Mapping[int, str]) -> bool:
+def _is_permutation(stream: Stream, names: Mapping[int, str]) -> bool:
     return names[stream.site] in ("shuffle", "order") and stream.tensor in PERMUTATIONS
 
 
@@ -347,7 +349,7 @@ class Outcome:
     names: frozenset[str]
 
 
-class _Together:
+class _ThreadBarrier:
     """Let one of three threads compute for all."""
 
     def __init__(self) -> None:
@@ -370,7 +372,7 @@ class _Together:
             raise
 
 
-def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
+def _list_pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
     """Return the words of all streams in a log; a permutation or a residue as a whole."""
     sizes: dict[Stream, int] = {}
     for key, hi, lo, size in log[["key", "hi", "lo", "bytes"]].tolist():
@@ -379,7 +381,7 @@ def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
     pads = []
     for stream, words in sizes.items():
         name, each = names[stream.site], 1
-        if _permutes(stream, names):
+        if _is_permutation(stream, names):
             each = max(1, words)
         elif stream.tensor == 0:
             each = RESIDUES.get(name, 1)
@@ -392,7 +394,7 @@ class _Experiment:
 
     def __init__(self, log: Words, names: dict[int, str]) -> None:
         self.log, self.names = log, names
-        self.pads = _pads(log, names)
+        self.pads = _list_pads(log, names)
         self.base: list[View] = [{}, {}, {}]
         self.moved: list[list[Moved]] = [[], [], []]
         self.received: list[_Received] = []
@@ -400,26 +402,26 @@ class _Experiment:
         self.tops: list[list[Moved]] = [[], [], []]
         self._ends = {pad.stream: pad.end for pad in self.pads}
 
-    def words(self, pad: Pad, bits: int) -> Words:
+    def added_words(self, pad: Pad, bits: int) -> Words:
         """Return the amount to add to a stream."""
         words = np.zeros(pad.end or self._ends[pad.stream], np.uint64)
         words[pad.first :] = bits
         return words
 
-    def of_streams(self) -> list[tuple[Pad, int]]:
+    def choose_streams(self) -> list[tuple[Pad, int]]:
         """Return the pads and bits to change next, as whole streams, and if they cover regions."""
         for p in range(3):
             changes = dict(zip(self.pads, self.moved[p], strict=True))
             self.received.append(_Received(p, self.base[p], changes, self.log, self.names))
-        every = set().union(*(r.heads() for r in self.received))
-        return self._ask({(_all_of(pad.stream), bit) for pad, bit in every})
+        every = set().union(*(r.top_pads() for r in self.received))
+        return self._choose_bits({(_all_of(pad.stream), bit) for pad, bit in every})
 
-    def of_words(self) -> list[tuple[Pad, int]]:
+    def choose_words(self) -> list[tuple[Pad, int]]:
         """Return the same for single pads, as two pads of a stream may have cancelled."""
-        left = (r.heads(set(r.unexplained(self._heads(p)))) for p, r in enumerate(self.received))
-        return self._ask(set().union(*left))
+        left = (r.top_pads(set(r.unexplained(self._heads(p)))) for p, r in enumerate(self.received))
+        return self._choose_bits(set().union(*left))
 
-    def _ask(self, heads: set[tuple[Pad, int]]) -> list[tuple[Pad, int]]:
+    def _choose_bits(self, heads: set[tuple[Pad, int]]) -> list[tuple[Pad, int]]:
         self.asked += (more := sorted(heads))
         return [(pad, 1 << bit) for pad, bit in more]
 
@@ -430,7 +432,7 @@ class _Experiment:
         """Return the outcome of all changes."""
         unexplained = [
             [
-                received.text(r)
+                received.describe_region(r)
                 for r in received.unexplained(self._heads(p))
                 if not (publishes and r.message.slot == -1)
             ]
@@ -440,7 +442,7 @@ class _Experiment:
         return Outcome(tuple(unexplained), regions, frozenset(self.names.values()))
 
 
-def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
+def check_row(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
     """Run a protocol once for each pad and search for the order of every party.
 
     Args:
@@ -450,7 +452,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
     rng = np.random.default_rng(zlib.crc32(repr((row.sites, dealer, n)).encode()))
     keys = [rng.bytes(16) for _ in range(3)]
     inputs = rng.integers(-(2**63), 2**63, (2, n) if row.limbs == 1 else (2, n, 2), np.int64)
-    watch, together = _Watch(), _Together()
+    watch, together = _MessageRecorder(), _ThreadBarrier()
     logs: list[Words] = [np.zeros(0)] * 3
 
     def program(party: Party, *shares: Shared) -> _Experiment:
@@ -460,15 +462,15 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
         def run() -> View:
             watch.start[p] = party._step
             _ = row.protocol(party, *shares) if graph is None else graph(*shares)
-            return watch.view(p)
+            return watch.take_messages(p)
 
         def changed(changes: Sequence[tuple[Pad, int]]) -> list[Moved]:
             """Return the changes of this party's messages for each change of a pad's words."""
             differences = []
             for pad, bits in changes:
-                words = experiment.words(pad, bits)
+                words = experiment.added_words(pad, bits)
                 replay_masks(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
-                differences.append(_difference(experiment.base[p], run()))
+                differences.append(_changed_bits(experiment.base[p], run()))
             return differences
 
         with together.or_not_at_all():
@@ -483,11 +485,11 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             )
             experiment.base[p] = base
             experiment.moved[p] = changed([(pad, ALL) for pad in experiment.pads])
-            experiment.tops[p] += changed(together(experiment.of_streams))
-            experiment.tops[p] += changed(together(experiment.of_words))
+            experiment.tops[p] += changed(together(experiment.choose_streams))
+            experiment.tops[p] += changed(together(experiment.choose_words))
         return experiment
 
-    with watch.watching():
+    with watch.record_graphs():
         sim = simulate(
             program,
             *inputs,

@@ -33,7 +33,7 @@ ROWS = 24  # rows of logits
 # ---- operands
 
 
-def below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> Array:
+def draw_below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> Array:
     """Return ring elements with |x| < top: edges, 0, powers of two, neighbors of constants."""
     top = min(top, ENCODED)
     near = {0, top // 2, top - 1, top - 2, *(1 << k for k in range(62)), *map(abs, constants)}
@@ -42,22 +42,22 @@ def below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> 
     return np.concatenate([np.array(edges, np.int64), rng.integers(1 - top, top, 16)])
 
 
-def values(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_signed(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return ring elements with |x| < 2^(bits-1)."""
-    return [below(1 << (bits - 1), rng)]
+    return [draw_below(1 << (bits - 1), rng)]
 
 
-def magnitude(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_magnitudes(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return ring elements with |x| < 2^bits."""
-    return [below(1 << bits, rng)]
+    return [draw_below(1 << bits, rng)]
 
 
-def halves(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_halves(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return ring elements with |x| < 2^(bits-2)."""
-    return [below(1 << (bits - 2), rng)]
+    return [draw_below(1 << (bits - 2), rng)]
 
 
-def pairs(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_pairs(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return x and y, encoded, with |x - y| < 2^(bits-1)."""
     top = min(1 << (bits - 1), 2 * ENCODED - 2)
     apart = [s * d for d in (0, 1, 2, top // 2, top - 2, top - 1) if d < top for s in (-1, 1)]
@@ -66,15 +66,15 @@ def pairs(bits: int, rng: np.random.Generator) -> list[Array]:
     return [np.array([a + b for a, b in zip(apart, y, strict=True)]), np.array(y)]
 
 
-def clipped(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_clipped(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return ring elements whose distance from both limits is below 2^(bits-1)."""
     low, high = LIMITS
     top = 1 << (bits - 1)
-    x = below(top, rng, [low, high, top + low, top - high])
+    x = draw_below(top, rng, [low, high, top + low, top - high])
     return [x[np.maximum(np.abs(x - low), np.abs(x - high)) < min(top, ENCODED)]]
 
 
-def rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
+def draw_rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
     """Return [n, width], encoded, whose differences along a row are below 2^(bits-1)."""
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
@@ -88,14 +88,16 @@ def rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
     return made
 
 
-def logits(
+def draw_logits(
     classes: int, f: int, less: int = 0
 ) -> Callable[[int, np.random.Generator], list[Array]]:
     """Return [ROWS, classes], |x| < 2^(bits-1) - less 2^f: edges, and where a class vanishes."""
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
-        x = rng.choice(below(top, rng, [activations._cutoff_units(f, classes)]), (ROWS, classes))
+        x = rng.choice(
+            draw_below(top, rng, [activations._cutoff_units(f, classes)]), (ROWS, classes)
+        )
         x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
         x[2, -1] = top - 1
         few = min(top, 3 << f)
@@ -105,31 +107,31 @@ def logits(
     return made
 
 
-def labeled(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_labeled(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return logits of 5 classes, and a one-hot row of labels for each of them."""
-    (x,) = logits(5, F, cross_entropy.CUTOFF)(bits, rng)
+    (x,) = draw_logits(5, F, cross_entropy.CUTOFF)(bits, rng)
     return [x, np.eye(5, dtype=np.int64)[rng.integers(0, 5, ROWS)] << F]
 
 
-def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_quotients(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return x and y with |x|, |x / y| < 2^30 ring units and |y| < 2^bits."""
-    y = below(1 << bits, rng)
+    y = draw_below(1 << bits, rng)
     most = np.minimum(2.0**30 - 1, np.abs(y) * 2.0**-F * (2.0**30 - 2)).astype(np.int64)
     return [most * rng.choice([-1, 1], y.size), y]
 
 
-def dividends(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_dividends(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return x and y with |x| < 2^30, 0 < |y| < 2^bits and |x / y| < 2^21."""
-    y = below(1 << bits, rng)
+    y = draw_below(1 << bits, rng)
     y = y[y != 0]
     top = np.minimum(2.0**30 - 1, np.abs(y) * (2.0**21 - 1)).astype(np.int64)
     x = np.where(rng.random(y.size) < 0.5, top, rng.integers(0, top + 1))
     return [x * rng.choice([-1, 1], y.size), y]
 
 
-def points(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_points(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return two coordinates with |x| < 2^(bits-1)."""
-    x = below(1 << (bits - 1), rng)
+    x = draw_below(1 << (bits - 1), rng)
     return [x, rng.permutation(x)]
 
 
@@ -138,7 +140,7 @@ def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = 1 << (bits - 1)
-        x = below(top, rng, [*edges, *(top + e for e in edges)])
+        x = draw_below(top, rng, [*edges, *(top + e for e in edges)])
         far = np.max([np.abs(x - e) for e in edges], axis=0)
         return [x[far < min(top, ENCODED)]]
 
@@ -148,21 +150,21 @@ def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
 def erf_edges(f: int) -> Callable[[int, np.random.Generator], list[Array]]:
     """Return |x| < 2^(bits-1) at the edges of erf: between its polynomials, and where it is 1."""
     step = error_function.fit_erf(f).step
-    return lambda bits, rng: [below(1 << (bits - 1), rng, [step, 2 * step])]
+    return lambda bits, rng: [draw_below(1 << (bits - 1), rng, [step, 2 * step])]
 
 
-def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
-    x = below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
+    x = draw_below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
     return [x, np.ones_like(x)]
 
 
-def four(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_four(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return [n, 4] with |x| < 2^(bits-2)."""
-    return [rng.choice(below(1 << (bits - 2), rng), (40, 4))]
+    return [rng.choice(draw_below(1 << (bits - 2), rng), (40, 4))]
 
 
-def channels(bits: int, rng: np.random.Generator) -> list[Array]:
+def draw_channels(bits: int, rng: np.random.Generator) -> list[Array]:
     """Return [8, 4] with |x| < 2^(bits-1), whose columns vary no more than the variance may."""
     top = (1 << (bits - 1)) - 1
     spread = min(top // 2, 8 * ONE)
@@ -187,7 +189,7 @@ def sigmoid(v: Array) -> Array:
     return np.asarray(np.where(v >= 0, 1, t) / (1 + t))
 
 
-def normal(v: Array) -> Array:
+def normal_cdf(v: Array) -> Array:
     """Compute the normal distribution function, by its complement."""
     return np.asarray(np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2)
 
@@ -202,56 +204,58 @@ def log_softmax(v: Array) -> Array:
     return np.asarray(d - np.log(np.exp(d).sum(-1, keepdims=True)))
 
 
-def loss(bits: int, x: Array, y: Array) -> Array:
+def cross_entropy_loss(bits: int, x: Array, y: Array) -> Array:
     v = x / ONE
     log = np.log(np.exp(v - v.max(-1, keepdims=True)).sum(-1)) + v.max(-1)
     return np.asarray((log - (v * y / ONE).sum(-1)).sum() * 2.0**cross_entropy.INNER)
 
 
-def ulp(count: float) -> Callable[[Array], Any]:
+def within_ulp(count: float) -> Callable[[Array], Any]:
     return lambda right: count
 
 
-def relative(part: float, count: float) -> Callable[[Array], Any]:
+def within_relative(part: float, count: float) -> Callable[[Array], Any]:
     return lambda right: np.abs(right) * part + count
 
 
-def inverse(x: Array) -> Array:
+def plain_inverse(x: Array) -> Array:
     return np.where(x == 0, 0, ONE / np.where(x == 0, 1, x / ONE))
 
 
-def positive(function: Callable[[Array], Array], otherwise: float = 0.0) -> Callable[..., Array]:
+def of_positive(function: Callable[[Array], Array], otherwise: float = 0.0) -> Callable[..., Array]:
     def right(bits: int, x: Array) -> Array:
         return np.where(x > 0, function(np.where(x > 0, x, ONE) / ONE) * ONE, otherwise)
 
     return right
 
 
-def divided(bits: int, x: Array, y: Array) -> Array:
+def plain_quotient(bits: int, x: Array, y: Array) -> Array:
     return np.where(y == 0, 0, x / np.where(y == 0, 1, y) * ONE)
 
 
-def largest(bits: int, x: Array) -> Array:
+def plain_maximum(bits: int, x: Array) -> Array:
     return np.asarray(x.max(-1))
 
 
 # ---- operations called with them
 
 
-def images(x: Shared) -> Shared:
+def window_images(x: Shared) -> Shared:
     """Return windows of 4 as images of one channel."""
     return shapes.reshape(x, [-1, 2, 2, 1])
 
 
-def line(x: Shared) -> Shared:
+def flatten_shares(x: Shared) -> Shared:
     return shapes.reshape(x, [-1])
 
 
-def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
-    pooled_values = pool_gradient.max_pool2d_with_choice(p, images(x), 2, 2, relu=relu, bits=bits)
-    return line(pooled_values[0])
+def pool_windows(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
+    pooled_values = pool_gradient.max_pool2d_with_choice(
+        p, window_images(x), 2, 2, relu=relu, bits=bits
+    )
+    return flatten_shares(pooled_values[0])
 
 
-def normalized(p: Party, bits: int, x: Shared) -> Shared:
+def normalize_columns(p: Party, bits: int, x: Shared) -> Shared:
     gamma = replace(x.map(lambda a: a[0] * 0), fractional_bits=batch_norm.FACTOR)
     return batch_norm.normalize_batch(p, x, gamma, bits=bits).centered

@@ -13,7 +13,7 @@ Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], None]
 
 
-def merged(site: str, tensors: dict[int, int]) -> Fault:
+def merge_masks(site: str, tensors: dict[int, int]) -> Fault:
     """Give masks of one site the numbers of others at both holders: the results stay correct."""
 
     def seed(patch: Patch) -> None:
@@ -28,7 +28,7 @@ def merged(site: str, tensors: dict[int, int]) -> Fault:
     return seed
 
 
-def bare(site: str, role: str) -> Fault:
+def drop_mask(site: str, role: str) -> Fault:
     """Send a role's messages without their mask."""
 
     def seed(patch: Patch) -> None:

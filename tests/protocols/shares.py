@@ -34,26 +34,26 @@ EDGES = np.array(
 )
 
 
-def words(rng: np.random.Generator, n: int, limbs: int = 1) -> Array:
+def draw_words(rng: np.random.Generator, n: int, limbs: int = 1) -> Array:
     """Return a number of random words and some edges; in pairs for two limbs."""
     ends = np.array([0, 1, -1, 2**62, -(2**62), INT64.max, INT64.min], np.int64)
     values = np.concatenate([ends, rng.integers(INT64.min, INT64.max, n, endpoint=True)])
     return values if limbs == 1 else values.reshape(-1, limbs)
 
 
-def at(*places: int) -> Callable[[Any], Any]:
+def output_at(*places: int) -> Callable[[Any], Any]:
     """Return a party's results at nested positions."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
-def packed(bits: Array) -> Array:
+def pack_bits(bits: Array) -> Array:
     """Return bits in words of 64."""
     whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
     whole[: len(bits)] = bits
     return np.packbits(whole, bitorder="little").view(np.int64)
 
 
-def unpacked(words: Array, n: int) -> Array:
+def unpack_bits(words: Array, n: int) -> Array:
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:n]
 
 
@@ -63,7 +63,7 @@ def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
     (beta,) = [p.beta for p in parts if p.beta is not None]
     first, second = [p.masked for p in parts if p.masked is not None]
     assert np.array_equal(first, second)
-    return unpacked(beta ^ first, int(parts[0].n))
+    return unpack_bits(beta ^ first, int(parts[0].n))
 
 
 def parts_held(party: int, dealer: int, parts: Sequence[Any], *about: Any, **more: Any) -> Shared:

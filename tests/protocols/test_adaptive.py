@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 MANY = 10_000
 
 
-def variances(rng: np.random.Generator) -> Array:
+def draw_variances(rng: np.random.Generator) -> Array:
     """Return ring elements from 1 to 2^46: powers of two, neighbors, and random magnitudes."""
     edges = {2**k + d for k in range(47) for d in (-1, 0, 1)} | {2**46 - 1}
     near = {int(2**k * (1 + e)) for k in range(46) for e in (-0.04, -0.03, -0.01, 0.01)}
@@ -42,7 +42,7 @@ def variances(rng: np.random.Generator) -> Array:
 @by_a_dealer
 @pytest.mark.parametrize("f", [24, 28])
 def test_directions_are_right_to_6_bits(dealer: int, f: int, rng: np.random.Generator) -> None:
-    v = variances(rng)
+    v = draw_variances(rng)
     # values of an optimizer: below 8, often 0
     want = rng.standard_normal(len(v)) * rng.choice([0, 0.01, 1, 2], len(v))
     m = np.round(want * np.sqrt(v / 2.0**40) * 2.0**f).astype(np.int64)

@@ -30,12 +30,12 @@ EDGES = np.array(
 SIZES = (1, 63, 64, 65, 1000)
 
 
-def words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def draw_words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
 
 
 def edges_and_words(rng: np.random.Generator) -> Array:
-    return np.concatenate([EDGES, words(rng, (20,))])
+    return np.concatenate([EDGES, draw_words(rng, (20,))])
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -43,7 +43,7 @@ def test_linear_operations_are_exact_and_broadcast_either_operand(
     dealer: int, rng: np.random.Generator
 ) -> None:
     a, b = edges_and_words(rng), edges_and_words(rng)[:, None]
-    c, matrix = words(rng, (5, len(a))), words(rng, (len(a), 3))
+    c, matrix = draw_words(rng, (5, len(a))), draw_words(rng, (len(a), 3))
 
     def program(p: Party, x: Shared, y: Shared, z: Shared) -> Any:
         return p.function(
@@ -99,7 +99,7 @@ def test_mul_is_exact_modulo_2_64_and_broadcasts_either_operand(
 def test_matmul_is_exact_modulo_2_64_also_batched(dealer: int, rng: np.random.Generator) -> None:
     edges = edges_and_words(rng)
     shapes = [(3, 5), (5, 4), (2, 3, 5), (2, 5, 4), (2, 3, 1, 2), (2, 3, 2, 1), (2, 0), (0, 3)]
-    operands = [words(rng, shape) for shape in shapes]
+    operands = [draw_words(rng, shape) for shape in shapes]
     operands += [edges[:, None], edges[None, ::-1]]
     operands += [edges[None], edges[:, None]]
 
@@ -139,7 +139,7 @@ BATCHED: list[tuple[tuple[int, ...], tuple[int, ...], bool, bool]] = [
 def test_matmul_broadcasts_batches_and_transposes_as_tensorflow_does(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    operands = [words(rng, shape) for case in BATCHED for shape in case[:2]]
+    operands = [draw_words(rng, shape) for case in BATCHED for shape in case[:2]]
 
     def program(p: Party, *inputs: Shared) -> Any:
         def products(*x: Shared) -> list[Shared]:
@@ -166,7 +166,7 @@ def test_matmul_broadcasts_batches_and_transposes_as_tensorflow_does(
 
 
 def test_matmul_follows_batches_that_the_graph_does_not_know(rng: np.random.Generator) -> None:
-    a, b, c = words(rng, (3, 2, 4)), words(rng, (4, 5)), words(rng, (1, 4, 2))
+    a, b, c = draw_words(rng, (3, 2, 4)), draw_words(rng, (4, 5)), draw_words(rng, (1, 4, 2))
 
     def program(p: Party, *x: Shared) -> Any:
         f = p.function(
@@ -208,7 +208,7 @@ def test_matmul_refuses_what_does_not_multiply_by_name_with_its_shapes() -> None
 def test_products_of_products_are_exact_in_graphs_of_known_and_unknown_sizes(
     dynamic: bool, rng: np.random.Generator
 ) -> None:
-    x, one = words(rng, (4, 4)), np.int64(1)
+    x, one = draw_words(rng, (4, 4)), np.int64(1)
 
     def chain(p: Party, x: Shared) -> Shared:
         y = arithmetic.add_public(arithmetic.mul(p, x, x), one)
@@ -259,12 +259,12 @@ def test_wide_sums_are_exact_modulo_2_128(rng: np.random.Generator) -> None:
         assert [int(g) % 2**125 for g in got] == [e % 2**125 for e in expected], number
 
 
-def small(p: Party, x: Shared) -> Shared:
+def shrink_ring(p: Party, x: Shared) -> Shared:
     """Return x / 2^16 in the ring Z_2^31, with the scale of x."""
     return replace(truncation.truncate_reduce(p, x, 16, 31), fractional_bits=x.fractional_bits)
 
 
-def raised(program: Callable[..., Any], **options: Any) -> UsageError:
+def trace_error(program: Callable[..., Any], **options: Any) -> UsageError:
     """Return the UsageError of a graph over a value of two elements."""
     with pytest.raises(UsageError) as caught:
         simulate(lambda p, x: p.function(lambda x: program(p, x))(x), np.arange(2), **options)
@@ -284,42 +284,42 @@ def test_operands_of_two_dealers_are_refused_by_name(name: str) -> None:
     def program(p: Party, x: Shared) -> Any:
         return PRIVATE[name](p, x, share_for_party(np.arange(2), p.index, b"other", dealer=1))
 
-    error = raised(program)
+    error = trace_error(program)
     assert (error.code, error.operation) == ("operand-mismatch", name)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_operands_of_one_and_two_words_are_refused_by_name(name: str) -> None:
-    error = raised(lambda p, x: PRIVATE[name](p, x, convert.extend_to_wide(p, x, 1)))
+    error = trace_error(lambda p, x: PRIVATE[name](p, x, convert.extend_to_wide(p, x, 1)))
     assert (error.code, error.operation) == ("operand-mismatch", name)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_operands_of_a_large_and_a_small_ring_are_refused_by_name(name: str) -> None:
-    text = str(raised(lambda p, x: PRIVATE[name](p, x, small(p, x))))
+    text = str(trace_error(lambda p, x: PRIVATE[name](p, x, shrink_ring(p, x))))
     assert name in text
 
 
 @pytest.mark.parametrize("name", ["mul", "matmul"])
 def test_products_in_other_rings_than_2_64_are_refused_by_name(name: str) -> None:
-    for lift in (lambda p, x: convert.extend_to_wide(p, x, 1), small):
+    for lift in (lambda p, x: convert.extend_to_wide(p, x, 1), shrink_ring):
 
         def square(p: Party, x: Shared, lift: Any = lift) -> Any:
             y = lift(p, x)
             return PRIVATE[name](p, y, y)
 
-        assert name in str(raised(square))
+        assert name in str(trace_error(square))
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_public_operands_are_refused_and_the_public_form_is_named(name: str) -> None:
-    text = str(raised(lambda p, x: PRIVATE[name](p, x, np.arange(2))))
+    text = str(trace_error(lambda p, x: PRIVATE[name](p, x, np.arange(2))))
     assert f"Use {name}_public" in text
 
 
 @pytest.mark.parametrize("name", ["add", "sub"])
 def test_sums_of_two_scales_are_refused_by_name(name: str) -> None:
-    error = raised(lambda p, x: PRIVATE[name](p, x, arithmetic.mul_public(x, 1, 4)))
+    error = trace_error(lambda p, x: PRIVATE[name](p, x, arithmetic.mul_public(x, 1, 4)))
     assert (error.code, error.operation) == ("scale-mismatch", name)
 
 
@@ -347,7 +347,7 @@ def test_sums_in_a_small_ring_are_refused_or_right() -> None:
 
     def program(p: Party, x: Shared) -> Any:
         def double(x: Shared) -> Shared:
-            y = small(p, x)
+            y = shrink_ring(p, x)
             return arithmetic.add(y, y)
 
         return p.function(double)(x)
@@ -363,7 +363,7 @@ def test_sums_in_a_small_ring_are_refused_or_right() -> None:
 def test_products_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), words(rng, (n,)))]
+    inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), draw_words(rng, (n,)))]
 
     def program(p: Party) -> list[Any]:
         mul = p.function(lambda x: arithmetic.mul(p, x, x), dynamic=True)

@@ -29,7 +29,7 @@ from tfe_bench.protocols.session.sharing import Shared
 MOST = att.MAX_UNITS * math.log(2)
 
 
-def revealed(values: Array, bits: int) -> Array:
+def read_signed(values: Array, bits: int) -> Array:
     """Return words of Z_2^bits, read as signed."""
     return (values.astype(np.int64) << (64 - bits)) >> (64 - bits)
 
@@ -60,14 +60,14 @@ def test_a_coarse_maximum_is_near_whatever_the_level_of_a_row(
 
     done = simulate(program, np.concatenate(rows), dealer=dealer)
     maxima = done.value() << cut
-    off = revealed(maxima - np.array([row.max() for row in rows]), ring)
+    off = read_signed(maxima - np.array([row.max() for row in rows]), ring)
     assert np.all(off > -(1 << cut)) and np.all(off < 2 << cut)
-    cost = cost_of(_maxima, Private((int(lengths.sum()),), 0, ring - cut), tuple(lengths), bits)
+    cost = cost_of(_row_maxima, Private((int(lengths.sum()),), 0, ring - cut), tuple(lengths), bits)
     assert done.sent == cost.by_party(dealer)
     assert (done.rounds, done.with_dealing) == (cost.rounds, cost.with_dealing)
 
 
-def _maxima(party: Party, x: Shared, lengths: tuple[int, ...], bits: int) -> Shared:
+def _row_maxima(party: Party, x: Shared, lengths: tuple[int, ...], bits: int) -> Shared:
     return row_maximum.row_maximum(party, x, np.array(lengths), bits)
 
 
@@ -103,11 +103,11 @@ def test_powers_of_two_are_right_in_the_whole_window(
 
     sim = simulate(program, words)
     e, total = (sim.value(itemgetter(i)) for i in range(2))
-    e = revealed(e, width)
+    e = read_signed(e, width)
     right = 2.0 ** (t / 2**f + scale)
     assert np.all(np.abs(e - right) < 1.001 + right * 2.0**-19)
     assert np.array_equal(total, e.reshape(4, -1).sum(1))
-    cost = cost_of(powers, Private((t.size,), f, exp2.ring_bits(f)), scale, width)
+    cost = cost_of(powers_of_two, Private((t.size,), f, exp2.ring_bits(f)), scale, width)
     assert sim.sent == cost.by_party(0) and sim.rounds == cost.rounds == 1
 
 
@@ -117,7 +117,7 @@ def tile_by_fours(a: Any) -> Any:
     return tensor_ops.reshape(a, [4, -1])
 
 
-def powers(party: Party, t: Shared, scale: int, width: int) -> Any:
+def powers_of_two(party: Party, t: Shared, scale: int, width: int) -> Any:
     return exp2.exp2(party, t, scale, width, tile_by_fours)
 
 
@@ -130,7 +130,7 @@ def powers(party: Party, t: Shared, scale: int, width: int) -> Any:
 )
 def test_powers_of_two_refuse_what_does_not_fit(f: int, ring: int, scale: int, width: int) -> None:
     with raises(UsageError, "unsupported-scale", operation="exp2"):
-        count_cost(powers, Private((4,), f, ring), scale, width)
+        count_cost(powers_of_two, Private((4,), f, ring), scale, width)
 
 
 # ---- a value of one small ring in another
@@ -145,7 +145,7 @@ def test_a_lift_ends_in_any_larger_ring(k: int, to: int, rng: np.random.Generato
         return p.function(lambda x: small_ring.lift_signed(p, small_ring.reduce_ring(x, k), to))(x)
 
     done = simulate(program, x)
-    assert np.array_equal(revealed(done.value(), to), x)
+    assert np.array_equal(read_signed(done.value(), to), x)
     cost = cost_of(small_ring.lift_signed, Private((x.size,), 0, k), to)
     assert done.sent == cost.by_party(0) and done.rounds == cost.rounds == 1
 
@@ -172,7 +172,7 @@ def test_shares_of_a_lift_are_of_all_that_is_dealt(
 
     dealer = int(rng.integers(3))
     done = simulate(program, x, dealer=dealer)
-    assert np.array_equal(revealed(done.value(itemgetter(0)), to), x)
+    assert np.array_equal(read_signed(done.value(itemgetter(0)), to), x)
     (_, left), (_, right) = (done.outputs[(dealer + i) % 3] for i in (1, 2))
     assert done.outputs[dealer][1] is None
     total = np.asarray(left) + np.asarray(right)
@@ -194,7 +194,7 @@ def test_shares_of_a_lift_refuse_other_rings(k: int, to: int, width: int) -> Non
 # ---- attention
 
 
-def weights(q: Array, k: Array, keep: Any = True, scale: float | None = None) -> Array:
+def plain_weights(q: Array, k: Array, keep: Any = True, scale: float | None = None) -> Array:
     """Return powers of e, relative to the largest of a row."""
     s = q @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     s = np.where(np.broadcast_to(keep, s.shape), s, -np.inf)
@@ -210,7 +210,7 @@ def is_near(outputs: Array, e: Array, v: Array, f: int) -> bool:
     return bool(np.all(np.abs(outputs / 2**f - share @ v) <= bound))
 
 
-def column(*values: float) -> Array:
+def as_column(*values: float) -> Array:
     return np.array(values)[:, None]
 
 
@@ -218,30 +218,30 @@ def column(*values: float) -> Array:
 KEYS = 7
 PRIVATE = np.array([[1, 0, 1, 1, 0, 1, 0.0]])
 ONE = np.eye(1, KEYS, 3, dtype=int)
-FURTHEST = column(0, *[-MOST] * (KEYS - 1))
+FURTHEST = as_column(0, *[-MOST] * (KEYS - 1))
 # A masked key exceeds the others by the largest spread of a private mask.
-ABOVE = column(0, 54, -0.5, 0.5, 53.5, -1, 0)
+ABOVE = as_column(0, 54, -0.5, 0.5, 53.5, -1, 0)
 CASES: dict[str, tuple[Array, Array, dict[str, Any], Any]] = {
     "all scores alike": (np.zeros((3, 4)), np.ones((KEYS, 4)), {}, True),
-    "one far above": (np.ones((2, 1)), column(*[-60] * 6, 40), {"scale": 1.0}, True),
+    "one far above": (np.ones((2, 1)), as_column(*[-60] * 6, 40), {"scale": 1.0}, True),
     "as far apart as may be": (np.ones((1, 1)), FURTHEST, {"scale": 1.0, "spread": MOST}, True),
     # Scores are far outside the period; their differences are not.
-    "far from zero": (column(1, 1), FURTHEST / 2 + 5000, {"scale": 1, "spread": 60}, True),
+    "far from zero": (as_column(1, 1), FURTHEST / 2 + 5000, {"scale": 1, "spread": 60}, True),
     "causal": (np.eye(KEYS, 5) * 3, np.eye(KEYS, 5) - 1, {"causal": True}, np.tri(KEYS)),
     # Keys after the last one are arbitrary, and the others are far below 0.
     "up to the last": (
-        *(np.ones((2, 1)), column(-60, -61, -60.5, 9000, -9000, 0, 60)),
+        *(np.ones((2, 1)), as_column(-60, -61, -60.5, 9000, -9000, 0, 60)),
         {"scale": 1.0, "last": 2},
         np.arange(KEYS) <= 2,
     ),
     "up to a last that is known later": (
-        *(np.ones((1, 1)), column(-60, 9000, -9000, 9000, 9000, 0, 60)),
+        *(np.ones((1, 1)), as_column(-60, 9000, -9000, 9000, 9000, 0, 60)),
         {"scale": 1.0, "last": np.int64(0)},
         np.arange(KEYS) == 0,
     ),
-    "up to the very last": (column(3), column(*range(KEYS)), {"last": KEYS - 1}, True),
+    "up to the very last": (as_column(3), as_column(*range(KEYS)), {"last": KEYS - 1}, True),
     "one key each": (np.eye(4), np.eye(KEYS, 4), {"mask": ONE}, ONE),
-    "private": (column(1, 1), ABOVE, {"scale": 1.0, "mask": PRIVATE}, PRIVATE),
+    "private": (as_column(1, 1), ABOVE, {"scale": 1.0, "mask": PRIVATE}, PRIVATE),
     "private and causal": (
         *(np.ones((KEYS, 1)), ABOVE, {"scale": 1.0, "mask": PRIVATE, "causal": True}),
         PRIVATE * np.tri(KEYS),
@@ -249,7 +249,7 @@ CASES: dict[str, tuple[Array, Array, dict[str, Any], Any]] = {
 }
 
 
-def later(value: Any) -> Any:
+def as_tensor(value: Any) -> Any:
     """Return a value as a tensor."""
     import tensorflow as tf
 
@@ -276,7 +276,7 @@ def test_attention_at_the_edges_of_what_it_takes(dealer: int) -> None:
                     own = replace(whole, fractional_bits=0) if "causal" in options else real
                     options = {**options, "mask": own}
                 if isinstance(options.get("last"), np.int64):
-                    options = {**options, "last": later(options["last"])}
+                    options = {**options, "last": as_tensor(options["last"])}
                 results.append(att.attention(p, *x[3 * i : 3 * i + 3], **options))
             return results
 
@@ -285,7 +285,7 @@ def test_attention_at_the_edges_of_what_it_takes(dealer: int) -> None:
     masks = PRIVATE.astype(np.int64), fixed.encode(PRIVATE)
     sim = simulate(program, *masks, *arrays, dealer=dealer, fractional_bits=16)
     for i, (name, (q, k, options, keep)) in enumerate(CASES.items()):
-        e, v = weights(q, k, keep, options.get("scale")), attention_inputs[i][2]
+        e, v = plain_weights(q, k, keep, options.get("scale")), attention_inputs[i][2]
         counted = ~np.isnan(e).any(-1)  # Rows whose private mask is 0 throughout are excluded.
         result = sim.value(itemgetter(i))
         assert is_near(result[counted], e[counted], v, 16), name
@@ -324,7 +324,7 @@ def test_attention_of_any_shape_and_scale_costs_what_it_says(
     cost = cost_of(att.attention, *(Private(shape, f) for shape in shapes), **options)
     assert done.sent == cost.by_party(dealer)
     assert (done.rounds, done.with_dealing) == (cost.rounds, cost.with_dealing)
-    assert is_near(done.value(), weights(q, k), v, f)
+    assert is_near(done.value(), plain_weights(q, k), v, f)
 
 
 def test_a_spread_that_is_exceeded_is_flagged_for_its_sample() -> None:
@@ -383,7 +383,7 @@ def test_the_public_function_takes_private_bits_and_names_itself(rng: np.random.
 
     inputs = [fixed.encode(a) for a in (q, k, v, hidden)]
     result = simulate(program, *inputs, fractional_bits=16).value()
-    assert is_near(result, weights(q, k, hidden == 0), v, 16)
+    assert is_near(result, plain_weights(q, k, hidden == 0), v, 16)
 
 
 A = Private((2, 3, 4))

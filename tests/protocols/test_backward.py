@@ -30,7 +30,7 @@ DROPS = (1, 2, 20, 24, 48)
 MANY = 10_000
 
 
-def values(drop: int, rng: np.random.Generator) -> Array:
+def draw_values(drop: int, rng: np.random.Generator) -> Array:
     """Return edges of the domain, powers of two and neighbors, and random values of all sizes."""
     bound = 2**62 - 2 ** (drop + 1)
     edges = {s * (2**k + d) for s in (1, -1) for k in range(62) for d in (-1, 0, 1)}
@@ -48,7 +48,7 @@ def random_bits(party: Party, x: Shared) -> MaskedBits:
 def test_a_bit_times_a_value_loses_bits_without_failing(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    inputs = [values(drop, rng) for drop in DROPS]
+    inputs = [draw_values(drop, rng) for drop in DROPS]
     # a bit for each value, by the sign of another number
     signs = [rng.integers(-(2**40), 2**40, len(x)) for x in inputs]
 
@@ -130,14 +130,14 @@ def test_bad_input_gets_typed_errors() -> None:
     x = Shared(None, np.zeros(3, np.int64), np.zeros(3, np.int64), 0, 44)
     for drop in (0, -1, 49, 1.5, True):
         with raises(UsageError, "number-out-of-range"):
-            backward._check_injection(bits, _tensor(x), drop)  # type: ignore[arg-type]
+            backward._check_injection(bits, _as_tensors(x), drop)  # type: ignore[arg-type]
     with raises(UsageError, "unsupported-ring"):
-        backward._check_injection(bits, replace(_tensor(x), bits=40), 8)
+        backward._check_injection(bits, replace(_as_tensors(x), bits=40), 8)
     with raises(UsageError, "dealer-mismatch"):
-        backward._check_injection(bits, replace(_tensor(x), dealer=1), 8)
+        backward._check_injection(bits, replace(_as_tensors(x), dealer=1), 8)
 
 
-def _tensor(x: Shared) -> Shared:
+def _as_tensors(x: Shared) -> Shared:
     import tensorflow as tf
 
     return x.map(lambda a: tf.constant(a))

@@ -25,7 +25,7 @@ F, H = 16, 20
 SHAPES = [(32, 6, 6, 9), (128, 12), (2, 4), (9, 5, 7, 40)]  # 24732 elements, powers of two or not
 
 
-def encoded(a: Array, bits: int) -> Array:
+def encode_fixed(a: Array, bits: int) -> Array:
     return np.round(a * 2.0**bits).astype(np.int64)
 
 
@@ -45,7 +45,7 @@ def batch_inputs(shape: tuple[int, ...], rng: np.random.Generator) -> list[Array
     ]
 
 
-def scaled(values: tuple[Shared, ...]) -> list[Shared]:
+def set_scales(values: tuple[Shared, ...]) -> list[Shared]:
     scales = (F, 24, 24, H, 24, 24)
     return [replace(v, fractional_bits=f) for v, f in zip(values, scales, strict=True)]
 
@@ -59,13 +59,15 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
     shape = SHAPES[:2] if dealer == 0 else SHAPES[2:]
     values = [batch_inputs(s, rng) for s in shape]
     words = [
-        encoded(v, f) for each in values for v, f in zip(each, (F, 24, 24, H, 24, 24), strict=True)
+        encode_fixed(v, f)
+        for each in values
+        for v, f in zip(each, (F, 24, 24, H, 24, 24), strict=True)
     ]
 
     def program(p: Party, *words: Shared) -> Any:
         result = []
         for i in range(len(shape)):
-            x, gamma, beta, dy, mean, variance = scaled(words[6 * i : 6 * i + 6])
+            x, gamma, beta, dy, mean, variance = set_scales(words[6 * i : 6 * i + 6])
             normalize = p.function(lambda x, g: batch_norm.normalize_batch(p, x, g))
             apply = p.function(lambda n, b: batch_norm.apply_normalization(p, n, b))
             back = p.function(lambda n, d: batch_norm.batch_norm_gradients(p, n, d))
@@ -136,7 +138,7 @@ def test_the_sum_before_its_truncation_joins_a_relus_exchange(rng: np.random.Gen
         small: Shared = p.function(layer)(x, gamma, beta)
         return small
 
-    words = [encoded(v, f) for v, f in ((x, F), (gamma, 24), (beta, 24))]
+    words = [encode_fixed(v, f) for v, f in ((x, F), (gamma, 24), (beta, 24))]
     got = simulate(program, *words).value()
     signed = np.where(got >= 2**29, got - 2**30, got).astype(np.int64) / 2.0**F
     want = gamma * (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3) + beta

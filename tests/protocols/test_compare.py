@@ -39,13 +39,13 @@ def exchanges_of(bits: int) -> list[int]:
     return counts
 
 
-def edges(bits: int) -> list[int]:
+def edge_values(bits: int) -> list[int]:
     """Return values mod 2^bits about 0, +-2^k and both ends of the signed range."""
     near = {s * 2**k + d for s in (1, -1) for k in range(bits) for d in (-1, 0, 1)}
     return sorted({v % 2**bits for v in near | {0, 1, -1}})
 
 
-def joined(sim: Simulation, pick: Any) -> Array:
+def join_bits(sim: Simulation, pick: Any) -> Array:
     """Return the bits that EvaluatorBits share among the parties."""
     parts: list[EvaluatorBits] = [pick(out) for out in sim.outputs]
     words = np.zeros_like(next(part.share for part in parts if part.share is not None))
@@ -62,7 +62,7 @@ def joined(sim: Simulation, pick: Any) -> Array:
 def test_msb_is_the_sign_bit_of_any_word_modulo_2_k_with_every_number_of_openings(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    x = np.array(edges(64), np.uint64).view(np.int64)
+    x = np.array(edge_values(64), np.uint64).view(np.int64)
     x = np.concatenate([x, rng.integers(INT64.min, INT64.max, 100, endpoint=True)])
     cases = [(k, r) for k in (2, 3, 16, 31, 64) for r in exchanges_of(k)]
     assert {(2, 1), (16, 1), (16, 2), (16, 3), (31, 2), (64, 2), (64, 3)} <= set(cases)
@@ -72,7 +72,7 @@ def test_msb_is_the_sign_bit_of_any_word_modulo_2_k_with_every_number_of_opening
 
     sim = simulate(program, x, dealer=dealer)
     for i, (k, r) in enumerate(cases):
-        got = joined(sim, itemgetter(i))
+        got = join_bits(sim, itemgetter(i))
         assert np.array_equal(got, (x >> (k - 1)) & 1), (k, r)
         # with r = 2 the dealer keeps its part
         assert (sim.outputs[dealer][i].top is not None) == (r == 2)
@@ -99,7 +99,7 @@ def test_msb_of_wide_values_is_exact_from_65_to_128_bits(
     seed: int, rng: np.random.Generator
 ) -> None:
     widths = (65, 66, 75, 96, 127, 128)
-    values = {k: [*edges(k), int.from_bytes(rng.bytes(16), "little") % 2**k] for k in widths}
+    values = {k: [*edge_values(k), int.from_bytes(rng.bytes(16), "little") % 2**k] for k in widths}
     cases = [(k, r) for k in widths for r in exchanges_of(k)]
     dealers = {k: i % 3 for i, k in enumerate(widths)}
 
@@ -109,7 +109,7 @@ def test_msb_of_wide_values_is_exact_from_65_to_128_bits(
 
     sim = simulate(program)
     for i, (k, r) in enumerate(cases):
-        got = joined(sim, itemgetter(i))
+        got = join_bits(sim, itemgetter(i))
         assert list(got) == [v >> (k - 1) for v in values[k]], (k, r)
 
 
@@ -121,12 +121,12 @@ def test_msb_follows_row_major_order_and_takes_any_shape() -> None:
 
     sim = simulate(program, *inputs)
     for i, x in enumerate(inputs):
-        assert np.array_equal(joined(sim, itemgetter(i)), x.reshape(-1) < 0)
+        assert np.array_equal(join_bits(sim, itemgetter(i)), x.reshape(-1) < 0)
 
 
 def test_less_than_is_exact_while_the_difference_fits(rng: np.random.Generator) -> None:
     def pairs(bits: int) -> Array:
-        half = [v - 2 ** (bits - 2) for v in edges(bits - 1)]
+        half = [v - 2 ** (bits - 2) for v in edge_values(bits - 1)]
         near = np.array(half, object)
         far = rng.permutation(near)
         both = np.stack([np.concatenate([near, near]), np.concatenate([near, far])])
@@ -139,16 +139,16 @@ def test_less_than_is_exact_while_the_difference_fits(rng: np.random.Generator) 
 
     sim = simulate(program, *exact, *short)
     for i, (a, b) in enumerate((exact, short)):
-        assert np.array_equal(joined(sim, itemgetter(i)), a < b)
+        assert np.array_equal(join_bits(sim, itemgetter(i)), a < b)
 
 
 def test_the_sign_of_a_reduced_value_is_that_of_the_value() -> None:
-    x = np.array([v << 16 for v in edges(29)] + [-(v << 16) for v in edges(29)])
+    x = np.array([v << 16 for v in edge_values(29)] + [-(v << 16) for v in edge_values(29)])
 
     def program(p: Party, x: Shared) -> Any:
         return p.function(lambda x: msb(p, truncate_reduce(p, x, 16, 31), 31))(x)
 
-    assert np.array_equal(joined(simulate(program, x), lambda out: out), x < 0)
+    assert np.array_equal(join_bits(simulate(program, x), lambda out: out), x < 0)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ DEPTHWISE: list[Case] = [
 ]
 
 
-def words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def draw_words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Return ring elements, one in four of them an edge value."""
     plain = rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
     edges = rng.choice(np.array([0, 1, -1, INT64.min, INT64.max, 2**31, -(2**32)]), shape)
@@ -68,7 +68,7 @@ def windows_of(strides: Any, padding: Any, dilations: Any) -> tuple[Any, ...]:
     return pair(strides), padding, pair(dilations)
 
 
-def reference(x: Array, w: Array, windows: tuple[Any, Any, Any], depthwise: bool) -> Array:
+def plain_convolution(x: Array, w: Array, windows: tuple[Any, Any, Any], depthwise: bool) -> Array:
     """Compute the definition on int64 that wraps."""
     strides, padding, dilations = windows_of(*windows)
     widths: list[tuple[int, int]] = []
@@ -100,15 +100,15 @@ def reference(x: Array, w: Array, windows: tuple[Any, Any, Any], depthwise: bool
     return y
 
 
-def operands(rng: np.random.Generator) -> list[Array]:
-    return [words(rng, shape) for case in FULL + DEPTHWISE for shape in case[:2]]
+def draw_operands(rng: np.random.Generator) -> list[Array]:
+    return [draw_words(rng, shape) for case in FULL + DEPTHWISE for shape in case[:2]]
 
 
 @by_a_dealer
 def test_convolutions_are_exact_modulo_2_64_with_private_and_public_kernels(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    inputs = operands(rng)
+    inputs = draw_operands(rng)
     kernels = inputs[1::2]
 
     def program(p: Party, *values: Shared) -> Any:
@@ -128,7 +128,7 @@ def test_convolutions_are_exact_modulo_2_64_with_private_and_public_kernels(
     sim = simulate(program, *inputs, dealer=dealer, fractional_bits=7)
     for i, (_, _, *windows) in enumerate(FULL + DEPTHWISE):
         x, w = inputs[2 * i : 2 * i + 2]
-        want = reference(x, w, (windows[0], windows[1], windows[2]), i >= len(FULL))
+        want = plain_convolution(x, w, (windows[0], windows[1], windows[2]), i >= len(FULL))
         for j, scale in ((2 * i, 14), (2 * i + 1, 10)):
             got = sim.value(itemgetter(j))
             assert got.shape == want.shape and np.array_equal(got, want), (i, j)
@@ -152,26 +152,30 @@ def test_the_reference_has_tensorflows_windows(rng: np.random.Generator) -> None
         layer = tf.nn.conv2d if i < len(FULL) else tf.nn.depthwise_conv2d
         steps = [1, *strides, 1]
         got = layer(x.astype(np.float64), w.astype(np.float64), steps, padding, None, dilations)
-        want = reference(x, w, (windows[0], windows[1], windows[2]), i >= len(FULL))
+        want = plain_convolution(x, w, (windows[0], windows[1], windows[2]), i >= len(FULL))
         assert np.array_equal(np.asarray(got), want), i
 
 
 def test_convolutions_follow_sizes_that_the_graph_does_not_know(rng: np.random.Generator) -> None:
-    x, w = words(rng, (3, 6, 5, 2)), words(rng, (3, 3, 2, 4))
+    x, w = draw_words(rng, (3, 6, 5, 2)), draw_words(rng, (3, 3, 2, 4))
 
     def program(p: Party, x: Shared, w: Shared) -> Any:
         f = p.function(lambda x, w: conv.conv2d(p, x, w, 2, "SAME"), dynamic=True)
         return f(x, w), f(x.map(lambda a: a[:1]), w)
 
     sim = simulate(program, x, w)
-    want = reference(x, w, (2, "SAME", 1), False)
+    want = plain_convolution(x, w, (2, "SAME", 1), False)
     assert np.array_equal(sim.value(itemgetter(0)), want)
     assert np.array_equal(sim.value(itemgetter(1)), want[:1])
 
 
 def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Generator) -> None:
     """Exchange two layers once, as a fused layer does."""
-    x, w, v = words(rng, (1, 6, 5, 8)), words(rng, (3, 3, 8, 8)), words(rng, (3, 3, 8, 1))
+    x, w, v = (
+        draw_words(rng, (1, 6, 5, 8)),
+        draw_words(rng, (3, 3, 8, 8)),
+        draw_words(rng, (3, 3, 8, 1)),
+    )
     windows = conv.Windows.from_arguments("layer", 1, "SAME")
 
     def program(p: Party, x: Shared, w: Shared, v: Shared) -> Any:
@@ -182,7 +186,9 @@ def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Ge
 
         return p.function(layer)(x, w, v)
 
-    want = reference(x, w, (1, "SAME", 1), False) + reference(x, v, (1, "SAME", 1), True)
+    want = plain_convolution(x, w, (1, "SAME", 1), False) + plain_convolution(
+        x, v, (1, "SAME", 1), True
+    )
     assert np.array_equal(simulate(program, x, w, v).value(), want)
 
 
@@ -194,7 +200,7 @@ def test_convolutions_cost_what_they_say_whatever_the_values(
     inputs = [
         (draw(x), draw(w))
         for x, w in shapes
-        for draw in (lambda shape: words(rng, shape), lambda shape: np.zeros(shape, np.int64))
+        for draw in (lambda shape: draw_words(rng, shape), lambda shape: np.zeros(shape, np.int64))
     ]
 
     def program(p: Party) -> list[Any]:
@@ -223,7 +229,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 ) -> None:
     from tfe_bench.protocols.session.party import Site
 
-    x, w = words(rng, (1, 6, 6, 4)), words(rng, (3, 3, 4, 4))
+    x, w = draw_words(rng, (1, 6, 6, 4)), draw_words(rng, (3, 3, 4, 4))
     received: dict[tuple[int, int], list[Any]] = {}
     plain = Site.recv
 

@@ -39,7 +39,7 @@ CASES: list[Case] = [
 ]
 
 
-def words(rng: np.random.Generator, shape: Any) -> Array:
+def draw_words(rng: np.random.Generator, shape: Any) -> Array:
     """Return ring elements, one in four of them an edge value."""
     plain = rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
     edges = rng.choice(np.array([0, 1, -1, INT64.min, INT64.max, 2**31, -(2**32)]), shape)
@@ -58,7 +58,7 @@ def result_shape(case: Case) -> tuple[int, ...]:
     return x[0], height, width, w[2] * w[3] if depthwise else w[3]
 
 
-def reference(case: Case, x: Array, w: Array, d: Array) -> tuple[Array, Array]:
+def plain_gradients(case: Case, x: Array, w: Array, d: Array) -> tuple[Array, Array]:
     """Compute the definition, element of the kernel by element, on int64 that wraps."""
     windows = windows_of(case)
     n, height, width, _ = d.shape
@@ -111,7 +111,7 @@ def test_the_reference_has_tensorflows_gradients(rng: np.random.Generator) -> No
             y = layer(image, kernel, steps, padding)
         assert y.shape == d.shape
         want = tape.gradient(y, [a, b], output_gradients=tf.constant(d, tf.float64))
-        for got, expected in zip(reference(case, x, w, d), want, strict=True):
+        for got, expected in zip(plain_gradients(case, x, w, d), want, strict=True):
             assert np.array_equal(got, np.asarray(expected)), case
 
 
@@ -119,10 +119,10 @@ def test_the_reference_has_tensorflows_gradients(rng: np.random.Generator) -> No
 def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    inputs = [words(rng, s) for case in CASES for s in (case[0], case[1], result_shape(case))]
+    inputs = [draw_words(rng, s) for case in CASES for s in (case[0], case[1], result_shape(case))]
     expected: list[Array] = []
     for i, case in enumerate(CASES):
-        expected += reference(case, *inputs[3 * i : 3 * i + 3])
+        expected += plain_gradients(case, *inputs[3 * i : 3 * i + 3])
 
     def program(p: Party, *values: Shared) -> Any:
         def layers(*values: Shared) -> list[Shared]:
@@ -155,7 +155,11 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
 
 def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Generator) -> None:
     case: Case = ((3, 6, 5, 2), (3, 3, 2, 4), 2, "SAME", 1, False)
-    x, w, d = words(rng, case[0]), words(rng, case[1]), words(rng, result_shape(case))
+    x, w, d = (
+        draw_words(rng, case[0]),
+        draw_words(rng, case[1]),
+        draw_words(rng, result_shape(case)),
+    )
 
     def program(p: Party, x: Shared, w: Shared, d: Shared) -> Any:
         def layer(x: Shared, w: Shared, d: Shared) -> Any:
@@ -171,7 +175,7 @@ def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Ge
 
     sim = simulate(program, x, w, d)
     for at, batch in ((0, 3), (2, 1)):
-        for i, want in enumerate(reference(case, x[:batch], w, d[:batch])):
+        for i, want in enumerate(plain_gradients(case, x[:batch], w, d[:batch])):
             assert np.array_equal(sim.value(itemgetter(at + i)), want)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocols.shares import EDGES, packed, unpacked
+from tests.protocols.shares import EDGES, pack_bits, unpack_bits
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
@@ -31,7 +31,7 @@ def bit_share(bits: Array, party: int, dealer: int, seed: int, top: bool = False
     import tensorflow as tf
 
     rng = np.random.default_rng(seed)
-    words = packed(bits)
+    words = pack_bits(bits)
     s1, at_dealer = (
         rng.integers(INT64.min, INT64.max, words.shape, endpoint=True) for _ in range(2)
     )
@@ -58,7 +58,7 @@ def test_opened_bits_are_the_shared_bits_under_the_dealers_mask(
         d, e1, e2 = (outputs[(dealer + role) % 3][i] for role in range(3))
         assert np.array_equal(e1.masked, e2.masked)
         assert d.masked is None and e1.beta is None and e2.beta is None
-        assert np.array_equal(unpacked(d.beta ^ e1.masked, len(value)), value)
+        assert np.array_equal(unpack_bits(d.beta ^ e1.masked, len(value)), value)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -337,11 +337,11 @@ def test_extend_refuses_values_that_are_wide_already() -> None:
         simulate(lambda p, x: p.function(lambda x: twice(p, x))(x), np.arange(3))
 
 
-def extended(n: int, exchanges: int | None) -> Cost:
+def extension_cost(n: int, exchanges: int | None) -> Cost:
     return cost_of(convert.extend_to_wide, Private((n,)), 9, exchanges)
 
 
-def injected(n: int, limbs: int = 1, bits: int = 0) -> Cost:
+def injection_cost(n: int, limbs: int = 1, bits: int = 0) -> Cost:
     x = Private((n,), limbs=limbs, bits=bits)
     return cost_of(convert.inject, PrivateBits((n,)), x, extend_ring=bits > 0)
 
@@ -356,35 +356,35 @@ COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
         lambda p, bits, b, x, u: convert.b2a(p, b),
         lambda n: cost_of(convert.b2a, PrivateBits((n,))),
     ),
-    "inject": (lambda p, bits, b, x, u: convert.inject(p, b, x), injected),
+    "inject": (lambda p, bits, b, x, u: convert.inject(p, b, x), injection_cost),
     "wide inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, u),
-        lambda n: injected(n, limbs=2),
+        lambda n: injection_cost(n, limbs=2),
     ),
     "negated inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, x, negated=True),
-        injected,
+        injection_cost,
     ),
     "wide negated inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, u, negated=True),
-        lambda n: injected(n, limbs=2),
+        lambda n: injection_cost(n, limbs=2),
     ),
     "inject from 31 bits": (
         lambda p, bits, b, x, u: convert.inject(p, b, replace(x, bits=31), extend_ring=True),
-        lambda n: injected(n, bits=31),
+        lambda n: injection_cost(n, bits=31),
     ),
     "inject from 63 bits": (
         lambda p, bits, b, x, u: convert.inject(p, b, replace(x, bits=63), extend_ring=True),
-        lambda n: injected(n, bits=63),
+        lambda n: injection_cost(n, bits=63),
     ),
-    "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), injected),
+    "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), injection_cost),
     "extend": (
         lambda p, bits, b, x, u: convert.extend_to_wide(p, x, 9),
-        lambda n: extended(n, None),
+        lambda n: extension_cost(n, None),
     ),
     "extend in two": (
         lambda p, bits, b, x, u: convert.extend_to_wide(p, x, 9, 2),
-        lambda n: extended(n, 2),
+        lambda n: extension_cost(n, 2),
     ),
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages import module
+from tests.pages import import_page
 from tests.protocols import test_widths
 from tests.refusals import raises
 from tfe_bench.errors import ProtocolError, UsageError
@@ -37,7 +37,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 ROOT = Path(__file__).parents[2]
-operations = module("operations")
+operations = import_page("operations")
 WITHOUT_TENSORFLOW = """
 import json, sys
 
@@ -53,7 +53,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
-def everything() -> dict[str, Any]:
+def count_all() -> dict[str, Any]:
     """Return the counted costs of all operations and widths, and of a sort."""
     costs: dict[str, Any] = {name: list(cost) for name, cost in operations.count_costs().items()}
     for name, row in test_widths.WIDTHS.items():
@@ -79,7 +79,7 @@ def test_all_is_counted_without_tensorflow() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout) == json.loads(json.dumps(everything()))
+    assert json.loads(done.stdout) == json.loads(json.dumps(count_all()))
 
 
 def test_what_does_not_say_its_cost_is_refused() -> None:

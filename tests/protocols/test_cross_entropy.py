@@ -36,7 +36,7 @@ def softmax(v: Array) -> Array:
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
 
-def logits(classes: int, rng: np.random.Generator) -> Array:
+def draw_logits(classes: int, rng: np.random.Generator) -> Array:
     """Return logits of all sizes, with ties, near ties, equal ones, and the ends of the domain."""
     v = rng.standard_normal((MANY, classes)) * 10.0 ** rng.uniform(-3, 4, (MANY, 1))
     v = np.clip(v, -LIMIT, LIMIT)
@@ -55,7 +55,7 @@ def logits(classes: int, rng: np.random.Generator) -> Array:
 
 @pytest.mark.parametrize("f", [40, 24, 16])
 def test_it_is_the_softmax_to_14_bits(f: int, rng: np.random.Generator) -> None:
-    real = [logits(c, rng) for c in CLASSES]
+    real = [draw_logits(c, rng) for c in CLASSES]
     ring = [np.round(v * 2.0**f).astype(np.int64) for v in real]
     dealer = int(rng.integers(3))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import parts_held
 from tests.refusals import raises
@@ -36,7 +36,7 @@ LN2 = float(np.log(2))
 MANY = 10_000
 
 
-def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed: int) -> Shared:
+def share_ring(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed: int) -> Shared:
     """Return one party's share of int64 ring elements in either ring."""
     import tensorflow as tf
 
@@ -45,7 +45,7 @@ def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed:
     rng = np.random.default_rng(seed)
     l1, l2 = rng.integers(0, 2**64, (2, len(values), 2), np.uint64)
     low = values.view(np.uint64)
-    m = added(added(np.stack([low, -(low >> np.uint64(63))], axis=-1), l1), l2)
+    m = add_wide(add_wide(np.stack([low, -(low >> np.uint64(63))], axis=-1), l1), l2)
 
     def words(pairs: Array) -> Any:
         return tf.constant(pairs.view(np.int64))
@@ -53,39 +53,39 @@ def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed:
     return parts_held(party, dealer, [words(part) for part in (m, l1, l2)], f, ring_bits // 64)
 
 
-def added(a: Array, b: Array) -> Array:
+def add_wide(a: Array, b: Array) -> Array:
     """Return a + b modulo 2^128 on pairs of words, low word first."""
     low = a[:, 0] + b[:, 0]
     return np.stack([low, a[:, 1] + b[:, 1] + (low < b[:, 0])], axis=-1)
 
 
-def plain(ring: Array, ring_bits: int, f: int) -> Array:
+def decode_ring(ring: Array, ring_bits: int, f: int) -> Array:
     """Return signed ring elements as reals."""
     signed = [(int(v) + 2 ** (ring_bits - 1)) % 2**ring_bits - 2 ** (ring_bits - 1) for v in ring]
     return np.array([float(v) for v in signed]) / 2.0**f
 
 
-def inside(xs: Array, low: float, high: float, f: int) -> Array:
+def clip_inside(xs: Array, low: float, high: float, f: int) -> Array:
     """Return the multiples of 2^-f next to xs that lie in a range, as ring elements."""
     clipped = np.clip(np.rint(xs * 2.0**f), np.ceil(low * 2.0**f), np.floor(high * 2.0**f))
     return np.unique(clipped).astype(np.int64)
 
 
-def inputs(low: float, high: float, f: int, rng: np.random.Generator) -> Array:
+def draw_inputs(low: float, high: float, f: int, rng: np.random.Generator) -> Array:
     """Return both ends, the steps of the exponent and its neighbors, and many more."""
     low = max(low, -100.0)
     steps = np.arange(np.ceil(low / LN2), np.floor(high / LN2)) * LN2
     edges = [low, high, 0, 1, -1, *steps, *(steps + 2.0**-f), *(steps - 2.0**-f)]
     near = rng.uniform(-12, min(high, 12), MANY // 2)
-    return inside(np.concatenate([edges, near, rng.uniform(low, high, MANY)]), low, high, f)
+    return clip_inside(np.concatenate([edges, near, rng.uniform(low, high, MANY)]), low, high, f)
 
 
-def at(first: int, second: int) -> Callable[[Any], Any]:
+def output_at(first: int, second: int) -> Callable[[Any], Any]:
     """Return out[first][second]."""
     return lambda out: out[first][second]
 
 
-def run(
+def run_cases(
     cases: list[tuple[Array, str, str, dict[str, Any]]],
     ring_bits: int,
     f: int,
@@ -97,7 +97,7 @@ def run(
     def program(p: Party) -> list[Any]:
         results = []
         for i, (values, method, clamp, options) in enumerate(cases):
-            x = shared(values, p.index, ring_bits, f, dealer, seed + i)
+            x = share_ring(values, p.index, ring_bits, f, dealer, seed + i)
             graph = p.function(
                 lambda x, method=method, clamp=clamp, options=options: exp(
                     p, x, method, clamp, **options
@@ -119,10 +119,10 @@ def run(
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
         result = sim.outputs[0][i][1]
         assert (result.fractional_bits, result.limbs) == (f, ring_bits // 64)
-    return [plain(sim.value(at(i, 1)), ring_bits, f) for i in range(len(cases))]
+    return [decode_ring(sim.value(output_at(i, 1)), ring_bits, f) for i in range(len(cases))]
 
 
-def tolerance(method: str, ring_bits: int, f: int, x: Array, softmax: bool = False) -> Array:
+def error_bound(method: str, ring_bits: int, f: int, x: Array, softmax: bool = False) -> Array:
     """Return the declared bound of |result - e^x| (of the power, for Taylor)."""
     exact, ulp = np.exp(x), 2.0**-f
     wide = ring_bits == 128
@@ -152,8 +152,8 @@ def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_s
     for method, softmax in modes:
         low, high = valid_range(method, ring_bits, f, softmax=softmax)
         assert low < -13 and (high == 0 if softmax else high > 10)
-        cases.append((inputs(low, high, f, rng), method, "none", {"softmax": softmax}))
-    results = run(cases, ring_bits, f, seed, dealer)
+        cases.append((draw_inputs(low, high, f, rng), method, "none", {"softmax": softmax}))
+    results = run_cases(cases, ring_bits, f, seed, dealer)
     for (method, softmax), (values, *_), got in zip(modes, cases, results, strict=True):
         x = values / 2.0**f
         exact = np.exp(x)
@@ -163,14 +163,14 @@ def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_s
             gap = np.abs(exact - np.exp(x)) - np.exp(x) * x**2 / 256
             assert np.all(gap[small] < 1e-12)
         error = np.abs(got - exact)
-        assert np.all(error <= tolerance(method, ring_bits, f, x, softmax)), (
+        assert np.all(error <= error_bound(method, ring_bits, f, x, softmax)), (
             method,
             softmax,
-            x[np.argmax(error - tolerance(method, ring_bits, f, x, softmax))],
+            x[np.argmax(error - error_bound(method, ring_bits, f, x, softmax))],
         )
 
 
-@daily(
+@parametrize_daily(
     ("ring", "clamp"), itertools.product(RINGS, CLAMPS[1:]), [(RINGS[0], "low"), (RINGS[1], "both")]
 )
 def test_clamped_inputs_outside_the_range_give_the_value_at_its_end(
@@ -187,14 +187,14 @@ def test_clamped_inputs_outside_the_range_give_the_value_at_its_end(
         if clamp == "both":
             chosen += [ends[1] + 1, ends[1] + 2**f, far, *rng.integers(ends[1] + 1, far, 100)]
         cases.append((np.array(chosen, np.int64), method, clamp, {}))
-    for (values, method, *_), got in zip(cases, run(cases, ring_bits, f, seed), strict=True):
+    for (values, method, *_), got in zip(cases, run_cases(cases, ring_bits, f, seed), strict=True):
         low, high = valid_range(method, ring_bits, f, clamp)
         x = np.clip(values / 2.0**f, low, high)
         exact = np.exp(x)
         if method == "taylor":  # its own power within range, e^high above it
             above = values / 2.0**f > high
             exact = np.where(above, exact, np.exp(256 * np.log1p(np.maximum(x, -255.999) / 256)))
-        bound = tolerance(method, ring_bits, f, x, False) + exact * 2.0**-f
+        bound = error_bound(method, ring_bits, f, x, False) + exact * 2.0**-f
         assert np.all(np.abs(got - exact) <= bound), method
         below = values / 2.0**f < low
         assert np.all(np.abs(got[below] - np.exp(low)) <= 2.0 ** -(f + 1)), method
@@ -231,18 +231,18 @@ def test_costs_hold_for_any_number_of_elements_and_any_shape(seed: int) -> None:
     for cost, *calls in zip(expected, *map(itemgetter(0), sim.outputs), strict=True):
         assert_costs(calls, cost)
     for i, s in enumerate(((), (2, 0), (2, 3, 1))):
-        got = np.asarray(sim.value(at(1, i)))
+        got = np.asarray(sim.value(output_at(1, i)))
         assert got.shape == s and np.all(np.abs(got / 2.0**16 - np.e) < 2**-8)
 
 
 def test_iterations_of_the_taylor_form_sharpen_it(seed: int) -> None:
-    x = inside(np.linspace(-4, 4, 101), -4, 4, 16)
+    x = clip_inside(np.linspace(-4, 4, 101), -4, 4, 16)
     counts = (1, 4, 12)
     cases: list[tuple[Array, str, str, dict[str, Any]]] = [
         (x, "taylor", "none", {"iterations": k}) for k in counts
     ]
     # (1 + x / 2)^2 does not approximate e^-4, but it is the form of k = 1
-    for k, got in zip(counts, run(cases, 64, 16, seed), strict=True):
+    for k, got in zip(counts, run_cases(cases, 64, 16, seed), strict=True):
         power = (1 + x / 2.0**16 / 2**k) ** (2**k)
         bound = 3 * 2**k * 2.0**-16 * np.maximum(np.maximum(power, np.exp(x / 2.0**16)), 1)
         assert np.all(np.abs(got - power) <= bound), k
@@ -257,7 +257,7 @@ def test_one_round_fails_as_often_as_it_says() -> None:
         lambda p, x: p.function(lambda x: form.evaluate_exp(p, x))(x), x, fractional_bits=16
     )
     exact = np.exp(x[0] / 2.0**16)
-    wrong = int(np.sum(np.abs(plain(sim.value(), 64, 16) / exact - 1) > 2.0**-20))
+    wrong = int(np.sum(np.abs(decode_ring(sim.value(), 64, 16) / exact - 1) > 2.0**-20))
     expected = exact * 2.0 ** (-37 - 3)
     assert stats.binomtest(wrong, MANY, expected).pvalue > ALPHA
 
@@ -296,7 +296,7 @@ def test_effective_ranges_and_errors_are_the_published_ones(seed: int) -> None:
     cases: list[tuple[Array, str, str, dict[str, Any]]] = [
         (values, method, clamp, {}) for method, clamp in clamps.items()
     ]
-    for method, got in zip(clamps, run(cases, 128, 40, seed), strict=True):
+    for method, got in zip(clamps, run_cases(cases, 128, 40, seed), strict=True):
         error = np.abs(got - np.exp(np.concatenate([wide, narrow])))
         relative = error / np.exp(np.concatenate([wide, narrow]))
         absolute, share_of = error[:3000], relative[:3000]
@@ -330,7 +330,7 @@ def test_received_words_are_uniform_and_never_repeat_under_frozen_shares(
     def program(p: Party) -> list[list[Any]]:
         import tensorflow as tf
 
-        one = shared(np.array([value]), p.index, ring_bits, f, 0, 5)
+        one = share_ring(np.array([value]), p.index, ring_bits, f, 0, 5)
         x = one.map(lambda a: tf.repeat(a, ELEMENTS, axis=0))
         calls = []
         for method in methods:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import at
+from tests.protocols.shares import output_at
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
@@ -44,7 +44,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 }
 
 
-def columns(width: int, rng: np.random.Generator) -> Array:
+def draw_columns(width: int, rng: np.random.Generator) -> Array:
     """Return [width, ROWS]: edges, values of all sizes, ties, each position as the first."""
     x = rng.choice(EDGES, (width, ROWS))
     x[:, 50:90] = rng.integers(-(2**62), 2**62, (width, 40))
@@ -56,7 +56,7 @@ def columns(width: int, rng: np.random.Generator) -> Array:
     return x
 
 
-def reduced(
+def reduce_extremes(
     p: Party, name: str, x: Shared, axis: int | None, keepdims: bool = False, **options: Any
 ) -> Shared:
     result: Shared = (
@@ -67,14 +67,14 @@ def reduced(
     return result
 
 
-@daily("widths", [DAILY, WIDTHS], [DAILY], ids=["some", "every"])
+@parametrize_daily("widths", [DAILY, WIDTHS], [DAILY], ids=["some", "every"])
 @pytest.mark.parametrize("method", ["tree", "all-pairs"])
 def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_they_say(
     method: str, widths: tuple[int, ...], rng: np.random.Generator
 ) -> None:
     dealer = int(rng.integers(3))
     widths = widths if method == "tree" else tuple(w for w in widths if w <= 10)
-    data = [columns(w, rng) for w in widths]
+    data = [draw_columns(w, rng) for w in widths]
     # All four run at one width, one or two at the others: they differ in a sign and an injection.
     also = {3: NAMES[2:3], 5: NAMES[3:], 7: NAMES[1:], 10: NAMES[2:3], 17: NAMES[3:]}
     names = [("reduce_max", *also.get(w, ())) for w in widths]
@@ -85,7 +85,8 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
             secret = share_for_party(np.zeros_like(data[i]), p.index, b"zero", dealer=dealer)
             for name in names[i]:
                 graph = p.function(
-                    lambda x, name=name: reduced(p, name, x, 0, method=method), dynamic=False
+                    lambda x, name=name: reduce_extremes(p, name, x, 0, method=method),
+                    dynamic=False,
                 )
                 y = graph(x)
                 result.append((y, measure_call(p, graph, x), measure_call(p, graph, secret)))
@@ -95,7 +96,7 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
     i = 0
     for width, x, used in zip(widths, data, names, strict=True):
         for name in used:
-            got = sim.value(at(i, 0))
+            got = sim.value(output_at(i, 0))
             assert np.array_equal(got, NUMPY[name](x, axis=0)), (name, width)
             index = name.startswith("arg")
             assert all(out[i][0].fractional_bits == (0 if index else 9) for out in sim.outputs)
@@ -114,7 +115,7 @@ def test_many_values_of_all_sizes_by_each_dealer(dealer: int, rng: np.random.Gen
     def program(p: Party, x: Shared) -> Any:
         def function(x: Shared) -> Any:
             return [
-                reduced(p, name, x, 0, method=method)
+                reduce_extremes(p, name, x, 0, method=method)
                 for method in ("tree", "all-pairs")
                 for name in ("reduce_min", "argmax")
             ]
@@ -123,7 +124,7 @@ def test_many_values_of_all_sizes_by_each_dealer(dealer: int, rng: np.random.Gen
 
     sim = simulate(program, x, dealer=dealer)
     for i, want in enumerate((x.min(axis=0), x.argmax(axis=0)) * 2):
-        assert np.array_equal(sim.value(at(i)), want), i
+        assert np.array_equal(sim.value(output_at(i)), want), i
 
 
 def test_narrow_comparisons_are_right_for_differences_that_fit(rng: np.random.Generator) -> None:
@@ -133,7 +134,7 @@ def test_narrow_comparisons_are_right_for_differences_that_fit(rng: np.random.Ge
     def program(p: Party, x: Shared) -> Any:
         def function(x: Shared) -> Any:
             return [
-                reduced(p, "argmin", x, 0, method=method, bits=31)
+                reduce_extremes(p, "argmin", x, 0, method=method, bits=31)
                 for method in ("tree", "all-pairs")
             ]
 
@@ -141,7 +142,7 @@ def test_narrow_comparisons_are_right_for_differences_that_fit(rng: np.random.Ge
 
     sim = simulate(program, x)
     for i in range(2):
-        assert np.array_equal(sim.value(at(i)), x.argmin(axis=0))
+        assert np.array_equal(sim.value(output_at(i)), x.argmin(axis=0))
 
 
 SHAPES = ((), (3,), (2, 3), (3, 1, 2), (1, 2, 2, 3), (2, 1, 2, 2, 1))
@@ -159,7 +160,9 @@ def test_every_axis_of_every_rank_with_and_without_its_place(rng: np.random.Gene
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*shares: Shared) -> Any:
-            return [reduced(p, name, shares[i], a, keep, bits=8) for name, i, a, keep in cases]
+            return [
+                reduce_extremes(p, name, shares[i], a, keep, bits=8) for name, i, a, keep in cases
+            ]
 
         return p.function(function)(*shares)
 
@@ -169,7 +172,7 @@ def test_every_axis_of_every_rank_with_and_without_its_place(rng: np.random.Gene
             want = NUMPY[name](data[i], axis=0 if axis is None else axis)
         else:
             want = NUMPY[name](data[i], axis=axis, keepdims=keep)
-        got = sim.value(at(k))
+        got = sim.value(output_at(k))
         assert got.shape == np.shape(want), cases[k]
         assert np.array_equal(got, want), cases[k]
 
@@ -181,7 +184,9 @@ def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator)
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*shares: Shared) -> Any:
-            return [reduced(p, name, shares[i], shapes[i][1], method=m) for name, i, m in cases]
+            return [
+                reduce_extremes(p, name, shares[i], shapes[i][1], method=m) for name, i, m in cases
+            ]
 
         return p.function(function)(*shares)
 
@@ -190,7 +195,7 @@ def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator)
     for k, (name, i, _) in enumerate(cases):
         axis = 0 if shapes[i][1] is None else shapes[i][1]
         want = NUMPY[name](data[i], axis=axis)
-        assert np.array_equal(sim.value(at(k)), want), cases[k]
+        assert np.array_equal(sim.value(output_at(k)), want), cases[k]
         scale = 0 if name.startswith("arg") else 4
         assert all(out[k].fractional_bits == scale for out in sim.outputs)
 
@@ -211,7 +216,7 @@ def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
             assert auto.rounds <= tree.rounds
 
 
-def exchanged(p: Party, x: Shared) -> Shared:
+def selected_positions(p: Party, x: Shared) -> Shared:
     import tensorflow as tf
 
     hot = extremes.argmax_bits(p, x)
@@ -222,18 +227,18 @@ def exchanged(p: Party, x: Shared) -> Shared:
 def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    x = columns(6, rng)
+    x = draw_columns(6, rng)
     y = rng.integers(-(2**62), 2**62, (6, ROWS))
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        marks = p.function(lambda x: exchanged(p, x))
+        marks = p.function(lambda x: selected_positions(p, x))
         picks = p.function(lambda x, y: extremes.sum_selected(p, extremes.argmax_bits(p, x), y))
         return marks(x), picks(x, y), measure_call(p, marks, x), measure_call(p, picks, x, y)
 
     sim = simulate(program, x, y, dealer=dealer, fractional_bits=3)
     first = x.argmax(axis=0)
-    assert np.array_equal(sim.value(at(0)), np.arange(6)[:, None] == first)
-    assert np.array_equal(sim.value(at(1)), y[first, np.arange(ROWS)])
+    assert np.array_equal(sim.value(output_at(0)), np.arange(6)[:, None] == first)
+    assert np.array_equal(sim.value(output_at(1)), y[first, np.arange(ROWS)])
     assert all(out[1].fractional_bits == 3 for out in sim.outputs)
     operand = Private((6, ROWS))
 
@@ -273,35 +278,38 @@ def two_words(x: Shared) -> Shared:
 
 
 REFUSED: dict[str, tuple[str, Use]] = {
-    "an axis too high": (r"{name} .*", lambda p, x, f: reduced(p, f, x, 2)),
-    "an axis too low": (r"{name} .*", lambda p, x, f: reduced(p, f, x, -3)),
-    "an axis that is no integer": (r"{name} .*", lambda p, x, f: reduced(p, f, x, 1.0)),  # type: ignore[arg-type]
-    "a truth value as an axis": (r"{name} .*", lambda p, x, f: reduced(p, f, x, True)),
+    "an axis too high": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, x, 2)),
+    "an axis too low": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, x, -3)),
+    "an axis that is no integer": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, x, 1.0)),  # type: ignore[arg-type]
+    "a truth value as an axis": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, x, True)),
     "an axis of a scalar": (
         r"{name} .*",
-        lambda p, x, f: reduced(p, f, x.map(lambda a: a[0, 0]), 0),
+        lambda p, x, f: reduce_extremes(p, f, x.map(lambda a: a[0, 0]), 0),
     ),
     "no values along the axis": (
         r"{name} .*",
-        lambda p, x, f: reduced(p, f, x.map(lambda a: a[:0]), 0),
+        lambda p, x, f: reduce_extremes(p, f, x.map(lambda a: a[:0]), 0),
     ),
-    "no values at all": (r"{name} .*", lambda p, x, f: reduced(p, f, x.map(lambda a: a[:0]), None)),
-    "a public tensor": (r"{name} .*", lambda p, x, f: reduced(p, f, np.arange(3), 0)),  # type: ignore[arg-type]
-    "two words": (r"{name} .*", lambda p, x, f: reduced(p, f, two_words(x), 0)),
-    "a small ring": (r"{name} .*", lambda p, x, f: reduced(p, f, replace(x, bits=31), 0)),
+    "no values at all": (
+        r"{name} .*",
+        lambda p, x, f: reduce_extremes(p, f, x.map(lambda a: a[:0]), None),
+    ),
+    "a public tensor": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, np.arange(3), 0)),  # type: ignore[arg-type]
+    "two words": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, two_words(x), 0)),
+    "a small ring": (r"{name} .*", lambda p, x, f: reduce_extremes(p, f, replace(x, bits=31), 0)),
     "an unknown method": (
         "Unknown method.*'all-pair'.*Did you mean \"all-pairs\"?.*",
-        lambda p, x, f: reduced(p, f, x, 0, method="all-pair"),
+        lambda p, x, f: reduce_extremes(p, f, x, 0, method="all-pair"),
     ),
     "an unknown profile": (
         "Unknown network profile.*'wann'.*Did you mean \"wan\"?.*",
-        lambda p, x, f: reduced(p, f, x, 0, profile="wann"),
+        lambda p, x, f: reduce_extremes(p, f, x, 0, profile="wann"),
     ),
     "all pairs of 11": (
         ".* all-pairs.*Received: 11",
-        lambda p, x, f: reduced(p, f, x, 1, method="all-pairs"),
+        lambda p, x, f: reduce_extremes(p, f, x, 1, method="all-pairs"),
     ),
-    "too many bits": (".*", lambda p, x, f: reduced(p, f, x, 0, bits=65)),
+    "too many bits": (".*", lambda p, x, f: reduce_extremes(p, f, x, 0, bits=65)),
 }
 
 

@@ -225,11 +225,11 @@ def test_defaults_are_sixteen_bits_in_a_ring_of_sixty_four_and_frozen() -> None:
 # ---- two words per value
 
 
-def wide(bits: int) -> FixedPoint:
+def wide_format(bits: int) -> FixedPoint:
     return FixedPoint(bits, 128)
 
 
-def whole(encoded: Any) -> list[int]:
+def whole_numbers(encoded: Any) -> list[int]:
     return [int(v) for v in words.to_integers(encoded).reshape(-1)]
 
 
@@ -246,10 +246,10 @@ def whole(encoded: Any) -> list[int]:
 @example(value=5e-324, bits=125)
 @given(value=st.floats(-(2.0**85), 2.0**85), bits=st.integers(0, 40))
 def test_wide_encoding_matches_exact_arithmetic_and_comes_back(value: float, bits: int) -> None:
-    point = wide(bits)
+    point = wide_format(bits)
     encoded = point.encode(np.array([value]))
     assert encoded.dtype == np.int64 and encoded.shape == (1, 2)
-    assert whole(encoded) == [exact_encoding(value, bits)]
+    assert whole_numbers(encoded) == [exact_encoding(value, bits)]
     back = point.decode(encoded)
     assert back.dtype == np.float64 and back.shape == (1,)
     assert abs(Fraction(float(back[0])) - Fraction(value)) <= Fraction(1, 2 ** (bits + 1))
@@ -268,21 +268,21 @@ def test_wide_encoding_matches_exact_arithmetic_and_comes_back(value: float, bit
 @example(word=-(2**63))
 @given(word=st.integers(-(2**127), 2**127 - 1))
 def test_wide_decoding_rounds_every_word_as_python_does(word: int) -> None:
-    assert float(wide(0).decode(words.from_integers([word]))[0]) == float(word)
-    assert float(wide(40).decode(words.from_integers([word]))[0]) == word / 2**40
+    assert float(wide_format(0).decode(words.from_integers([word]))[0]) == float(word)
+    assert float(wide_format(40).decode(words.from_integers([word]))[0]) == word / 2**40
 
 
 def test_wide_decoding_of_random_words_is_correctly_rounded(rng: np.random.Generator) -> None:
     ring = rng.integers(INT64_MIN, INT64_MAX, (20_000, 2), np.int64, endpoint=True)
     ring[:, 1] >>= rng.integers(0, 64, 20_000)  # of every length
-    exact = [v / 2**40 for v in whole(ring)]
-    assert wide(40).decode(ring).tolist() == exact
-    assert wide(40).decode(ring.view(np.uint64)).tolist() == exact
+    exact = [v / 2**40 for v in whole_numbers(ring)]
+    assert wide_format(40).decode(ring).tolist() == exact
+    assert wide_format(40).decode(ring.view(np.uint64)).tolist() == exact
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3, 4)])
 def test_wide_values_have_a_last_axis_of_two_words(shape: tuple[int, ...]) -> None:
-    point = wide(40)
+    point = wide_format(40)
     encoded = point.encode(np.full(shape, -1.5))
     assert encoded.shape == (*shape, 2)
     assert point.decode(encoded).shape == shape
@@ -291,39 +291,40 @@ def test_wide_values_have_a_last_axis_of_two_words(shape: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("dtype", ["b1", "i1", "u1", "<u4", ">i4", ">i8", "u8", "f2", "f4", "g"])
 def test_every_real_type_encodes_one_alike_in_two_words(dtype: str) -> None:
-    assert wide(40).encode(np.ones(2, dtype)).tolist() == [[1 << 40, 0]] * 2
-    assert wide(70).encode(np.ones(2, dtype)).tolist() == [[0, 64]] * 2
+    assert wide_format(40).encode(np.ones(2, dtype)).tolist() == [[1 << 40, 0]] * 2
+    assert wide_format(70).encode(np.ones(2, dtype)).tolist() == [[0, 64]] * 2
 
 
 @pytest.mark.parametrize("bits", [0, 1, 40, 63, 64, 65, 125])
 def test_the_wide_range_ends_exactly_where_it_says(bits: int) -> None:
-    point = wide(bits)
+    point = wide_format(bits)
     assert point.limit == 2.0 ** (126 - bits)
     below = np.nextafter(point.limit, 0)
-    assert whole(point.encode(np.array([below, -below]))) == [
+    assert whole_numbers(point.encode(np.array([below, -below]))) == [
         exact_encoding(v, bits) for v in (below, -below)
     ]
     for sign in (1, -1):
         with pytest.raises(RangeError, match=rf"\|v\| < 2\^{126 - bits}\."):
             point.encode(np.array([sign * point.limit]))
     least, most = max(INT64_MIN, 1 - (1 << (126 - bits))), min(INT64_MAX, (1 << (126 - bits)) - 1)
-    assert whole(point.encode(np.array([least, most]))) == [least << bits, most << bits]
+    assert whole_numbers(point.encode(np.array([least, most]))) == [least << bits, most << bits]
     if bits > 62:
         for value in (least - 1, most + 1):
             with pytest.raises(RangeError):
                 point.encode(np.array([value]))
     else:
         assert (
-            whole(point.encode(np.array([2**63, 2**64 - 1], np.uint64)))[1] == (2**64 - 1) << bits
+            whole_numbers(point.encode(np.array([2**63, 2**64 - 1], np.uint64)))[1]
+            == (2**64 - 1) << bits
         )
 
 
 def test_wide_words_of_another_type_or_shape_are_usage_errors() -> None:
     for bad in (np.zeros(3, np.int64), np.zeros((2, 3), np.int64), np.array(1), np.zeros((1, 2))):
         with raises(UsageError, "unsupported-type", "shape-mismatch"):
-            wide(40).decode(bad)
+            wide_format(40).decode(bad)
     for bits in (-1, 126, True, 40.0):
         with raises(UsageError, "unsupported-scale"):
-            wide(bits)  # type: ignore[arg-type]
+            wide_format(bits)  # type: ignore[arg-type]
     with pytest.raises(RangeError, match="NaN, at row 0, column 1"):
-        wide(40).encode(np.array([[0, np.nan]]))
+        wide_format(40).encode(np.array([[0, np.nan]]))

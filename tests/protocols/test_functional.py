@@ -30,12 +30,12 @@ FIXED = tfe.FixedPoint(F)
 Case = tuple[Callable[..., Any], Callable[..., Any], Any]
 
 
-def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
+def draw_reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
     """Return multiples of an ulp."""
     return np.asarray(np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP)
 
 
-def check(
+def check_functions(
     cases: list[Case], *inputs: Array, dealer: int = 0, fixed: tfe.FixedPoint = FIXED
 ) -> None:
     """Run all cases in one graph and compare revealed with expected values."""
@@ -75,7 +75,7 @@ def test_every_function_is_a_lazy_name_of_the_package() -> None:
 
 
 def test_arithmetic_by_name(rng: np.random.Generator) -> None:
-    x, y = reals(rng, 2, 3), reals(rng, 3)
+    x, y = draw_reals(rng, 2, 3), draw_reals(rng, 3)
     mean = 1.5
     cases: list[Case] = [
         (tfe.add, lambda x, y: x + y, 0),
@@ -106,11 +106,11 @@ def test_arithmetic_by_name(rng: np.random.Generator) -> None:
         ),
         (lambda x, y: tfe.reduce_mean(x), lambda x, y: x.mean(), mean),
     ]
-    check(cases, x, y, dealer=int(rng.integers(3)))
+    check_functions(cases, x, y, dealer=int(rng.integers(3)))
 
 
 def test_comparisons_and_logic_by_name(rng: np.random.Generator) -> None:
-    x, y = np.rint(reals(rng, 40, scale=4)), np.rint(reals(rng, 40, scale=4))
+    x, y = np.rint(draw_reals(rng, 40, scale=4)), np.rint(draw_reals(rng, 40, scale=4))
     cases: list[Case] = [
         (getattr(tfe, name), getattr(np, name), 0)
         for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
@@ -128,11 +128,11 @@ def test_comparisons_and_logic_by_name(rng: np.random.Generator) -> None:
         (lambda x, y: tfe.where(tfe.equal(x, 0), y, 7), lambda x, y: np.where(x == 0, y, 7), 0),
         (lambda x, y: tfe.cast(x == y), lambda x, y: x == y, 0),
     ]
-    check(cases, x, y, dealer=int(rng.integers(3)))
+    check_functions(cases, x, y, dealer=int(rng.integers(3)))
 
 
 def test_extremes_over_axes_of_every_rank(rng: np.random.Generator) -> None:
-    x = np.rint(reals(rng, 2, 1, 3, 2, scale=4))
+    x = np.rint(draw_reals(rng, 2, 1, 3, 2, scale=4))
     s = np.asarray(2.5)
     cases: list[Case] = [
         (lambda x, s: tfe.reduce_max(x), lambda x, s: x.max(), 0),
@@ -153,11 +153,11 @@ def test_extremes_over_axes_of_every_rank(rng: np.random.Generator) -> None:
         (lambda x, s: tfe.argmax(x, -2, bits=31), lambda x, s: x.argmax(-2), 0),
         (lambda x, s: tfe.argmin(x, 2), lambda x, s: x.argmin(2), 0),
     ]
-    check(cases, x, s, dealer=int(rng.integers(3)))
+    check_functions(cases, x, s, dealer=int(rng.integers(3)))
 
 
 def test_order_between_graphs(rng: np.random.Generator) -> None:
-    x = reals(rng, 2, 7, 3)
+    x = draw_reals(rng, 2, 7, 3)
     line = x[0, :, 0]
     cases: list[Case] = [
         (lambda x: tfe.sort(x), lambda x: np.sort(x), 0),
@@ -188,8 +188,8 @@ def test_order_between_graphs(rng: np.random.Generator) -> None:
 def test_layers_of_networks(rng: np.random.Generator) -> None:
     import tensorflow as tf
 
-    x, w = reals(rng, 2, 5, 6, 2, scale=8), reals(rng, 3, 2, 2, 3, scale=2)
-    b = reals(rng, 3)
+    x, w = draw_reals(rng, 2, 5, 6, 2, scale=8), draw_reals(rng, 3, 2, 2, 3, scale=2)
+    b = draw_reals(rng, 3)
     public = 1 + 12 * 8 * 2.0**-17 / ULP  # kernels have 24 bits, at least 16 of them fractional
 
     def tf_conv(x: Any, w: Any, **more: Any) -> Array:
@@ -254,11 +254,11 @@ def test_layers_of_networks(rng: np.random.Generator) -> None:
         (lambda x, w, b: tfe.softmax(x, 1), lambda x, w, b: np.asarray(tf.nn.softmax(x, 1)), 2),
     ]
     x_plain, w_plain, b_plain = x, w, b
-    check(cases, x, w, b, dealer=int(rng.integers(3)))
+    check_functions(cases, x, w, b, dealer=int(rng.integers(3)))
 
 
 def test_relu_takes_the_small_rings_that_fused_products_leave(rng: np.random.Generator) -> None:
-    x, w = reals(rng, 4, 3, scale=8), reals(rng, 3, 2, scale=8)
+    x, w = draw_reals(rng, 4, 3, scale=8), draw_reals(rng, 3, 2, scale=8)
 
     def program(p: Party, x: Shared, w: Shared) -> Any:
         return p.function(lambda x, w: tfe.relu(relu.truncated_product(p, x, w, F)))(x, w)
@@ -312,11 +312,11 @@ def test_elementary_functions_over_their_ranges(rng: np.random.Generator) -> Non
             np.where(np.abs(v) < 2**11, 1.2, np.inf),
         ),
     ]
-    check(cases, pos, any_sign, v, dealer=int(rng.integers(3)))
+    check_functions(cases, pos, any_sign, v, dealer=int(rng.integers(3)))
 
 
 def test_shapes_with_public_parts(rng: np.random.Generator) -> None:
-    x = reals(rng, 2, 3, 4)
+    x = draw_reals(rng, 2, 3, 4)
     ones = np.ones((2, 3, 4))
     cases: list[Case] = [
         (lambda x: tfe.reshape(x, [4, -1]), lambda x: x.reshape(4, 6), 0),
@@ -340,7 +340,7 @@ def test_shapes_with_public_parts(rng: np.random.Generator) -> None:
         (lambda x: tfe.broadcast_to(x, [2, 2, 3, 4]), lambda x: np.stack([x, x]), 0),
         (lambda x: tfe.reverse(x, [0, 2]), lambda x: x[::-1, :, ::-1], 0),
     ]
-    check(cases, x, dealer=int(rng.integers(3)))
+    check_functions(cases, x, dealer=int(rng.integers(3)))
 
 
 def test_reveal_gives_reals_integers_and_truth_values_to_whom_it_says() -> None:

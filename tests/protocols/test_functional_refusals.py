@@ -102,26 +102,26 @@ BAD: list[Bad] = [
     ("polyval", lambda x: untyped.polyval([1.0, 2.0], 3.0)),
     ("max_pool2d", lambda x: tfe.max_pool2d(x, 2)),
     ("max_pool2d", lambda x: untyped.max_pool2d(IMAGES, 2)),
-    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 4)),
-    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 0)),
-    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 2, 2, "FULL")),
-    ("max_pool2d", lambda x: untyped.max_pool2d(images(x), 2, "a")),
+    ("max_pool2d", lambda x: tfe.max_pool2d(as_images(x), 4)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(as_images(x), 0)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(as_images(x), 2, 2, "FULL")),
+    ("max_pool2d", lambda x: untyped.max_pool2d(as_images(x), 2, "a")),
     ("avg_pool2d", lambda x: tfe.avg_pool2d(x, 2)),
     ("avg_pool2d", lambda x: untyped.avg_pool2d(IMAGES, 2)),
-    ("avg_pool2d", lambda x: tfe.avg_pool2d(images(x), (1, 2, 3))),
-    ("avg_pool2d", lambda x: tfe.avg_pool2d(images(x), 4)),
-    ("avg_pool2d", lambda x: tfe.avg_pool2d(images(x), 2, 2, "FULL")),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(as_images(x), (1, 2, 3))),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(as_images(x), 4)),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(as_images(x), 2, 2, "FULL")),
     ("conv2d", lambda x: tfe.conv2d(IMAGES, IMAGES)),
-    ("conv2d", lambda x: tfe.conv2d(images(x), "kernel")),
-    ("conv2d", lambda x: tfe.conv2d(images(x), images(x) < 0)),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), "kernel")),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), as_images(x) < 0)),
     ("conv2d", lambda x: tfe.conv2d(x, x)),
-    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 3, 1)))),
-    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((4, 4, 1, 1)))),
-    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 1, 1)), 0)),
-    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 1, 1)), bias=np.zeros(2))),
-    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 1, 1)), bias=tfe.cast(x < 0))),
-    ("depthwise_conv2d", lambda x: tfe.depthwise_conv2d(images(x), np.zeros((2, 2)))),
-    ("depthwise_conv2d", lambda x: tfe.depthwise_conv2d(images(x), x)),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), np.zeros((2, 2, 3, 1)))),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), np.zeros((4, 4, 1, 1)))),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), np.zeros((2, 2, 1, 1)), 0)),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), np.zeros((2, 2, 1, 1)), bias=np.zeros(2))),
+    ("conv2d", lambda x: tfe.conv2d(as_images(x), np.zeros((2, 2, 1, 1)), bias=tfe.cast(x < 0))),
+    ("depthwise_conv2d", lambda x: tfe.depthwise_conv2d(as_images(x), np.zeros((2, 2)))),
+    ("depthwise_conv2d", lambda x: tfe.depthwise_conv2d(as_images(x), x)),
     ("concat", lambda x: tfe.concat(x, 0)),
     ("concat", lambda x: tfe.concat([np.ones(3)], 0)),
     ("concat", lambda x: tfe.concat([x, np.ones((2, 2))], 0)),
@@ -173,7 +173,7 @@ BETWEEN: list[Bad] = [
 BETWEEN += [(name, partial(call_on_public, name, np.ones(3))) for name in SORTED]
 
 
-def images(x: Shared) -> Shared:
+def as_images(x: Shared) -> Shared:
     """Return x as [1, 3, 3, 1]."""
     return tfe.reshape(tfe.tile(x, [3]), [1, 3, 3, 1])
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 from tests.protocols.gated import FUNCTIONS, Function
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
@@ -26,7 +26,7 @@ EVERY += [(f, width) for f in (MIN_BITS, MAX_BITS) for width in (12, 48)]
 every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
 
 
-@daily("cases", [EDGES, EVERY], [EDGES], ids=["edges", "every"])
+@parametrize_daily("cases", [EDGES, EVERY], [EDGES], ids=["edges", "every"])
 @every_function
 def test_it_is_right_at_every_scale_over_the_whole_range(
     function: Function, cases: list[tuple[int, int]], rng: np.random.Generator
@@ -45,7 +45,7 @@ def test_it_is_right_at_every_scale_over_the_whole_range(
     sim = simulate(program, *xs, dealer=int(rng.integers(3)))
     for i, ((f, width), x) in enumerate(zip(cases, xs, strict=True)):
         got = sim.value(lambda out, i=i: out[i])  # type: ignore[misc]
-        off = function.off(got, x, f)
+        off = function.error_of(got, x, f)
         worst = np.abs(off).argmax()
         assert abs(off[worst]) < function.ulps, (f, width, x[worst], off[worst])
         assert sim.outputs[0][i].fractional_bits == f

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.graphs import in_python
+from tests.graphs import keep_python_graphs
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, shuffle
@@ -50,46 +50,46 @@ print("done")
 """
 
 
-def rows(x: Shared) -> Shared:
+def as_rows(x: Shared) -> Shared:
     import tensorflow as tf
 
     return x.map(lambda a: tf.reshape(a, [8, 8]))
 
 
-def bits(party: Party, x: Shared) -> Any:
+def sign_bits(party: Party, x: Shared) -> Any:
     return convert.mask_bits(party, compare.msb(party, x))
 
 
-def owned(owner: int) -> Callable[..., Any]:
+def share_of(owner: int) -> Callable[..., Any]:
     return lambda p, x, y: io.share_input(p, owner, y.any if p.index == owner else None, (N,))
 
 
 # None of these waits for another's result.
 INVOCATIONS: dict[str, Callable[..., Any]] = {
     "mul": lambda p, x, y: arithmetic.mul(p, x, y),
-    "matmul": lambda p, x, y: arithmetic.matmul(p, rows(x), rows(y)),
+    "matmul": lambda p, x, y: arithmetic.matmul(p, as_rows(x), as_rows(y)),
     "rss_mul": lambda p, x, y: rss.mul_replicated(p, x, y),
     "truncate_safe": lambda p, x, y: truncation.truncate(p, x, 16),
     "truncate_probable": lambda p, x, y: truncation.truncate(p, x, 16, "probable"),
     "truncate_reduce": lambda p, x, y: truncation.truncate_reduce(p, x, 8, 40),
     "msb": lambda p, x, y: compare.msb(p, x),
-    "b2a": lambda p, x, y: convert.b2a(p, bits(p, x)),
-    "inject": lambda p, x, y: convert.inject(p, bits(p, x), y),
+    "b2a": lambda p, x, y: convert.b2a(p, sign_bits(p, x)),
+    "inject": lambda p, x, y: convert.inject(p, sign_bits(p, x), y),
     "inject_extending": lambda p, x, y: convert.inject(
-        p, bits(p, x), truncation.truncate_reduce(p, y, 8, 31), extend_ring=True
+        p, sign_bits(p, x), truncation.truncate_reduce(p, y, 8, 31), extend_ring=True
     ),
-    "all_of": lambda p, x, y: logic.and_bits(p, [bits(p, x), bits(p, y)]),
-    "truncated_product": lambda p, x, y: relu.truncated_product(p, rows(x), rows(y), 16),
-    "all_pairs": lambda p, x, y: extremes.argmax(p, rows(x), 0, method="all-pairs"),
-    "tree": lambda p, x, y: extremes.reduce_max(p, rows(y), 1, method="tree"),
+    "all_of": lambda p, x, y: logic.and_bits(p, [sign_bits(p, x), sign_bits(p, y)]),
+    "truncated_product": lambda p, x, y: relu.truncated_product(p, as_rows(x), as_rows(y), 16),
+    "all_pairs": lambda p, x, y: extremes.argmax(p, as_rows(x), 0, method="all-pairs"),
+    "tree": lambda p, x, y: extremes.reduce_max(p, as_rows(y), 1, method="tree"),
     "extend": lambda p, x, y: convert.extend_to_wide(p, x, 3),
-    "shuffle": lambda p, x, y: shuffle.shuffle(p, [rows(x), rows(y)]),
+    "shuffle": lambda p, x, y: shuffle.shuffle(p, [as_rows(x), as_rows(y)]),
     "reveal": lambda p, x, y: io.reveal(p, x),
     "reveal_to_1": lambda p, x, y: io.reveal(p, y, to=1),
     "reveal_bits": lambda p, x, y: io.reveal_bits(p, compare.msb(p, y)),
-    "input_by_0": owned(0),
-    "input_by_1": owned(1),
-    "input_by_2": owned(2),
+    "input_by_0": share_of(0),
+    "input_by_1": share_of(1),
+    "input_by_2": share_of(2),
 }
 
 
@@ -105,7 +105,7 @@ class Traced:
         return [op for op in self.concrete.graph.get_operations() if op.type in types]
 
 
-def before(op: Any, control: bool = True) -> list[Any]:
+def ops_before(op: Any, control: bool = True) -> list[Any]:
     """Return all ops that an op waits for, by data and (by default) by control edges."""
     visited: dict[int, Any] = {}
     stack = [op]
@@ -118,7 +118,7 @@ def before(op: Any, control: bool = True) -> list[Any]:
     return list(visited.values())
 
 
-def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Traced]:
+def trace_graphs(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Traced]:
     """Return the three parties' graphs of a function that calls each invocation once."""
     info = np.iinfo(np.int64)
     x, y = np.random.default_rng(1).integers(info.min, info.max, (2, N), np.int64)
@@ -146,17 +146,17 @@ def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Trace
 
 @pytest.fixture(scope="module", autouse=True)
 def looked_at() -> Iterator[None]:
-    with in_python():
+    with keep_python_graphs():
         yield
 
 
 @pytest.fixture(scope="module")
 def graphs() -> list[Traced]:
     """Return all invocations in one graph, by party, dealt by party 0."""
-    return traced(0)
+    return trace_graphs(0)
 
 
-def stateful(concrete: Any) -> set[str]:
+def stateful_ops(concrete: Any) -> set[str]:
     """Return the types of the stateful ops of a graph and of every function in it."""
     from tensorflow.python.framework import op_def_registry
 
@@ -168,7 +168,7 @@ def stateful(concrete: Any) -> set[str]:
     return {t for t in types if op_def_registry.get(t).is_stateful}
 
 
-def looped(party: Party) -> Callable[[Shared], Shared]:
+def looped_cube(party: Party) -> Callable[[Shared], Shared]:
     """Compute x^3 by a numbered tf.while_loop."""
     import tensorflow as tf
 
@@ -190,14 +190,14 @@ def looped(party: Party) -> Callable[[Shared], Shared]:
 @pytest.mark.parametrize("party", range(3))
 def test_no_op_is_stateful(graphs: list[Traced], party: int) -> None:
     assert graphs[party].ops(SEND)
-    assert stateful(graphs[party].concrete) == set()
+    assert stateful_ops(graphs[party].concrete) == set()
 
 
 def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
     """Keep sends and receives of a loop from being pruned: its body cannot return tokens."""
 
     def program(party: Party, x: Shared) -> Any:
-        graph = party.function(looped(party))
+        graph = party.function(looped_cube(party))
         result = graph(x)
         concrete = next(iter(graph._traced.values())).concrete
         return [concrete, result]
@@ -210,7 +210,7 @@ def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
         assert not any(n.op == SEND for f in library for n in f.node_def)
         ends = {"TfeBench>SendInLoop", "TfeBench>HeardInLoop"}
         # the dealer receives nothing here
-        assert stateful(concrete) - {"While", "StatefulPartitionedCall"} <= ends
+        assert stateful_ops(concrete) - {"While", "StatefulPartitionedCall"} <= ends
 
 
 @pytest.mark.parametrize("party", range(3))
@@ -224,7 +224,7 @@ def test_no_invocation_sends_or_receives_only_after_another_has(
     traced = graphs[party]
     for end in traced.ops(kind):
         own = traced.names[end.get_attr("site")]
-        for op in before(end):
+        for op in ops_before(end):
             if op.type in others:
                 assert traced.names[op.get_attr("site")] == own
 
@@ -241,19 +241,19 @@ def test_both_directions_of_a_round_are_on_the_way_at_once(
 
     exchanged = {name(op) for op in traced.ops(SEND)} & {name(op) for op in traced.ops(RECV)}
     for send in traced.ops(SEND):
-        assert name(send) not in {name(op) for op in before(send) if op.type == RECV}
+        assert name(send) not in {name(op) for op in ops_before(send) if op.type == RECV}
     assert (len(exchanged) >= 10) == (party != 0)  # exchanges are between the evaluators
 
 
 def test_the_dealer_never_waits(graphs: list[Traced]) -> None:
     for send in graphs[0].ops(SEND):
-        assert not [op for op in before(send) if op.type == RECV]
+        assert not [op for op in ops_before(send) if op.type == RECV]
 
 
 @pytest.mark.parametrize("party", range(3))
 def test_every_send_reaches_the_outputs_by_data(graphs: list[Traced], party: int) -> None:
     concrete = graphs[party].concrete
-    reached = {id(op) for out in concrete.outputs for op in [out.op, *before(out.op, False)]}
+    reached = {id(op) for out in concrete.outputs for op in [out.op, *ops_before(out.op, False)]}
     sends = graphs[party].ops(SEND)
     assert len(sends) >= 10
     assert all(id(send) in reached for send in sends)
@@ -266,7 +266,7 @@ def test_all_that_the_graph_declares_to_depend_on_is_what_it_depends_on(
     """Check the declared receives of each send: a channel measures rounds with them."""
     for send in graphs[party].ops(SEND):
         declared = int.from_bytes(send.get_attr("deps"), "little")
-        real = {op.get_attr("index") for op in before(send) if op.type == RECV}
+        real = {op.get_attr("index") for op in ops_before(send) if op.type == RECV}
         assert declared == sum(1 << index for index in real)
 
 
@@ -307,7 +307,7 @@ def test_one_tag_belongs_to_one_send_and_one_receive(graphs: list[Traced], party
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_what_one_party_sends_another_receives(dealer: int) -> None:
-    three = traced(dealer)
+    three = trace_graphs(dealer)
 
     def messages(kind: str) -> set[tuple[int, ...]]:
         names = set()

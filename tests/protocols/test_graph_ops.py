@@ -15,7 +15,7 @@ A = np.array([[5, -3, 1 << 62]], np.int64)
 B = np.array([[2], [-(1 << 63)]], np.int64)
 
 
-def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any], Any]:
+def list_nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any], Any]:
     """Return the nodes that a function builds, without their names, and their results."""
     import tensorflow as tf
 
@@ -30,7 +30,7 @@ def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any],
     return described, graph(*map(tf.constant, arrays)).numpy()
 
 
-def _raw(name: str) -> Any:
+def _raw_op(name: str) -> Any:
     import tensorflow as tf
 
     return getattr(tf.raw_ops, name)
@@ -47,72 +47,72 @@ TWO = {
 @pytest.mark.parametrize("name", TWO)
 def test_a_node_of_two_words_is_tensorflows(name: str) -> None:
     """Compare type, attributes, shapes and results, wrapped modulo 2^64 and broadcast."""
-    expected = nodes(lambda a, b: _raw(name)(x=a, y=b), A, B)
+    expected = list_nodes(lambda a, b: _raw_op(name)(x=a, y=b), A, B)
     for function in (TWO[name], lambda a, b: get_raw_op(name)(x=a, y=b)):
-        result = nodes(function, A, B)
+        result = list_nodes(function, A, B)
         assert result[0] == expected[0]
         np.testing.assert_array_equal(result[1], expected[1])
 
 
 ONE = {
-    "Neg": (tensor_ops.neg, lambda a: _raw("Neg")(x=a)),
+    "Neg": (tensor_ops.neg, lambda a: _raw_op("Neg")(x=a)),
     "LeftShift": (
         lambda a: tensor_ops.left_shift(a, 63),
-        lambda a: _raw("LeftShift")(x=a, y=np.int64(63)),
+        lambda a: _raw_op("LeftShift")(x=a, y=np.int64(63)),
     ),
     "RightShift": (
         lambda a: tensor_ops.arithmetic_shift(a, 63),
-        lambda a: _raw("RightShift")(x=a, y=np.int64(63)),
+        lambda a: _raw_op("RightShift")(x=a, y=np.int64(63)),
     ),
     "BitwiseAnd": (
         lambda a: tensor_ops.low_bits(a, 3),
-        lambda a: _raw("BitwiseAnd")(x=a, y=np.int64(7)),
+        lambda a: _raw_op("BitwiseAnd")(x=a, y=np.int64(7)),
     ),
     "Reshape": (
         lambda a: tensor_ops.reshape(a, [3, -1]),
-        lambda a: _raw("Reshape")(tensor=a, shape=np.array([3, -1])),
+        lambda a: _raw_op("Reshape")(tensor=a, shape=np.array([3, -1])),
     ),
     "Transpose": (
         lambda a: tensor_ops.transpose(a),
-        lambda a: _raw("Transpose")(x=a, perm=np.array([1, 0])),
+        lambda a: _raw_op("Transpose")(x=a, perm=np.array([1, 0])),
     ),
     "BroadcastTo": (
         lambda a: tensor_ops.broadcast_to(a, a.shape),
-        lambda a: _raw("BroadcastTo")(input=a, shape=np.array([1, 3])),
+        lambda a: _raw_op("BroadcastTo")(input=a, shape=np.array([1, 3])),
     ),
     "Tile": (
         lambda a: tensor_ops.tile(a, (2, 3)),
-        lambda a: _raw("Tile")(input=a, multiples=np.array([2, 3])),
+        lambda a: _raw_op("Tile")(input=a, multiples=np.array([2, 3])),
     ),
     "Pad": (
         lambda a: tensor_ops.pad(a, [(1, 0), (0, 2)]),
-        lambda a: _raw("Pad")(input=a, paddings=np.array([[1, 0], [0, 2]])),
+        lambda a: _raw_op("Pad")(input=a, paddings=np.array([[1, 0], [0, 2]])),
     ),
     "Slice": (
         lambda a: tensor_ops.slice(a, [0, 1], [-1, 2]),
-        lambda a: _raw("Slice")(input=a, begin=np.array([0, 1]), size=np.array([-1, 2])),
+        lambda a: _raw_op("Slice")(input=a, begin=np.array([0, 1]), size=np.array([-1, 2])),
     ),
     "ReverseV2": (
         lambda a: tensor_ops.reverse(a, [1]),
-        lambda a: _raw("ReverseV2")(tensor=a, axis=np.array([1])),
+        lambda a: _raw_op("ReverseV2")(tensor=a, axis=np.array([1])),
     ),
     "Sum": (
         lambda a: tensor_ops.reduce_sum(a, -1, True),
-        lambda a: _raw("Sum")(input=a, axis=np.array([-1]), keep_dims=True),
+        lambda a: _raw_op("Sum")(input=a, axis=np.array([-1]), keep_dims=True),
     ),
     "GatherV2": (
         lambda a: tensor_ops.gather(a, [2, 0], 1),
-        lambda a: _raw("GatherV2")(params=a, indices=np.array([2, 0]), axis=np.int64(1)),
+        lambda a: _raw_op("GatherV2")(params=a, indices=np.array([2, 0]), axis=np.int64(1)),
     ),
     "ConcatV2": (
         lambda a: tensor_ops.concat((a, a), 1),
-        lambda a: _raw("ConcatV2")(values=[a, a], axis=np.int64(1)),
+        lambda a: _raw_op("ConcatV2")(values=[a, a], axis=np.int64(1)),
     ),
     "Pack": (
         lambda a: tensor_ops.stack([a, a], -1),
-        lambda a: _raw("Pack")(values=[a, a], axis=-1),
+        lambda a: _raw_op("Pack")(values=[a, a], axis=-1),
     ),
-    "AddN": (lambda a: get_raw_op("AddN")(inputs=[a]), lambda a: _raw("AddN")(inputs=[a])),
+    "AddN": (lambda a: get_raw_op("AddN")(inputs=[a]), lambda a: _raw_op("AddN")(inputs=[a])),
 }
 KEYS: list[Any] = [
     *(0, -1, None, ..., np.s_[:], np.s_[1:], np.s_[:-1], np.s_[::-1], np.s_[3::-2], np.s_[5:9]),
@@ -213,13 +213,13 @@ def test_what_does_not_go_together_is_a_value_error() -> None:
     """Raise as TensorFlow's functions do in a graph."""
     for function in (tensor_ops.add, lambda a, b: get_raw_op("Mul")(x=a, y=b)):
         with pytest.raises(ValueError, match="must be equal"):
-            nodes(function, A, np.zeros(2, np.int64))
+            list_nodes(function, A, np.zeros(2, np.int64))
 
 
 @pytest.mark.parametrize("name", ONE)
 def test_a_node_of_one_tensor_is_tensorflows(name: str) -> None:
     """Compare type, attributes, shapes and results."""
-    own, raw = (nodes(function, A) for function in ONE[name])
+    own, raw = (list_nodes(function, A) for function in ONE[name])
     assert own[0] == raw[0]
     np.testing.assert_array_equal(own[1], raw[1])
 
@@ -232,7 +232,7 @@ def test_what_is_no_tensor_is_converted(eager: bool) -> None:
     def function(a: Any) -> Any:
         return tensor_ops.sub(tensor_ops.mul(tensor_ops.add(a, 3), A), np.int64(1))
 
-    result = function(tf.constant(A)).numpy() if eager else nodes(function, A)[1]
+    result = function(tf.constant(A)).numpy() if eager else list_nodes(function, A)[1]
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(result, (A + 3) * A - 1)
 
@@ -245,7 +245,7 @@ def test_two_types_are_refused() -> None:
         return tensor_ops.add(a, b)
 
     with pytest.raises(TypeError):
-        nodes(mixed, A, A.astype(np.int32))
+        list_nodes(mixed, A, A.astype(np.int32))
     with pytest.raises(tf.errors.InvalidArgumentError):
         mixed(tf.constant(A), tf.constant(A.astype(np.int32)))
 

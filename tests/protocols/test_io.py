@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocols.shares import EDGES, packed, unpacked
+from tests.protocols.shares import EDGES, pack_bits, unpack_bits
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
@@ -35,7 +35,7 @@ def bit_share(bits: Array, party: int, dealer: int, seed: int) -> EvaluatorBits:
     """Return one party's share of bits."""
     import tensorflow as tf
 
-    words = packed(bits)
+    words = pack_bits(bits)
     s1 = np.random.default_rng(seed).integers(INT64.min, INT64.max, words.shape, endpoint=True)
     n = tf.constant(len(bits), tf.int64)
     if party == dealer:
@@ -240,7 +240,7 @@ def test_reveal_bits_gives_all_three_the_bits(
 
     for out in simulate(program).outputs:
         for words, value in zip(out, values, strict=True):
-            assert np.array_equal(unpacked(words, len(value)), value)
+            assert np.array_equal(unpack_bits(words, len(value)), value)
 
 
 def test_reveal_bits_refuses_bits_of_which_the_dealer_keeps_a_part() -> None:

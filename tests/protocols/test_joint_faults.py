@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.protocols.gated import FUNCTIONS
-from tests.protocols.joint_views import Row, check, explain
-from tests.protocols.seeded import Fault, Patch, bare, merged
+from tests.protocols.joint_views import Row, check_row, explain_regions
+from tests.protocols.seeded import Fault, Patch, drop_mask, merge_masks
 from tests.protocols.test_joint_views import ROWS
 from tfe_bench.cluster import seeds
 from tfe_bench.protocols.ring import arithmetic, convert, truncation
@@ -22,7 +22,7 @@ from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def changed(site: str, at: int, role: str, change: Callable[[Site, Any], Any]) -> Fault:
+def change_message(site: str, at: int, role: str, change: Callable[[Site, Any], Any]) -> Fault:
     """Change a message of a role before it is sent."""
 
     def seed(patch: Patch) -> None:
@@ -49,7 +49,7 @@ def without_the_third_permutation(patch: Patch) -> None:
     patch.setattr(Site, "permutation", wrong)
 
 
-def zeroed(site: str) -> Fault:
+def zero_masks(site: str) -> Fault:
     """Replace masks that are generated and added by zeros."""
 
     def seed(patch: Patch) -> None:
@@ -148,7 +148,7 @@ def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
     patch.setattr(Site, "own_key", property(wrong))
 
 
-def own(fault: Callable[..., Fault], site: str, *about: Any) -> tuple[str, Fault]:
+def with_site(fault: Callable[..., Fault], site: str, *about: Any) -> tuple[str, Fault]:
     """Return a fault of a row with the site's name."""
     return site, fault(site, *about)
 
@@ -156,67 +156,85 @@ def own(fault: Callable[..., Fault], site: str, *about: Any) -> tuple[str, Fault
 T3_16 = Row(lambda p, x, y: truncation.truncate(p, x, 16), ("truncate_safe",))
 # A row, or the name of one of ROWS, and the fault.
 FAULTS: dict[str, tuple[Row | str, Fault]] = {
-    "mask_bits without E1's mask": ("msb", bare("mask_bits", "is_e1")),
-    "reveal_bits sends D the shares as they are": own(zeroed, "reveal_bits"),
+    "mask_bits without E1's mask": ("msb", drop_mask("mask_bits", "is_e1")),
+    "reveal_bits sends D the shares as they are": with_site(zero_masks, "reveal_bits"),
     "shuffle without p2": ("shuffle", without_the_third_permutation),
-    "columns of a shuffle share a mask": own(merged, "shuffle", {6: 3}),
-    "E2 goes back without its mask": ("rearranged", bare("undo", "is_e2")),
-    "columns that go back share a mask": ("rearranged", merged("undo", {6: 3})),
+    "columns of a shuffle share a mask": with_site(merge_masks, "shuffle", {6: 3}),
+    "E2 goes back without its mask": ("rearranged", drop_mask("undo", "is_e2")),
+    "columns that go back share a mask": ("rearranged", merge_masks("undo", {6: 3})),
     "E2 goes back to the last rows without its mask": (
         "rearranged, the end of it",
-        bare("undo", "is_e2"),
+        drop_mask("undo", "is_e2"),
     ),
-    "columns of the last rows share a mask": ("rearranged, the end of it", merged("undo", {6: 3})),
+    "columns of the last rows share a mask": (
+        "rearranged, the end of it",
+        merge_masks("undo", {6: 3}),
+    ),
     "an order moves twice under one mask": ("rearranged", one_site_for_all("shuffle")),
-    "D shares a bit's mask as it is": ("bits", bare("split_bits", "is_dealer")),
-    "a group's products share the mask of its row": ("dense", merged("dense_sums", {1: 0})),
-    "totals leave without E2's mask": ("dense", bare("dense_totals", "is_e2")),
-    "bits leave without E1's mask": ("bits", bare("exchange_bits", "is_e1")),
+    "D shares a bit's mask as it is": ("bits", drop_mask("split_bits", "is_dealer")),
+    "a group's products share the mask of its row": ("dense", merge_masks("dense_sums", {1: 0})),
+    "totals leave without E2's mask": ("dense", drop_mask("dense_totals", "is_e2")),
+    "bits leave without E1's mask": ("bits", drop_mask("exchange_bits", "is_e1")),
     "levels of a comparison share a mask": (
         "msb",
-        changed("msb", 2, "is_e1", under_the_mask_of_the_level_before),
+        change_message("msb", 2, "is_e1", under_the_mask_of_the_level_before),
     ),
     "an injection leaves under a dealt mask": ("inject", leaves_under_a_dealt_mask),
-    "b2a exchanges under the dealt mask": own(merged, "b2a", {1: 0}),
-    "a sum of bits exchanges under a dealt mask": own(merged, "weighed", {1: 0}),
-    "mul exchanges under the dealt mask": own(merged, "mul", {1: 0}),
-    "rss_mul without a sharing of zero": own(zeroed, "rss_mul"),
+    "b2a exchanges under the dealt mask": with_site(merge_masks, "b2a", {1: 0}),
+    "a sum of bits exchanges under a dealt mask": with_site(merge_masks, "weighed", {1: 0}),
+    "mul exchanges under the dealt mask": with_site(merge_masks, "mul", {1: 0}),
+    "rss_mul without a sharing of zero": with_site(zero_masks, "rss_mul"),
     "the wrap of a truncation shares a mask": (
         T3_16,
-        changed("truncate_safe", 0, "is_dealer", wrap_under_the_mask_of_the_shifted_word),
+        change_message("truncate_safe", 0, "is_dealer", wrap_under_the_mask_of_the_shifted_word),
     ),
-    "the wrap of a wide truncation shares a mask": own(merged, "wide_truncate_safe", {1: 0}),
-    "a selected exponential exchanges under a residue's mask": own(merged, "select_exp", {1: 0}),
-    "E2 sends an exponential's share as it is": own(bare, "exp_one_round", "is_e2"),
-    "powers of two are summed under the mask of one": own(merged, "exp2", {2: 1}),
-    "what is picked leaves under a dealt mask": ("row_maximum", merged("pick_small", {2: 1})),
-    "E2 says its share of a row's sum": own(bare, "exp2", "is_e2"),
-    "products of bits of an exponent share a mask": ("exp_pade", merged("pade_factors", {7: 6})),
-    "a pool's gradient exchanges under a dealt mask": own(merged, "unpool", {5: 0}),
+    "the wrap of a wide truncation shares a mask": with_site(
+        merge_masks, "wide_truncate_safe", {1: 0}
+    ),
+    "a selected exponential exchanges under a residue's mask": with_site(
+        merge_masks, "select_exp", {1: 0}
+    ),
+    "E2 sends an exponential's share as it is": with_site(drop_mask, "exp_one_round", "is_e2"),
+    "powers of two are summed under the mask of one": with_site(merge_masks, "exp2", {2: 1}),
+    "what is picked leaves under a dealt mask": ("row_maximum", merge_masks("pick_small", {2: 1})),
+    "E2 says its share of a row's sum": with_site(drop_mask, "exp2", "is_e2"),
+    "products of bits of an exponent share a mask": (
+        "exp_pade",
+        merge_masks("pade_factors", {7: 6}),
+    ),
+    "a pool's gradient exchanges under a dealt mask": with_site(merge_masks, "unpool", {5: 0}),
     "a stage of a normalization exchanges twice under one mask": (
         "log",
-        merged("normalize", {3: 4}),
+        merge_masks("normalize", {3: 4}),
     ),
-    "an update exchanges twice under one mask": ("adaptive", merged("adaptive_select", {4: 3})),
+    "an update exchanges twice under one mask": (
+        "adaptive",
+        merge_masks("adaptive_select", {4: 3}),
+    ),
     "a rotated dealer with the wrong keys": ("renamed", keys_of_the_party_s_own_dealer),
-    "who dealt before hands over without its mask": ("handed", bare("refresh", "is_e2")),
-    "who deals next hands over without its mask": ("handed", bare("refresh", "is_e1")),
-    "E2 refreshes without its mask": own(bare, "refresh", "is_e2"),
-    "kept shares refreshed under one mask": own(one_site_for_all, "refresh"),
-    "the dealer of product_sum says the masks' product": ("sums", bare("product_sum", "is_dealer")),
-    "a flag of ranges without its mask": ("watched", bare("watch_flag", "is_e1")),
-    "truncated_sum exchanges under the dealt mask": ("sums", merged("truncated_sum", {1: 0})),
-    "an extended ring's wraps share a mask": own(merged, "extend_small", {1: 0}),
-    "wraps of what is not lifted share a mask": ("watched", merged("extend_small", {1: 0})),
-    "some bits are lifted under a dealt mask": ("extend_some", merged("extend_small", {2: 0})),
-    "a series is exchanged under the mask of what is dealt": own(merged, "harmonics", {1: 0}),
-    "a polynomial exchanges under the dealt masks": own(merged, "polyval", {1: 0}),
+    "who dealt before hands over without its mask": ("handed", drop_mask("refresh", "is_e2")),
+    "who deals next hands over without its mask": ("handed", drop_mask("refresh", "is_e1")),
+    "E2 refreshes without its mask": with_site(drop_mask, "refresh", "is_e2"),
+    "kept shares refreshed under one mask": with_site(one_site_for_all, "refresh"),
+    "the dealer of product_sum says the masks' product": (
+        "sums",
+        drop_mask("product_sum", "is_dealer"),
+    ),
+    "a flag of ranges without its mask": ("watched", drop_mask("watch_flag", "is_e1")),
+    "truncated_sum exchanges under the dealt mask": ("sums", merge_masks("truncated_sum", {1: 0})),
+    "an extended ring's wraps share a mask": with_site(merge_masks, "extend_small", {1: 0}),
+    "wraps of what is not lifted share a mask": ("watched", merge_masks("extend_small", {1: 0})),
+    "some bits are lifted under a dealt mask": ("extend_some", merge_masks("extend_small", {2: 0})),
+    "a series is exchanged under the mask of what is dealt": with_site(
+        merge_masks, "harmonics", {1: 0}
+    ),
+    "a polynomial exchanges under the dealt masks": with_site(merge_masks, "polyval", {1: 0}),
     "a sum with the dealer's noise leaves under the dealt mask": (
         "noisy",
-        merged("truncated_sum", {1: 0}),
+        merge_masks("truncated_sum", {1: 0}),
     ),
     "turns of a loop share a sum's masks": ("recurrent", one_turn_for_all("truncated_sum")),
-    "an input without its mask": own(bare, "input", "is_e1"),
+    "an input without its mask": with_site(drop_mask, "input", "is_e1"),
     **{
         f"{name}: {what}": (name, fault)
         for name, function in FUNCTIONS.items()
@@ -229,20 +247,20 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
 def test_a_seeded_fault_is_caught(name: str, monkeypatch: Patch) -> None:
     row, seed = FAULTS[name]
     seed(monkeypatch)
-    assert any(check(ROWS[row] if isinstance(row, str) else row).unexplained)
+    assert any(check_row(ROWS[row] if isinstance(row, str) else row).unexplained)
 
 
 # ---- the check itself
 
 
 def test_an_order_is_found_if_there_is_one() -> None:
-    assert explain({"a": {1}, "b": {1, 2}, "c": {1, 2, 3}}) == {1: "a", 2: "b", 3: "c"}
-    assert explain({"a": {1, 2}, "b": {1, 2}}) == {}  # their difference is in the clear
-    assert explain({"a": {1}, "b": {2, 3}}) == {1: "a"}
-    assert explain({"a": {1}}, {"a": set()}) == {}
+    assert explain_regions({"a": {1}, "b": {1, 2}, "c": {1, 2, 3}}) == {1: "a", 2: "b", 3: "c"}
+    assert explain_regions({"a": {1, 2}, "b": {1, 2}}) == {}  # their difference is in the clear
+    assert explain_regions({"a": {1}, "b": {2, 3}}) == {1: "a"}
+    assert explain_regions({"a": {1}}, {"a": set()}) == {}
 
 
-def toy(kind: str) -> Row:
+def toy_row(kind: str) -> Row:
     """Send E2 two messages of three words from E1, with the masks of the named kind."""
 
     def protocol(party: Party, x: Shared, y: Shared) -> Any:
@@ -294,7 +312,7 @@ def toy(kind: str) -> Row:
     ],
 )
 def test_the_check_knows_what_hides(kind: str, bare: int) -> None:
-    outcome = check(toy(kind))
+    outcome = check_row(toy_row(kind))
     assert outcome.regions == (0, 0, 6)
     assert [len(u) for u in outcome.unexplained] == [0, 0, bare]
 
@@ -307,7 +325,7 @@ def test_a_result_whose_mask_moves_it_is_not_hidden_by_that_mask() -> None:
         n=8,
         publishes=True,
     )
-    assert any(check(carry).unexplained)
+    assert any(check_row(carry).unexplained)
 
 
 @pytest.mark.parametrize("call", ["session_replay", "session_alter"])
@@ -357,7 +375,7 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
         for seed in unknown
         for word in range(2 * limbs)
     }
-    return len(explain(moves)) == before.size
+    return len(explain_regions(moves)) == before.size
 
 
 @pytest.mark.parametrize("limbs", [1, 2])

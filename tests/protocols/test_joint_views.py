@@ -14,9 +14,17 @@ import numpy as np
 import pytest
 
 from tests.protocols.gated import FUNCTIONS
-from tests.protocols.joint_tables import K, densely, in_two, rearranged, shaped, shuffled, signs
-from tests.protocols.joint_views import Row, check
-from tests.protocols.viewed import sums
+from tests.protocols.joint_tables import (
+    K,
+    compare_shuffled,
+    permute_and_back,
+    reshape_shares,
+    share_and_exchange,
+    sign_bits,
+    sum_by_codes,
+)
+from tests.protocols.joint_views import Row, check_row
+from tests.protocols.viewed import sum_products
 from tfe_bench.protocols.functions import (
     bit_planes,
     error_function,
@@ -70,7 +78,7 @@ SMALL = 19  # bits of the small rings
 SHORT = harmonics.Series(2, 1, (1000, 40_000, -9000, 3000, 20_000))
 
 
-def noisy(party: Party, x: Shared, y: Shared) -> Any:
+def noisy_product(party: Party, x: Shared, y: Shared) -> Any:
     """Compute a product with the dealer's addend."""
     import tensorflow as tf
 
@@ -81,38 +89,42 @@ def noisy(party: Party, x: Shared, y: Shared) -> Any:
     ]
 
 
-def steps(party: Party, x: Shared, y: Shared) -> Shared:
+def recurrent_steps(party: Party, x: Shared, y: Shared) -> Shared:
     """Compute three steps of a layer of one unit, with a mask."""
     cell = cells.Cell("simple", series=True)
     numbers = cells.derive_format(cell, 13, 26, 16, 3)
-    samples = shaped(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
-    weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
-    mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3]))
+    samples = reshape_shares(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
+    weights = [recurrent.Weights(reshape_shares(x, 1, 1), reshape_shares(y, 1, 1))]
+    mask = reshape_shares(replace(y, fractional_bits=0), 1, 1).map(
+        lambda a: tensor_ops.tile(a, [1, 3])
+    )
     return recurrent.run_recurrent(party, cell, samples, weights, numbers, mask=mask).output
 
 
-def small(party: Party, x: Shared) -> Shared:
+def shrink_ring(party: Party, x: Shared) -> Shared:
     return truncation.truncate_reduce(party, x, 16, SMALL)
 
 
-def owned(party: Party, x: Shared, y: Shared) -> Any:
+def owned_inputs(party: Party, x: Shared, y: Shared) -> Any:
     import tensorflow as tf
 
     known = tf.constant([5, -7, 0], tf.int64)
     return [io.share_input(party, p, known if party.index == p else None, (3,)) for p in range(3)]
 
 
-def published(party: Party, x: Shared, y: Shared) -> Any:
+def open_product(party: Party, x: Shared, y: Shared) -> Any:
     """Open a product for each reader, in the whole ring and in a small one."""
     z = arithmetic.mul(party, x, y)
     values = [z, small_ring.reduce_ring(z, 8)]
     return [io.reveal(party, v, to) for v in values for to in (None, 0, 1, 2)]
 
 
-def watched(party: Party, x: Shared, y: Shared) -> Any:
+def checked_relu(party: Party, x: Shared, y: Shared) -> Any:
     """Compute a ReLU of a sum, and one flag for values that left their range."""
     watch = range_check.RangeMonitor(party, 1, x.dealer)
-    product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise_product)
+    product = products.Product(
+        reshape_shares(x, 1, -1), reshape_shares(y, 1, -1), products.elementwise_product
+    )
     narrow, u = products.exchange_truncated_sum(
         party, "truncated_sum", [product], None, 16, SMALL, 40
     )
@@ -121,18 +133,18 @@ def watched(party: Party, x: Shared, y: Shared) -> Any:
     return relu.relu(party, beside), watch.compute_flag()
 
 
-def powers(party: Party, x: Shared, y: Shared) -> Any:
+def powers_and_sum(party: Party, x: Shared, y: Shared) -> Any:
     """Compute powers of two and their sum."""
     t = small_ring.reduce_ring(x, exp2.ring_bits(x.fractional_bits))
     return exp2.exp2(party, t, 14, 38, lambda a: tensor_ops.reshape(a, [1, -1]))
 
 
-def convolved(party: Party, x: Shared, y: Shared) -> Any:
-    image, kernel = shaped(x, 1, 2, 2, 1), shaped(y, 2, 2, 1, 1)
+def convolve_images(party: Party, x: Shared, y: Shared) -> Any:
+    image, kernel = reshape_shares(x, 1, 2, 2, 1), reshape_shares(y, 2, 2, 1, 1)
     return conv.conv2d(party, image, kernel), conv.depthwise_conv2d(party, image, kernel)
 
 
-def adapted(party: Party, x: Shared, y: Shared) -> Any:
+def adaptive_update(party: Party, x: Shared, y: Shared) -> Any:
     """Compute both stages of an update and its root, with few bits to save time."""
     import tensorflow as tf
 
@@ -140,7 +152,7 @@ def adapted(party: Party, x: Shared, y: Shared) -> Any:
     (coarse, fine), (first, second) = scheme.stages, scheme.factors
 
     def bits(stage: Any) -> MaskedBits:
-        return signs(party, y.map(lambda a: tf.tile(a, [64 * len(stage.cuts)])))
+        return sign_bits(party, y.map(lambda a: tf.tile(a, [64 * len(stage.cuts)])))
 
     c, u = adaptive._select_segment(party, x, None, bits(coarse), coarse, first, 0)
     drop = adaptive._NORMAL - adaptive._UNITS
@@ -149,70 +161,72 @@ def adapted(party: Party, x: Shared, y: Shared) -> Any:
     return u, polynomial.evaluate_polynomial(party, "adaptive_root", plan, [c], adaptive._ROOT_BITS)
 
 
-def labeled(party: Party, x: Shared, y: Shared) -> Any:
+def labeled_product(party: Party, x: Shared, y: Shared) -> Any:
     """Compute a product as in the loss."""
     import tensorflow as tf
 
     def along(a: list[Any], b: list[Any]) -> Any:
         return sum(tf.reduce_sum(p * q, axis=0) for p, q in zip(a, b, strict=True))
 
-    x, y = shaped(x, 2, 1), shaped(y, 2, 1)
+    x, y = reshape_shares(x, 2, 1), reshape_shares(y, 2, 1)
     return products.exchange_sum(party, "label", [products.Product(x, y, along)])
 
 
-def normalized(party: Party, x: Shared, y: Shared) -> Any:
+def normalize_rows(party: Party, x: Shared, y: Shared) -> Any:
     """Compute the correlations and the gradient of a batch normalization of two rows."""
     import tensorflow as tf
 
-    column, gradient = shaped(x, -1, 1), shaped(y, -1, 1)
+    column, gradient = reshape_shares(x, -1, 1), reshape_shares(y, -1, 1)
     of_channel = replace(y.map(lambda a: tf.identity(a[:1])), fractional_bits=batch_norm.FACTOR)
     held = batch_norm.Normalized(batch_norm.plan_batch_norm(2), column, *[of_channel] * 5)
     squares = batch_norm._channel_correlation(party, "squares", column, column)
     return squares, batch_norm.batch_norm_gradients(party, held, gradient).x
 
 
-def unpooled(party: Party, x: Shared, y: Shared) -> Any:
+def unpool_windows(party: Party, x: Shared, y: Shared) -> Any:
     """Compute the gradient of two windows of two cells."""
     import tensorflow as tf
 
     g = pool_gradient.window_geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
     count = tf.constant(len(g.order) * g.padded_windows, tf.int64)
-    bits = signs(party, x.map(lambda a: tf.tile(a, [len(g.order) * g.padded_windows // 2])))
+    bits = sign_bits(party, x.map(lambda a: tf.tile(a, [len(g.order) * g.padded_windows // 2])))
     choice = pool_gradient.PoolChoice(replace(bits, n=count), g, False)
-    return pool_gradient.unpool_gradient(party, choice, shaped(y, 1, 2, 1, 1), 13)
+    return pool_gradient.unpool_gradient(party, choice, reshape_shares(y, 1, 2, 1, 1), 13)
 
 
-def kept(party: Party, x: Shared, y: Shared) -> Any:
+def reuse_shares(party: Party, x: Shared, y: Shared) -> Any:
     """Use the same shares in two graph calls, like a model's weights in two jobs."""
     times = party.cached_function("kept", lambda: lambda a, b: arithmetic.mul(party, a, b))
     return [times(x, y) for _ in range(2)]
 
 
 ROWS: dict[str, Row] = {
-    "input": Row(owned, ("input",)),
-    "reveal": Row(published, ("reveal",), publishes=True),
+    "input": Row(owned_inputs, ("input",)),
+    "reveal": Row(open_product, ("reveal",), publishes=True),
     "mul": Row(lambda p, x, y: arithmetic.mul(p, x, y), ("mul",)),
     "matmul": Row(
-        lambda p, x, y: arithmetic.matmul(p, shaped(x, 2, 2), shaped(y, 2, 2)), ("matmul",), n=4
+        lambda p, x, y: arithmetic.matmul(p, reshape_shares(x, 2, 2), reshape_shares(y, 2, 2)),
+        ("matmul",),
+        n=4,
     ),
     "square": Row(lambda p, x, y: reductions.square(p, x), ("square",)),
     "rss_mul": Row(lambda p, x, y: rss.mul_replicated(p, x, y), ("rss_mul",)),
-    "conv": Row(convolved, ("conv2d", "depthwise_conv2d"), n=4),
+    "conv": Row(convolve_images, ("conv2d", "depthwise_conv2d"), n=4),
     "truncate_safe": Row(lambda p, x, y: truncation.truncate(p, x, 13), ("truncate_safe",)),
     "truncate_probable": Row(
         lambda p, x, y: truncation.truncate(p, x, 13, "probable"), ("truncate_probable",)
     ),
-    "truncate_reduce": Row(lambda p, x, y: small(p, x), ("truncate_reduce",)),
+    "truncate_reduce": Row(lambda p, x, y: shrink_ring(p, x), ("truncate_reduce",)),
     "truncated_product": Row(
         lambda p, x, y: relu.truncated_product(
             p, x, y, 16, SMALL, products.elementwise_product, arithmetic.add(x, y)
         ),
         ("truncated_product",),
     ),
-    "sums": Row(lambda p, x, y: sums(p, x, y, SMALL), ("product_sum", "truncated_sum")),
-    "noisy": Row(noisy, ("truncated_sum",)),
+    "sums": Row(lambda p, x, y: sum_products(p, x, y, SMALL), ("product_sum", "truncated_sum")),
+    "noisy": Row(noisy_product, ("truncated_sum",)),
     "watched": Row(
-        watched, ("watch", "watch_zero", "watch_flag", "truncated_sum", "extend_small"), n=2
+        checked_relu, ("watch", "watch_zero", "watch_flag", "truncated_sum", "extend_small"), n=2
     ),
     "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K), ("all_of",), n=1),
     "truncate_exact": Row(
@@ -242,43 +256,51 @@ ROWS: dict[str, Row] = {
         ("reveal_bits",),
         publishes=True,
     ),
-    "b2a": Row(lambda p, x, y: convert.b2a(p, signs(p, x)), ("b2a",)),
-    "inject": Row(lambda p, x, y: convert.inject(p, signs(p, x), y), ("inject",)),
+    "b2a": Row(lambda p, x, y: convert.b2a(p, sign_bits(p, x)), ("b2a",)),
+    "inject": Row(lambda p, x, y: convert.inject(p, sign_bits(p, x), y), ("inject",)),
     "inject_wide": Row(
-        lambda p, x, y: convert.inject(p, signs(p, x), convert.extend_to_wide(p, y, 1)),
+        lambda p, x, y: convert.inject(p, sign_bits(p, x), convert.extend_to_wide(p, y, 1)),
         ("extend", "inject"),
         n=1,
     ),
     "inject_small": Row(
-        lambda p, x, y: convert.inject(p, signs(p, x), small(p, y), extend_ring=True), ("inject",)
+        lambda p, x, y: convert.inject(p, sign_bits(p, x), shrink_ring(p, y), extend_ring=True),
+        ("inject",),
     ),
     "inject_truncated": Row(
-        lambda p, x, y: backward.inject_truncated(p, signs(p, x), y, 13), ("inject_truncated",)
+        lambda p, x, y: backward.inject_truncated(p, sign_bits(p, x), y, 13), ("inject_truncated",)
     ),
     "all_of": Row(
         lambda p, x, y: convert.mask_bits(
-            p, logic.and_bits(p, [signs(p, x), signs(p, y), logic.invert_bits(signs(p, x))])
+            p,
+            logic.and_bits(
+                p, [sign_bits(p, x), sign_bits(p, y), logic.invert_bits(sign_bits(p, x))]
+            ),
         ),
         ("all_of",),
     ),
     "select": Row(
-        lambda p, x, y: small_ring.select(p, signs(p, x), small(p, x), small(p, y)), ("select",)
+        lambda p, x, y: small_ring.select(p, sign_bits(p, x), shrink_ring(p, x), shrink_ring(p, y)),
+        ("select",),
     ),
-    "extend_small": Row(lambda p, x, y: small_ring.lift_signed(p, small(p, x)), ("extend_small",)),
+    "extend_small": Row(
+        lambda p, x, y: small_ring.lift_signed(p, shrink_ring(p, x)), ("extend_small",)
+    ),
     "extend_some": Row(
-        lambda p, x, y: small_ring.lift_with_shares(p, small(p, x), 30, 50)[0], ("extend_small",)
+        lambda p, x, y: small_ring.lift_with_shares(p, shrink_ring(p, x), 30, 50)[0],
+        ("extend_small",),
     ),
     "refresh": Row(
         lambda p, x, y: refresh.refresh(p, arithmetic.add(x, refresh.refresh(p, x))), ("refresh",)
     ),
     "refresh_wide": Row(lambda p, x, y: refresh.refresh(p, x), ("refresh",), limbs=2),
-    "shuffle": Row(shuffled, ("shuffle",), n=2),
-    "rearranged": Row(rearranged, ("order", "shuffle", "undo"), n=2),
-    "rearranged, the end of it": Row(partial(rearranged, begin=1), ("undo",), n=2),
-    "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
-    "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
+    "shuffle": Row(compare_shuffled, ("shuffle",), n=2),
+    "rearranged": Row(permute_and_back, ("order", "shuffle", "undo"), n=2),
+    "rearranged, the end of it": Row(partial(permute_and_back, begin=1), ("undo",), n=2),
+    "dense": Row(sum_by_codes, ("dense_sums", "dense_totals"), n=2, whole=True),
+    "bits": Row(share_and_exchange, ("split_bits", "exchange_bits", "b2a")),
     "weighed": Row(
-        lambda p, x, y: bit_planes.sum_weighted_planes(p, signs(p, x), np.array([1, -2]), [1]),
+        lambda p, x, y: bit_planes.sum_weighted_planes(p, sign_bits(p, x), np.array([1, -2]), [1]),
         ("weighed",),
         n=2,
     ),
@@ -289,16 +311,18 @@ ROWS: dict[str, Row] = {
         whole=True,
         slow=True,
     ),
-    "kept": Row(kept, ("mul",), whole=True),
+    "kept": Row(reuse_shares, ("mul",), whole=True),
     "relu": Row(lambda p, x, y: relu.relu(p, x), ("inject",), n=1, slow=True),
     "argmax": Row(
-        lambda p, x, y: extremes._find_extreme(p, shaped(x, 2, 1), "all-pairs", 4, 1, index=True),
+        lambda p, x, y: extremes._find_extreme(
+            p, reshape_shares(x, 2, 1), "all-pairs", 4, 1, index=True
+        ),
         ("pick", "index"),
         n=2,
     ),
     "renamed": Row(
         lambda p, x, y: [
-            convert.inject(p, signs(p, a), arithmetic.mul(p, a, a))
+            convert.inject(p, sign_bits(p, a), arithmetic.mul(p, a, a))
             for a in (rotation.relabel_dealer(p, x, (x.dealer + turn) % 3) for turn in (1, 2))
         ],
         ("inject",),
@@ -315,7 +339,7 @@ ROWS: dict[str, Row] = {
     "exp_one_round": Row(
         lambda p, x, y: exponential.exp(p, x, "one-round"), ("exp_one_round",), fractional_bits=16
     ),
-    "exp2": Row(powers, ("exp2",), n=2, fractional_bits=12),
+    "exp2": Row(powers_and_sum, ("exp2",), n=2, fractional_bits=12),
     "row_maximum": Row(
         lambda p, x, y: row_maximum.row_maximum(
             p, small_ring.reduce_ring(x, K), np.array([1, 2]), K
@@ -323,7 +347,9 @@ ROWS: dict[str, Row] = {
         ("pick_small", "all_of"),
     ),
     "winner": Row(
-        lambda p, x, y: winner.argmax_one_hot(p, shaped(small_ring.reduce_ring(x, K), 1, -1)),
+        lambda p, x, y: winner.argmax_one_hot(
+            p, reshape_shares(small_ring.reduce_ring(x, K), 1, -1)
+        ),
         ("b2a",),
     ),
     "exp_prime": Row(
@@ -339,7 +365,7 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: exponential.exp(p, x, "pade"), ("pade_factors",), n=1, fractional_bits=4
     ),
     "select_exp": Row(
-        lambda p, x, y: exp_select.select_exp(p, signs(p, x), y),
+        lambda p, x, y: exp_select.select_exp(p, sign_bits(p, x), y),
         ("select_exp",),
         fractional_bits=16,
     ),
@@ -349,29 +375,29 @@ ROWS: dict[str, Row] = {
         n=1,
         fractional_bits=8,
     ),
-    **{name: row for each in FUNCTIONS.values() for name, row in each.rows().items()},
+    **{name: row for each in FUNCTIONS.values() for name, row in each.joint_view_rows().items()},
     "softmax": Row(
-        lambda p, x, y: activations.softmax(p, shaped(x, 1, 2), -1, bits=16),
+        lambda p, x, y: activations.softmax(p, reshape_shares(x, 1, 2), -1, bits=16),
         ("softmax_mantissa", "normalize", "product"),
         n=2,
         fractional_bits=8,
     ),
     "softmax_for_gradient": Row(
-        lambda p, x, y: cross_entropy.softmax_for_gradient(p, shaped(x, 1, 2), bits=24),
+        lambda p, x, y: cross_entropy.softmax_for_gradient(p, reshape_shares(x, 1, 2), bits=24),
         ("below_largest", "softmax_inverse", "softmax_series"),
         n=2,
         fractional_bits=26,
     ),
     "softmax_and_loss": Row(
         lambda p, x, y: cross_entropy.softmax_and_loss(
-            p, shaped(x, 1, 2), replace(shaped(y, 1, 2), fractional_bits=0)
+            p, reshape_shares(x, 1, 2), replace(reshape_shares(y, 1, 2), fractional_bits=0)
         ),
         ("label", "log"),
         n=2,
         fractional_bits=20,
         slow=True,
     ),
-    "label": Row(labeled, ("label",), n=2),
+    "label": Row(labeled_product, ("label",), n=2),
     "log": Row(
         lambda p, x, y: logarithm.log(p, x, bits=3), ("log", "normalize"), n=1, fractional_bits=2
     ),
@@ -421,15 +447,18 @@ ROWS: dict[str, Row] = {
     ),
     # (three steps; a loop runs two of them)
     "recurrent": Row(
-        steps, ("truncated_sum", "harmonics", "pick_small", "extend_small"), n=1, fractional_bits=13
+        recurrent_steps,
+        ("truncated_sum", "harmonics", "pick_small", "extend_small"),
+        n=1,
+        fractional_bits=13,
     ),
     "logistic": Row(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20
     ),
     "lifted_product": Row(
-        lambda p, x, y: adaptive.lifted_product(p, x, small(p, y)), ("lifted_product",)
+        lambda p, x, y: adaptive.lifted_product(p, x, shrink_ring(p, y)), ("lifted_product",)
     ),
-    "adaptive": Row(adapted, ("adaptive_select", "adaptive_root"), n=1),
+    "adaptive": Row(adaptive_update, ("adaptive_select", "adaptive_root"), n=1),
     "update": Row(
         lambda p, x, y: adaptive.scale_by_root(p, x, replace(y, fractional_bits=40)),
         ("adaptive_select", "adaptive_root", "lifted_product"),
@@ -437,12 +466,12 @@ ROWS: dict[str, Row] = {
         slow=True,
     ),
     "batch_norm": Row(
-        normalized,
+        normalize_rows,
         ("squares", "correlation", "batch_norm_gradient"),
         n=2,
         fractional_bits=16,
     ),
-    "unpool": Row(unpooled, ("unpool",), n=2),
+    "unpool": Row(unpool_windows, ("unpool",), n=2),
 }
 EDGES = (0, 1, 63, 64, 65)
 # Rows whose protocols take any number of elements.
@@ -455,7 +484,7 @@ SCALABLE = (
 
 
 def assert_simulatable(row: Row, dealer: int, n: int | None = None) -> None:
-    outcome = check(row, dealer, n)
+    outcome = check_row(row, dealer, n)
     assert set(row.sites) <= outcome.names
     assert n == 0 or sum(outcome.regions) > 0
     assert outcome.unexplained == ([], [], [])

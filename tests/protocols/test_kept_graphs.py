@@ -31,7 +31,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> graph.KeptGraphs:
     return own
 
 
-def _program(name: Any, alive: list[Any]) -> Any:
+def _two_functions(name: Any, alive: list[Any]) -> Any:
     """Call two functions of one scope; the second differs for another name."""
 
     def program(party: Party, x: Shared) -> Any:
@@ -57,11 +57,11 @@ def test_a_second_session_traces_nothing_and_has_masks_of_its_own(
     kept: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[Any] = []
-    runs = [simulate(_program("two", alive), np.array([-5, 7, 1]))]
+    runs = [simulate(_two_functions("two", alive), np.array([-5, 7, 1]))]
     held = {name: g.concrete for name, g in kept._graphs.items()}
     assert len(held) == 6  # two at each party
     monkeypatch.setattr(graph.PrivateFunction, "_trace", None)
-    runs += [simulate(_program("two", alive), x) for x in (np.array([4, -9, 2]),) * 2]
+    runs += [simulate(_two_functions("two", alive), x) for x in (np.array([4, -9, 2]),) * 2]
     assert {name: g.concrete for name, g in kept._graphs.items()} == held
     for sim, due in zip(runs, ([0, 14, 2], [8, 0, 4], [8, 0, 4]), strict=True):
         assert sim.value(lambda out: out[0]).tolist() == due
@@ -75,14 +75,14 @@ def test_a_second_session_traces_nothing_and_has_masks_of_its_own(
 
 def test_another_name_or_signature_is_another_graph(kept: graph.KeptGraphs) -> None:
     for name, x, due in (("two", [1, 2], [2, 4]), ("three", [1, 2], [3, 6]), ("two", [4], [8])):
-        sim = simulate(_program(name, []), np.array(x))
+        sim = simulate(_two_functions(name, []), np.array(x))
         assert sim.value(lambda out: out[0]).tolist() == due
     assert len(kept._graphs) == 18
 
 
 def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
     """Keep the time of a job from disclosing the jobs of other clients."""
-    program = _program("two", [])
+    program = _two_functions("two", [])
 
     def of(client: str) -> Any:
         def run(party: Party, x: Shared) -> Any:
@@ -97,7 +97,7 @@ def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
 
 
 def test_without_a_name_nothing_is_kept(kept: graph.KeptGraphs) -> None:
-    simulate(_program(None, []), np.array([1]))
+    simulate(_two_functions(None, []), np.array([1]))
     assert not kept._graphs
 
 
@@ -137,7 +137,7 @@ def test_of_a_graph_only_what_runs_is_left(
         return compiled(concrete)
 
     monkeypatch.setattr(graph, "_Compiled", watched)
-    sim = simulate(_program("left", []), np.array([-5, 7, 1]))
+    sim = simulate(_two_functions("left", []), np.array([-5, 7, 1]))
     assert sim.value(lambda out: out[0]).tolist() == [0, 21, 3]
     gc.collect()
     assert len(traced) == len(kept._graphs) == 6

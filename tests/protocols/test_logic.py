@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import at, bits_of, packed
+from tests.protocols.shares import bits_of, output_at, pack_bits
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic
@@ -22,11 +22,11 @@ INT64 = np.iinfo(np.int64)
 SIZES = (0, 1, 63, 64, 65, 1000, 10_000)  # the last takes several blocks of 64 words
 
 
-def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
+def mask_bits(bits: Array, party: Party, seed: int) -> MaskedBits:
     """Return one party's part of bits exchanged under a mask."""
     import tensorflow as tf
 
-    words = packed(bits)
+    words = pack_bits(bits)
     rng = np.random.default_rng(seed)
     beta = rng.integers(INT64.min, INT64.max, words.shape, endpoint=True)
     n = tf.constant(len(bits), tf.int64)
@@ -35,8 +35,8 @@ def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
     return MaskedBits(tf.constant(words ^ beta), None, n, party.dealer)
 
 
-def held(columns: Any, p: Party, seed: int) -> list[MaskedBits]:
-    return [masked(c, p, seed + i) for i, c in enumerate(columns)]
+def mask_columns(columns: Any, p: Party, seed: int) -> list[MaskedBits]:
+    return [mask_bits(c, p, seed + i) for i, c in enumerate(columns)]
 
 
 @by_a_dealer
@@ -52,13 +52,13 @@ def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.G
                 logic.invert_bits(logic.xor_bits(a, b)),
             ]
 
-        return [p.function(both)(*held(c, p, seed)) for c in columns]
+        return [p.function(both)(*mask_columns(c, p, seed)) for c in columns]
 
     sim = simulate(program, dealer=dealer)
     assert sim.sent == (0, 0, 0)
     for i, (a, b) in enumerate(columns):
         for j, expected in enumerate((1 - a, a ^ b, a ^ a, 1 - (a ^ b))):
-            assert np.array_equal(bits_of(sim, at(i, j)), expected)
+            assert np.array_equal(bits_of(sim, output_at(i, j)), expected)
 
 
 @by_a_dealer
@@ -81,12 +81,12 @@ def test_bits_are_rearranged_by_any_public_map(
         def moved(b: MaskedBits) -> list[MaskedBits]:
             return [logic.rearrange_bits(b, bits.shape, f, e.size) for f, e in maps]
 
-        return p.function(moved)(masked(bits.reshape(-1), p, seed))
+        return p.function(moved)(mask_bits(bits.reshape(-1), p, seed))
 
     sim = simulate(program, dealer=dealer)
     assert sim.sent == (0, 0, 0)
     for i, (_, expected) in enumerate(maps):
-        assert np.array_equal(bits_of(sim, at(i)), expected.reshape(-1))
+        assert np.array_equal(bits_of(sim, output_at(i)), expected.reshape(-1))
 
 
 @by_a_dealer
@@ -106,7 +106,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
         opened = p.function(lambda bits: convert.mask_bits(p, bits), dynamic=True)
         result = []
         for columns in cases:
-            bits = held(columns, p, seed)
+            bits = mask_columns(columns, p, seed)
             cost = measure_call(p, ands, *bits)
             shares = ands(*bits)
             assert (shares.share is None) == (p.index == dealer) and shares.top is None
@@ -115,7 +115,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
 
     sim = simulate(program, dealer=dealer)
     for i, columns in enumerate(cases):
-        assert np.array_equal(bits_of(sim, at(i, 1)), columns.min(axis=0))
+        assert np.array_equal(bits_of(sim, output_at(i, 1)), columns.min(axis=0))
         cost = cost_of(logic.and_bits, (PrivateBits((columns.shape[1],)),) * len(columns))
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
 
@@ -135,11 +135,11 @@ def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
             )
             return [convert.mask_bits(p, logic.and_bits(p, s)) for s in several]
 
-        return p.function(ands)(masked(bits, p, seed))
+        return p.function(ands)(mask_bits(bits, p, seed))
 
     sim = simulate(program)
     for i, expected in enumerate((bits, 0 * bits, 0 * bits, 1 - bits)):
-        assert np.array_equal(bits_of(sim, at(i)), expected)
+        assert np.array_equal(bits_of(sim, output_at(i)), expected)
 
 
 REFUSED: dict[str, tuple[str, Callable[[Party, MaskedBits, MaskedBits, MaskedBits], Any]]] = {
@@ -174,7 +174,7 @@ def test_logic_refuses(what: str) -> None:
 
 def test_numbers_of_bits_that_show_only_when_the_graph_runs_are_refused_by_their_words() -> None:
     def program(p: Party) -> Any:
-        bits = [masked(np.ones(n, np.int64), p, 0) for n in (5, 100)]
+        bits = [mask_bits(np.ones(n, np.int64), p, 0) for n in (5, 100)]
         return p.function(lambda *bits: logic.and_bits(p, bits), dynamic=True)(*bits)
 
     with pytest.raises(ProtocolError):

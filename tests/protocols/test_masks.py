@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.pads import fields_of
-from tests.protocols.turns import in_time, turns
+from tests.protocols.turns import in_time, power_by_loop
 from tests.refusals import raises
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.ring import (
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.usefixtures("rewritten")
 
 
 def test_a_numbered_loop_sends_its_messages_in_every_turn() -> None:
-    sim = in_time(lambda p, x: p.function(turns(p, 3))(x), np.array([-3, 4, 5]), record=True)
+    sim = in_time(
+        lambda p, x: p.function(power_by_loop(p, 3))(x), np.array([-3, 4, 5]), record=True
+    )
     assert list(sim.value()) == [81, 256, 625]
     assert sim.sent == (576, 576, 576)
 
@@ -32,7 +34,7 @@ def test_a_numbered_loop_sends_its_messages_in_every_turn() -> None:
 # ---- refusals
 
 
-def nested(kind: str, party: Party) -> Callable[[Shared], Any]:
+def nested_call(kind: str, party: Party) -> Callable[[Shared], Any]:
     import tensorflow as tf
 
     def function(x: Shared) -> Any:
@@ -54,7 +56,7 @@ def nested(kind: str, party: Party) -> Callable[[Shared], Any]:
 @pytest.mark.parametrize("kind", ["function", "while_loop", "map_fn", "cond"])
 def test_a_private_op_in_a_nested_graph_without_a_number_is_refused(kind: str) -> None:
     with raises(ProtocolError, "unnumbered-loop"):
-        in_time(lambda p, x: p.function(nested(kind, p))(x), np.arange(5))
+        in_time(lambda p, x: p.function(nested_call(kind, p))(x), np.arange(5))
 
 
 def test_a_private_op_outside_of_a_graph_is_refused() -> None:
@@ -68,7 +70,7 @@ def test_a_graph_within_a_numbered_turn_is_refused() -> None:
 
         def function(x: Shared) -> Any:
             with party.iteration(tf.constant(0)):
-                return nested("function", party)(x)
+                return nested_call("function", party)(x)
 
         return party.function(function)(x)
 
@@ -78,23 +80,25 @@ def test_a_graph_within_a_numbered_turn_is_refused() -> None:
 
 def test_a_turn_number_that_repeats_fails_before_the_second_message() -> None:
     with pytest.raises(ProtocolError, match="sent twice under one mask"):
-        in_time(lambda p, x: p.function(turns(p, 3, lambda i: 0 * i, 1))(x), np.arange(5))
+        in_time(lambda p, x: p.function(power_by_loop(p, 3, lambda i: 0 * i, 1))(x), np.arange(5))
 
 
 def test_a_turn_number_that_repeats_in_parallel_turns_fails() -> None:
     with pytest.raises(ProtocolError, match=r"sent twice under one mask|two receives wait"):
-        in_time(lambda p, x: p.function(turns(p, 8, lambda i: i % 2))(x), np.arange(5))
+        in_time(lambda p, x: p.function(power_by_loop(p, 8, lambda i: i % 2))(x), np.arange(5))
 
 
 @pytest.mark.parametrize("number", [2**20 - 1, 2**31, 2**44, -2, -(2**44)])
 def test_a_turn_number_out_of_range_is_refused(number: int) -> None:
     with pytest.raises(ProtocolError, match="iteration out of range"):
-        in_time(lambda p, x: p.function(turns(p, 1, lambda i: i + number))(x), np.arange(5))
+        in_time(lambda p, x: p.function(power_by_loop(p, 1, lambda i: i + number))(x), np.arange(5))
 
 
 def test_the_last_turn_number_works() -> None:
     sim = in_time(
-        lambda p, x: p.function(turns(p, 1, lambda i: i + 2**20 - 2))(x), np.arange(5), record=True
+        lambda p, x: p.function(power_by_loop(p, 1, lambda i: i + 2**20 - 2))(x),
+        np.arange(5),
+        record=True,
     )
     assert list(sim.value()) == [0, 1, 4, 9, 16]
     assert set(fields_of(sim.pads)["iteration"]) == {2**20 - 1}
@@ -144,33 +148,33 @@ def session() -> Iterator[int]:
     ops.native().session_drop(handle)
 
 
-def begin(handle: int, step: int) -> str:
+def begin_step(handle: int, step: int) -> str:
     """Begin a graph step without waiting for peers."""
     return ops.native().call_for_error("step_begin", handle, step, 0, 2**40)
 
 
 def test_a_step_never_comes_again(session: int) -> None:
-    assert begin(session, 7) == ""
+    assert begin_step(session, 7) == ""
     for step in (7, 6, 1):
-        assert f"step {step} is not above 7" in begin(session, step)
+        assert f"step {step} is not above 7" in begin_step(session, step)
     ops.native().step_end(session, 7)
-    assert "not above" in begin(session, 7)
-    assert begin(session, 8) == ""
+    assert "not above" in begin_step(session, 7)
+    assert begin_step(session, 8) == ""
 
 
 def test_a_step_that_failed_to_begin_does_not_come_again(session: int) -> None:
     ops.native().abort(session, b"a test")
-    assert begin(session, 3) == "a test"
-    assert "not above" in begin(session, 3)
+    assert begin_step(session, 3) == "a test"
+    assert "not above" in begin_step(session, 3)
 
 
 @pytest.mark.parametrize("step", [0, -1, 2**40, 2**62])
 def test_a_step_out_of_range_is_refused(session: int, step: int) -> None:
-    assert "step out of range" in begin(session, step)
+    assert "step out of range" in begin_step(session, step)
 
 
 def test_the_last_step_works(session: int) -> None:
-    assert begin(session, 2**40 - 1) == ""
+    assert begin_step(session, 2**40 - 1) == ""
 
 
 def test_sites_end_with_their_numbers() -> None:
@@ -195,7 +199,7 @@ def test_after_a_failed_call_no_step_runs_in_the_session() -> None:
 
     def program(party: Party, x: Shared) -> Any:
         good = party.function(lambda x: arithmetic.mul(party, x, x))
-        bad = party.function(turns(party, 3, lambda i: 0 * i, 1))
+        bad = party.function(power_by_loop(party, 3, lambda i: 0 * i, 1))
         good(x)
         try:
             bad(x)

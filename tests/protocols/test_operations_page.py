@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tests.pages import module
+from tests.pages import import_page
 from tfe_bench.cluster.simulate import measure_call, simulate, total_rounds
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-operations = module("operations")
+operations = import_page("operations")
 OF_BITS, PAGE, F = (getattr(operations, n) for n in ("OF_BITS", "PAGE", "F"))
 MEASURED = operations.find_cases(PAGE.read_text())
 
@@ -25,7 +25,7 @@ MODULES: dict[str, str] = tfe._public_modules()  # type: ignore[attr-defined]  #
 OPERATIONS = {n for n, of in MODULES.items() if ".protocols." in of} - CLASSES
 
 
-def wire(part: slice) -> dict[str, tuple[int, float]]:
+def measure_wire(part: slice) -> dict[str, tuple[int, float]]:
     """Return rounds and bytes per element, of all three parties, by name for some measured rows."""
     cases = dict(list(MEASURED.items())[part])
 
@@ -43,20 +43,20 @@ def wire(part: slice) -> dict[str, tuple[int, float]]:
     return costs
 
 
-def rows(heading: str = "All operations") -> list[list[str]]:
+def table_rows(heading: str = "All operations") -> list[list[str]]:
     """Return the cells of the table of operations under a heading."""
     _, text = PAGE.read_text().split(f"## {heading}\n")
     lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def named(rows: list[list[str]]) -> set[str]:
+def row_names(rows: list[list[str]]) -> set[str]:
     """Return the operations in the first cells."""
     return {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
 
 
 def test_every_operation_is_in_the_table_and_no_other() -> None:
-    assert named(rows()) == OPERATIONS
+    assert row_names(table_rows()) == OPERATIONS
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
@@ -64,16 +64,16 @@ def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries(
     every: int, rng: np.random.Generator
 ) -> None:
     """The tests below count all rows, and each protocol's test compares its count with the wire."""
-    table = {row[0]: row[-2:] for row in rows()}
+    table = {row[0]: row[-2:] for row in table_rows()}
     leading = {operations.row_name(name): cells for name, cells in table.items()}
-    for name, (rounds, size) in wire(slice(int(rng.integers(every)), None, every)).items():
+    for name, (rounds, size) in measure_wire(slice(int(rng.integers(every)), None, every)).items():
         assert leading[name] == [str(rounds), f"{size:.0f}"], (name, rounds, size)
 
 
 def test_no_row_with_numbers_escapes_the_counting() -> None:
     # Local operations cost 0; "by size" and several figures are not single numbers.
     numbered = {
-        operations.row_name(row[0]) for row in rows() if row[-1].isdigit() and row[-1] != "0"
+        operations.row_name(row[0]) for row in table_rows() if row[-1].isdigit() and row[-1] != "0"
     }
     assert numbered <= operations.count_costs().keys()
 
@@ -84,9 +84,9 @@ def test_the_table_is_what_is_counted() -> None:
 
 def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> None:
     # operations on all values: shapes, logic and selection, sorting
-    unlimited = named([row for row in rows() if row[1].startswith(("all", "bits"))])
+    unlimited = row_names([row for row in table_rows() if row[1].startswith(("all", "bits"))])
     unlimited |= {"sort", "top_k"}
-    documented = named(rows("Outside of the range"))
+    documented = row_names(table_rows("Outside of the range"))
     assert documented == OPERATIONS - unlimited | {
         *("add", "subtract", "negative", "add_n", "cumsum", "reduce_sum", "cast")
     }

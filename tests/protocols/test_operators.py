@@ -29,14 +29,14 @@ Case = tuple[Callable[..., Any], Callable[..., Any], Any]
 COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
 
 
-def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
+def draw_reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
     """Return multiples of an ulp, some of them equal, 0, and +-1 ulp."""
     x = np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP
     edge = rng.choice([0.0, ULP, -ULP, 1.0, -1.0], shape)
     return np.asarray(np.where(rng.random(shape) < 0.3, edge, x))
 
 
-def check(cases: list[Case], *inputs: Array, dealer: int = 0, f: int = F) -> None:
+def check_operators(cases: list[Case], *inputs: Array, dealer: int = 0, f: int = F) -> None:
     """Run all cases in one graph and compare revealed with expected values."""
 
     def program(p: Party, *shares: Shared) -> Any:
@@ -56,7 +56,7 @@ def check(cases: list[Case], *inputs: Array, dealer: int = 0, f: int = F) -> Non
             assert np.all(off <= np.asarray(bound)), (i, off.max(), got[0], want)
 
 
-def refused(program: Callable[..., Any], *inputs: Array) -> Any:
+def run_refused(program: Callable[..., Any], *inputs: Array) -> Any:
     """Run a program of one graph for its errors, and return its result."""
     return simulate(program, *(FIXED.encode(v) for v in inputs), fractional_bits=F)
 
@@ -83,27 +83,27 @@ def test_operators_of_two_private_tensors_broadcast_as_numpy(
         (lambda x, y: (x < y) | (x == y), np.less_equal, 0),
         (lambda x, y: tfe.where(x < y, x, y), np.minimum, 0),
     ]
-    check(cases, reals(rng, *a), reals(rng, *b), dealer=int(rng.integers(3)))
+    check_operators(cases, draw_reals(rng, *a), draw_reals(rng, *b), dealer=int(rng.integers(3)))
 
 
 def test_comparisons_are_exact_for_all_encoded_values(rng: np.random.Generator) -> None:
     top = (2.0**61 - 2.0**20) * ULP * 2
     edge = np.array([0, ULP, -ULP, 1, -1, top, -top])
-    x = np.concatenate([np.repeat(edge, len(edge)), reals(rng, 200)])
-    y = np.concatenate([np.tile(edge, len(edge)), reals(rng, 200)])
+    x = np.concatenate([np.repeat(edge, len(edge)), draw_reals(rng, 200)])
+    y = np.concatenate([np.tile(edge, len(edge)), draw_reals(rng, 200)])
     cases: list[Case] = [(c, c, 0) for c in COMPARISONS]
     cases += [
         (lambda x, y: abs(x), lambda x, y: np.abs(x), 0),
         (lambda x, y: -x, lambda x, y: -x, 0),
         (lambda x, y: tfe.less(x, y, bits=64), np.less, 0),
     ]
-    check(cases, x, y, dealer=int(rng.integers(3)))
+    check_operators(cases, x, y, dealer=int(rng.integers(3)))
 
 
 def test_public_operands_of_every_kind_on_both_sides(rng: np.random.Generator) -> None:
     import tensorflow as tf
 
-    array = reals(rng, 3, scale=3)
+    array = draw_reals(rng, 3, scale=3)
     array[array == 0] = 0.5
     kinds: list[tuple[Any, Any]] = [
         (2.5, 2.5),
@@ -114,7 +114,7 @@ def test_public_operands_of_every_kind_on_both_sides(rng: np.random.Generator) -
         (array, array),
         ([1, 2, 3], np.array([1, 2, 3])),
     ]
-    x = reals(rng, 2, 3)
+    x = draw_reals(rng, 2, 3)
     cases: list[Case] = []
     # a public real keeps 24 bits of the largest, at least 16 of them fractional
     weight = np.abs(x) * 2.0**-17 / ULP
@@ -138,7 +138,7 @@ def test_public_operands_of_every_kind_on_both_sides(rng: np.random.Generator) -
             if np.ndim(plain) or isinstance(value, float):
                 cases.append((of(op, value, True), of(op, rounded, True), 0))
         cases.append((of(operator.lt, value, False), of(operator.lt, rounded, False), 0))
-    matrix = reals(rng, 4, 2, scale=3)
+    matrix = draw_reals(rng, 4, 2, scale=3)
     sums = 1 + np.abs(x).sum(0).max() * 2.0**-17 / ULP
     cases += [
         (lambda x: matrix @ x, lambda x: matrix @ x, sums),
@@ -156,11 +156,11 @@ def test_public_operands_of_every_kind_on_both_sides(rng: np.random.Generator) -
         (lambda x: x * 1e-6 * 1e5, lambda x: x * 0.1, 1 + 1e5 * 2),
         (lambda x: x / 1000.0, lambda x: x / 1000, 1 + np.abs(x) * 2.0**-26 / ULP),
     ]
-    check(cases, x, dealer=int(rng.integers(3)))
+    check_operators(cases, x, dealer=int(rng.integers(3)))
 
 
 def test_public_tensors_that_only_the_graph_knows(rng: np.random.Generator) -> None:
-    x, t = reals(rng, 2, 3), reals(rng, 3, scale=4)
+    x, t = draw_reals(rng, 2, 3), draw_reals(rng, 3, scale=4)
     t[t == 0] = 2.0
 
     def program(p: Party, x: Shared) -> Any:
@@ -175,7 +175,7 @@ def test_public_tensors_that_only_the_graph_knows(rng: np.random.Generator) -> N
 
         return p.function(graph)(x, t)
 
-    sim = refused(program, x)
+    sim = run_refused(program, x)
     weight = 1 + np.abs(x) * 2.0**-17 / ULP
     want: list[tuple[Any, Any]] = [
         (t + x, 0),
@@ -197,7 +197,7 @@ def test_public_tensors_that_only_the_graph_knows(rng: np.random.Generator) -> N
 
 
 def test_products_quotients_and_powers_keep_the_scale(rng: np.random.Generator) -> None:
-    x, y = reals(rng, 3, 4, 5, scale=8), reals(rng, 5, 2, scale=8)
+    x, y = draw_reals(rng, 3, 4, 5, scale=8), draw_reals(rng, 5, 2, scale=8)
     d = np.where(np.abs(x) < 0.01, -3.0, x)
     k = np.abs(x)
 
@@ -215,7 +215,7 @@ def test_products_quotients_and_powers_keep_the_scale(rng: np.random.Generator) 
         (lambda x, y, d: x[..., :3], lambda x, y, d: x[..., :3], 0),
         (lambda x, y, d: x[1, None, -1], lambda x, y, d: x[1, None, -1], 0),
     ]
-    check(cases, x, y, d, dealer=int(rng.integers(3)))
+    check_operators(cases, x, y, d, dealer=int(rng.integers(3)))
 
 
 def test_integers_stay_exact_and_meet_whole_numbers_only(rng: np.random.Generator) -> None:
@@ -242,7 +242,7 @@ def test_integers_stay_exact_and_meet_whole_numbers_only(rng: np.random.Generato
 
 
 def test_logic_on_bits_broadcasts_and_takes_public_truth_values(rng: np.random.Generator) -> None:
-    x, y = reals(rng, 2, 3), reals(rng, 3)
+    x, y = draw_reals(rng, 2, 3), draw_reals(rng, 3)
     mask = np.array([True, False, True])
     cases: list[Case] = [
         (lambda x, y: (x < 0) & (y < 0), lambda x, y: (x < 0) & (y < 0), 0),
@@ -261,11 +261,11 @@ def test_logic_on_bits_broadcasts_and_takes_public_truth_values(rng: np.random.G
         (lambda x, y: tfe.cast(x < 0) * x, lambda x, y: (x < 0) * x, 0),
         (lambda x, y: tfe.cast(tfe.cast(x, 20), F), lambda x, y: x, 1),
     ]
-    check(cases, x, y, dealer=int(rng.integers(3)))
+    check_operators(cases, x, y, dealer=int(rng.integers(3)))
 
 
 def test_graphs_of_unknown_sizes_compare_choose_and_cast(rng: np.random.Generator) -> None:
-    x = reals(rng, 5, 2)
+    x = draw_reals(rng, 5, 2)
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
@@ -275,7 +275,7 @@ def test_graphs_of_unknown_sizes_compare_choose_and_cast(rng: np.random.Generato
 
         return p.function(graph, dynamic=True)(x)
 
-    out = refused(program, x).outputs[1]
+    out = run_refused(program, x).outputs[1]
     assert np.array_equal(out[0], x < 0)
     assert np.array_equal(out[1], -np.abs(x))
     assert np.all(np.abs(out[2] - x * x) <= ULP)
@@ -440,7 +440,7 @@ def test_what_operators_do_not_take_is_refused_by_name_with_what_was_received() 
 
         return p.function(graph)(x)
 
-    refused(program, np.array([1.0, -2.0, 3.0]))
+    run_refused(program, np.array([1.0, -2.0, 3.0]))
     for name, text in texts:
         assert text.startswith((f"{name} ", f"{name}:")), (name, text)
         assert "Received: " in text, text
@@ -465,4 +465,4 @@ def test_operators_want_a_running_party_and_its_graph() -> None:
             with raises(ProtocolError, "outside-party-function", operation=name):
                 operation()
 
-    refused(program, np.zeros(3))
+    run_refused(program, np.zeros(3))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import EDGES, at
+from tests.protocols.shares import EDGES, output_at
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import order_statistics as order
@@ -25,7 +25,7 @@ INT64 = np.iinfo(np.int64)
 QS = (0, 0.0, 0.1, 0.25, 1 / 3, 0.5, 0.7, 1 - 2**-30, 0.999, 1, 1.0)
 
 
-def largest(x: Array, k: int) -> tuple[Array, Array]:
+def plain_largest(x: Array, k: int) -> tuple[Array, Array]:
     places = np.argsort(~x, axis=-1, kind="stable")[..., :k]  # ~x has no overflow
     return np.take_along_axis(x, places, axis=-1), places
 
@@ -52,8 +52,8 @@ def test_the_k_largest_and_their_places_are_exact_and_of_equal_ones_the_first_co
 
     sim = simulate(program, *(x for x, _ in cases), dealer=dealer, fractional_bits=5)
     for i, (x, k) in enumerate(cases):
-        for j, want in enumerate(largest(x, k)):
-            got = sim.value(at(i, j))
+        for j, want in enumerate(plain_largest(x, k)):
+            got = sim.value(output_at(i, j))
             assert got.shape == want.shape and np.array_equal(got, want), (i, j)
             assert all(out[i][j].fractional_bits == 5 * (1 - j) for out in sim.outputs)
 
@@ -69,8 +69,8 @@ def test_every_algorithm_gives_the_same(rng: np.random.Generator) -> None:
 
     sim = simulate(program, x)
     for i in range(3):
-        for j, want in enumerate((*largest(x, 3), np.median(x, axis=-1))):
-            assert np.array_equal(sim.value(at(i, j)), want)
+        for j, want in enumerate((*plain_largest(x, 3), np.median(x, axis=-1))):
+            assert np.array_equal(sim.value(output_at(i, j)), want)
 
 
 def exact_quantile(x: Array, q: float) -> tuple[list[Fraction], list[int]]:
@@ -115,16 +115,16 @@ def test_quantiles_are_within_their_bound_of_the_exact_ones(
 
     sim = simulate(program, x, *some, dealer=dealer, fractional_bits=16)
     for i, q in enumerate(QS if dealer == 0 else QS[4:6]):
-        check_quantile(sim.value(at(0, i)), x, q)
+        check_quantile(sim.value(output_at(0, i)), x, q)
         assert all(out[0][i].fractional_bits == 16 for out in sim.outputs)
     for i, s in enumerate(some):
         for j, q in enumerate((0.3, 0.5)):
-            check_quantile(sim.value(at(1, i, j)), s, q)
+            check_quantile(sim.value(output_at(1, i, j)), s, q)
     for i, s in enumerate((x, *some)):
-        got = sim.value(at(2, i))
+        got = sim.value(output_at(2, i))
         check_quantile(got, s, 0.5)
         assert np.all(abs(got - np.median(s, axis=-1)) < 1)
-    odd = sim.value(at(2, 3))
+    odd = sim.value(output_at(2, 3))
     assert np.array_equal(odd, np.median(some[2], axis=-1))  # nothing is rounded
 
 
@@ -141,7 +141,7 @@ def test_the_ends_and_places_on_a_value_are_exact_on_the_whole_ring(
     sim = simulate(program, x)
     for i, q in enumerate(qs):
         want = np.sort(x, axis=1)[:, int(q * (x.shape[1] - 1))]
-        assert np.array_equal(sim.value(at(i)), want)
+        assert np.array_equal(sim.value(output_at(i)), want)
 
 
 def test_a_place_of_few_bits_leaves_room_for_distant_neighbors() -> None:
@@ -152,8 +152,8 @@ def test_a_place_of_few_bits_leaves_room_for_distant_neighbors() -> None:
         return order.median(p, half), order.quantile(p, eighth, 0.125)
 
     sim = simulate(program, half, eighth)
-    check_quantile(sim.value(at(0)), half, 0.5)
-    check_quantile(sim.value(at(1)), eighth, 0.125)
+    check_quantile(sim.value(output_at(0)), half, 0.5)
+    check_quantile(sim.value(output_at(1)), eighth, 0.125)
 
 
 def test_they_cost_what_their_sort_does_and_one_truncation_whatever_the_values(
@@ -198,7 +198,7 @@ def test_no_rows_give_no_results() -> None:
         return *order.top_k(p, x, 2), order.median(p, x)
 
     sim = simulate(program, np.zeros((0, 4), np.int64))
-    assert [sim.value(at(i)).shape for i in range(3)] == [(0, 2), (0, 2), (0,)]
+    assert [sim.value(output_at(i)).shape for i in range(3)] == [(0, 2), (0, 2), (0,)]
 
 
 Use = Callable[[Party, Shared], Any]

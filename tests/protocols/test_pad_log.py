@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.pads import fields_of
-from tests.protocols.turns import in_time, turns
+from tests.protocols.turns import in_time, power_by_loop
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, shuffle, sort
@@ -38,7 +38,7 @@ KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = 
 # ---- the log of pads
 
 
-def everything(party: Party, x: Shared, y: Shared) -> Any:
+def run_all(party: Party, x: Shared, y: Shared) -> Any:
     """Run every protocol once."""
     import tensorflow as tf
 
@@ -81,7 +81,8 @@ def many_calls(party: Party, x: Shared, y: Shared) -> Any:
         return x
 
     every, cube, loop = (
-        party.function(f) for f in (lambda a, b: everything(party, a, b), cubes, turns(party, 3))
+        party.function(f)
+        for f in (lambda a, b: run_all(party, a, b), cubes, power_by_loop(party, 3))
     )
     for a, b in ((x, y), (x, y), (y, x), (x, y)):
         every(a, b)
@@ -97,7 +98,7 @@ def many_calls(party: Party, x: Shared, y: Shared) -> Any:
 
 def few_calls(party: Party, x: Shared, y: Shared) -> Any:
     """Run every protocol with equal and with other inputs."""
-    every = party.function(lambda a, b: everything(party, a, b))
+    every = party.function(lambda a, b: run_all(party, a, b))
     for a, b in ((x, y), (x, y), (y, x)):
         every(a, b)
     return None
@@ -198,7 +199,7 @@ def test_numbered_turns_and_python_loops_use_counters_of_their_own(
         return function
 
     def program(party: Party, x: Shared) -> Any:
-        return party.function(turns(party, 4))(x), party.function(unrolled(party))(x)
+        return party.function(power_by_loop(party, 4))(x), party.function(unrolled(party))(x)
 
     sim = in_time(program, np.arange(N), record=True)
     sent = sim.pads[sim.pads["sent"] == 1]

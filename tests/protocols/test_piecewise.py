@@ -33,7 +33,7 @@ def sigmoid(v: Array) -> Array:
     return np.asarray(0.5 + np.tanh(v / 2) / 2)
 
 
-def values(limit: float, rng: np.random.Generator) -> Array:
+def draw_values(limit: float, rng: np.random.Generator) -> Array:
     """Return knots and their neighbors, the ends of the domain, and values of all sizes."""
     knots = np.array(piecewise.logistic_pieces().knots) / 64
     near = np.concatenate([knots + d * 2.0**-11 for d in (-2, -1, 0, 1, 2)])
@@ -46,7 +46,7 @@ def values(limit: float, rng: np.random.Generator) -> Array:
 def test_the_logistic_function_from_every_scale_and_ring(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    v = values(2.0**12 - 1, rng)
+    v = draw_values(2.0**12 - 1, rng)
     scales = (12, 16, 40)
     ring = [np.round(v * 2.0**f).astype(np.int64) for f in scales]
 

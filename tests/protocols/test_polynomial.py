@@ -28,7 +28,7 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 
 
-def small(rng: np.random.Generator, bits: int, n: int) -> Array:
+def draw_small(rng: np.random.Generator, bits: int, n: int) -> Array:
     """Return |x| < 2^(bits-1), with the edges first."""
     limit = 2 ** (bits - 1)
     edges = [0, 1, -1, limit - 1, 1 - limit, limit // 2, -limit // 2, limit // 2 - 1]
@@ -52,7 +52,7 @@ def test_polyval_errs_by_less_than_an_ulp_and_a_fifth(
     dealer: int, rng: np.random.Generator
 ) -> None:
     n = 12000 if dealer == 0 else 500
-    xs = [small(rng, bits, n) for _, bits, _, _ in POLYNOMIALS]
+    xs = [draw_small(rng, bits, n) for _, bits, _, _ in POLYNOMIALS]
 
     def program(p: Party, *xs: Shared) -> Any:
         def all_of(*xs: Shared) -> list[Shared]:
@@ -142,7 +142,7 @@ def test_products_are_rounded_to_a_neighbor_and_zero_stays_zero(
     dealer: int, rng: np.random.Generator
 ) -> None:
     n = 10000 if dealer == 1 else 300
-    xs = [[small(rng, b, n) for b in bits] for bits, _, _ in PRODUCTS]
+    xs = [[draw_small(rng, b, n) for b in bits] for bits, _, _ in PRODUCTS]
     for x in xs:
         x[0][rng.random(n) < 0.05] = 0
         x[-1][8:] = rng.permutation(x[-1][8:])

@@ -59,7 +59,7 @@ def expected_pool(x: Array, case: Case) -> Array:
     )
 
 
-def images(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def draw_images(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Return edges, random and all negative values: cells outside of the image never win."""
     x = rng.choice(EDGES, shape)
     x[1:] = rng.integers(-(2**29), 2**29, x[1:].shape)
@@ -71,7 +71,7 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
     rng: np.random.Generator,
 ) -> None:
     dealer = int(rng.integers(3))
-    x = images((8, 9, 11, 13), rng)  # 10296 values
+    x = draw_images((8, 9, 11, 13), rng)  # 10296 values
 
     def program(p: Party, x: Shared) -> Any:
         zeros = share_for_party(np.zeros(x.shape, np.int64), p.index, b"zero", dealer=dealer)
@@ -94,7 +94,7 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
 def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    x = images((3, 4, 6, 2), rng)
+    x = draw_images((3, 4, 6, 2), rng)
     wide = x << 32
     options: list[dict[str, Any]] = [{"bits": 64}, {"bits": 62, "profile": "wan"}]
 

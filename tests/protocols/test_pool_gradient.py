@@ -43,7 +43,7 @@ def nested_item(*places: int) -> Callable[[Any], Any]:
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
-def images(case: Case, rng: np.random.Generator) -> Array:
+def draw_images(case: Case, rng: np.random.Generator) -> Array:
     """Return ties around zero, the ends of the domain, and values throughout."""
     shape, bits = case[0], case[5]
     most = 2 ** (bits - 2) - 1
@@ -66,13 +66,13 @@ def expected_gradient(case: Case, x: Array, g: Array) -> tuple[Array, Array]:
     return y.numpy(), tape.gradient(y, a, output_gradients=tf.constant(g)).numpy()
 
 
-def small(x: Shared, case: Case) -> Shared:
+def shrink_ring(x: Shared, case: Case) -> Shared:
     return replace(x, bits=case[5]) if case[6] else x
 
 
 def expected_pool(p: Party, x: Shared, case: Case) -> tuple[Shared, PoolChoice]:
     return pool_gradient.max_pool2d_with_choice(
-        p, small(x, case), *case[1:4], relu=case[4], bits=case[5]
+        p, shrink_ring(x, case), *case[1:4], relu=case[4], bits=case[5]
     )
 
 
@@ -82,7 +82,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
 ) -> None:
     inputs: list[Array] = []
     for case in CASES:
-        x = images(case, rng)
+        x = draw_images(case, rng)
         y_shape = pool_gradient.window_geometry("test", case[0], *case[1:4]).pooled_shape
         g: Array = rng.integers(-(2**61), 2**61, y_shape)
         g.flat[: y_shape[-1]] = rng.choice(np.array([2**62 - 1, 1 - 2**62, 0]), y_shape[-1])
@@ -229,7 +229,7 @@ def test_a_small_rings_value_may_come_from_a_truncation(rng: np.random.Generator
 
 def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
     case: Case = ((2, 8, 8, 4), 2, 2, "VALID", True, 30, True)
-    x, g = images(case, rng), rng.integers(-(2**61), 2**61, (2, 4, 4, 4))
+    x, g = draw_images(case, rng), rng.integers(-(2**61), 2**61, (2, 4, 4, 4))
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Shared:
@@ -258,7 +258,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 
     monkeypatch.setattr(Site, "recv", recv)
     case: Case = ((2, 8, 8, 4), 2, 2, "VALID", True, 30, True)
-    x, g = images(case, rng), rng.integers(-(2**61), 2**61, (2, 4, 4, 4))
+    x, g = draw_images(case, rng), rng.integers(-(2**61), 2**61, (2, 4, 4, 4))
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Any:

@@ -24,7 +24,7 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 
 
-def edges(*magnitudes: int) -> list[int]:
+def edge_values(*magnitudes: int) -> list[int]:
     """Return 0, the ends of Z_2^64, and magnitudes with their neighbors, of both signs."""
     numbers = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
     for m in magnitudes:
@@ -32,12 +32,12 @@ def edges(*magnitudes: int) -> list[int]:
     return sorted(v for v in numbers if -(2**63) <= v < 2**63)
 
 
-def part(*path: int) -> Callable[[Any], Any]:
+def output_at(*path: int) -> Callable[[Any], Any]:
     """Return a function that returns out[a][b]..."""
     return lambda out: functools.reduce(operator.getitem, path, out)
 
 
-def truth(bits: Any) -> Array:
+def reconstruct_bits(bits: Any) -> Array:
     """Return private bits from the three parties' parts."""
     (opened,) = {b.masked.tobytes() for b in bits if b.masked is not None}
     (beta,) = [b.beta for b in bits if b.beta is not None]
@@ -49,7 +49,7 @@ def truth(bits: Any) -> Array:
 @pytest.mark.parametrize("third", range(3))
 def test_in_range_is_exact_for_every_width(third: int, rng: np.random.Generator) -> None:
     widths = range(2 + third, 64, 3)
-    x = edges(*(1 << (b - 1) for b in widths)) + rng.integers(-(2**63), 2**63, 50).tolist()
+    x = edge_values(*(1 << (b - 1) for b in widths)) + rng.integers(-(2**63), 2**63, 50).tolist()
     x += [int(v) >> int(s) for v, s in zip(x[:60], rng.integers(1, 62, 60), strict=True)]
     sim = simulate(
         lambda p, x: p.function(lambda x: [tfe.in_range(x, b) for b in widths])(x),
@@ -57,7 +57,7 @@ def test_in_range_is_exact_for_every_width(third: int, rng: np.random.Generator)
         dealer=third,
     )
     for i, b in enumerate(widths):
-        revealed = truth([out[i] for out in sim.outputs])
+        revealed = reconstruct_bits([out[i] for out in sim.outputs])
         assert revealed.tolist() == [-(1 << (b - 1)) <= v < 1 << (b - 1) for v in x], b
 
 
@@ -72,10 +72,10 @@ def test_what_relu_and_truncation_get_wrong_is_out_of_range() -> None:
         return p.function(graph)(x)
 
     sim = simulate(program, np.array(values))
-    layer, whole = (truth([out[0][i] for out in sim.outputs]) for i in range(2))
+    layer, whole = (reconstruct_bits([out[0][i] for out in sim.outputs]) for i in range(2))
     assert layer.tolist() == [False, True, True, False, False, False]
     assert whole.tolist() == [True, True, True, True, False, True]
-    positive, shorter = (sim.value(part(1, i)) for i in range(2))
+    positive, shorter = (sim.value(output_at(1, i)) for i in range(2))
     assert positive[0] == 0  # of 16385
     assert positive[layer].tolist() == [max(v, 0) for v in np.array(values)[layer]]
     assert np.all(np.abs(shorter[whole] - np.array(values)[whole] / 2**16) < 1)
@@ -110,7 +110,7 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
 # ---- a complete computation
 
 
-def one(value: Shared) -> products.Product:
+def times_one(value: Shared) -> products.Product:
     """Return a value times 1."""
     import tensorflow as tf
 
@@ -120,7 +120,7 @@ def one(value: Shared) -> products.Product:
     )
 
 
-def watched(
+def checked_values(
     party: Party, x: Shared, drop: int, bits: int, kind: str, more: int = 0, width: int = 64
 ) -> tuple[Shared, Shared]:
     """Return the result and flag of each x that is read with `bits` bits: every x is a sample.
@@ -134,7 +134,7 @@ def watched(
     watch = RangeMonitor(party, int(x.shape[0]), x.dealer)
     ring = bits + (0 if kind == "lift" else 1 + more)
     small, u = products.exchange_truncated_sum(
-        party, "truncated_sum", [one(x)], None, drop, ring, width
+        party, "truncated_sum", [times_one(x)], None, drop, ring, width
     )
     to = ring if kind == "beside" else 64 if width == 64 else min(ring + more, 64)
     return linear.monitored_lift(
@@ -153,7 +153,7 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
 ) -> None:
     """Flag no value within the bound, and every value from three times the bound on."""
     dealer, bounds = int(rng.integers(3)), (1, 36, 51, 60)
-    inputs = [np.array(edges((1 << b) - 1, min(3 << b, 2**63 - 1)), np.int64) for b in bounds]
+    inputs = [np.array(edge_values((1 << b) - 1, min(3 << b, 2**63 - 1)), np.int64) for b in bounds]
 
     def program(p: Party, *xs: Shared) -> Any:
         def flags(*xs: Shared) -> Any:
@@ -166,7 +166,7 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
 
     sim = simulate(program, *inputs, dealer=dealer)
     for i, (bits, values) in enumerate(zip(bounds, inputs, strict=True)):
-        flagged = sim.value(part(i)) != 0
+        flagged = sim.value(output_at(i)) != 0
         sizes = np.array([abs(v) for v in values.tolist()], object)
         assert not flagged[sizes < 1 << bits].any() and flagged[sizes >= 3 << bits].all(), bits
     cost = cost_of(
@@ -191,7 +191,9 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
             reach = width if width > least else least - 1
             end = 1 << (reach - 1)
             near = rng.integers(-(2**63), 2**63, 40) >> max(0, 62 - bits - drop)
-            own = np.array(edges(1 << (least - 2), 1 << (least - 1), 3 << (least - 2), end - 1))
+            own = np.array(
+                edge_values(1 << (least - 2), 1 << (least - 1), 3 << (least - 2), end - 1)
+            )
             every = np.concatenate([own, near.astype(object), [-(end - 1)]])
             every = every[(every < end) & (every > -end)].astype(np.int64)
             cases.append((drop, bits, kind, more, width))
@@ -199,14 +201,14 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
 
     def program(p: Party, *xs: Shared) -> Any:
         def graph(*xs: Shared) -> Any:
-            return [watched(p, x, *case) for x, case in zip(xs, cases, strict=True)]
+            return [checked_values(p, x, *case) for x, case in zip(xs, cases, strict=True)]
 
         return p.function(graph)(*xs)
 
     sim = simulate(program, *values, dealer=dealer)
     for i, (drop, bits, _, more, width) in enumerate(cases):
         outputs = (drop, bits, more, width)
-        flagged, got = sim.value(part(i, 1)) != 0, sim.value(part(i, 0)).astype(np.int64)
+        flagged, got = sim.value(output_at(i, 1)) != 0, sim.value(output_at(i, 0)).astype(np.int64)
         ring = sim.outputs[0][i][0].ring_bits
         signed = (got << (64 - ring)) >> (64 - ring)
         # (1 ulp; in units of 2^-drop, so that nothing is rounded here)
@@ -229,7 +231,7 @@ def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> 
     x = np.array([0, too_large, too_large, -1, too_large])
 
     def program(p: Party, x: Shared) -> Any:
-        graph = p.function(lambda x: watched(p, x, 16, 31, "beside")[1])
+        graph = p.function(lambda x: checked_values(p, x, 16, 31, "beside")[1])
         return [graph(x) for _ in range(20)]
 
     sim = simulate(program, x, dealer=int(rng.integers(3)))
@@ -250,7 +252,7 @@ def test_samples_of_many_values_are_told_apart(rng: np.random.Generator) -> None
     x[4, 512] = -(1 << 47)  # two values that cancel in a sum
 
     def program(p: Party, x: Shared) -> Any:
-        return p.function(lambda x: watched(p, x, 16, 31, "lift")[1])(x)
+        return p.function(lambda x: checked_values(p, x, 16, 31, "lift")[1])(x)
 
     flags = simulate(program, x, dealer=int(rng.integers(3))).value()
     assert (flags != 0).tolist() == [row in bad for row in range(5)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.activation_widths import EXACT
-from tests.protocols.test_attention import is_near, weights
+from tests.protocols.test_attention import is_near, plain_weights
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
@@ -33,13 +33,13 @@ def spoil_high_bits(x: Array, bits: int, rng: np.random.Generator) -> Array:
     return np.asarray(above | (x & ((1 << bits) - 1)))
 
 
-def signed(words: Array, bits: int) -> Array:
+def read_signed(words: Array, bits: int) -> Array:
     """Return the value that is read from words of Z_2^bits."""
     wrapped = [(int(v) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)) for v in words.flat]
     return np.array(wrapped, np.int64).reshape(words.shape)
 
 
-def ends(bits: int, rng: np.random.Generator, many: int = 50) -> Array:
+def draw_ends(bits: int, rng: np.random.Generator, many: int = 50) -> Array:
     """Return the ends of (-2^(bits-1), 2^(bits-1)), and values in between."""
     most = (1 << (bits - 1)) - 1
     return np.array([0, most, -most, most // 2, *rng.integers(-most, most, many, endpoint=True)])
@@ -54,7 +54,7 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
     bend = series.ACTIVATIONS[name]
     cases = [(f, min(bits, series.max_bits(name, f))) for f, bits in SERIES]
     read = [series.read_bits(name, f, 1 << (bits - 1)) for f, bits in cases]
-    xs = [ends(bits, rng) for _, bits in cases]
+    xs = [draw_ends(bits, rng) for _, bits in cases]
     rings = [64, 40, 17, 3, 64, 33, 50]
 
     def program(p: Party, *shares: Shared) -> Any:
@@ -74,7 +74,7 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
     for i, ((f, _), x, to) in enumerate(zip(cases, xs, rings, strict=True)):
         ring, scale = sim.outputs[0][i].ring_bits, sim.outputs[0][i].fractional_bits
         assert ring >= to
-        result = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
+        result = read_signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
         v = x * 2.0**-f
         low, high = bend.low / 4, bend.high / 4
         lower, upper = bend.ends or (0, None)
@@ -89,7 +89,7 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
 @pytest.mark.parametrize("more", [0, 1, 14])
 def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator) -> None:
     k = bits + more
-    x = ends(bits, rng)
+    x = draw_ends(bits, rng)
     most = (1 << (bits - 2)) // 2
     fits = np.abs(x) + most < 1 << (bits - 1)
 
@@ -105,7 +105,7 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
     rings = [k, 64, k, k + 1]
     assert [y.ring_bits for y in sim.outputs[0]] == rings
     for i, ring in enumerate(rings):
-        result = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
+        result = read_signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
         expected, where = (np.maximum(x, 0), x == x) if i < 2 else (np.clip(x, 0, most), fits)
         assert np.array_equal(result[where], expected[where]), i
 
@@ -139,7 +139,7 @@ def test_a_product_comes_in_the_ring_that_is_read(
     inputs = [spoil_high_bits(a, read, rng) for a in (x, w, b)]
     sim = simulate(program, *inputs, dealer=int(rng.integers(3)))
     assert sim.outputs[0].ring_bits == to
-    result = signed(sim.value(), to).astype(object)
+    result = read_signed(sim.value(), to).astype(object)
     if opened < to:
         assert all(abs((f << drop) - v) < 1 << drop for f, v in zip(result, x + b, strict=True))
     else:
@@ -178,7 +178,7 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
     words = [spoil_high_bits(fixed.encode(a), n, rng) for a, n in zip((q, k, v), read, strict=True)]
     sim = simulate(program, *words, dealer=int(rng.integers(3)), fractional_bits=f)
     assert sim.outputs[0].ring_bits >= to
-    assert is_near(signed(sim.value(), sim.outputs[0].ring_bits), weights(q, k), v, f)
+    assert is_near(read_signed(sim.value(), sim.outputs[0].ring_bits), plain_weights(q, k), v, f)
 
 
 ROOTS = [(48, 50, 40), (47, 49, 48 - 9), (40, 44, 12), (30, 61, 20), (20, 20, 0), (30, 12, 2)]

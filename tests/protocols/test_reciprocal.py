@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.refusals import raises
@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 
 
-def magnitudes(rng: np.random.Generator, bits: int, n: int) -> Array:
+def draw_magnitudes(rng: np.random.Generator, bits: int, n: int) -> Array:
     """Return 0 < X < 2^bits: all edges, and log-uniform ones."""
     near = [0, 1, -1, 2, -2]
     edges = {2**k + d for k in range(bits + 1) for d in near}
@@ -39,14 +39,14 @@ def with_the_rest(x: Array, bits: int) -> Array:
     return np.concatenate([[0, 1 - 2**bits], x, -x[::7]])
 
 
-def inverse(x: Array, f: int, signed: bool = False) -> Array:
+def plain_inverse(x: Array, f: int, signed: bool = False) -> Array:
     """Return the expected ring elements as reals."""
     safe = np.where(x == 0, 1, x).astype(float)
     y = 2.0 ** (2 * f) / safe
     return np.where((x == 0) | ((x < 0) & (not signed)), 0.0, y)
 
 
-def within(got: Array, want: Array, precision: float, ulp: float) -> None:
+def is_within(got: Array, want: Array, precision: float, ulp: float) -> None:
     """Check |got - want| <= 2^-precision |want| + ulp."""
     off = np.abs(got.astype(float) - want) - 2.0**-precision * np.abs(want)
     worst = int(np.argmax(off))
@@ -68,19 +68,19 @@ CASES: list[tuple[int, int, int, bool]] = [
 DAILY = [(16, 62, 20, True), (24, 62, 22, False), (16, 12, 16, False), (4, 2, 6, False)]
 
 
-@daily("case", CASES, DAILY, ids=str)
+@parametrize_daily("case", CASES, DAILY, ids=str)
 def test_reciprocal_is_right_over_the_whole_range(
     case: tuple[int, int, int, bool], rng: np.random.Generator
 ) -> None:
     f, bits, precision, signed = case
-    x = with_the_rest(magnitudes(rng, bits, 10000), bits)
+    x = with_the_rest(draw_magnitudes(rng, bits, 10000), bits)
 
     def program(p: Party, x: Shared) -> Any:
         return p.function(lambda x: r.reciprocal(p, x, bits, precision, signed))(x)
 
     sim = simulate(program, x, fractional_bits=f)
-    got, want = sim.value(), inverse(x, f, signed)
-    within(got, want, precision, 1.2)
+    got, want = sim.value(), plain_inverse(x, f, signed)
+    is_within(got, want, precision, 1.2)
     assert not got[want == 0].any()
     assert sim.outputs[0].fractional_bits == f and sim.outputs[0].ring_bits == 64
     cost = cost_of(r.reciprocal, Private((len(x),), f), bits, precision, signed)
@@ -92,9 +92,9 @@ def test_reciprocal_is_right_over_the_whole_range(
     assert cost.rounds == (5 if bits <= 12 else 9)
 
 
-def quotients(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
+def draw_quotients(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
     """Return x, y > 0 with quotients in the domain at 16 fractional bits."""
-    y = magnitudes(rng, 62, n)
+    y = draw_magnitudes(rng, 62, n)
     x = np.floor(2.0 ** rng.uniform(0, 30, len(y))).astype(np.int64)
     x = np.where(rng.random(len(y)) < 0.02, 2**30 - 1, x) * rng.choice([-1, 1], len(y))
     keep = np.abs(x / y.astype(float)) < 2.0**13.9
@@ -103,10 +103,10 @@ def quotients(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 
 def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
-    x, y = quotients(rng, 12000)
+    x, y = draw_quotients(rng, 12000)
     sign = rng.choice([-1, 1], len(y))
     public, dealer = 3.25, int(rng.integers(3))
-    y_public = magnitudes(rng, 62, 300)
+    y_public = draw_magnitudes(rng, 62, 300)
     y_public = y_public[y_public > 2**4]
     counted, alone = Private((len(y),)), Private((len(y_public),))
     cost = [
@@ -130,19 +130,21 @@ def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
     sim = simulate(program, x, y, y * sign, y_public, dealer=dealer, fractional_bits=16)
     for i, want in enumerate((exact, exact * sign)):
         got = sim.value(itemgetter(i))
-        within(got, want, 20, 1.25)
+        is_within(got, want, 20, 1.25)
         assert not got[zero].any()  # division by zero
-    within(sim.value(itemgetter(2)), public * 2.0**32 / y_public, 20, 1.25)
+    is_within(sim.value(itemgetter(2)), public * 2.0**32 / y_public, 20, 1.25)
     roles = [sum(getattr(c, k) for c in cost) for k in ("dealer", "e1", "e2")]
     assert sim.sent == tuple(roles[(p - dealer) % 3] for p in range(3))
     assert (sim.rounds, sim.with_dealing) == (9, 10) == (cost[0].rounds, cost[0].with_dealing)
 
 
-@daily(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)], [(24, 62), (10, 12)])
+@parametrize_daily(
+    ("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)], [(24, 62), (10, 12)]
+)
 def test_quotients_are_right_at_other_scales_and_ranges(
     f: int, bits: int, rng: np.random.Generator
 ) -> None:
-    y = magnitudes(rng, bits, 3000)
+    y = draw_magnitudes(rng, bits, 3000)
     x = rng.integers(0, 2 ** (30 if f < 24 else 29), len(y)) >> rng.integers(0, 30, len(y))
     keep = x / y.astype(float) < 2.0 ** (29.9 - f)
     x, y = x[keep], y[keep]
@@ -151,7 +153,7 @@ def test_quotients_are_right_at_other_scales_and_ranges(
         return p.function(lambda x, y: r.divide(p, x, y, bits))(x, y)
 
     sim = simulate(program, x, y, fractional_bits=f)
-    within(sim.value(), x.astype(float) / y * 2.0**f, 20, 1.25 if f <= 20 else 1.7)
+    is_within(sim.value(), x.astype(float) / y * 2.0**f, 20, 1.25 if f <= 20 else 1.7)
     cost = cost_of(r.divide, Private((len(y),), f), Private((len(y),), f), bits)
     assert (sim.sent, sim.rounds) == (cost.by_party(0), cost.rounds)
 
@@ -182,7 +184,7 @@ def test_known_ranges_take_fewer_rounds(rng: np.random.Generator) -> None:
 
     sim = simulate(program, *xs, fractional_bits=f)
     for i, (low, high, rounds) in enumerate(RANGES):
-        within(sim.value(itemgetter(i)), inverse(xs[i], f), 20, 1.45)
+        is_within(sim.value(itemgetter(i)), plain_inverse(xs[i], f), 20, 1.45)
         assert cost_of(r.reciprocal_in, Private((1,), f), low, high).rounds == rounds
     costs = [
         cost_of(r.reciprocal_in, Private((len(x),), f), a, b)
@@ -231,7 +233,7 @@ def test_shapes_and_empty_tensors_pass_through() -> None:
     sim = simulate(program, x, fractional_bits=16)
     got = sim.value(itemgetter(0))
     assert got.shape == x.shape
-    within(got.reshape(-1), inverse(x, 16).reshape(-1), 20, 1.2)
+    is_within(got.reshape(-1), plain_inverse(x, 16).reshape(-1), 20, 1.2)
     assert sim.value(itemgetter(1)).shape == (0, 3, 4)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.protocols.operands import Array
 from tests.protocols.pads import assert_one_message_each, fields_of
-from tests.protocols.test_series import exactly
+from tests.protocols.test_series import evaluate_series
 from tests.protocols.turns import in_time
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
@@ -66,7 +66,7 @@ def expected_steps(
     return np.stack(outputs, 1), c
 
 
-class Drawn:
+class RandomLayer:
     """A layer with random weights, inputs and states."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Drawn:
         memory = [] if output.memory is None else [output.memory]
         return [output.output, *memory, *([] if watch is None else [watch.compute_flag()])]
 
-    def right(self) -> tuple[Array, Array]:
+    def expected_outputs(self) -> tuple[Array, Array]:
         """Return the expected outputs [batch, directions, steps, units] and memories."""
         n, runs = STATES[self.cell.kind], []
         for d, (w, back) in enumerate(zip(self.weights, self.backwards, strict=True)):
@@ -138,7 +138,7 @@ class Drawn:
 
         sim = simulate(program, *words, dealer=dealer)
         unit = 2.0**-self.fraction
-        outputs, memory = self.right()
+        outputs, memory = self.expected_outputs()
         got = sim.value(lambda out: out[0][0]) * unit
         bound = 2.0**-9 if self.cell.series and self.cell.gate != "ramp" else 16 * unit
         assert np.abs(got - outputs).max() < bound, self.cell
@@ -175,7 +175,7 @@ def test_steps_are_right_and_cost_what_is_declared(
     cell: Cell, ways: int, steps: int, states: bool, rng: np.random.Generator
 ) -> None:
     """Compare costs of loops too: bytes, online and total rounds."""
-    Drawn(cell, ways, steps, rng, states).check(int(rng.integers(3)))
+    RandomLayer(cell, ways, steps, rng, states).check(int(rng.integers(3)))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_steps_are_right_and_cost_what_is_declared(
 )
 def test_no_turn_takes_a_mask_again(short: bool, rng: np.random.Generator) -> None:
     """Run three iterations, two of them in a loop, and call the graph a second time."""
-    drawn = Drawn(Cell("gru", series=short), 1, 3, rng, False)
+    drawn = RandomLayer(Cell("gru", series=short), 1, 3, rng, False)
 
     def program(party: Party, *shares: Shared) -> None:
         graph = party.function(lambda *given: drawn.run(party, *given))
@@ -200,7 +200,7 @@ def test_turns_of_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     """Refuse them before a second message leaves under the first one's mask."""
     iteration = Party.iteration
     monkeypatch.setattr(Party, "iteration", lambda party, number: iteration(party, 0 * number))
-    drawn = Drawn(Cell("simple", "linear"), 1, 4, np.random.default_rng(5), False)
+    drawn = RandomLayer(Cell("simple", "linear"), 1, 4, np.random.default_rng(5), False)
 
     def program(party: Party, *shares: Shared) -> None:
         party.function(lambda *given: drawn.run(party, *given))(*shares)
@@ -215,7 +215,7 @@ def test_turns_of_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_series_of_a_held_gate_is_near() -> None:
     """Check a quarter beyond the knots, and 0 and 1 from a quarter before them."""
     v = np.linspace(-9.75, 9.75, 20001)
-    assert np.abs(exactly(series.MEMORY_GATE.series, v) - sigmoid(v)).max() < 2.0**-13.7
+    assert np.abs(evaluate_series(series.MEMORY_GATE.series, v) - sigmoid(v)).max() < 2.0**-13.7
     assert sigmoid(np.array(-9.25)) < 2.0**-13.3
     weights = series.MEMORY_GATE.series.weights
     assert len(weights) == 25 and sum(map(abs, weights)) < 8 << 16

@@ -28,7 +28,7 @@ EDGES = np.array(
 )
 
 
-def words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def draw_words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Return ring elements, one in four of them an edge value."""
     plain = rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
     return np.where(rng.integers(4, size=shape) == 0, rng.choice(EDGES, shape), plain)
@@ -53,7 +53,7 @@ RUNNING: list[tuple[Callable[[Shared], Shared], Callable[[Array], Array]]] = [
 
 @pytest.mark.parametrize("wide", [False, True], ids=["64", "wide"])
 def test_sums_are_exact(wide: bool, rng: np.random.Generator) -> None:
-    x = words(rng, (3, 50, 4))
+    x = draw_words(rng, (3, 50, 4))
     cases = SUMS if wide else SUMS + RUNNING
 
     def program(p: Party, x: Shared) -> Any:
@@ -89,9 +89,9 @@ def test_wide_sums_carry_between_all_words() -> None:
 def test_squares_and_inner_products_are_exact_modulo_2_64(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    x, y = words(rng, (2, 3, 4, 5)), words(rng, (4, 5, 3))
+    x, y = draw_words(rng, (2, 3, 4, 5)), draw_words(rng, (4, 5, 3))
     axes: list[Any] = [2, 0, ([2, 3], [0, 1]), ([1], [2]), ([3, 1], [1, 2]), (1, -1)]
-    many = np.concatenate([EDGES, words(rng, (10_000,))])
+    many = np.concatenate([EDGES, draw_words(rng, (10_000,))])
 
     def program(p: Party, x: Shared, y: Shared, many: Shared) -> Any:
         def products(x: Shared, y: Shared, many: Shared) -> list[Shared]:
@@ -110,7 +110,7 @@ def test_squares_and_inner_products_are_exact_modulo_2_64(
 
 
 def test_tensordot_follows_a_size_that_the_graph_does_not_know(rng: np.random.Generator) -> None:
-    x, y = words(rng, (3, 4)), words(rng, (2, 4, 5))
+    x, y = draw_words(rng, (3, 4)), draw_words(rng, (2, 4, 5))
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         f = p.function(lambda x, y: reductions.tensordot(p, x, y, (1, 1)), dynamic=True)
@@ -194,7 +194,7 @@ POOLS: list[tuple[tuple[int, ...], Any, Any, Any]] = [
 ]
 
 
-def pooled(x: Array, ksize: Any, strides: Any, padding: Any) -> tuple[Array, Array]:
+def pool_windows(x: Array, ksize: Any, strides: Any, padding: Any) -> tuple[Array, Array]:
     """Return sums of windows and counts of their cells, by the definition."""
     windows = conv.Windows.from_arguments("pool", ksize if strides is None else strides, padding)
     kernel = conv.parse_pair("pool", "ksize", ksize)
@@ -234,7 +234,7 @@ def test_average_pools_divide_by_the_cells_that_are_there(
 
     sim = simulate(program, *inputs, dealer=dealer)
     for i, (x, (_, ksize, strides, padding)) in enumerate(zip(inputs, POOLS, strict=True)):
-        sums, counts = pooled(x, ksize, strides, padding)
+        sums, counts = pool_windows(x, ksize, strides, padding)
         means = sums / counts
         got = sim.value(itemgetter(2 * i))
         assert got.shape == means.shape
@@ -262,7 +262,7 @@ def test_reductions_cost_what_they_say_whatever_the_values(
     ]
     for windows in ((2, None, "VALID"), (2, 2, "SAME"), (3, 2, "SAME"), (1, 1, "VALID")):
         layers.append(lambda p, x, windows=windows: reductions.avg_pool(p, x, *windows))  # type: ignore[misc]
-    values = [words(rng, shape), np.zeros(shape, np.int64)]
+    values = [draw_words(rng, shape), np.zeros(shape, np.int64)]
 
     def program(p: Party) -> list[Any]:
         shares = [share_for_party(v, p.index, b"value", dealer=dealer) for v in values]

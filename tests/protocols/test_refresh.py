@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocols.shares import words
+from tests.protocols.shares import draw_words
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import Shared
 def test_the_value_stays_and_every_part_is_new(
     dealer: int, limbs: int, rng: np.random.Generator
 ) -> None:
-    values = words(rng, 10_001, limbs)
+    values = draw_words(rng, 10_001, limbs)
 
     def program(p: Party, x: Shared) -> Any:
         graph = p.function(lambda y: refresh.refresh(p, y))

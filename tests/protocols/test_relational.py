@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import at, bits_of
+from tests.protocols.shares import bits_of, output_at
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     Simulation,
@@ -45,7 +45,7 @@ COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
+def compare_all(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
     """Compute all comparisons, then maximum, minimum and where."""
 
     def function(x: Shared, y: Shared) -> list[Any]:
@@ -56,14 +56,14 @@ def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
     return function
 
 
-def check(sim: Simulation, x: Array, y: Array, *where: int) -> None:
-    """Check that `everything` of x and y, at a position of the output, equals NumPy's results."""
+def check_relations(sim: Simulation, x: Array, y: Array, *where: int) -> None:
+    """Check that `compare_all` of x and y, at a position of the output, equals NumPy's results."""
     for i, compared in enumerate(COMPARISONS.values()):
-        got = bits_of(sim, at(*where, i))
+        got = bits_of(sim, output_at(*where, i))
         assert np.array_equal(got, compared(x, y).reshape(-1)), i
     expected = [np.maximum(x, y), np.minimum(x, y), np.where(x < y, x, y)]
     for i, want in enumerate(expected, len(COMPARISONS)):
-        assert np.array_equal(sim.value(at(*where, i)), want), i
+        assert np.array_equal(sim.value(output_at(*where, i)), want), i
 
 
 @by_a_dealer
@@ -77,11 +77,11 @@ def test_every_pair_of_edges_and_random_values_compare_exactly(
     x[-2:], y[-2:] = [2**62 - 1, -(2**62)], [-(2**62), 2**62 - 1]
 
     def program(p: Party, *shares: Shared) -> Any:
-        return p.function(lambda e, f, x, y: [everything(p)(e, f), everything(p)(x, y)])(*shares)
+        return p.function(lambda e, f, x, y: [compare_all(p)(e, f), compare_all(p)(x, y)])(*shares)
 
     sim = simulate(program, EDGES[:, None], EDGES[None, :], x, y, dealer=dealer, fractional_bits=7)
-    check(sim, EDGES[:, None], EDGES[None, :], 0)
-    check(sim, x, y, 1)
+    check_relations(sim, EDGES[:, None], EDGES[None, :], 0)
+    check_relations(sim, x, y, 1)
     assert all(out[1][i].fractional_bits == 7 for out in sim.outputs for i in (6, 7, 8))
 
 
@@ -96,20 +96,20 @@ def test_narrow_comparisons_are_right_for_every_difference_that_fits(
     def program(p: Party, *shares: Shared) -> Any:
         def function(a: Shared, b: Shared, x: Shared, y: Shared, u: Shared, v: Shared) -> Any:
             return [
-                everything(p, bits=6)(a, b),
-                *(everything(p, bits=31, exchanges=o)(x, y) for o in (1, 2, 3)),
-                everything(p, exchanges=2)(u, v),
-                everything(p, exchanges=3)(u, v),
+                compare_all(p, bits=6)(a, b),
+                *(compare_all(p, bits=31, exchanges=o)(x, y) for o in (1, 2, 3)),
+                compare_all(p, exchanges=2)(u, v),
+                compare_all(p, exchanges=3)(u, v),
             ]
 
         return p.function(function)(*shares)
 
     sim = simulate(program, small[:, None], small, *layer, *whole)
-    check(sim, small[:, None], small, 0)
+    check_relations(sim, small[:, None], small, 0)
     for i in (1, 2, 3):
-        check(sim, *layer, i)
+        check_relations(sim, *layer, i)
     for i in (4, 5):
-        check(sim, *whole, i)
+        check_relations(sim, *whole, i)
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -127,13 +127,13 @@ def test_operands_broadcast_as_in_numpy(rng: np.random.Generator) -> None:
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*shares: Shared) -> Any:
-            return [everything(p)(*shares[i : i + 2]) for i in range(0, len(shares), 2)]
+            return [compare_all(p)(*shares[i : i + 2]) for i in range(0, len(shares), 2)]
 
         return p.function(function)(*shares)
 
     sim = simulate(program, *(x for pair in pairs for x in pair), dealer=1)
     for i, (x, y) in enumerate(pairs):
-        check(sim, x, y, i)
+        check_relations(sim, x, y, i)
 
 
 def test_a_condition_selects_also_other_values_and_is_used_many_times(
@@ -157,7 +157,7 @@ def test_a_condition_selects_also_other_values_and_is_used_many_times(
     for i, want in enumerate(
         (np.where(x < y, u, v), np.where(x < y, v, u), np.where(x < y, v[:1], u))
     ):
-        assert np.array_equal(sim.value(at(i)), want)
+        assert np.array_equal(sim.value(output_at(i)), want)
 
 
 def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> None:
@@ -170,7 +170,7 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
             wide, other = (convert.extend_to_wide(p, v, 3) for v in (x, y))
             names = [n for n in COMPARISONS if "equal" not in n]
             return [
-                everything(p, bits=43)(*small),
+                compare_all(p, bits=43)(*small),
                 [getattr(relational, n)(p, wide, other, bits=68) for n in names],
                 [
                     relational.maximum(p, wide, other, bits=68),
@@ -183,15 +183,15 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
     sim = simulate(program, x, y)
     a, b = x >> 8, y >> 8  # nothing is rounded
     for i, compared in enumerate(COMPARISONS.values()):
-        assert np.array_equal(bits_of(sim, at(0, i)), compared(a, b)), i
+        assert np.array_equal(bits_of(sim, output_at(0, i)), compared(a, b)), i
     for i, want in enumerate((np.maximum(a, b), np.minimum(a, b), np.minimum(a, b)), 6):
-        assert np.array_equal(sim.value(at(0, i)), want % 2**44), i
+        assert np.array_equal(sim.value(output_at(0, i)), want % 2**44), i
         assert all(out[0][i].ring_bits == 44 for out in sim.outputs)
     u, v = ([int(e) % 2**64 << 3 for e in w] for w in (x, y))  # extend reads values as unsigned
-    assert np.array_equal(bits_of(sim, at(1, 0)), np.less(u, v))
-    assert np.array_equal(bits_of(sim, at(1, 1)), np.greater(u, v))
+    assert np.array_equal(bits_of(sim, output_at(1, 0)), np.less(u, v))
+    assert np.array_equal(bits_of(sim, output_at(1, 1)), np.greater(u, v))
     for i, pick in enumerate((max, min)):
-        got = sim.value(at(2, i))
+        got = sim.value(output_at(2, i))
         assert list(got) == [pick(c, d) for c, d in zip(u, v, strict=True)]
 
 
@@ -234,7 +234,7 @@ Use = Callable[[Party, Shared], Any]
 NAMES = [*COMPARISONS, "maximum", "minimum"]
 
 
-def refused(name: str, use: Use) -> None:
+def check_refused(name: str, use: Use) -> None:
     with pytest.raises(UsageError, match=rf"^{name} .*Received: "):
         simulate(lambda p, x: p.function(lambda x: use(p, x))(x), np.arange(6))
 
@@ -260,8 +260,8 @@ def test_comparisons_refuse(name: str, what: str) -> None:
             return relational.where(p, relational.less(p, x, x), *pair)
         return getattr(relational, name)(p, *pair)
 
-    refused(name, functools.partial(use, first=False))
-    refused(name, functools.partial(use, first=True))
+    check_refused(name, functools.partial(use, first=False))
+    check_refused(name, functools.partial(use, first=True))
 
 
 def two_words(x: Shared) -> Shared:
@@ -301,7 +301,7 @@ def test_comparisons_refuse_also(what: str) -> None:
         with pytest.raises(UsageError, match=name):
             simulate(lambda p, x: p.function(lambda x: use(p, x))(x), np.arange(6))
         return
-    refused(name, use)
+    check_refused(name, use)
 
 
 def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:

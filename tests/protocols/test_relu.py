@@ -31,7 +31,7 @@ def nested_item(*places: int) -> Callable[[Any], Any]:
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
-def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
+def draw_below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
     """Return 0, +-1, 2^k and its neighbors, the ends of (-bound, bound), and random values."""
     top = (bound - 1).bit_length()
     numbers = {s * 2**k + d for s in (1, -1) for k in range(top + 1) for d in (-1, 0, 1)}
@@ -39,7 +39,7 @@ def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
     return np.concatenate([np.array(edges), rng.integers(1 - bound, bound, many)]).astype(np.int64)
 
 
-def signed(sim: Simulation, pick: Callable[[Any], Shared], bits: int) -> Array:
+def read_signed(sim: Simulation, pick: Callable[[Any], Shared], bits: int) -> Array:
     """Return the value of a small ring, read as signed."""
     raw = sim.value(pick)
     return np.array([int(v) - (int(v) >> (bits - 1) << bits) for v in raw.reshape(-1)]).reshape(
@@ -61,7 +61,7 @@ def bits_of(sim: Simulation, pick: Callable[[Any], Any]) -> Array:
 def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    layer, whole, few = below(2**30, rng), below(2**63, rng), np.arange(-15, 16)
+    layer, whole, few = draw_below(2**30, rng), draw_below(2**63, rng), np.arange(-15, 16)
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(layer: Shared, whole: Shared, few: Shared) -> Any:
@@ -118,7 +118,7 @@ def test_relu_carries_every_value_of_a_small_ring_back(
     dealer: int, rng: np.random.Generator
 ) -> None:
     rings = (2, 3, 8, 31, 47, 63)
-    data = [below(2 ** (k - 1), rng, 3000) << 1 for k in rings]
+    data = [draw_below(2 ** (k - 1), rng, 3000) << 1 for k in rings]
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*shares: Shared) -> Any:
@@ -133,7 +133,7 @@ def test_relu_carries_every_value_of_a_small_ring_back(
     sim = simulate(program, *data, dealer=dealer, fractional_bits=17)
     for i, k in enumerate(rings):
         x = data[i] >> 1
-        assert np.array_equal(signed(sim, nested_item(i, 0), k), x)
+        assert np.array_equal(read_signed(sim, nested_item(i, 0), k), x)
         assert np.array_equal(sim.value(nested_item(i, 1)), np.maximum(x, 0)), k
         assert np.array_equal(sim.value(nested_item(i, 2)), x >= 0), k
         for out in sim.outputs:
@@ -150,7 +150,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     """Multiply elementwise by 1, so that every z in the documented range occurs."""
     rings = ((16, 31), (1, 2), (1, 63), (13, 51), (48, 16), (62, 2), (8, 24))
     limits = [(2 ** (bits - 1) - 1) * 2**drop for drop, bits in rings]
-    data = [below(limit + 1, rng, 40_000) for limit in limits]
+    data = [draw_below(limit + 1, rng, 40_000) for limit in limits]
 
     def program(p: Party, *shares: Shared) -> Any:
         def function(*shares: Shared) -> Any:
@@ -168,7 +168,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     for i, (drop, bits) in enumerate(rings):
         z = data[i]
         # all in integers: floats do not hold 63 bits
-        got = signed(sim, nested_item(i), bits)
+        got = read_signed(sim, nested_item(i), bits)
         floor, rest = z >> drop, z & (2**drop - 1)
         up = got - floor
         assert np.all((up == 0) | ((up == 1) & (rest > 0))), (drop, bits)
@@ -204,7 +204,7 @@ def test_a_truncated_matrix_product_with_its_bias_and_relu(
     )
     z = x @ y
     for i, exact in enumerate((z, z + row, z + one, np.matmul(*many))):
-        u = signed(sim, nested_item(i, 0), 31)
+        u = read_signed(sim, nested_item(i, 0), 31)
         assert np.all(np.abs(u - exact / 2**16) < 1), i
         assert np.array_equal(sim.value(nested_item(i, 1)), np.maximum(u, 0)), i
         assert all(out[i][k].fractional_bits == 16 for out in sim.outputs for k in range(2))
@@ -221,7 +221,7 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
         )(z, one)
 
     sim = simulate(program, z, np.ones(1, np.int64), seed=seed.to_bytes(4, "little"))
-    error = signed(sim, lambda out: out, 31) - z / 2**16
+    error = read_signed(sim, lambda out: out, 31) - z / 2**16
     # a coin of variance at most 1/4: six standard deviations of the mean
     assert np.all(np.abs(error) < 1) and abs(error.mean()) < 6 * 0.5 / len(z) ** 0.5
 
@@ -262,14 +262,14 @@ def two_words(x: Shared) -> Shared:
     return replace(x.map(lambda a: tf.stack([a, a], axis=-1)), limbs=2)
 
 
-def product(**options: Any) -> Callable[[Party, Shared], Any]:
+def truncated_product(**options: Any) -> Callable[[Party, Shared], Any]:
     return lambda p, x: relu.truncated_product(
         p, x, x, **{"drop": 16, "bilinear": products.elementwise_product, **options}
     )
 
 
-def biased(change: Callable[[Shared], Any]) -> Callable[[Party, Shared], Any]:
-    return lambda p, x: product(bias=change(x))(p, x)
+def biased_product(change: Callable[[Shared], Any]) -> Callable[[Party, Shared], Any]:
+    return lambda p, x: truncated_product(bias=change(x))(p, x)
 
 
 PRODUCT = "truncated_product"
@@ -284,28 +284,28 @@ REFUSED: dict[str, tuple[str, Callable[[Party, Shared], Any]]] = {
         "relu derivative",
         lambda p, x: relu.relu_derivative(p, two_words(x)),
     ),
-    "no bit to drop": (PRODUCT, product(drop=0)),
-    "half a bit to drop": (PRODUCT, product(drop=0.5)),
-    "a ring of 1 bit": (PRODUCT, product(bits=1)),
-    "more bits than there are": (PRODUCT, product(bits=49)),
+    "no bit to drop": (PRODUCT, truncated_product(drop=0)),
+    "half a bit to drop": (PRODUCT, truncated_product(drop=0.5)),
+    "a ring of 1 bit": (PRODUCT, truncated_product(bits=1)),
+    "more bits than there are": (PRODUCT, truncated_product(bits=49)),
     "a public operand": (PRODUCT, lambda p, x: relu.truncated_product(p, x, np.ones((4, 4)), 16)),  # type: ignore[arg-type]
     "a public first operand": (
         PRODUCT,
         lambda p, x: relu.truncated_product(p, np.ones((4, 4)), x, 16),  # type: ignore[arg-type]
     ),
     "two words": (PRODUCT, lambda p, x: relu.truncated_product(p, two_words(x), two_words(x), 16)),
-    "small rings": (PRODUCT, lambda p, x: product()(p, replace(x, bits=31))),
+    "small rings": (PRODUCT, lambda p, x: truncated_product()(p, replace(x, bits=31))),
     "two dealers": (PRODUCT, lambda p, x: relu.truncated_product(p, x, replace(x, dealer=1), 16)),
     "matrices that do not fit": (
         PRODUCT,
         lambda p, x: relu.truncated_product(p, x, x.map(lambda a: a[:3]), 16),
     ),
-    "a bias of another scale": (PRODUCT, biased(lambda x: replace(x, fractional_bits=1))),
-    "a public bias": (PRODUCT, biased(lambda x: np.arange(4))),
-    "a bias of a small ring": (PRODUCT, biased(lambda x: replace(x, bits=31))),
-    "a bias of another dealer": (PRODUCT, biased(lambda x: replace(x, dealer=1))),
-    "a bias larger than the product": (PRODUCT, biased(lambda x: x.map(lambda a: a[None]))),
-    "a bias of another shape": (PRODUCT, biased(lambda x: x.map(lambda a: a[:3]))),
+    "a bias of another scale": (PRODUCT, biased_product(lambda x: replace(x, fractional_bits=1))),
+    "a public bias": (PRODUCT, biased_product(lambda x: np.arange(4))),
+    "a bias of a small ring": (PRODUCT, biased_product(lambda x: replace(x, bits=31))),
+    "a bias of another dealer": (PRODUCT, biased_product(lambda x: replace(x, dealer=1))),
+    "a bias larger than the product": (PRODUCT, biased_product(lambda x: x.map(lambda a: a[None]))),
+    "a bias of another shape": (PRODUCT, biased_product(lambda x: x.map(lambda a: a[:3]))),
 }
 
 

@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def orders(rng: np.random.Generator, fault: str | None = None) -> Words:
+def shuffle_orders(rng: np.random.Generator, fault: str | None = None) -> Words:
     """Return the final positions of the elements of rows of 4, as numbers in base 4."""
     rows = np.tile(np.arange(4), (4096, 1))
 
@@ -42,7 +42,7 @@ def orders_p(codes: Words) -> float:
 
 
 def test_a_shuffle_takes_all_orders_of_a_row_alike(rng: np.random.Generator) -> None:
-    codes = orders(rng)
+    codes = shuffle_orders(rng)
     assert orders_p(codes) > ALPHA
     # each row has a separate order: neighbors are independent
     of = np.unique(codes, return_inverse=True)[1]
@@ -51,10 +51,10 @@ def test_a_shuffle_takes_all_orders_of_a_row_alike(rng: np.random.Generator) -> 
 
 
 def test_a_biased_permutation_shows_in_the_orders_of_rows(rng: np.random.Generator) -> None:
-    assert orders_p(orders(rng, "biased_permutation")) < ALPHA
+    assert orders_p(shuffle_orders(rng, "biased_permutation")) < ALPHA
 
 
-def comparisons(monkeypatch: pytest.MonkeyPatch, matrix: Words, **options: Any) -> Words:
+def revealed_comparisons(monkeypatch: pytest.MonkeyPatch, matrix: Words, **options: Any) -> Words:
     """Return the bits [rows, pairs] that the first level of a sort reveals."""
     first: list[tuple[Words, Words]] = []
 
@@ -92,7 +92,9 @@ def test_what_a_quick_sort_reveals_has_one_distribution_for_all_inputs(
     rows = 2048
     ascending = np.tile(np.arange(n), (rows, 1))
     inputs = [ascending, ascending[:, ::-1].copy(), np.full((rows, n), 7)]
-    bits = [comparisons(monkeypatch, x, keys=[rng.bytes(16) for _ in range(3)]) for x in inputs]
+    bits = [
+        revealed_comparisons(monkeypatch, x, keys=[rng.bytes(16) for _ in range(3)]) for x in inputs
+    ]
     if n == 4:  # all pairs of a row: 24 answers are possible
         codes = [b @ (1 << np.arange(6)) for b in bits]
         p_values = [orders_p(c) for c in codes]
@@ -110,7 +112,7 @@ def test_a_biased_permutation_shows_in_what_a_quick_sort_reveals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys = np.tile(np.arange(4), (2048, 1))
-    bits = comparisons(monkeypatch, keys, fault="biased_permutation")
+    bits = revealed_comparisons(monkeypatch, keys, fault="biased_permutation")
     assert orders_p(bits @ (1 << np.arange(6))) < ALPHA
 
 

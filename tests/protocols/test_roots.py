@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.edges import daily
+from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
@@ -31,7 +31,7 @@ CASES = [
 ]
 
 
-def values(rng: np.random.Generator, bits: int, n: int) -> Array:
+def draw_values(rng: np.random.Generator, bits: int, n: int) -> Array:
     """Return zero, negative values, all edges, and log-uniform values."""
     edges = {2**k + d for k in range(bits + 1) for d in (-2, -1, 0, 1, 2)}
     edges |= {2**k - 2 ** max(k - 5, 0) + d for k in range(bits + 1) for d in (-1, 0, 1)}
@@ -41,12 +41,12 @@ def values(rng: np.random.Generator, bits: int, n: int) -> Array:
     return np.concatenate([[0, 1 - 2**bits], x, -x[::9]])
 
 
-@daily("case", CASES, [CASES[0], CASES[-1]], ids=str)
+@parametrize_daily("case", CASES, [CASES[0], CASES[-1]], ids=str)
 def test_roots_are_right_over_the_whole_range(
     case: tuple[int, int, int, int], rng: np.random.Generator
 ) -> None:
     f, bits, precision, of_sqrt = case
-    x = values(rng, bits, 10000)
+    x = draw_values(rng, bits, 10000)
 
     def program(p: Party, x: Shared) -> Any:
         return [
@@ -83,7 +83,7 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(
     """Check within 2^-18 of the result, and 1.2 units: the largest leave 19 of 61 bits."""
     inputs = []
     for _, bits, lowest in SCALED:
-        x = values(rng, bits, 300)
+        x = draw_values(rng, bits, 300)
         inputs.append(np.concatenate([[0] if not lowest else [], x[x >= 2**lowest]]).astype(int))
 
     def program(p: Party, *xs: Shared) -> Any:

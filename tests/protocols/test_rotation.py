@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import at, words
+from tests.protocols.shares import draw_words, output_at
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
@@ -25,7 +25,7 @@ from tfe_bench.protocols.session.sharing import Shared
 def test_another_name_is_the_same_value_in_that_dealers_view(
     dealer: int, limbs: int, rng: np.random.Generator
 ) -> None:
-    values = whole = words(rng, 501, limbs)
+    values = whole = draw_words(rng, 501, limbs)
     if limbs == 2:
         low, high = values.view(np.uint64).astype(object).T
         whole = low + (high << 64)
@@ -42,7 +42,7 @@ def test_another_name_is_the_same_value_in_that_dealers_view(
 
     sim = simulate(program, values, dealer=dealer, limbs=limbs)
     for i in range(6):
-        assert np.array_equal(sim.value(at(i)), whole), i
+        assert np.array_equal(sim.value(output_at(i)), whole), i
 
 
 def test_a_party_that_does_not_exist_deals_nothing() -> None:
@@ -82,12 +82,12 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
         )
         for i, way in enumerate(ways):
             operand = Private(values.shape, bits=bits % 64)
-            revealed = sim.value(at(i, 0))
+            revealed = sim.value(output_at(i, 0))
             assert np.array_equal(revealed % (1 << 30), values % (1 << 30)), way
             assert_costs([out[i][1] for out in sim.outputs], cost_of(path, operand, *way), dealer)
 
 
-def thirds(p: Party, x: Shared) -> Shared:
+def relu_by_thirds(p: Party, x: Shared) -> Shared:
     return rotation.compute_by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
 
 
@@ -97,17 +97,17 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
     data = [rng.integers(-(2**30), 2**30, n) for n in sizes]
 
     def program(p: Party, *shares: Shared) -> Any:
-        graph = p.function(lambda x: thirds(p, x))
+        graph = p.function(lambda x: relu_by_thirds(p, x))
         return [(graph(x), measure_call(p, graph, x)) for x in shares]
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
     for i, x in enumerate(data):
-        assert np.array_equal(sim.value(at(i, 0)), np.maximum(x, 0))
+        assert np.array_equal(sim.value(output_at(i, 0)), np.maximum(x, 0))
         assert all(out[i][0].dealer == dealer for out in sim.outputs)
-        cost = cost_of(thirds, Private((len(x),)))
+        cost = cost_of(relu_by_thirds, Private((len(x),)))
         assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
     # with whole blocks of bits, the three send the same
-    even = cost_of(thirds, Private((3 * 512,)))
+    even = cost_of(relu_by_thirds, Private((3 * 512,)))
     assert even.dealer == even.e1 == even.e2 == cost_of(relu.relu, Private((512,))).total
 
 

@@ -73,21 +73,21 @@ def test_replicated_shares_sum_to_the_value_and_convert_back(dealer: int) -> Non
     assert np.array_equal(sim.value(itemgetter(1)), EDGES)
 
 
-def small(p: Party, x: Shared) -> Shared:
+def shrink_ring(p: Party, x: Shared) -> Shared:
     return replace(truncation.truncate_reduce(p, x, 16, 31), fractional_bits=x.fractional_bits)
 
 
-def wide(p: Party, x: Shared) -> Shared:
+def extend_ring(p: Party, x: Shared) -> Shared:
     return convert.extend_to_wide(p, x, 1)
 
 
 OPERANDS: dict[str, Any] = {
     "a public operand": lambda p, x: (x, np.arange(2)),
     "two dealers": lambda p, x: (x, share_for_party(np.arange(2), p.index, b"other", dealer=1)),
-    "one word and two": lambda p, x: (x, wide(p, x)),
-    "two words": lambda p, x: (wide(p, x), wide(p, x)),
-    "a large and a small ring": lambda p, x: (x, small(p, x)),
-    "a small ring": lambda p, x: (small(p, x), small(p, x)),
+    "one word and two": lambda p, x: (x, extend_ring(p, x)),
+    "two words": lambda p, x: (extend_ring(p, x), extend_ring(p, x)),
+    "a large and a small ring": lambda p, x: (x, shrink_ring(p, x)),
+    "a small ring": lambda p, x: (shrink_ring(p, x), shrink_ring(p, x)),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.graphs import in_python
+from tests.graphs import keep_python_graphs
 from tfe_bench.cluster import seeds
 from tfe_bench.cluster.simulate import reconstruct, simulate
 from tfe_bench.protocols.ring import arithmetic
@@ -19,7 +19,7 @@ from tfe_bench.protocols.session.sharing import Shared
 SEEDS = bytes(range(16)), bytes(range(16, 32))
 
 
-def held(
+def hold_input(
     party: int, values: Any, seed_pair: tuple[bytes, bytes] = SEEDS, dealer: int = 0
 ) -> Seeded:
     """Return a job party's part of a client's input."""
@@ -41,7 +41,7 @@ def held(
 def test_a_seed_stands_for_the_words_that_a_client_masks_with(shape: tuple[int, ...]) -> None:
     values = np.zeros(shape, np.int64)
     for party in range(3):
-        x = seeded.expand_masks(held(party, values))
+        x = seeded.expand_masks(hold_input(party, values))
         for words, seed in zip((x.l1, x.l2), SEEDS, strict=True):
             if words is not None:
                 want = seeds.expand_seed(seed, values.size).reshape(shape)
@@ -50,7 +50,7 @@ def test_a_seed_stands_for_the_words_that_a_client_masks_with(shape: tuple[int, 
 
 def test_shares_of_seeds_are_shares_of_the_value(rng: np.random.Generator) -> None:
     values = rng.integers(-(2**63), 2**63, (5, 7))
-    parts = [seeded.expand_masks(held(p, values)) for p in range(3)]
+    parts = [seeded.expand_masks(hold_input(p, values)) for p in range(3)]
     assert [[t is None for t in (x.m, x.l1, x.l2)] for x in parts] == [
         [True, False, False],
         [False, False, True],
@@ -73,7 +73,7 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
             return arithmetic.matmul(party, y, seeded.expand_masks(own, [y]))
 
         f = party.function(product)
-        result = f(held(party.index, w, dealer=dealer), x)
+        result = f(hold_input(party.index, w, dealer=dealer), x)
         (graph,) = f._traced.values()
         concrete: Any = graph.concrete
         expansions = [
@@ -82,7 +82,7 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
         waiting = [{i.type for i in op.control_inputs} - {"Placeholder"} for op in expansions]
         return result, waiting
 
-    with in_python():
+    with keep_python_graphs():
         sim = simulate(program, x, dealer=dealer)
     np.testing.assert_array_equal(sim.value(lambda out: out[0]), (x * x) @ w)
     for party, (_, waiting) in enumerate(sim.outputs):
@@ -90,7 +90,7 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
 
 
 def test_what_holds_seeds_becomes_no_text_and_no_number() -> None:
-    x = held(0, np.zeros((2, 3), np.int64))
+    x = hold_input(0, np.zeros((2, 3), np.int64))
     for text in (repr(x), str(x), f"{x}"):
         assert text == "Seeded(shape=[2, 3], fractional_bits=0, dealer=0)"
     with pytest.raises(TypeError, match="cannot become"):

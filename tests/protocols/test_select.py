@@ -42,7 +42,7 @@ def run_selection(
     return select.select_ranks(cast(Party, None), keys, ranks, profile), comparisons
 
 
-def ranked(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
+def draw_ranks(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
     """Return ranks of elements, and the answers by them."""
     rank = rng.permutation(n)
     return rank, lambda a, b: rank[a] < rank[b]
@@ -53,7 +53,7 @@ def ranked(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
 def test_any_ranks_are_found(
     n: int, profile: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank, answer = ranked(rng, n)
+    rank, answer = draw_ranks(rng, n)
     for ranks in ([0], [n - 1], [n // 2, 0, n // 2], [n // 10, n // 2, n - 1 - n // 10]):
         positions, _ = run_selection(monkeypatch, answer, n, ranks, profile)
         assert rank[positions].tolist() == ranks
@@ -73,7 +73,7 @@ def test_answers_of_no_order_end_in_an_error(n: int, monkeypatch: pytest.MonkeyP
 def test_the_first_ones_are_found_in_their_order(
     n: int, profile: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank, answer = ranked(rng, n)
+    rank, answer = draw_ranks(rng, n)
     for count in sorted({1, min(5, n), -(-n // 20), -(-n // 3), n}):
         positions, comparisons = run_selection(monkeypatch, answer, n, count, profile)
         assert rank[positions].tolist() == list(range(count))

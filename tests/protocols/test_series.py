@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import Shared
 UNIT = 2.0**-harmonics.WEIGHT_BITS
 
 
-def exactly(s: Series, v: Array) -> Array:
+def evaluate_series(s: Series, v: Array) -> Array:
     """Return the series in float64."""
     constant, *rest = (w * UNIT for w in s.weights)
     total = np.full(np.shape(v), constant)
@@ -40,7 +40,7 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
     low, high = bend.low / 4, bend.high / 4
     v = np.linspace(low - 0.25, high + 0.25, 4001)
     half = v / 2 if bend.ends is None else 0
-    assert np.abs(exactly(bend.series, v) + half - right(v)).max() < 2.0**-11
+    assert np.abs(evaluate_series(bend.series, v) + half - right(v)).max() < 2.0**-11
     lower, upper = (0, None) if bend.ends is None else bend.ends
     beyond = np.linspace(0, 40, 4001)
     above = beyond + high if upper is None else upper
@@ -48,7 +48,7 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
     assert np.abs(right(low - beyond) - lower).max() < 2.0**-11
     everywhere = np.linspace(-40, 40, 8001)
     assert np.abs(bend.evaluate_plain(everywhere) - right(everywhere)).max() < 2.0**-11
-    assert np.array_equal(bend.series.evaluate_plain(v), exactly(bend.series, v))
+    assert np.array_equal(bend.series.evaluate_plain(v), evaluate_series(bend.series, v))
     weights = bend.series.weights
     assert len(weights) % 2 == 1 and bend.series.harmonic_count <= harmonics.MAX_HARMONICS
     # The exchanged value has room for it, and its total rounding stays below 2^-11.
@@ -66,7 +66,7 @@ def test_a_series_fits_the_ring_of_its_values(name: str) -> None:
     v = np.linspace(0, 2**bend.series.turn / bend.series.odd, 20001)
     for f in range(series.MIN_BITS, series.MAX_BITS + 2):
         below, ring = bend.series.find_range(f)
-        units = exactly(bend.series, v) * 2.0**f + below
+        units = evaluate_series(bend.series, v) * 2.0**f + below
         assert units.min() - 2.0 ** (f - 10) >= 2
         assert units.max() + 2.0 ** (f - 10) + 2 < 2 ** (ring - 1)
 
@@ -101,7 +101,7 @@ def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) 
         half = 1 << (out + 5)
         small = (got + half) % (2 * half) - half
         phase = (x & ((1 << (5 + f)) - 1)) * 2.0**-f
-        off = np.abs(small * 2.0**-out - exactly(s, phase))
+        off = np.abs(small * 2.0**-out - evaluate_series(s, phase))
         bound = np.sqrt(2) * (count * UNIT + total * 2.0 ** -s.dealt_bits(out))
         assert off.max() < bound + 2.0**-out, (f, out, x[off.argmax()])
 

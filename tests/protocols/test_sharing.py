@@ -25,7 +25,7 @@ CANARY = 1234567890123456
 SIGNS = (str(CANARY), f"{CANARY:x}", str(CANARY)[:10])
 
 
-def parts() -> list[Any]:
+def private_objects() -> list[Any]:
     """Return private objects that hold the canary in every field, as constants and as arrays."""
     import tensorflow as tf
 
@@ -50,7 +50,7 @@ def to_tensor(x: Any) -> Any:
     return tf.convert_to_tensor(x)
 
 
-def where(x: Any) -> Any:
+def branch_on(x: Any) -> Any:
     import tensorflow as tf
 
     return tf.where(x, 1, 2)
@@ -86,13 +86,13 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "numpy indexing": lambda x: np.arange(3)[x],
     "numpy save": lambda x: np.save("/dev/null", x),
     "tensor": to_tensor,
-    "tensor function": where,
+    "tensor function": branch_on,
 }
 
 
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_a_private_value_never_converts_and_says_reveal(name: str) -> None:
-    for x in parts():
+    for x in private_objects():
         with pytest.raises(TypeError, match="reveal") as caught:
             CONVERSIONS[name](x)
         text = "".join(traceback.format_exception(caught.value))
@@ -115,14 +115,14 @@ SHOWN: dict[str, Callable[[Any], str]] = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_no_text_form_of_a_private_value_shows_it(name: str) -> None:
-    for x in parts():
+    for x in private_objects():
         text = SHOWN[name](x)
         assert not any(sign in text for sign in SIGNS)
         assert type(x).__name__ in text
 
 
 def test_repr_shows_shape_scale_ring_and_role() -> None:
-    first, *_, wide = parts()[:4]
+    first, *_, wide = private_objects()[:4]
     assert repr(first) == ("Shared(shape=(2,), fractional_bits=16, ring=2^64, dealer=1, held=ml1)")
     assert "shape=(1,)" in repr(wide) and "ring=2^75" in repr(wide)
 
@@ -133,7 +133,7 @@ def test_repr_shows_shape_scale_ring_and_role() -> None:
 def test_outside_of_a_program_private_values_have_neither_order_nor_members(
     compare: Callable[[Any, Any], Any],
 ) -> None:
-    for x in parts():
+    for x in private_objects():
         for other in (x, CANARY):
             with pytest.raises((TypeError, TfeBenchError)) as caught:
                 compare(x, other)
@@ -144,7 +144,7 @@ def test_outside_of_a_program_private_values_have_neither_order_nor_members(
 def test_outside_of_a_program_private_tensors_are_not_compared(
     compare: Callable[[Any, Any], Any],
 ) -> None:
-    for x in parts():
+    for x in private_objects():
         if isinstance(x, Shared):
             with pytest.raises(TfeBenchError) as caught:
                 compare(x, CANARY)
@@ -153,14 +153,14 @@ def test_outside_of_a_program_private_tensors_are_not_compared(
 
 @pytest.mark.parametrize("function", [np.sum, np.exp, lambda x: np.add(np.ones(2), x)])
 def test_numpy_functions_refuse_private_values(function: Callable[[Any], Any]) -> None:
-    for x in parts():
+    for x in private_objects():
         with pytest.raises(TypeError) as caught:
             function(x)
         assert not any(sign in str(caught.value) for sign in SIGNS)
 
 
 def test_private_values_hash_by_identity() -> None:
-    for x, same in zip(parts(), parts(), strict=True):
+    for x, same in zip(private_objects(), private_objects(), strict=True):
         assert len({x, x, same}) == 2
 
 

@@ -23,7 +23,7 @@ INT64 = np.iinfo(np.int64)
 SIZES = (1, 63, 64, 65, 1000)
 
 
-def shuffled(p: Party, *columns: Shared) -> Any:
+def shuffle_columns(p: Party, *columns: Shared) -> Any:
     return p.function(lambda *c: shuffle(p, c))(*columns)
 
 
@@ -33,7 +33,7 @@ def test_the_output_of_each_row_is_a_permutation_of_its_input(
     shape: tuple[int, int], dealer: int, rng: np.random.Generator
 ) -> None:
     x = rng.integers(INT64.min, INT64.max, shape, endpoint=True)
-    got = simulate(shuffled, x, dealer=dealer).value(itemgetter(0))
+    got = simulate(shuffle_columns, x, dealer=dealer).value(itemgetter(0))
     assert got.shape == shape
     assert np.array_equal(np.sort(got, axis=1), np.sort(x, axis=1))
 
@@ -74,7 +74,7 @@ def test_rows_and_calls_and_sessions_are_permuted_independently() -> None:
 
 def test_all_orders_are_equally_likely() -> None:
     x = np.tile(np.arange(3), (12_000, 1))
-    got = simulate(shuffled, x).value(itemgetter(0))
+    got = simulate(shuffle_columns, x).value(itemgetter(0))
     codes = got @ [9, 3, 1]
     for order in itertools.permutations(range(3)):
         # 2,000 expected, with a standard deviation of 41: six of them
@@ -95,7 +95,9 @@ def test_shuffle_takes_as_many_columns_as_it_says_and_refuses_none_or_more() -> 
 
 def test_shuffle_refuses_columns_of_two_dealers() -> None:
     def program(p: Party, x: Shared) -> Any:
-        return shuffled(p, x, share_for_party(np.arange(4)[None], p.index, b"other", dealer=1))
+        return shuffle_columns(
+            p, x, share_for_party(np.arange(4)[None], p.index, b"other", dealer=1)
+        )
 
     with raises(UsageError, "dealer-mismatch", operation="shuffle"):
         simulate(program, np.arange(4)[None])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Array = np.ndarray[Any, Any]
 
 
-def packed(bits: Array) -> Array:
+def pack_answers(bits: Array) -> Array:
     whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
     whole[: len(bits)] = bits
     return np.packbits(whole, bitorder="little").view(np.uint64)
@@ -36,11 +36,11 @@ def run_plan(keys: Array, all_pairs_at: int, round_cost: float) -> tuple[Array, 
     with SortPlan(rows, n, all_pairs_at, round_cost) as plan:
         for left, right in plan.next_levels():
             counts.append(len(left))
-            plan.add_answers(packed(flat[left] < flat[right]))
+            plan.add_answers(pack_answers(flat[left] < flat[right]))
         return plan.final_order().reshape(rows, n), counts
 
 
-def sizes(rng: np.random.Generator) -> Iterator[tuple[int, int, int, float]]:
+def draw_sizes(rng: np.random.Generator) -> Iterator[tuple[int, int, int, float]]:
     for n in (0, 1, 2, 3, 10, 11, 48, 49, 63, 64, 65):
         for all_pairs_at in (3, 10, max(n, 3)):
             yield 1, n, all_pairs_at, 8000.0
@@ -54,7 +54,7 @@ def sizes(rng: np.random.Generator) -> Iterator[tuple[int, int, int, float]]:
 def test_the_plan_orders_every_row_of_any_size_under_any_round_cost(
     rng: np.random.Generator,
 ) -> None:
-    for rows, n, all_pairs_at, round_cost in sizes(rng):
+    for rows, n, all_pairs_at, round_cost in draw_sizes(rng):
         keys = np.array([rng.permutation(n) for _ in range(rows)], np.int64).reshape(rows, n)
         order, _ = run_plan(keys, all_pairs_at, round_cost)
         want = np.argsort(keys, axis=1) + np.arange(rows)[:, None] * n
@@ -72,7 +72,7 @@ def test_segments_too_small_to_sample_are_finished_or_refused(
                 for left, right in plan.next_levels():
                     assert max(left.max(), right.max()) < n, "asks for a position that is not there"
                     assert min(left.min(), right.min()) >= 0
-                    plan.add_answers(packed(keys[0][left] < keys[0][right]))
+                    plan.add_answers(pack_answers(keys[0][left] < keys[0][right]))
                 assert plan.final_order().tolist() == np.argsort(keys[0]).tolist()
         except UsageError:
             return

@@ -10,7 +10,15 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tests.protocols.viewed import ALPHA, PROTOCOLS, SECRETS, TELLING, Words
-from tests.protocols.views import Message, Run, Tap, failing, frozen_checks, uniform_p, watch
+from tests.protocols.views import (
+    Message,
+    Run,
+    Tap,
+    failing_checks,
+    frozen_checks,
+    run_views,
+    uniform_p,
+)
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -26,12 +34,12 @@ def pads_of(key: bytes, hi: int, lo: int, words: int) -> Words:
     return np.frombuffer(mask_bytes, "<u8")[:words]
 
 
-def holds(party: int) -> tuple[int, int]:
+def held_keys(party: int) -> tuple[int, int]:
     """Return the indices of a party's keys."""
     return party, (party + 1) % 3
 
 
-def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
+def strippable_pads(message: Message, pads: dict[Any, Words]) -> list[Any]:
     """Return the one or two pads whose removal leaves constant words: the message was in the clear.
 
     The shares are frozen, so that a word without its masks repeats.
@@ -62,7 +70,7 @@ def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
     return matches
 
 
-def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any]]:
+def strip_messages(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any]]:
     """Return by "protocol to party" the strippable messages of a frozen call and their pads."""
     by_receiver: dict[str, list[Any]] = {}
     his = np.unique(run.sim.pads["hi"])
@@ -76,12 +84,12 @@ def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any
                 (key, role, tensor): pads_of(
                     keys[key], hi, dealer << 42 | role << 40 | tensor << 32, len(message.words())
                 )
-                for key in holds(party)
+                for key in held_keys(party)
                 for role in (1, 2, 3)
                 for tensor in range(8)
             }
             by_receiver.setdefault(f"{message.name} to {party}", []).extend(
-                strippable(message, pads)
+                strippable_pads(message, pads)
             )
     return by_receiver
 
@@ -122,8 +130,8 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
 ) -> None:
     keys = [rng.bytes(16) for _ in range(3)]
     dealer = int(rng.integers(3))
-    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, dealer=dealer, record=True)
-    result = stripped(run, keys, dealer)
+    run = run_views(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, dealer=dealer, record=True)
+    result = strip_messages(run, keys, dealer)
     assert result and not any(result.values()), result
 
 
@@ -153,9 +161,9 @@ def test_stripping_shows_two_parties_with_one_key(
 ) -> None:
     """Set k0 = k1: E1 and E2 can generate each other's masks despite other role counters."""
     keys = [rng.bytes(16)] * 2 + [rng.bytes(16)]
-    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
-    assert stripped(run, keys, 0)[receiver]
-    assert failing(run, frozen_checks) == set()  # the marginal statistics do not show it
+    run = run_views(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
+    assert strip_messages(run, keys, 0)[receiver]
+    assert failing_checks(run, frozen_checks) == set()  # the marginal statistics do not show it
 
 
 def test_masks_are_aes_of_the_documented_counter_block(rng: np.random.Generator) -> None:

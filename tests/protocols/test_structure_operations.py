@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfe_bench as tfe
-from tests.protocols.test_functional import ULP, Array, Case, check, reals, untyped
+from tests.protocols.test_functional import ULP, Array, Case, check_functions, draw_reals, untyped
 from tests.protocols.test_functional_refusals import refuse_all
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
@@ -44,7 +44,7 @@ MODES: list[Any] = ["REFLECT", "SYMMETRIC", "symmetric"]
 ALONE = ["ij->ji", "ii->i", "ii", "ijk->j", "i...->...", "ij->"]
 
 
-def _shapes(equation: str) -> list[list[int]]:
+def _draw_shapes(equation: str) -> list[list[int]]:
     """Choose a size for each letter; an ellipsis is two axes, of which one broadcasts."""
     sizes = dict(zip("abcdijkl", (2, 3, 4, 2, 3, 4, 2, 3), strict=True))
     results = []
@@ -59,7 +59,7 @@ def test_einsum_is_that_of_numpy(rng: np.random.Generator) -> None:
     cases: list[Case] = []
     inputs: list[Array] = []
     for equation in EQUATIONS + ALONE:
-        operands = [reals(rng, *s, scale=4) for s in _shapes(equation)]
+        operands = [draw_reals(rng, *s, scale=4) for s in _draw_shapes(equation)]
         places = list(range(len(inputs), len(inputs) + len(operands)))
         inputs += operands
 
@@ -75,11 +75,15 @@ def test_einsum_is_that_of_numpy(rng: np.random.Generator) -> None:
         cases.append((private, expected, len(operands) - 1))
         if len(operands) == 2 and len(cases) % 3 == 0:
             cases.append((mixed, expected, 1 + 16 * 12 * 2.0**-24 / ULP))
-    check(cases, *inputs, dealer=int(rng.integers(3)))
+    check_functions(cases, *inputs, dealer=int(rng.integers(3)))
 
 
 def test_products_of_vectors_and_paired_axes(rng: np.random.Generator) -> None:
-    x, v, w = reals(rng, 2, 3, 4, scale=4), reals(rng, 4, scale=4), reals(rng, 3, scale=4)
+    x, v, w = (
+        draw_reals(rng, 2, 3, 4, scale=4),
+        draw_reals(rng, 4, scale=4),
+        draw_reals(rng, 3, scale=4),
+    )
     cases: list[Case] = [
         (lambda x, v, w: x @ v, lambda x, v, w: x @ v, 1),
         (lambda x, v, w: w @ x, lambda x, v, w: w @ x, 1),
@@ -103,11 +107,11 @@ def test_products_of_vectors_and_paired_axes(rng: np.random.Generator) -> None:
         (lambda x, v, w: tfe.tensordot(x, v, 1), lambda x, v, w: x @ v, 1),
         (lambda x, v, w: tfe.tensordot(2.0 * np.eye(4), v, 1), lambda x, v, w: 2 * v, 0),
     ]
-    check(cases, x, v, w, dealer=int(rng.integers(3)))
+    check_functions(cases, x, v, w, dealer=int(rng.integers(3)))
 
 
 def test_parts_at_public_places_and_mirrored_edges(rng: np.random.Generator) -> None:
-    x = reals(rng, 2, 3, 4)
+    x = draw_reals(rng, 2, 3, 4)
     rows = np.array([[2, 0], [1, 1]])
     deep = rng.integers(0, 4, (2, 3, 5))
     at = np.array([[0, 2], [1, 0]])
@@ -168,7 +172,7 @@ def test_parts_at_public_places_and_mirrored_edges(rng: np.random.Generator) -> 
             for i in range(3)
         ),
     ]
-    check(cases, x, dealer=int(rng.integers(3)))
+    check_functions(cases, x, dealer=int(rng.integers(3)))
 
 
 def test_private_positions(rng: np.random.Generator) -> None:
@@ -213,7 +217,7 @@ def test_private_positions(rng: np.random.Generator) -> None:
         ),
         (lambda i, f, x: tfe.gather(x[:1, :1], f[0, 0], 0), lambda i, f, x: x[:1, :1][0], 0),
     ]
-    check(cases, i, few, x, dealer=int(rng.integers(3)), fixed=INTEGERS)
+    check_functions(cases, i, few, x, dealer=int(rng.integers(3)), fixed=INTEGERS)
 
 
 def test_the_cheaper_way_is_taken() -> None:
@@ -272,7 +276,7 @@ def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> No
 
 
 def test_pooling_with_places_and_of_a_given_size(rng: np.random.Generator) -> None:
-    x = np.rint(reals(rng, 2, 5, 6, 2, scale=3))
+    x = np.rint(draw_reals(rng, 2, 5, 6, 2, scale=3))
 
     def adaptive(x: Array, sizes: tuple[int, int], function: Any) -> Array:
         pooled = np.zeros((len(x), *sizes, x.shape[3]))
@@ -309,7 +313,7 @@ def test_pooling_with_places_and_of_a_given_size(rng: np.random.Generator) -> No
                 1.5,
             ),
         ]
-    check(cases, x, dealer=int(rng.integers(3)))
+    check_functions(cases, x, dealer=int(rng.integers(3)))
 
 
 BAD: list[tuple[str, Any]] = [

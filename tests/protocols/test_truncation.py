@@ -28,7 +28,7 @@ SIZES = (1, 63, 64, 65, 1000)
 MANY = 10_000
 
 
-def edges(bound: int) -> list[int]:
+def edge_values(bound: int) -> list[int]:
     """Return 0, +-1, 2^k and its neighbors and the ends of (-bound, bound)."""
     top = (bound - 1).bit_length()
     numbers = {s * (2**k + d) for s in (1, -1) for k in range(top) for d in (-1, 0, 1)}
@@ -36,7 +36,9 @@ def edges(bound: int) -> list[int]:
 
 
 def values_below(bound: int, rng: np.random.Generator) -> Array:
-    return np.concatenate([edges(bound), rng.integers(1 - bound, bound, MANY)]).astype(np.int64)
+    return np.concatenate([edge_values(bound), rng.integers(1 - bound, bound, MANY)]).astype(
+        np.int64
+    )
 
 
 def floor_and_fraction(x: Array, f: int) -> tuple[Array, Array]:

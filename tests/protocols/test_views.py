@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from tests.protocols.viewed import ALPHA, PROTOCOLS, SECRETS
-from tests.protocols.views import Tap, failing, frozen_checks, plane_checks, received, watch
+from tests.protocols.views import (
+    Tap,
+    failing_checks,
+    frozen_checks,
+    plane_checks,
+    received_messages,
+    run_views,
+)
 from tfe_bench.protocols.ring import (
     compare,
 )
@@ -21,9 +28,9 @@ from tfe_bench.protocols.session.sharing import Shared
 def test_received_messages_are_uniform_and_independent_of_secret_and_own_shares(
     name: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    run = watch(tap, PROTOCOLS[name], rng, dealer=int(rng.integers(3)))
-    assert received(run) > 0
-    assert failing(run) == set()
+    run = run_views(tap, PROTOCOLS[name], rng, dealer=int(rng.integers(3)))
+    assert received_messages(run) > 0
+    assert failing_checks(run) == set()
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -34,22 +41,22 @@ def test_received_messages_are_uniform_and_independent_of_secret_and_own_shares(
 def test_frozen_shares_show_a_seeded_mask_fault(
     name: str, fault: str, caught_by: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], fault=fault)
-    assert caught_by in failing(run, frozen_checks)
+    run = run_views(tap, PROTOCOLS[name], rng, SECRETS[-1:], fault=fault)
+    assert caught_by in failing_checks(run, frozen_checks)
 
 
 @pytest.mark.parametrize("fault", ["drop_mask", "reuse_block"])
 def test_statistics_of_fresh_shares_show_a_seeded_mask_fault(
     fault: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    run = watch(tap, PROTOCOLS["truncate_safe"], rng, fault=fault)
-    assert failing(run) & {"uniform", "neighbors", "own share", "secret"}
+    run = run_views(tap, PROTOCOLS["truncate_safe"], rng, fault=fault)
+    assert failing_checks(run) & {"uniform", "neighbors", "own share", "secret"}
 
 
 # ---- the opening of bits, where the receivers may learn exactly the result
 
 
-def published(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def open_signs(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return io.reveal_bits(party, compare.msb(party, x))
 
 
@@ -59,7 +66,7 @@ def test_revealed_bits_give_away_nothing_but_themselves(tap: Tap, rng: np.random
     The dealer's two messages, and an evaluator's message with its own share, determine the bits.
     (The masks of the comparison generate the evaluators' shares of them.)
     """
-    run = watch(tap, published, rng)
+    run = run_views(tap, open_signs, rng)
     p_values = []
     for secret, views in run.fresh.items():
         for party, view in enumerate(views):
@@ -74,5 +81,5 @@ def test_revealed_bits_give_away_nothing_but_themselves(tap: Tap, rng: np.random
 
 
 def test_dropped_masks_show_in_revealed_bits(tap: Tap, rng: np.random.Generator) -> None:
-    run = watch(tap, published, rng, SECRETS[-1:], fault="drop_mask")
-    assert "frozen" in failing(run, frozen_checks)
+    run = run_views(tap, open_signs, rng, SECRETS[-1:], fault="drop_mask")
+    assert "frozen" in failing_checks(run, frozen_checks)

@@ -44,14 +44,14 @@ def wide_share(values: list[int], party: int, dealer: int, seed: int, f: int = 0
     return Shared(held[0], held[1], held[2], dealer, f, 2)
 
 
-def integers(bits: int, rng: np.random.Generator) -> list[int]:
+def draw_integers(bits: int, rng: np.random.Generator) -> list[int]:
     """Return uniform integers of a number of bits and a sign, and the edges among them."""
     drawn = [int.from_bytes(rng.bytes(17), "little") % 2**bits for _ in range(MANY)]
     signed = [v if i % 2 else -v for i, v in enumerate(drawn)]
     return signed + [v for v in EDGES if abs(v) < 2**bits]
 
 
-def signed(values: Any) -> list[int]:
+def as_signed(values: Any) -> list[int]:
     return [(int(v) + RING // 2) % RING - RING // 2 for v in values]
 
 
@@ -59,7 +59,7 @@ def signed(values: Any) -> list[int]:
 def test_products_and_constants_are_modulo_2_128(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
-    x, y = integers(127, rng), integers(127, rng)[::-1]
+    x, y = draw_integers(127, rng), draw_integers(127, rng)[::-1]
     c = int.from_bytes(rng.bytes(16), "little")
 
     def program(p: Party) -> Any:
@@ -92,7 +92,7 @@ def test_truncation_keeps_its_bound_and_costs_what_it_says(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
     cases = [("safe", f, 126) for f in (1, 32, 63)] + [("probable", f, 88) for f in (1, 40, 63)]
-    inputs = [integers(bits, rng) for _, _, bits in cases]
+    inputs = [draw_integers(bits, rng) for _, _, bits in cases]
 
     def program(p: Party) -> Any:
         results = []
@@ -104,7 +104,7 @@ def test_truncation_keeps_its_bound_and_costs_what_it_says(
 
     outputs = simulate(program, dealer=dealer).outputs
     for i, (kind, f, _) in enumerate(cases):
-        got = signed(reconstruct([out[i][0] for out in outputs]))
+        got = as_signed(reconstruct([out[i][0] for out in outputs]))
         error = [g * 2**f - v for g, v in zip(got, inputs[i], strict=True)]  # in units of 2^-f
         limit = 2**f if kind == "safe" else 3 * 2 ** (f - 1)
         assert all(abs(e) < limit for e in error), (kind, f)

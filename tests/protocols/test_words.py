@@ -15,7 +15,7 @@ EDGES = sorted(
 elements = st.integers(0, RING - 1)
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     value %= RING
     return value - RING if value >> 127 else value
 
@@ -28,7 +28,7 @@ def test_edge_values_add_subtract_and_negate_in_all_pairs() -> None:
         (words.subtract_words(wide_a, wide_b), a - b),
         (words.negate_words(wide_a), -a),
     ):
-        expected = [_signed(int(v)) for v in exact.reshape(-1)]
+        expected = [_as_signed(int(v)) for v in exact.reshape(-1)]
         assert words.to_integers(got).reshape(-1).tolist() == expected
 
 
@@ -36,14 +36,14 @@ def test_edge_values_add_subtract_and_negate_in_all_pairs() -> None:
 @example(RING - 1, RING - 1)
 def test_any_two_elements_add_and_subtract(a: int, b: int) -> None:
     wide_a, wide_b = words.from_integers(a), words.from_integers(b)
-    assert int(words.to_integers(words.add_words(wide_a, wide_b))[()]) == _signed(a + b)
-    assert int(words.to_integers(words.subtract_words(wide_a, wide_b))[()]) == _signed(a - b)
+    assert int(words.to_integers(words.add_words(wide_a, wide_b))[()]) == _as_signed(a + b)
+    assert int(words.to_integers(words.subtract_words(wide_a, wide_b))[()]) == _as_signed(a - b)
 
 
 def test_random_sums_of_many_elements_are_exact(rng: np.random.Generator) -> None:
     a, b = rng.integers(-(2**63), 2**63 - 1, (2, 10_000, 2), np.int64, endpoint=True)
     exact = (words.to_integers(a) + words.to_integers(b)).tolist()
-    assert words.to_integers(words.add_words(a, b)).tolist() == [_signed(v) for v in exact]
+    assert words.to_integers(words.add_words(a, b)).tolist() == [_as_signed(v) for v in exact]
     assert np.array_equal(words.subtract_words(words.add_words(a, b), b), a)
     negative, size = words.split_sign(a)
     assert np.array_equal(negative, a[:, 1] < 0)

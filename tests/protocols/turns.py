@@ -20,7 +20,7 @@ def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simula
     return simulate(program, *inputs, timeout=PATIENCE, **options)
 
 
-def turns(
+def power_by_loop(
     party: Party, count: int, number: Callable[[Any], Any] = lambda i: i, parallel: int = 10
 ) -> Callable[[Shared], Shared]:
     """Compute x^(count + 1) by a tf.while_loop over shares; `number` numbers its iterations."""

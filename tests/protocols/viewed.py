@@ -39,7 +39,7 @@ WIDTH = 4  # values per row where rows are compared
 Words = np.ndarray[Any, Any]
 
 
-def matrix(x: Shared) -> Shared:
+def as_square(x: Shared) -> Shared:
     """Return the elements of a vector as [SIDE, SIDE]."""
     import tensorflow as tf
 
@@ -47,7 +47,7 @@ def matrix(x: Shared) -> Shared:
 
 
 def matmul(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    left, right = matrix(x).map(lambda a: a[:, :2]), matrix(y).map(lambda a: a[:2])
+    left, right = as_square(x).map(lambda a: a[:, :2]), as_square(y).map(lambda a: a[:2])
     return arithmetic.matmul(party, left, right)
 
 
@@ -63,7 +63,7 @@ def secretly_shuffled(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return shuffle.shuffle(party, rows)
 
 
-def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def inject_extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Multiply a small ring's value by a bit, in the whole ring: three packed wraps in addition."""
     bits = convert.mask_bits(party, compare.msb(party, x))
     small = truncation.truncate_reduce(party, y, 16, LOOSE)
@@ -72,41 +72,41 @@ def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     )
 
 
-def reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def inject_reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Multiply a value by a bit, minus the part that leaves LOOSE bits: the message as above."""
     bits = convert.mask_bits(party, compare.msb(party, x))
     return backward.inject_truncated(party, bits, y, 64 - LOOSE)
 
 
-def selected(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def select_exponentials(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute exponentials times bits, inside and outside of the range."""
     bits = convert.mask_bits(party, compare.msb(party, x))
     return exp_select.select_exp(party, bits, replace(y, fractional_bits=16))
 
 
-def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def lifted_product(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute a product with a factor of LOOSE bits: three packed fields in addition."""
     small = truncation.truncate_reduce(party, y, 16, LOOSE)
     return adaptive.lifted_product(party, x, small)
 
 
-def stepped(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def adaptive_step(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute a direction of an adaptive optimizer; its results for such values are arbitrary."""
     return adaptive.scale_by_root(party, x, replace(y, fractional_bits=40))
 
 
-def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def and_signs(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     signs = [convert.mask_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
     return convert.mask_bits(party, logic.and_bits(party, [*signs, logic.invert_bits(signs[0])]))
 
 
-def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def truncate_product(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute a product with bias, truncated to a small ring of 24 bits from messages of 40."""
     bias = arithmetic.add(x, y)
     return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise_product, bias)
 
 
-def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
+def sum_products(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
     """Compute two products and an addend, exchanged once: in the ring, and in a small one."""
     terms = [
         products.Product(x, y, products.elementwise_product),
@@ -119,7 +119,7 @@ def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Sh
     )[0]
 
 
-def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def checked_relu(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute a ReLU of a sum and, for each element, whether it left its range."""
     watch = range_check.RangeMonitor(party, WORDS, x.dealer)
     product = products.Product(x, y, products.elementwise_product)
@@ -130,7 +130,7 @@ def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return relu.relu(party, beside), watch.compute_flag()
 
 
-def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def change_dealer(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Return shares for another dealer: its lambda is the masked value, and the reverse."""
     return [
         relu.relu(party, rotation.relabel_dealer(party, x, (x.dealer + turn) % 3))
@@ -144,12 +144,12 @@ def rows_of(x: Shared) -> Shared:
     return x.map(lambda a: tf.reshape(a, [WIDTH, -1]))
 
 
-def picked(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def pick_largest(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Return the largest of each row by comparisons of all pairs, and its position."""
     return extremes._find_extreme(party, rows_of(x), "all-pairs", 31, None, index=True)
 
 
-def halved(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+def halve_rows(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return extremes.argmin(party, rows_of(x).map(lambda a: a[:2]), 0, bits=31, method="tree")
 
 
@@ -157,7 +157,7 @@ def both_ways(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return relational.equal(party, x, y, 31, 2)
 
 
-def owned(owner: int) -> Callable[..., Any]:
+def share_owned(owner: int) -> Callable[..., Any]:
     def protocol(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
         return io.share_input(party, owner, plain if party.index == owner else None, (WORDS,))
 
@@ -165,9 +165,9 @@ def owned(owner: int) -> Callable[..., Any]:
 
 
 PROTOCOLS: dict[str, Callable[..., Any]] = {
-    "input_by_0": owned(0),
-    "input_by_1": owned(1),
-    "input_by_2": owned(2),
+    "input_by_0": share_owned(0),
+    "input_by_1": share_owned(1),
+    "input_by_2": share_owned(2),
     "mul": lambda p, x, y, _: arithmetic.mul(p, x, y),
     "matmul": matmul,
     "rss_mul": lambda p, x, y, _: rss.mul_replicated(p, x, y),
@@ -179,26 +179,26 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "extend": lambda p, x, y, _: convert.extend_to_wide(p, x, 4),
     "msb_31": lambda p, x, y, _: compare.msb(p, x, 31, 2),
     "shuffle": secretly_shuffled,
-    "extended": extended,
-    "inject_truncated": reduced,
-    "select_exp": selected,
-    "lifted_product": lifted,
-    "update": stepped,
-    "all_of": conjunction,
-    "truncated_product": truncated,
-    "product_sum": lambda p, x, y, _: sums(p, x, y, LOOSE),
-    "watched": watched,
+    "extended": inject_extended,
+    "inject_truncated": inject_reduced,
+    "select_exp": select_exponentials,
+    "lifted_product": lifted_product,
+    "update": adaptive_step,
+    "all_of": and_signs,
+    "truncated_product": truncate_product,
+    "product_sum": lambda p, x, y, _: sum_products(p, x, y, LOOSE),
+    "watched": checked_relu,
     "relu": lambda p, x, y, _: relu.relu(p, x),
-    "renamed": renamed,
+    "renamed": change_dealer,
     "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
-    "all_pairs": picked,
-    "tree": halved,
+    "all_pairs": pick_largest,
+    "tree": halve_rows,
     "equal": both_ways,
 }
 # Sites whose messages are bit planes, by superblocks of 8 words; all others are ring elements.
 PLANES = ("msb", "mask_bits", "extend", "reveal_bits", "all_of")
 # Comparisons at a time, if more than one per element.
-COMPARED = {picked: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halved: WORDS // WIDTH}
+COMPARED = {pick_largest: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halve_rows: WORDS // WIDTH}
 COMPARED[both_ways] = 2 * WORDS
 # Sites where D deals two words and, for values of LOOSE bits, three packed wraps per element.
 INJECTED = ("inject", "inject_truncated", "pick")

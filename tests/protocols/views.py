@@ -43,7 +43,7 @@ class Tap:
     heard: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], []))
     labels: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], []))
 
-    def traced(self, party: Party, protocol: Callable[..., Any]) -> Callable[..., Any]:
+    def trace_protocol(self, party: Party, protocol: Callable[..., Any]) -> Callable[..., Any]:
         """Return the protocol as a function for party.function, with the received tensors."""
 
         def function(*arguments: Any) -> Any:
@@ -107,7 +107,7 @@ def rows_in(data: Words, widths: Sequence[int]) -> Iterator[Words]:
         yield np.packbits(bits[:, : width // 8 * 8], axis=1, bitorder="little").reshape(-1)
 
 
-def arrays(
+def split_message(
     site: int, slot: int, source: int, name: str, data: Words, compared: int
 ) -> Iterator[Message]:
     """Return the arrays of a message as it was received."""
@@ -169,7 +169,7 @@ class Run:
     sim: Simulation
 
 
-def watch(
+def run_views(
     tap: Tap,
     protocol: Callable[..., Any],
     rng: np.random.Generator,
@@ -184,7 +184,7 @@ def watch(
 
     def program(party: Party, *columns: Shared) -> Any:
         *xs, y = columns
-        graph = party.function(tap.traced(party, protocol))
+        graph = party.function(tap.trace_protocol(party, protocol))
         calls = [(x, y, tf.constant(p)) for x, p in zip(xs, plain, strict=True)]
         still = [c.map(lambda a: tf.fill(tf.shape(a), a[0])) for c in (xs[-1], y)]
         calls += [(*still, tf.constant(plain[-1]))] * 2
@@ -205,7 +205,7 @@ def watch(
         messages = [
             message
             for (site, slot, source), data in zip(labels, received, strict=True)
-            for message in arrays(site, slot, source, tap.names[site], data, compared)
+            for message in split_message(site, slot, source, tap.names[site], data, compared)
         ]
         return View([o.reshape(-1).view(np.uint64) for o in own], messages)
 
@@ -244,7 +244,7 @@ def normal_p(z: Words) -> float:
     return float(min(1.0, 2 * stats.norm.sf(np.abs(z).max()) * z.size)) if z.size else 1.0
 
 
-def signs(bits: Words) -> Words:
+def as_signs(bits: Words) -> Words:
     """Return +1 and -1 instead of 1 and 0."""
     return bits.astype(np.float32) * 2 - 1
 
@@ -265,7 +265,7 @@ def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float
 
 def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
     """Check the balance of planes and correlations with neighbors, planes, own share bits."""
-    bits = signs(message.bits())
+    bits = as_signs(message.bits())
     scale = np.sqrt(message.elements)
     yield "uniform", normal_p(bits.sum(axis=1) / scale)
     yield "neighbors", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
@@ -274,7 +274,7 @@ def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, floa
     yield "planes", normal_p(between[np.triu_indices(len(bits), 1)])
     for share in own:
         held = share[:SOME].view(np.uint8).reshape(SOME, 8)
-        held = signs(np.unpackbits(held, axis=1, bitorder="little"))
+        held = as_signs(np.unpackbits(held, axis=1, bitorder="little"))
         yield "own share", normal_p(some @ held / np.sqrt(SOME))
 
 
@@ -291,7 +291,7 @@ def two_sample_checks(a: Message, b: Message) -> Iterator[tuple[str, float]]:
         yield "secret", independent_p(used[:, used.any(axis=0)])
 
 
-def checks(run: Run) -> Iterator[tuple[str, float]]:
+def all_checks(run: Run) -> Iterator[tuple[str, float]]:
     """Return (name, p-value) of every check of a run; 0.0 for a certain failure."""
     for views in run.fresh.values():
         for view in views:
@@ -331,14 +331,14 @@ def equal_p(a: Words, b: Words) -> float:
     return float(stats.binom.sf(count - 1, len(a), 0.5 ** (8 * a.shape[1])))
 
 
-def failing(
-    run: Run, list_checks: Callable[[Run], Iterator[tuple[str, float]]] = checks
+def failing_checks(
+    run: Run, list_checks: Callable[[Run], Iterator[tuple[str, float]]] = all_checks
 ) -> set[str]:
     """Return the names of the checks that fail at ALPHA for the whole run."""
     p_values = list(list_checks(run))
     return {name for name, p in p_values if p * len(p_values) < ALPHA}
 
 
-def received(run: Run) -> int:
+def received_messages(run: Run) -> int:
     """Return the messages that the parties received in one call."""
     return sum(len(view.received) for view in run.frozen[0])

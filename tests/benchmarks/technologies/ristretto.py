@@ -17,7 +17,7 @@ I = pow(2, (P - 1) // 4, P)  # noqa: E741
 Y = 4 * pow(5, -1, P) % P
 
 
-def root(ratio: int) -> int | None:
+def square_root(ratio: int) -> int | None:
     """Return the even square root modulo P, or None."""
     result = pow(ratio, (P + 3) // 8, P)
     if (result * result - ratio) % P:
@@ -27,7 +27,7 @@ def root(ratio: int) -> int | None:
     return min(result, P - result, key=lambda r: r & 1)
 
 
-def absolute(value: int) -> int:
+def even_root(value: int) -> int:
     value %= P
     return P - value if value & 1 else value
 
@@ -71,40 +71,40 @@ class Element(GroupElem):  # type: ignore[misc]
         x, y, t = self.x, self.y, self.x * self.y % P
         u1, u2 = (1 + y) * (1 - y) % P, t
         square = u1 * u2 * u2 % P
-        inverse = root(pow(square, -1, P) if square else 0)
+        inverse = square_root(pow(square, -1, P) if square else 0)
         if inverse is None:
-            inverse = root(I * pow(square, -1, P) % P)
+            inverse = square_root(I * pow(square, -1, P) % P)
         assert inverse is not None
         den1, den2 = inverse * u1 % P, inverse * u2 % P
         z = den1 * den2 * t % P
         if t * z % P & 1:
-            other = root(pow(-1 - D, -1, P))
+            other = square_root(pow(-1 - D, -1, P))
             assert other is not None
             x, y, den2 = y * I % P, x * I % P, den1 * other % P
         if x * z % P & 1:
             y = -y
-        return absolute(den2 * (1 - y)).to_bytes(32, "little")
+        return even_root(den2 * (1 - y)).to_bytes(32, "little")
 
 
-def decoded(data: bytes) -> Element:
+def decode_element(data: bytes) -> Element:
     """Decode valid encodings by RFC 9496, section 4.3.1."""
     s = int.from_bytes(data, "little")
     u1, u2 = 1 - s * s, 1 + s * s
     v = (-D * u1 * u1 - u2 * u2) % P
-    inverse = root(pow(v * u2 * u2, -1, P))
+    inverse = square_root(pow(v * u2 * u2, -1, P))
     assert inverse is not None
     den_x = inverse * u2
-    return Element(absolute(2 * s * den_x), u1 * inverse * den_x * v)
+    return Element(even_root(2 * s * den_x), u1 * inverse * den_x * v)
 
 
-BASE = Element(root((Y * Y - 1) * pow(D * Y * Y + 1, -1, P)) or 0, Y)
+BASE = Element(square_root((Y * Y - 1) * pow(D * Y * Y + 1, -1, P)) or 0, Y)
 
 
 class Group(GroupBase):  # type: ignore[misc]
     """The group, with the interface of pymife."""
 
     def __call__(self, elem: Any) -> Element:
-        return decoded(elem)
+        return decode_element(elem)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Group)
@@ -128,6 +128,6 @@ class Group(GroupBase):  # type: ignore[misc]
         return {"type": str(self)}
 
 
-def times(k: int, point: Element = BASE) -> Element:
+def multiply_point(k: int, point: Element = BASE) -> Element:
     """Return a multiple of a point."""
     return point.__rmul__(k)

@@ -26,7 +26,7 @@ TASK = Task("J3", "batch 1", 1)
 OTHER = Task("J3", "batch 64", 64)
 
 
-def protection(leakage: str = "nothing", trust: str = "one-server") -> Protection:
+def make_protection(leakage: str = "nothing", trust: str = "one-server") -> Protection:
     return Protection(
         parties=1,
         adversary="semi-honest",
@@ -37,7 +37,7 @@ def protection(leakage: str = "nothing", trust: str = "one-server") -> Protectio
     )
 
 
-def made(
+def make_cell(
     technology: str,
     seconds: float,
     up: int = 1000,
@@ -52,7 +52,7 @@ def made(
         "more": {},
         "parameters": {},
     }
-    return cells.build_cell(technology, task, protection(leakage), Cost(**fields | changed))
+    return cells.build_cell(technology, task, make_protection(leakage), Cost(**fields | changed))
 
 
 # ---- cells
@@ -67,12 +67,12 @@ def test_a_network_costs_rounds_and_bytes_on_the_critical_path() -> None:
 
 
 def test_a_cell_says_what_is_modeled() -> None:
-    m = made("homomorphic", 0.5, up=44_000)
+    m = make_cell("homomorphic", 0.5, up=44_000)
     assert m.figures["latency_seconds"] == 0.5 and m.figures["samples_per_second"] == 2
     assert set(m.modeled) == {"lan_seconds", "wan_seconds"}
     assert m.figures["wan_seconds"] == pytest.approx(0.5 + 2 * 0.02 + 44_010 * 8 / 352e6)
     assert m.figures["total_bytes"] == 44_010
-    projected = made(
+    projected = make_cell(
         "storage", 1.0, latency=3.0, compute=2.0, modeled=("latency_seconds",), correct=None
     )
     assert projected.figures["latency_seconds"] == 3.0
@@ -125,26 +125,26 @@ class Fake:
     def measure_task(self, task: Task) -> Measurement:
         if self._name == "functional":
             return cells.unsupported_cell(self._name, task, "it has no such function")
-        return made(self._name, self._seconds, task=task)
+        return make_cell(self._name, self._seconds, task=task)
 
 
-def missing() -> Fake:
+def fail_missing() -> Fake:
     raise ConfigError("Homomorphic encryption needs the library seal.")
 
 
-def fakes() -> dict[str, Maker]:
+def make_fakes() -> dict[str, Maker]:
     return {
         "plaintext": lambda: Fake("plaintext", 0.25),
         "secret-sharing": lambda: Fake("secret-sharing", 2.0),
         "functional": lambda: Fake("functional", 1.0),
-        "homomorphic": missing,
+        "homomorphic": fail_missing,
     }
 
 
 def test_the_table_sets_each_cell_beside_plaintext() -> None:
     texts: list[str] = []
     measurements = [
-        *table.measure_tasks(fakes(), [TASK, OTHER], lambda f, words: texts.append(words))
+        *table.measure_tasks(make_fakes(), [TASK, OTHER], lambda f, words: texts.append(words))
     ]
     assert len(measurements) == 8 and texts[0] == "J3 batch 1, plaintext"
     by_name = {(m.technology, table.variant_of(m)): m for m in measurements}
@@ -156,11 +156,11 @@ def test_the_table_sets_each_cell_beside_plaintext() -> None:
 
 
 def test_the_newest_of_each_cell_counts_and_others_records_do_not() -> None:
-    old = dataclasses.replace(made("homomorphic", 9.0), time="2020-01-01T00:00:00+00:00")
-    new = made("homomorphic", 1.0)
+    old = dataclasses.replace(make_cell("homomorphic", 9.0), time="2020-01-01T00:00:00+00:00")
+    new = make_cell("homomorphic", 1.0)
     alien = dataclasses.replace(new, job="encrypt")
     own = dataclasses.replace(new, technology="functional", parameters={"batch": 64})
-    plain = made("plaintext", 1.0, task=OTHER)
+    plain = make_cell("plaintext", 1.0, task=OTHER)
     chosen = table.select_cells([new, old, alien, own, plain])
     assert [(m.technology, m.figures["latency_seconds"]) for m in chosen] == [
         ("homomorphic", 1.0),
@@ -171,11 +171,11 @@ def test_the_newest_of_each_cell_counts_and_others_records_do_not() -> None:
 # ---- advice
 
 ALL = (
-    made("plaintext", 0.001, leakage="the inputs"),
-    made("secret-sharing", 0.1, rounds=20),
-    made("functional", 0.05, leakage="the inputs"),
-    made("homomorphic", 0.3),
-    made("storage", 0.01, modeled=("latency_seconds",)),
+    make_cell("plaintext", 0.001, leakage="the inputs"),
+    make_cell("secret-sharing", 0.1, rounds=20),
+    make_cell("functional", 0.05, leakage="the inputs"),
+    make_cell("homomorphic", 0.3),
+    make_cell("storage", 0.01, modeled=("latency_seconds",)),
 )
 
 
@@ -201,8 +201,10 @@ def test_the_fastest_that_leaks_nothing_is_taken(network: str, trust: str, taken
 
 
 def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
-    leaky = made("functional", 0.05, leakage="the results")
-    [first] = advisor.advise_rows([leaky, made("homomorphic", 5.0)], "J3", "lan", "key-authority")
+    leaky = make_cell("functional", 0.05, leakage="the results")
+    [first] = advisor.advise_rows(
+        [leaky, make_cell("homomorphic", 5.0)], "J3", "lan", "key-authority"
+    )
     assert first.best is not None and first.best.technology == "homomorphic"
     assert "and others learn the results" in first.why[1]
     [second] = advisor.advise_rows([leaky], "J3", "lan", "key-authority")
@@ -211,9 +213,11 @@ def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
 
 def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
     candidates = [
-        made("homomorphic", 0.1, correct=False),
+        make_cell("homomorphic", 0.1, correct=False),
         cells.unsupported_cell("secret-sharing", TASK, "no workers here"),
-        dataclasses.replace(made("storage", 0.1), figures={"latency_seconds": "fast"}, modeled=()),
+        dataclasses.replace(
+            make_cell("storage", 0.1), figures={"latency_seconds": "fast"}, modeled=()
+        ),
     ]
     [advice] = advisor.advise_rows(candidates, "J3", "wan", "three-servers")
     reasons = " ".join(advice.why)
@@ -249,7 +253,7 @@ def test_the_report_shows_the_table_and_both_pictures(
     file = tmp_path / "all.jsonl"
     figures: dict[str, Any] = {"learns": 3, "rounds": "x", "latency_seconds": True}
     odd = dataclasses.replace(ALL[3], modeled=(), parameters={"variant": "<b>"}, figures=figures)
-    wrong = made("secret-sharing", 0.4, task=OTHER, correct=False)
+    wrong = make_cell("secret-sharing", 0.4, task=OTHER, correct=False)
     none = cells.unsupported_cell("functional", OTHER, "because of <reasons>")
     for each in (*ALL, odd, wrong, none):
         records.append_record(file, each)
@@ -273,7 +277,7 @@ def test_without_records_of_the_comparison_there_is_no_section() -> None:
 
 @pytest.fixture
 def without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(makers, "all_of", lambda *_: fakes())
+    monkeypatch.setattr(makers, "all_of", lambda *_: make_fakes())
 
 
 def test_the_command_prints_parts_of_one_table(
@@ -347,7 +351,7 @@ def test_a_wrong_result_ends_the_command_with_an_error(
 ) -> None:
     class Wrong:
         def measure_task(self, task: Task) -> Measurement:
-            return made("plaintext", 1.0, task=task, correct=False)
+            return make_cell("plaintext", 1.0, task=task, correct=False)
 
     wrong: dict[str, Callable[[], Wrong]] = {"plaintext": Wrong}
     monkeypatch.setattr(makers, "all_of", lambda *_: wrong)

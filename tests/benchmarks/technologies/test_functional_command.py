@@ -162,7 +162,7 @@ def test_lenet_is_measured_and_attacked(
     assert jobs.run_network(True, tmp_path, 4).correct
 
 
-def _trained(**changed: Any) -> Measurement:
+def _train_lenet(**changed: Any) -> Measurement:
     """Return a measurement of LeNet-5 in the form of `training.measure`."""
     picture = bytes(range(256)) * 3 + bytes(16)
     figures = {
@@ -187,7 +187,7 @@ def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) 
     for measurement in (
         measuring.measure_cell(cell, Table(10), 1),
         compared.compare_logarithms(cell, Table(10), 1),
-        _trained(),
+        _train_lenet(),
     ):
         append_record(file, measurement)
     assert main(["report", str(tmp_path)]) == 0

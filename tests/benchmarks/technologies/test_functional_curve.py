@@ -26,12 +26,12 @@ IFMA = ["-mavx2", "-mavx512f", "-mavx512vl", "-mavx512ifma"]
 EDGES = (0, 1, 2, ORDER - 1, ORDER, ORDER + 1, 2 * ORDER, 2**252, 2**253 - 1, 2**255, 2**256 - 1)
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return text.split()
 
 
 # RFC 9496, appendix A.1: encodings of 0 to 15 times the base point.
-MULTIPLES = _lines(
+MULTIPLES = _split_lines(
     """
 0000000000000000000000000000000000000000000000000000000000000000
 e2f2ae0a6abc4e71a884a961c500515f58e30b6aa582dd8db6a65945e08d2d76
@@ -53,7 +53,7 @@ e0c418f7c8d9c4cdd7395b93ea124f3ad99021bb681dfc3302a9d99a2e53e64e
 )
 
 # RFC 9496, appendix A.2: not canonical, negative, not on the curve, of a low order, or s = -1.
-MALFORMED = _lines(
+MALFORMED = _split_lines(
     """
 00ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff
 ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f
@@ -104,23 +104,23 @@ SIGNING = (
 )
 
 
-def scalars(values: Any) -> Bytes:
+def encode_scalars(values: Any) -> Bytes:
     return np.stack([np.frombuffer(v.to_bytes(32, "little"), np.uint8) for v in values])
 
 
-def numbers(encoded: Bytes) -> list[int]:
+def decode_numbers(encoded: Bytes) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in encoded]
 
 
 def points_of(logarithms: Any) -> curve.Words:
     """Return points in the form of `evaluate`: sums of one column that holds the base point."""
     rows = Rows.from_dense(np.array(logarithms, np.int64)[:, None])
-    one = curve.decode_elements(curve.multiply_base(scalars([1])))
+    one = curve.decode_elements(curve.multiply_base(encode_scalars([1])))
     return curve.evaluate_rows(one, np.empty((0, len(rows), 32), np.uint8), rows)
 
 
 def test_multiples_of_the_base_point_are_those_of_rfc_9496() -> None:
-    result = curve.multiply_base(scalars(range(16)))
+    result = curve.multiply_base(encode_scalars(range(16)))
     assert [row.tobytes().hex() for row in result] == MULTIPLES
     assert (curve.encode_elements(points_of(range(16))) == result).all()
 
@@ -137,7 +137,7 @@ def test_public_keys_are_those_of_rfc_8032(secret: str, public: str) -> None:
 
 @pytest.mark.parametrize("encoded", MALFORMED)
 def test_what_encodes_no_element_is_refused_by_its_place(encoded: str) -> None:
-    encodings = curve.multiply_base(scalars([5, 6, 7]))
+    encodings = curve.multiply_base(encode_scalars([5, 6, 7]))
     encodings[1] = np.frombuffer(bytes.fromhex(encoded), np.uint8)
     for read in (curve.decode_elements, curve.build_combs):
         with raises(DataError, "invalid-group-element", operation="A thing", received="element 1"):
@@ -147,10 +147,10 @@ def test_what_encodes_no_element_is_refused_by_its_place(encoded: str) -> None:
 def test_edge_numbers_multiply_as_in_plain_python_and_libsodium(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     values = [*EDGES, *(int.from_bytes(drawn.bytes(32), "little") for _ in range(20))]
-    result = curve.multiply_base(scalars(values))
+    result = curve.multiply_base(encode_scalars(values))
     for value, row in zip(values, result, strict=True):
-        assert row.tobytes() == ristretto.times(value % ORDER).encoded(), value
-        assert ristretto.decoded(row.tobytes()).encoded() == row.tobytes()
+        assert row.tobytes() == ristretto.multiply_point(value % ORDER).encoded(), value
+        assert ristretto.decode_element(row.tobytes()).encoded() == row.tobytes()
     rbcl = pytest.importorskip("rbcl")
     for value, row in zip(values, result, strict=True):
         due = rbcl.crypto_scalarmult_ristretto255_base_allow_scalar_zero(
@@ -164,25 +164,27 @@ def test_arithmetic_modulo_the_order(seed: int) -> None:
     wide = [0, 1, ORDER, ORDER**2, 2**512 - 1, 2**512 - ORDER, 2**256, 2**504]
     wide += [int.from_bytes(drawn.bytes(64), "little") for _ in range(200)]
     encoded = np.stack([np.frombuffer(w.to_bytes(64, "little"), np.uint8) for w in wide])
-    assert numbers(curve.reduce_scalars(encoded)) == [w % ORDER for w in wide]
+    assert decode_numbers(curve.reduce_scalars(encoded)) == [w % ORDER for w in wide]
     for a in EDGES:
         for b in EDGES:
-            result = curve.multiply_add(scalars([a]), scalars([b]), scalars([a]))
-            assert numbers(result) == [(a * b + a) % ORDER], (a, b)
-    assert curve.are_reduced(scalars([0, ORDER - 1]))
+            result = curve.multiply_add(
+                encode_scalars([a]), encode_scalars([b]), encode_scalars([a])
+            )
+            assert decode_numbers(result) == [(a * b + a) % ORDER], (a, b)
+    assert curve.are_reduced(encode_scalars([0, ORDER - 1]))
     for beyond in (ORDER, 2**256 - 1):
-        assert not curve.are_reduced(scalars([beyond]))
+        assert not curve.are_reduced(encode_scalars([beyond]))
 
 
 @pytest.mark.parametrize("length", [1, 2, 1023, 1024])
 def test_inner_products_with_secret_numbers(length: int, seed: int) -> None:
     drawn = np.random.default_rng(seed)
     secret = curve.random_scalars(length)
-    secret[0] = scalars([ORDER - 1])[0]
+    secret[0] = encode_scalars([ORDER - 1])[0]
     weights = drawn.integers(-(2**31) + 1, 2**31, (3, length))
     weights[1], weights[2] = 0, -(2**31) + 1
-    result = numbers(curve.inner_products(secret, Rows.from_dense(weights)))
-    values = numbers(secret)
+    result = decode_numbers(curve.inner_products(secret, Rows.from_dense(weights)))
+    values = decode_numbers(secret)
     due = [sum(int(w) * s for w, s in zip(row, values, strict=True)) % ORDER for row in weights]
     assert result == due
     with raises(UsageError, "scalar-not-reduced"):
@@ -193,18 +195,20 @@ def test_inner_products_with_secret_numbers(length: int, seed: int) -> None:
 def test_encryption_is_twice_the_number_times_the_point_and_the_message(bits: int) -> None:
     most = 2**bits - 1
     m = np.array([[0, 1, -1, most, -most, most // 2, -(most // 2)]])
-    elements = curve.multiply_base(scalars([3, 0, 1, ORDER - 1, 7, 11, 13]))
+    elements = curve.multiply_base(encode_scalars([3, 0, 1, ORDER - 1, 7, 11, 13]))
     for half in (0, 1, ORDER - 1, 12345):
-        result = curve.encrypt_messages(curve.build_combs(elements), scalars([half]), m, bits)[0]
+        result = curve.encrypt_messages(
+            curve.build_combs(elements), encode_scalars([half]), m, bits
+        )[0]
         due = [
             (2 * half * k + int(x)) % ORDER
             for k, x in zip((3, 0, 1, ORDER - 1, 7, 11, 13), m[0], strict=True)
         ]
-        assert (result == curve.multiply_base(scalars(due))).all()
+        assert (result == curve.multiply_base(encode_scalars(due))).all()
     for beyond in (most + 1, -most - 1):
         with raises(RangeError, "number-out-of-range", expected=f"below 2^{bits}"):
             curve.encrypt_messages(
-                curve.build_combs(elements), scalars([1]), np.full((1, 7), beyond), bits
+                curve.build_combs(elements), encode_scalars([1]), np.full((1, 7), beyond), bits
             )
 
 
@@ -267,30 +271,30 @@ def test_products_of_public_numbers(length: int, most: int, seed: int) -> None:
     weights = drawn.integers(-most, most + 1, (4, length))
     weights[0], weights[1], weights[2] = 0, most, -most
     k = [int(v) for v in drawn.integers(1, 2**40, length)]
-    points = curve.decode_elements(curve.multiply_base(scalars(k)))
+    points = curve.decode_elements(curve.multiply_base(encode_scalars(k)))
     result = curve.encode_elements(
         curve.evaluate_rows(points, np.empty((0, 4, 32), np.uint8), Rows.from_dense(weights))
     )
     due = [sum(int(w) * v for w, v in zip(row, k, strict=True)) % ORDER for row in weights]
-    assert (result == curve.multiply_base(scalars(due))).all()
+    assert (result == curve.multiply_base(encode_scalars(due))).all()
 
 
 def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     weights = drawn.integers(-128, 129, (400, 40)) * (drawn.random((400, 40)) < 0.3)
     k = [int(v) for v in drawn.integers(1, 2**40, 41)]
-    points = curve.decode_elements(curve.multiply_base(scalars(k)))
+    points = curve.decode_elements(curve.multiply_base(encode_scalars(k)))
     keys = curve.random_scalars(400)
-    keys[:2] = scalars([0, ORDER - 1])
+    keys[:2] = encode_scalars([0, ORDER - 1])
     for threads in (1, 3):
         result = curve.encode_elements(
             curve.evaluate_rows(points, keys[None], Rows.from_dense(weights), threads)
         )
         due = [
             (sum(int(w) * v for w, v in zip(row, k[1:], strict=True)) - key * k[0]) % ORDER
-            for row, key in zip(weights, numbers(keys), strict=True)
+            for row, key in zip(weights, decode_numbers(keys), strict=True)
         ]
-        assert (result == curve.multiply_base(scalars(due))).all()
+        assert (result == curve.multiply_base(encode_scalars(due))).all()
 
 
 @pytest.mark.parametrize(
@@ -366,7 +370,7 @@ def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
         assert "pip install" in str(caught.value)
 
 
-def compiled(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:
+def compile_kernels(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:
     """Compile all kernels, each for its instruction set; return the compiler's errors."""
     common = ["g++", "-O1", "-std=c++17", "-fPIC", f"-I{ROOT}", *flags]
     objects = []
@@ -385,7 +389,7 @@ def compiled(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> st
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield the library with a counter of field products, which only portable code increments."""
     target = tmp_path_factory.mktemp("counting") / "curve.so"
-    assert not compiled(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
+    assert not compile_kernels(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
     library = curve_library.open_library(target)
     library.tfe_curve_products.restype = ctypes.c_uint64
     with pytest.MonkeyPatch.context() as patch:
@@ -402,7 +406,7 @@ def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> Non
             m = np.full((1, 3), message)
             before = counting.tfe_curve_products()
             counting.tfe_curve_encrypt(
-                *(table.ctypes.data, 0, 3, 3, scalars([half]).ctypes.data, m.ctypes.data),
+                *(table.ctypes.data, 0, 3, 3, encode_scalars([half]).ctypes.data, m.ctypes.data),
                 *(3, 1, out.ctypes.data),
             )
             counts.add(counting.tfe_curve_products() - before)
@@ -411,7 +415,7 @@ def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> Non
     counts.clear()
     for k in EDGES:
         before = counting.tfe_curve_products()
-        counting.tfe_curve_multiply_base(scalars([k]).ctypes.data, 1, out.ctypes.data)
+        counting.tfe_curve_multiply_base(encode_scalars([k]).ctypes.data, 1, out.ctypes.data)
         counts.add(counting.tfe_curve_products() - before)
     assert len(counts) <= 2
 
@@ -422,7 +426,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("sanitized") / "bounds"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
     own = Path(__file__).with_name("curve_bounds.cc")
-    compiler_output = compiled(program, ["-Wall", "-Wextra", "-Werror", *checks], (own,))
+    compiler_output = compile_kernels(program, ["-Wall", "-Wextra", "-Werror", *checks], (own,))
     if "cannot find -l" in compiler_output:
         pytest.skip("this compiler has no sanitizers")
     assert not compiler_output, compiler_output

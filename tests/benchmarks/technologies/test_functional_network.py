@@ -22,7 +22,7 @@ from tfe_bench.benchmarks.technologies.functional.curve import Rows, Table
 from tfe_bench.errors import PolicyError, RangeError, SecurityError, UsageError
 
 
-def direct(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def convolve_directly(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Compute the convolution by its definition."""
     padded = np.pad(image.reshape(28, 28), 2)
     out = np.zeros((28, 28, 6), np.int64)
@@ -47,10 +47,12 @@ def test_rows_are_the_convolution_and_its_gradient(
     for image, row, d, sums in zip(
         images, result, delta, lenet.gradient_in_clear(images, delta), strict=True
     ):
-        assert (row.reshape(28, 28, 6) == direct(image, weights)).all()
+        assert (row.reshape(28, 28, 6) == convolve_directly(image, weights)).all()
         # the gradient of <delta, outputs> by the weights, which is linear in them
         for probe in (np.eye(150, dtype=np.int64)[k].reshape(5, 5, 6) for k in (0, 7, 149)):
-            assert (d * direct(image, probe)).sum() == (sums.reshape(5, 5, 6) * probe).sum()
+            assert (d * convolve_directly(image, probe)).sum() == (
+                sums.reshape(5, 5, 6) * probe
+            ).sum()
 
 
 def test_a_server_decrypts_the_layer_and_its_gradient(

@@ -99,11 +99,11 @@ def _as_bytes(values: Any) -> curve.Bytes:
     return np.stack([np.frombuffer(int(v).to_bytes(32, "little"), np.uint8) for v in values])
 
 
-def _numbers(encoded: curve.Bytes) -> list[int]:
+def _decode_numbers(encoded: curve.Bytes) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in encoded]
 
 
-def _elements(points: list[ristretto.Element]) -> curve.Bytes:
+def _encode_elements(points: list[ristretto.Element]) -> curve.Bytes:
     return np.stack([np.frombuffer(e.encoded(), np.uint8) for e in points])
 
 
@@ -111,37 +111,42 @@ def test_the_selective_scheme_agrees_with_pymife_both_ways(table: Table) -> None
     from mife.single.selective.ddh import FeDDH, _FeDDH_C
 
     theirs = FeDDH.generate(3, ristretto.Group())
-    public = PublicKey("selective", _elements(theirs.mpk))
+    public = PublicKey("selective", _encode_elements(theirs.mpk))
     ours = MasterKey(public, _as_bytes(theirs.msk)[None])
     assert (curve.multiply_base(ours.secret[0]) == public.points).all()
     x, y = [3, 0, -7], [5, -2, 11]
     keys, their_key = ours.derive(np.array([y])), FeDDH.keygen(y, theirs)
-    assert _numbers(keys.numbers[0]) == [int(their_key.sk)]
+    assert _decode_numbers(keys.numbers[0]) == [int(their_key.sk)]
     ciphertext = FeDDH.encrypt(x, theirs)
     sent = scheme.Ciphertexts(
-        "selective", public.fingerprint, _elements([ciphertext.g_r, *ciphertext.c])[None].copy()
+        "selective",
+        public.fingerprint,
+        _encode_elements([ciphertext.g_r, *ciphertext.c])[None].copy(),
     )
     assert decrypt(sent, keys, table, 1000).tolist() == [[-62]]
     own = Encryptor(public, 4).encrypt(np.array([x])).elements[0]
-    read = [ristretto.decoded(e.tobytes()) for e in own]
+    read = [ristretto.decode_element(e.tobytes()) for e in own]
     assert FeDDH.decrypt(_FeDDH_C(read[0], read[1:]), theirs, their_key, (-100, 100)) == -62
 
 
 def test_the_adaptive_scheme_is_what_its_paper_says(table: Table) -> None:
     authority = setup("adaptive", 2)
-    s, t = (_numbers(part) for part in authority.secret)
-    h, *points = (ristretto.decoded(p.tobytes()) for p in authority.public.points)
+    s, t = (_decode_numbers(part) for part in authority.secret)
+    h, *points = (ristretto.decode_element(p.tobytes()) for p in authority.public.points)
     for s_i, t_i, point in zip(s, t, points, strict=True):
-        assert ristretto.times(s_i) + ristretto.times(t_i, h) == point
+        assert ristretto.multiply_point(s_i) + ristretto.multiply_point(t_i, h) == point
     keys = authority.derive(np.array([[3, -4]]))
     for part, row in zip((s, t), keys.numbers, strict=True):
-        assert _numbers(row) == [(3 * part[0] - 4 * part[1]) % curve.ORDER]
+        assert _decode_numbers(row) == [(3 * part[0] - 4 * part[1]) % curve.ORDER]
     r, x = 123456789, (5, 6)
-    ciphertext = [ristretto.times(r), ristretto.times(r, h)]
+    ciphertext = [ristretto.multiply_point(r), ristretto.multiply_point(r, h)]
     ciphertext += [
-        ristretto.times(r, p) + ristretto.times(v) for p, v in zip(points, x, strict=True)
+        ristretto.multiply_point(r, p) + ristretto.multiply_point(v)
+        for p, v in zip(points, x, strict=True)
     ]
-    sent = scheme.Ciphertexts("adaptive", authority.public.fingerprint, _elements(ciphertext)[None])
+    sent = scheme.Ciphertexts(
+        "adaptive", authority.public.fingerprint, _encode_elements(ciphertext)[None]
+    )
     assert decrypt(sent, keys, table, 100).tolist() == [[-9]]
 
 

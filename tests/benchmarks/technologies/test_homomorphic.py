@@ -58,7 +58,7 @@ def server(setting: Setting, client: Client) -> Server:
     return Server(setting, client.evaluation_keys(STEPS, relinearization=True))
 
 
-def values(seed: int = 5) -> Any:
+def draw_values(seed: int = 5) -> Any:
     print("seed", seed)
     drawn = np.random.default_rng(seed).uniform(-1, 1, SLOTS)
     drawn[[0, 1, SLOTS // 2, -1]] = 1.0, -1.0, 0.0, 1.0
@@ -153,13 +153,13 @@ def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_encrypted_is_decrypted(client: Client) -> None:
-    x = values()
+    x = draw_values()
     assert np.abs(client.decrypt(client.encrypt(x)) - x).max() < ERROR
 
 
 @pytest.mark.parametrize("step", [0, *STEPS])
 def test_rotations_at_their_edges(client: Client, server: Server, step: int) -> None:
-    x = values()
+    x = draw_values()
     decrypted = client.decrypt(server.rotate(client.encrypt(x), step))
     assert np.abs(decrypted - np.roll(x, -step)).max() < ERROR
 
@@ -167,7 +167,7 @@ def test_rotations_at_their_edges(client: Client, server: Server, step: int) -> 
 @pytest.mark.parametrize("step", [2, SLOTS // 2 - 1, 3 - SLOTS])
 def test_a_rotation_without_its_key_is_refused(client: Client, server: Server, step: int) -> None:
     with raises(UsageError, "evaluation-key-missing", operation="rotate", received=step):
-        server.rotate(client.encrypt(values()), step)
+        server.rotate(client.encrypt(draw_values()), step)
 
 
 @pytest.mark.parametrize("step", [0, SLOTS, -SLOTS, 10**6])
@@ -177,7 +177,7 @@ def test_rotation_keys_that_cannot_be_are_refused(client: Client, step: int) -> 
 
 
 def test_sums_and_products(client: Client, server: Server) -> None:
-    x, y = values(6), values(7)
+    x, y = draw_values(6), draw_values(7)
     ex, ey = client.encrypt(x), client.encrypt(y)
     assert np.abs(client.decrypt(server.add(ex, ey)) - x - y).max() < ERROR
     assert np.abs(client.decrypt(server.multiply(ex, ey)) - x * y).max() < ERROR
@@ -186,7 +186,7 @@ def test_sums_and_products(client: Client, server: Server) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused(client: Client, setting: Setting, bad: float) -> None:
-    x = values()
+    x = draw_values()
     x[3] = bad
     with raises(RangeError, "not-finite"):
         client.encrypt(x)
@@ -199,7 +199,7 @@ def test_what_is_not_finite_is_refused(client: Client, setting: Setting, bad: fl
 def test_values_beyond_their_bound_or_the_scale_are_refused(
     client: Client, setting: Setting
 ) -> None:
-    x = values()
+    x = draw_values()
     with raises(RangeError, "outside-bound", expected="at most 1") as caught:
         client.encrypt(x * 1.001)
     assert "Received: 1.001" in str(caught.value)
@@ -222,10 +222,10 @@ def test_the_wrong_number_of_values_is_refused(client: Client) -> None:
 
 
 def test_results_that_could_overflow_are_refused(client: Client, server: Server) -> None:
-    large = client.encrypt(values(), 2.0**10)
+    large = client.encrypt(draw_values(), 2.0**10)
     with raises(RangeError, "modulus-overflow", operation="A product"):
         server.multiply(large, large)
-    low = server.lower_level(client.encrypt(values(), 50.0), 1)
+    low = server.lower_level(client.encrypt(draw_values(), 50.0), 1)
     with raises(RangeError, "modulus-overflow", operation="A sum"):
         total = low
         for _ in range(8):
@@ -233,10 +233,10 @@ def test_results_that_could_overflow_are_refused(client: Client, server: Server)
 
 
 def test_a_circuit_that_is_too_deep_is_refused(client: Client, server: Server) -> None:
-    x = server.multiply(client.encrypt(values(), 1.0), client.encrypt(values(), 1.0))
+    x = server.multiply(client.encrypt(draw_values(), 1.0), client.encrypt(draw_values(), 1.0))
     with raises(UsageError, "levels-exhausted"):
         server.rescale(x)
-    low = server.lower_level(client.encrypt(values() / 4096, 2.0**-12), 1)
+    low = server.lower_level(client.encrypt(draw_values() / 4096, 2.0**-12), 1)
     with raises(RangeError, "modulus-overflow", operation="A product") as caught:
         server.multiply(low, low)
     assert "the modulus of level 1" in str(caught.value)
@@ -244,19 +244,19 @@ def test_a_circuit_that_is_too_deep_is_refused(client: Client, server: Server) -
 
 def test_an_exhausted_scale_is_refused(client: Client, server: Server) -> None:
     with raises(UsageError, "scale-exhausted"):
-        server.rescale(client.encrypt(values()))
+        server.rescale(client.encrypt(draw_values()))
 
 
 def test_sums_of_two_scales_are_refused(client: Client, server: Server) -> None:
-    product = server.multiply_unscaled(client.encrypt(values()), client.encrypt(values()))
+    product = server.multiply_unscaled(client.encrypt(draw_values()), client.encrypt(draw_values()))
     with raises(UsageError, "scale-mismatch"):
-        server.add(product, client.encrypt(values()))
+        server.add(product, client.encrypt(draw_values()))
 
 
 def test_a_foreign_key_is_refused_though_the_scheme_would_not_see_it(
     setting: Setting, client: Client, server: Server
 ) -> None:
-    x, other = values(), Client(setting)
+    x, other = draw_values(), Client(setting)
     encrypted = client.encrypt(x)
     with raises(SecurityError, "encryption-key-mismatch", operation="decrypt"):
         other.decrypt(encrypted)
@@ -268,7 +268,7 @@ def test_a_foreign_key_is_refused_though_the_scheme_would_not_see_it(
 
 
 def test_nothing_secret_is_shown(client: Client, setting: Setting) -> None:
-    shown = repr(client) + repr(client.encrypt(values()))
+    shown = repr(client) + repr(client.encrypt(draw_values()))
     assert shown.count(client.key) == 2 and len(shown) < 100
     assert Client(setting).key != client.key
 
@@ -279,7 +279,7 @@ def test_nothing_secret_is_shown(client: Client, setting: Setting) -> None:
 def test_bytes_that_are_no_plaintext_are_refused(
     setting: Setting, broken: bytes | Callable[[bytes], bytes]
 ) -> None:
-    good = setting.encode_values(values(), setting.scale, 2).to_bytes()
+    good = setting.encode_values(draw_values(), setting.scale, 2).to_bytes()
     assert setting.count_levels(setting.load_plaintext(good)) == 2
     with raises(DataError, "malformed-encoding"):
         setting.load_plaintext(broken if isinstance(broken, bytes) else broken(good))

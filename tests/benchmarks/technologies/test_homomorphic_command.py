@@ -138,7 +138,9 @@ def test_the_trained_network_is_right_and_training_repeats_itself() -> None:
 # ---- advice and report
 
 
-def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any) -> Measurement:
+def make_measurement(
+    scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any
+) -> Measurement:
     sizes = ("fresh_ciphertext", "relinearization_key", "rotation_keys", "peak_memory")
     figures = {f"{name}_bytes": 10**6 for name in sizes} | {"per_slot_seconds": 1e-6} | more
     theirs = published.read_operations().get((scheme, job, degree))
@@ -155,7 +157,7 @@ def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any)
     )
 
 
-def table(**slow: float) -> list[Measurement]:
+def measure_all(**slow: float) -> list[Measurement]:
     """Return all schemes at two degrees; every operation takes 10 ms, except the named ones."""
     measurements = []
     for scheme in SCHEMES:
@@ -164,37 +166,38 @@ def table(**slow: float) -> list[Measurement]:
                 n for n in OPERATIONS if n != ("rescale" if scheme != "CKKS" else "rotate_columns")
             ]
             measurements += [
-                made(scheme, degree, n, slow.get(scheme, 0.01) * degree / 8192) for n in names
+                make_measurement(scheme, degree, n, slow.get(scheme, 0.01) * degree / 8192)
+                for n in names
             ]
-            measurements.append(made(scheme, degree, DEPTH, depth=depth))
+            measurements.append(make_measurement(scheme, degree, DEPTH, depth=depth))
     return measurements
 
 
 def test_advice_follows_the_measurements() -> None:
     work = advice.Work.parse_work("exact,multiply=10,depth=1")
-    assert advice.list_choices(work, table(BFV=0.001))[0].scheme == "BFV"
-    best = advice.list_choices(work, table(BGV=0.001))
+    assert advice.list_choices(work, measure_all(BFV=0.001))[0].scheme == "BFV"
+    best = advice.list_choices(work, measure_all(BGV=0.001))
     assert (best[0].scheme, best[0].degree) == ("BGV", 8192)
     assert best[0].seconds == pytest.approx(10 * 0.002)
     assert [c.scheme for c in best if c.seconds is None] == ["CKKS", "CKKS"]
 
 
 def test_advice_says_why_not() -> None:
-    deep = advice.list_choices(advice.Work.parse_work("multiply=4,depth=5"), table())
+    deep = advice.list_choices(advice.Work.parse_work("multiply=4,depth=5"), measure_all())
     assert [(c.scheme, c.degree) for c in deep if c.seconds is not None] == [("CKKS", 16384)]
     assert any("a depth of 3 came out right" in c.reason for c in deep)
     assert any("-bit values before such products" in c.reason for c in deep)
-    advice_text = advice.write_advice(advice.Work.parse_work("multiply=4,depth=9"), table())
+    advice_text = advice.write_advice(advice.Work.parse_work("multiply=4,depth=9"), measure_all())
     assert advice_text[0] == "None of what was measured can do it." and len(advice_text) == 7
     assert advice.list_choices(advice.Work.parse_work("sums"), []) == []
 
 
 def test_the_report_has_the_table_the_advice_and_a_picture(tmp_path: Path, one_theme: None) -> None:
-    measured = table()
+    measured = measure_all()
     assert page.build_sections([], {}) == []
     wrong = dataclasses.replace(measured[0], correct=False)
     foreign = dataclasses.replace(measured[0], parameters={"scheme": "CKKS", "degree": "x"})
-    empty = dataclasses.replace(made("BFV", 8192, DEPTH), figures={})
+    empty = dataclasses.replace(make_measurement("BFV", 8192, DEPTH), figures={})
     text = dataclasses.replace(measured[0], figures={"per_slot_seconds": "fast"})
     assert page.build_sections([wrong, foreign, empty, text], {}) == []
     file = tmp_path / "r.jsonl"

@@ -44,7 +44,7 @@ def linear() -> tuple[Setting, Client]:
 # ---- dense layers
 
 
-def by_product(product: Product, weights: Any, vectors: Any) -> Any:
+def multiply_plain(product: Product, weights: Any, vectors: Any) -> Any:
     """Compute `Product.multiply` and `fold` on plain slots."""
     layout = product.layout
     x = layout.pack_vectors(vectors, product.shift)
@@ -84,7 +84,7 @@ def test_diagonals_give_the_product(m: int, n: int, batch: int) -> None:
     layout = Layout.fit_layout(2048, max(m, n), batch, 1 << (m - 1).bit_length())
     product = Product(m, n, layout)
     vectors = vectors[: layout.images]
-    assert np.allclose(by_product(product, weights, vectors), vectors @ weights.T)
+    assert np.allclose(multiply_plain(product, weights, vectors), vectors @ weights.T)
     assert product.baby * product.giant == product.shift
     assert len(product.steps) <= 2 + math.log2(2048)
 
@@ -349,7 +349,7 @@ def test_costs_have_every_operation_and_level() -> None:
         costs.cost_table(4096, 8)
 
 
-def _handler(kind: str) -> Any:
+def _make_handler(kind: str) -> Any:
     def handle(item: int) -> int:
         if kind == "typed" and item == 2:
             raise RangeError("too large")
@@ -367,15 +367,15 @@ def _handler(kind: str) -> Any:
 def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[3])  # programs find this module there
     items = list(range(5))
-    assert dict(processes.run_spread(_handler, ("",), items, 2)) == {i: i * i for i in items}
-    assert list(processes.run_spread(_handler, ("",), [])) == []
+    assert dict(processes.run_spread(_make_handler, ("",), items, 2)) == {i: i * i for i in items}
+    assert list(processes.run_spread(_make_handler, ("",), [])) == []
     for kind, error, word in (
         ("typed", RangeError, "too large"),
         ("foreign", ClusterError, "odd"),
         ("dies", ClusterError, r"exit code 9"),
     ):
         with pytest.raises(error, match=word):
-            list(processes.run_spread(_handler, (kind,), items, 2))
+            list(processes.run_spread(_make_handler, (kind,), items, 2))
 
 
 def test_times_are_medians_and_percentiles() -> None:

@@ -13,7 +13,7 @@ from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage import page
 
 
-def measured(file: Path) -> list[Measurement]:
+def read_measurements(file: Path) -> list[Measurement]:
     return [Measurement.from_json(line) for line in file.read_text().splitlines()]
 
 
@@ -24,8 +24,8 @@ def test_the_published_tables_come_without_options(
     assert main(["storage", "--record", str(file)]) == 0
     output = capsys.readouterr().out
     assert "The largest difference is 0.18 %" in output and "empty" in output
-    assert len(measured(file)) == 23
-    assert {m.technology for m in measured(file)} == {"storage"}
+    assert len(read_measurements(file)) == 23
+    assert {m.technology for m in read_measurements(file)} == {"storage"}
 
 
 def test_a_projection_says_what_clients_see(

@@ -40,12 +40,12 @@ PLAIN = {"name": "d", "weights_on": "device"} | dict.fromkeys(
 )
 
 
-def made(**changed: Any) -> Device:
+def make_device(**changed: Any) -> Device:
     fields: dict[str, Any] = PLAIN | {"disk_gigabytes": 1000.0}
     return Device(**fields | changed)
 
 
-def network(*layers: tuple[float, float, float, float]) -> tuple[Model, list[float]]:
+def make_model(*layers: tuple[float, float, float, float]) -> tuple[Model, list[float]]:
     """Build a model of layers (GB of weights, of keys, of values, seconds), and its times."""
     each = tuple(
         Layer(
@@ -60,11 +60,11 @@ def network(*layers: tuple[float, float, float, float]) -> tuple[Model, list[flo
     return Model(name="m", layers=each), [layer.seconds or 0.0 for layer in each]
 
 
-def run(profile: Device, of: tuple[Model, list[float]], **load: Any) -> Outcome:
+def simulate_load(profile: Device, of: tuple[Model, list[float]], **load: Any) -> Outcome:
     return simulation.simulate_load(profile, *of, Load(**load))
 
 
-PUBLISHED = network((1.5, 0.5, 0, 0.234), (1.8, 0, 0, 0.770), (0, 0, 0, 0.051))
+PUBLISHED = make_model((1.5, 0.5, 0, 0.234), (1.8, 0, 0, 0.770), (0, 0, 0, 0.051))
 
 
 # ---- published tables
@@ -118,12 +118,12 @@ def test_it_agrees_with_the_reference_model(oracle: ModuleType, rng: np.random.G
             for i in range(int(rng.integers(1, 6)))
         ]
         rate = float(rng.uniform(0.5, 20))
-        workload = network(*((size, 0, 0, ms / 1000) for _, size, ms in layers))
+        workload = make_model(*((size, 0, 0, ms / 1000) for _, size, ms in layers))
         sizes = [layer.bytes for layer in workload[0].layers]
         ours = program_order.inference_seconds(sizes, workload[1], rate * GIGA)
         assert ours == pytest.approx(oracle.closed(layers, rate) / 1000)
         theirs, *_ = oracle.des(layers, rate, chunks=simulation.CHUNKS)
-        timing = run(made(storage_gigabytes_per_second=rate), workload)
+        timing = simulate_load(make_device(storage_gigabytes_per_second=rate), workload)
         assert timing.latencies[0] == pytest.approx(theirs / 1000, rel=1e-3)
 
 
@@ -159,25 +159,25 @@ def test_the_published_device_breaks_even_as_its_layers_say() -> None:
 
 
 def test_without_prefetch_nothing_overlaps() -> None:
-    timing = run(made(prefetch=False), PUBLISHED)
+    timing = simulate_load(make_device(prefetch=False), PUBLISHED)
     assert timing.latencies[0] == pytest.approx(3.8 / 8 + 1.055)
-    assert timing.latencies[0] > run(made(), PUBLISHED).latencies[0]
+    assert timing.latencies[0] > simulate_load(make_device(), PUBLISHED).latencies[0]
 
 
 @pytest.mark.parametrize("memory", [0.05, 0.2, 1.0, 8.0])
 def test_memory_is_never_exceeded_and_less_of_it_never_helps(memory: float) -> None:
-    timing = run(made(memory_gigabytes=memory), PUBLISHED, requests=2)
+    timing = simulate_load(make_device(memory_gigabytes=memory), PUBLISHED, requests=2)
     assert timing.peak_bytes <= memory * GIGA * (1 + 1e-9)
-    assert timing.latencies[0] >= run(made(), PUBLISHED).latencies[0] - 1e-9
+    assert timing.latencies[0] >= simulate_load(make_device(), PUBLISHED).latencies[0] - 1e-9
 
 
 def test_values_that_do_not_fit_are_written_and_read_again() -> None:
-    workload = network((1.0, 0, 4.0, 0.1))
-    fits = run(made(memory_gigabytes=8), workload)
+    workload = make_model((1.0, 0, 4.0, 0.1))
+    fits = simulate_load(make_device(memory_gigabytes=8), workload)
     assert fits.spilled_bytes == 0
     for write, factor in ((8.0, 2.0), (2.0, 5.0)):
-        tight = made(memory_gigabytes=1, write_gigabytes_per_second=write)
-        timing = run(tight, workload)
+        tight = make_device(memory_gigabytes=1, write_gigabytes_per_second=write)
+        timing = simulate_load(tight, workload)
         excess = 4.0 - (1 - 2 * 1.0 / simulation.CHUNKS)
         assert timing.spilled_bytes == pytest.approx(excess * GIGA)
         # reads and writes hide the computation
@@ -185,59 +185,67 @@ def test_values_that_do_not_fit_are_written_and_read_again() -> None:
 
 
 def test_keys_that_are_kept_are_not_read_again() -> None:
-    workload = network((1.0, 1.0, 0, 0.01))
-    never = run(made(), workload, clients=1, requests=4)
-    kept = run(made(key_cache_gigabytes=1), workload, clients=1, requests=4)
+    workload = make_model((1.0, 1.0, 0, 0.01))
+    never = simulate_load(make_device(), workload, clients=1, requests=4)
+    kept = simulate_load(make_device(key_cache_gigabytes=1), workload, clients=1, requests=4)
     assert (never.key_hits, kept.key_hits) == (0, 3)
     assert never.read_bytes == pytest.approx(8 * GIGA)
     assert kept.read_bytes == pytest.approx(5 * GIGA)
-    alternating = run(made(key_cache_gigabytes=1), workload, clients=2, requests=8, affinity=False)
+    alternating = simulate_load(
+        make_device(key_cache_gigabytes=1), workload, clients=2, requests=8, affinity=False
+    )
     assert alternating.key_hits == 0
 
 
 def test_affinity_finds_more_keys_and_lets_nobody_starve() -> None:
-    workload = network((0.2, 1.0, 0, 0.02))
+    workload = make_model((0.2, 1.0, 0, 0.02))
     load = {"devices": 2, "clients": 6, "requests": 120, "per_second": 20.0}
-    profile = made(key_cache_gigabytes=2)
-    loose = run(profile, workload, **load, affinity=False)
-    close = run(profile, workload, **load, affinity=True)
+    profile = make_device(key_cache_gigabytes=2)
+    loose = simulate_load(profile, workload, **load, affinity=False)
+    close = simulate_load(profile, workload, **load, affinity=True)
     assert close.key_hits > loose.key_hits and close.read_bytes < loose.read_bytes
     assert len(close.latencies) == 120 and close.throughput > loose.throughput
 
 
 def test_a_queue_grows_with_arrivals_and_an_idle_device_answers_at_once() -> None:
-    seldom = run(made(), PUBLISHED, requests=50, per_second=0.01, clients=5)
-    often = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5)
-    alone = run(made(), PUBLISHED).latencies[0]
+    seldom = simulate_load(make_device(), PUBLISHED, requests=50, per_second=0.01, clients=5)
+    often = simulate_load(make_device(), PUBLISHED, requests=50, per_second=5.0, clients=5)
+    alone = simulate_load(make_device(), PUBLISHED).latencies[0]
     assert seldom.latency_quantile(0.5) == pytest.approx(alone)
     assert often.latency_quantile(0.95) > 10 * alone
     assert often.throughput == pytest.approx(1 / alone, rel=0.02)
-    again = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5)
+    again = simulate_load(make_device(), PUBLISHED, requests=50, per_second=5.0, clients=5)
     assert again.latencies == often.latencies
-    other = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5, seed=2)
+    other = simulate_load(make_device(), PUBLISHED, requests=50, per_second=5.0, clients=5, seed=2)
     assert other.latencies != often.latencies
 
 
 def test_what_a_client_sends_and_gets_is_counted() -> None:
     with_data = dataclasses.replace(PUBLISHED[0], input_bytes=3e9, output_bytes=1e9)
-    timing = run(made(network_gigabytes_per_second=1), (with_data, PUBLISHED[1]))
-    assert timing.latencies[0] == pytest.approx(4 + run(made(), PUBLISHED).latencies[0])
-    delayed = run(made(latency_seconds=0.5), PUBLISHED)
-    assert delayed.latencies[0] == pytest.approx(0.5 + run(made(), PUBLISHED).latencies[0])
+    timing = simulate_load(make_device(network_gigabytes_per_second=1), (with_data, PUBLISHED[1]))
+    assert timing.latencies[0] == pytest.approx(
+        4 + simulate_load(make_device(), PUBLISHED).latencies[0]
+    )
+    delayed = simulate_load(make_device(latency_seconds=0.5), PUBLISHED)
+    assert delayed.latencies[0] == pytest.approx(
+        0.5 + simulate_load(make_device(), PUBLISHED).latencies[0]
+    )
 
 
 def test_work_is_conserved(rng: np.random.Generator) -> None:
     """Compute and read each request once under any load; no latency is below one request's."""
     for _ in range(15):
-        workload = network(*((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3)))
+        workload = make_model(
+            *((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3))
+        )
         devices, clients, requests = (int(rng.integers(1, high)) for high in (5, 9, 20))
         where = str(rng.choice(["device", "host"]))
-        profile = made(weights_on=where, lanes=float(rng.integers(1, 16)))
+        profile = make_device(weights_on=where, lanes=float(rng.integers(1, 16)))
         load: dict[str, Any] = {"devices": devices, "clients": clients, "requests": requests}
         if rng.integers(2):
             load["per_second"] = float(rng.uniform(0.1, 10))
-        timing = run(profile, workload, **load)
-        alone = run(profile, workload).latencies[0]
+        timing = simulate_load(profile, workload, **load)
+        alone = simulate_load(profile, workload).latencies[0]
         assert len(timing.latencies) == requests
         assert min(timing.latencies) >= alone * (1 - 1e-9)
         total = sum(layer.bytes for layer in workload[0].layers) * requests
@@ -347,55 +355,55 @@ def test_an_unknown_operation_of_a_model_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "load", "said"),
     [
-        (made(disk_gigabytes=3.7), {}, "The disk is too small"),
-        (made(disk_gigabytes=10), {"clients": 14}, "The disk is too small"),
-        (made(memory_gigabytes=0.03), {}, "The memory is too small"),
-        (made(), {"devices": 0}, "--devices"),
-        (made(), {"devices": 1025}, "--devices"),
-        (made(), {"clients": 0}, "--clients"),
-        (made(), {"requests": 10**6}, "--requests is at most"),
-        (made(), {"per_second": math.nan}, "--arrivals"),
-        (made(), {"per_second": 0.0}, "--arrivals"),
+        (make_device(disk_gigabytes=3.7), {}, "The disk is too small"),
+        (make_device(disk_gigabytes=10), {"clients": 14}, "The disk is too small"),
+        (make_device(memory_gigabytes=0.03), {}, "The memory is too small"),
+        (make_device(), {"devices": 0}, "--devices"),
+        (make_device(), {"devices": 1025}, "--devices"),
+        (make_device(), {"clients": 0}, "--clients"),
+        (make_device(), {"requests": 10**6}, "--requests is at most"),
+        (make_device(), {"per_second": math.nan}, "--arrivals"),
+        (make_device(), {"per_second": 0.0}, "--arrivals"),
     ],
 )
 def test_what_a_device_cannot_do_is_refused(
     profile: Device, load: dict[str, Any], said: str
 ) -> None:
     with pytest.raises((UsageError, ConfigError)) as caught:
-        run(profile, PUBLISHED, **load)
+        simulate_load(profile, PUBLISHED, **load)
     assert said in str(caught.value) and "Received" in str(caught.value)
 
 
 def test_the_disk_may_be_exactly_full() -> None:
-    assert run(made(disk_gigabytes=3.8), PUBLISHED).latencies
+    assert simulate_load(make_device(disk_gigabytes=3.8), PUBLISHED).latencies
 
 
 # ---- layers described by their operations
 
 
-def counted(*operations: tuple[str, int, int]) -> Model:
+def count_operations(*operations: tuple[str, int, int]) -> Model:
     each = tuple(itertools.starmap(model.Operations, operations))
     return Model(name="m", layers=(Layer(name="a", weight_bytes=1e9, operations=each),))
 
 
 def test_layers_are_computed_from_operations_and_their_costs() -> None:
-    workload = counted(("rotate", 2, 10), ("add", 1, 5))
+    workload = count_operations(("rotate", 2, 10), ("add", 1, 5))
     assert model.list_needed(workload) == [("add", 1), ("rotate", 2)]
     costs = {("rotate", 2): 0.02, ("add", 1): 0.001}
 
     def cost(operation: str, level: int) -> float:
         return costs[operation, level]
 
-    assert model.compute_seconds(workload, made(), cost) == [pytest.approx(0.205)]
-    faster = made(speedup={"rotate": 10.0, "all": 5.0})
+    assert model.compute_seconds(workload, make_device(), cost) == [pytest.approx(0.205)]
+    faster = make_device(speedup={"rotate": 10.0, "all": 5.0})
     assert model.compute_seconds(workload, faster, cost) == [pytest.approx(0.02 + 0.001)]
-    profile = made(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
+    profile = make_device(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
     assert model.compute_seconds(workload, profile, None) == [pytest.approx(40e-6)]
 
 
 def test_costs_that_nobody_tells_are_asked_for() -> None:
     with raises(ConfigError, "cost-missing", operation="rotate", received=2, expected=None):
-        model.compute_seconds(counted(("rotate", 2, 1)), made(), None)
-    short = made(microseconds={"rotate": (1.0, 2.0)})
+        model.compute_seconds(count_operations(("rotate", 2, 1)), make_device(), None)
+    short = make_device(microseconds={"rotate": (1.0, 2.0)})
     with raises(ConfigError, "cost-missing", operation="rotate", received=3, expected="1 to 2"):
-        model.compute_seconds(counted(("rotate", 3, 1)), short, None)
+        model.compute_seconds(count_operations(("rotate", 3, 1)), short, None)

@@ -15,37 +15,37 @@ NAN = np.nan
 EXACT, ROOT = relative_error(0, 0), relative_error(2.0**-20, 1.3)
 
 
-def double(f: Callable[..., Any]) -> Callable[..., Any]:
+def use_doubles(f: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of SciPy, in double precision."""
     return lambda x: f(np.asarray(x, np.float64))
 
 
-def weighted(p: Any, x: Any) -> Any:
+def weighted_error(p: Any, x: Any) -> Any:
     """Return the error of a public factor of 24 bits, at least 2^-41, and of a truncation."""
     return 2 * ULP + np.abs(p) * 2.0**-23 + np.abs(x) * 2.0**-41
 
 
-def powered(p: Any, x: Any, y: Any = 2) -> Any:
+def power_error(p: Any, x: Any, y: Any = 2) -> Any:
     """Return the error of e^(y ln(x))."""
     return np.abs(p) * ((2 * np.abs(y) + 3) * ULP + np.abs(y) * 2.0**-18) + 3 * ULP
 
 
-def repeated(n: int) -> Callable[..., Any]:
+def squaring_error(n: int) -> Callable[..., Any]:
     """Return the error of a power by repeated squaring."""
     return lambda p, x: 8 * n * ULP * np.maximum(np.abs(x), 1) ** (n - 1)
 
 
-def remainder(x: Any, y: Any) -> Any:
+def plain_remainder(x: Any, y: Any) -> Any:
     """Compute NumPy's remainder, without rounding before it."""
     return x - y * np.floor(x / y)
 
 
-def root(x: Any) -> Any:
+def plain_root(x: Any) -> Any:
     """Compute square roots; a rounding error below 0 counts as 0."""
     return np.where((x < 0) & (x >= -8 * ULP), 0, np.sqrt(x))
 
 
-def softmax(x: Any) -> Any:
+def plain_softmax(x: Any) -> Any:
     powers = np.exp(x - x.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
@@ -55,16 +55,16 @@ def softmax(x: Any) -> Any:
 SMOOTH: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "relu": (tfb.relu, lambda x: np.maximum(x, 0), EXACT),
     "relu_derivative": (tfb.relu_derivative, lambda x: x >= 0, EXACT),
-    "leaky_relu": (tfb.leaky_relu, lambda x: np.where(x > 0, x, Real(0.2) * x), weighted),
-    "sigmoid": (tfb.sigmoid, double(sp.expit), relative_error(0, 2.2)),
-    "tanh": (tfb.tanh, double(np.tanh), relative_error(0, 2.2)),
-    "erf": (tfb.erf, double(sp.erf), relative_error(0, 3.2)),
-    "gelu": (tfb.gelu, double(lambda x: x * sp.ndtr(x)), relative_error(0, 3.2)),
-    "silu": (tfb.silu, double(lambda x: x * sp.expit(x)), relative_error(0, 2.2)),
+    "leaky_relu": (tfb.leaky_relu, lambda x: np.where(x > 0, x, Real(0.2) * x), weighted_error),
+    "sigmoid": (tfb.sigmoid, use_doubles(sp.expit), relative_error(0, 2.2)),
+    "tanh": (tfb.tanh, use_doubles(np.tanh), relative_error(0, 2.2)),
+    "erf": (tfb.erf, use_doubles(sp.erf), relative_error(0, 3.2)),
+    "gelu": (tfb.gelu, use_doubles(lambda x: x * sp.ndtr(x)), relative_error(0, 3.2)),
+    "silu": (tfb.silu, use_doubles(lambda x: x * sp.expit(x)), relative_error(0, 2.2)),
     "abs": (tfb.abs, np.abs, EXACT),
     "sign": (tfb.sign, np.sign, EXACT),
     "log": (tfb.log, np.log, relative_error(0, 1.2 + 2.0**-18 / ULP)),
-    "sqrt": (tfb.sqrt, root, ROOT),
+    "sqrt": (tfb.sqrt, plain_root, ROOT),
     "rsqrt": (tfb.rsqrt, lambda x: np.where(x > 0, 1 / np.sqrt(x), NAN), ROOT),
     "reciprocal": (tfb.reciprocal, lambda x: 1 / x, ROOT),
 }
@@ -80,20 +80,24 @@ OTHERS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[...,
     "x * x": (lambda x: x * x, np.square, relative_error(0, 2)),
     "x / x": (lambda x: x / x, lambda x: x / x, ROOT),
     **{
-        f"power {n}": (lambda x, n=n: x**n, lambda x, n=n: x**n, repeated(n))
+        f"power {n}": (lambda x, n=n: x**n, lambda x, n=n: x**n, squaring_error(n))
         for n in (1, 2, 3, 7, 64)
     },
     "power -1": (lambda x: x**-1, lambda x: 1 / x, ROOT),
-    "power 0.5": (lambda x: x**0.5, root, ROOT),
-    "power 1.5": (lambda x: x**1.5, lambda x: np.where(x > 0, x ** Real(1.5), NAN), powered),
-    "base 2": (lambda x: 2.0**x, lambda x: Real(2) ** x, lambda p, x: powered(p, 1, x)),
-    "base 1e6": (lambda x: 1e6**x, lambda x: Real(1e6) ** x, lambda p, x: powered(p, 1, 8 * x)),
+    "power 0.5": (lambda x: x**0.5, plain_root, ROOT),
+    "power 1.5": (lambda x: x**1.5, lambda x: np.where(x > 0, x ** Real(1.5), NAN), power_error),
+    "base 2": (lambda x: 2.0**x, lambda x: Real(2) ** x, lambda p, x: power_error(p, 1, x)),
+    "base 1e6": (lambda x: 1e6**x, lambda x: Real(1e6) ** x, lambda p, x: power_error(p, 1, 8 * x)),
     "polyval": (
         lambda x: tfb.polyval([0.5, -1.0, 2.0], x),
         lambda x: x * x / 2 - x + 2,
         lambda p, x: 2 * ULP + x * x * 2.0**-24,
     ),
-    "polyval 1e9": (lambda x: tfb.polyval([1e9, 1.0], x), lambda x: Real(1e9) * x + 1, weighted),
+    "polyval 1e9": (
+        lambda x: tfb.polyval([1e9, 1.0], x),
+        lambda x: Real(1e9) * x + 1,
+        weighted_error,
+    ),
     "cast 8": (lambda x: tfb.cast(x, 8), lambda x: x, relative_error(0, 2.0**8)),
     "cast exact": (lambda x: tfb.cast(x, 8, "exact"), lambda x: x, relative_error(0, 2.0**7)),
     "cast 24": (lambda x: tfb.cast(x, 24), lambda x: x, EXACT),
@@ -124,7 +128,7 @@ OTHERS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[...,
     "leaky_relu 1e9": (
         lambda x: tfb.leaky_relu(x, 1e9),
         lambda x: np.where(x > 0, x, Real(1e9) * x),
-        weighted,
+        weighted_error,
     ),
     "add_n": (
         lambda x: tfb.add_n([x, np.full(x.shape, 3e13), np.full(x.shape, 3e13)]),
@@ -151,9 +155,9 @@ OTHERS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[...,
 # A public number d on either side, for (x, d).
 BY_PUBLIC: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "x // d": (lambda x, d: x // d, lambda x, d: np.floor(x / d), EXACT),
-    "x % d": (lambda x, d: x % d, remainder, EXACT),
-    "x * d": (lambda x, d: x * d, lambda x, d: x * d, weighted),
-    "x / d": (lambda x, d: x / d, lambda x, d: x / d, weighted),
+    "x % d": (lambda x, d: x % d, plain_remainder, EXACT),
+    "x * d": (lambda x, d: x * d, lambda x, d: x * d, weighted_error),
+    "x / d": (lambda x, d: x / d, lambda x, d: x / d, weighted_error),
     "d / x": (
         lambda x, d: d / x,
         lambda x, d: d / x,
@@ -169,7 +173,7 @@ NUMBERS = (7.0, -1024.0, 0.5, 1e6, -3e9)
 BITS = (2, 20, 31)
 
 
-def reals() -> dict[str, Case]:
+def real_cases() -> dict[str, Case]:
     cases = {
         name: Case(private, plain, off=off)
         for name, (private, plain, off) in {**SMOOTH, **OTHERS}.items()
@@ -213,9 +217,9 @@ PAIRS: Mapping[str, Case] = {
         "ff",
         lambda p, x, y: 4.2 * ULP + np.abs(p) * 2.0**-19,
     ),
-    "power": Case(lambda x, y: x**y, lambda x, y: np.where(x > 0, x**y, NAN), "ff", powered),
+    "power": Case(lambda x, y: x**y, lambda x, y: np.where(x > 0, x**y, NAN), "ff", power_error),
     "floordiv": Case(lambda x, y: x // y, lambda x, y: np.floor(x / y), "ff"),
-    "floormod": Case(lambda x, y: x % y, remainder, "ff"),
+    "floormod": Case(lambda x, y: x % y, plain_remainder, "ff"),
     "add_n": Case(lambda x, y: tfb.add_n([x, y, x]), lambda x, y: 2 * x + y, "ff"),
     "clip": Case(
         lambda x, y: tfb.clip_by_value(x, -1.0, y),
@@ -240,7 +244,9 @@ PAIRS: Mapping[str, Case] = {
     "mixed choice": Case(
         lambda x, y: np.where(x > 0, x, y), lambda x, y: np.where(x > 0, x, y), "fi"
     ),
-    "mixed power": Case(lambda x, y: x**y, lambda x, y: np.where(x == 0, NAN, x**y), "fi", powered),
+    "mixed power": Case(
+        lambda x, y: x**y, lambda x, y: np.where(x == 0, NAN, x**y), "fi", power_error
+    ),
     "truth times": Case(lambda b, x: b * x, lambda b, x: b * x, "bf"),
     "truth plus": Case(lambda b, x: b + x, lambda b, x: b + x, "bi"),
     "truth over": Case(lambda b, x: b / x, lambda b, x: b / x, "bf", ROOT),

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.models.arrays.edge_cases import EXACT, NAN, PAIRS, reals, softmax, weighted
+from tests.models.arrays.edge_cases import (
+    EXACT,
+    NAN,
+    PAIRS,
+    plain_softmax,
+    real_cases,
+    weighted_error,
+)
 from tests.models.arrays.edges import ULP, Case, Real, relative_error
 from tests.models.arrays.simulated import tfb
 
@@ -59,11 +66,15 @@ WHOLE: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-def _integers() -> dict[str, Case]:
+def _integer_cases() -> dict[str, Case]:
     cases = {name: Case(private, plain, "i") for name, (private, plain) in WHOLE.items()}
     for d in (0.1, 1e-6):
-        cases[f"times {d}"] = Case(lambda x, d=d: x * d, lambda x, d=d: x * Real(d), "i", weighted)
-        cases[f"over {d}"] = Case(lambda x, d=d: x / d, lambda x, d=d: x / Real(d), "i", weighted)
+        cases[f"times {d}"] = Case(
+            lambda x, d=d: x * d, lambda x, d=d: x * Real(d), "i", weighted_error
+        )
+        cases[f"over {d}"] = Case(
+            lambda x, d=d: x / d, lambda x, d=d: x / Real(d), "i", weighted_error
+        )
     return cases
 
 
@@ -72,27 +83,27 @@ def _integers() -> dict[str, Case]:
 Row = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], str]
 
 
-def _cells(x: Any) -> Any:
+def _as_cells(x: Any) -> Any:
     return tfb.reshape(x, [-1, 1, x.shape[1], 1])
 
 
-def _flat(x: Any) -> Any:
+def _flatten(x: Any) -> Any:
     return tfb.reshape(x, [-1])
 
 
-def _real(x: Any) -> Any:
+def _as_real(x: Any) -> Any:
     return x.astype(Real)
 
 
-def _variance(p: Any, x: Any) -> Any:
+def _variance_error(p: Any, x: Any) -> Any:
     return p * 2.0**-19 + (4 + 6 * np.sqrt(p)) * ULP
 
 
-def _spread(p: Any, x: Any) -> Any:
+def _spread_error(p: Any, x: Any) -> Any:
     return 1.2 * ULP + (x.max(1) - x.min(1)) * 2.0**-16.5
 
 
-def _products(p: Any, x: Any) -> Any:
+def _product_error(p: Any, x: Any) -> Any:
     most = np.maximum(1, np.maximum(np.abs(x), 1).prod(1, keepdims=True))
     return 4 * x.shape[1] * ULP * most.reshape(-1, *[1] * (p.ndim - 1))
 
@@ -101,16 +112,16 @@ def _sum_of(p: Any, x: Any) -> Any:
     return 2 * ULP + np.abs(x).sum(1) * 2.0**-24
 
 
-def _dot(x: Any, y: Any) -> Any:
+def _dot_rows(x: Any, y: Any) -> Any:
     return (x * y).sum(1)
 
 
-def _attended(x: Any, y: Any) -> Any:
+def _plain_attention(x: Any, y: Any) -> Any:
     q, k = (v.reshape(-1, 2, 2) for v in (x, y))
-    return softmax(np.einsum("bik,bjk->bij", q, k) / np.sqrt(Real(2))) @ k
+    return plain_softmax(np.einsum("bik,bjk->bij", q, k) / np.sqrt(Real(2))) @ k
 
 
-def _attention(x: Any, y: Any) -> Any:
+def _private_attention(x: Any, y: Any) -> Any:
     q, k = (tfb.reshape(v, [-1, 2, 2]) for v in (x, y))
     return tfb.scaled_dot_product_attention(q, k, k)
 
@@ -123,9 +134,9 @@ def _attended_off(p: Any, x: Any, y: Any) -> Any:
 LONG: Mapping[str, Row] = {
     "sum": (lambda x: x.sum(1), lambda x: x.sum(1), EXACT, "fi"),
     "cumsum": (lambda x: np.cumsum(x, 1), lambda x: np.cumsum(x, 1), EXACT, "fi"),
-    "mean": (lambda x: x.mean(1), lambda x: _real(x).mean(1), relative_error(0, 3.1), "fib"),
-    "var": (lambda x: x.var(1), lambda x: _real(x).var(1), _variance, "fi"),
-    "std": (lambda x: x.std(1), lambda x: _real(x).std(1), relative_error(2.0**-18, 3.5), "fib"),
+    "mean": (lambda x: x.mean(1), lambda x: _as_real(x).mean(1), relative_error(0, 3.1), "fib"),
+    "var": (lambda x: x.var(1), lambda x: _as_real(x).var(1), _variance_error, "fi"),
+    "std": (lambda x: x.std(1), lambda x: _as_real(x).std(1), relative_error(2.0**-18, 3.5), "fib"),
     "std of a sample": (
         lambda x: x.std(1, ddof=1),
         lambda x: x.std(1, ddof=1),
@@ -161,16 +172,16 @@ LONG: Mapping[str, Row] = {
     ),
     "einsum": (lambda x: tfb.einsum("ij->i", x), lambda x: x.sum(1), EXACT, "f"),
     "average": (
-        lambda x: _flat(tfb.avg_pool2d(_cells(x), [1, x.shape[1]])),
+        lambda x: _flatten(tfb.avg_pool2d(_as_cells(x), [1, x.shape[1]])),
         lambda x: x.mean(1),
         lambda p, x: 2 * ULP + np.abs(x).sum(1) * 2.0**-31,
         "f",
     ),
 }
 SHORT: Mapping[str, Row] = {
-    "prod": (lambda x: x.prod(1), lambda x: x.prod(1), lambda p, x: _products(p, x), "f"),
+    "prod": (lambda x: x.prod(1), lambda x: x.prod(1), lambda p, x: _product_error(p, x), "f"),
     "whole prod": (lambda x: x.prod(1), lambda x: x.prod(1), EXACT, "i"),
-    "cumprod": (lambda x: tfb.cumprod(x, 1), lambda x: x.cumprod(1), _products, "f"),
+    "cumprod": (lambda x: tfb.cumprod(x, 1), lambda x: x.cumprod(1), _product_error, "f"),
     "cummax": (
         lambda x: tfb.cummax(x, 1),
         lambda x: np.maximum.accumulate(x, 1),
@@ -187,51 +198,56 @@ SHORT: Mapping[str, Row] = {
     ),
     "quantile": (
         lambda x: tfb.quantile(x, 0.3, 1),
-        lambda x: np.quantile(_real(x), 0.3, axis=1),
-        _spread,
+        lambda x: np.quantile(_as_real(x), 0.3, axis=1),
+        _spread_error,
         "fi",
     ),
-    "softmax": (tfb.softmax, softmax, relative_error(0, 2.2), "f"),
-    "softmax in 31 bits": (lambda x: tfb.softmax(x, bits=31), softmax, relative_error(0, 2.2), "f"),
+    "softmax": (tfb.softmax, plain_softmax, relative_error(0, 2.2), "f"),
+    "softmax in 31 bits": (
+        lambda x: tfb.softmax(x, bits=31),
+        plain_softmax,
+        relative_error(0, 2.2),
+        "f",
+    ),
     "argmax in 31 bits": (lambda x: tfb.argmax(x, 1, bits=31), lambda x: x.argmax(1), EXACT, "f"),
     "largest cell": (
-        lambda x: _flat(tfb.max_pool2d(_cells(x), [1, x.shape[1]])),
+        lambda x: _flatten(tfb.max_pool2d(_as_cells(x), [1, x.shape[1]])),
         lambda x: x.max(1),
         EXACT,
         "fi",
     ),
     "convolution": (
-        lambda x: _flat(
-            tfb.conv2d(_cells(x), np.full((1, x.shape[1], 1, 1), 0.1), bias=np.array([1e9]))
+        lambda x: _flatten(
+            tfb.conv2d(_as_cells(x), np.full((1, x.shape[1], 1, 1), 0.1), bias=np.array([1e9]))
         ),
         lambda x: x.sum(1) * Real(0.1) + Real(1e9),
         _sum_of,
         "f",
     ),
     "depthwise": (
-        lambda x: _flat(
-            tfb.depthwise_conv2d(_cells(x), np.full((1, x.shape[1], 1, 1), 0.1), bias=[1e9])
+        lambda x: _flatten(
+            tfb.depthwise_conv2d(_as_cells(x), np.full((1, x.shape[1], 1, 1), 0.1), bias=[1e9])
         ),
         lambda x: x.sum(1) * Real(0.1) + Real(1e9),
         _sum_of,
         "f",
     ),
     "cells with places": (
-        lambda x: _flat(
-            tfb.max_pool_with_argmax(_cells(x), [1, x.shape[1]], [1, x.shape[1]], "VALID")[0]
+        lambda x: _flatten(
+            tfb.max_pool_with_argmax(_as_cells(x), [1, x.shape[1]], [1, x.shape[1]], "VALID")[0]
         ),
         lambda x: x.max(1),
         EXACT,
         "f",
     ),
     "adaptive average": (
-        lambda x: _flat(tfb.adaptive_avg_pool2d(_cells(x), 1)),
+        lambda x: _flatten(tfb.adaptive_avg_pool2d(_as_cells(x), 1)),
         lambda x: x.mean(1),
         relative_error(0, 2),
         "f",
     ),
     "adaptive maximum": (
-        lambda x: _flat(tfb.adaptive_max_pool2d(_cells(x), 1)),
+        lambda x: _flatten(tfb.adaptive_max_pool2d(_as_cells(x), 1)),
         lambda x: x.max(1),
         EXACT,
         "f",
@@ -257,11 +273,18 @@ SHORT: Mapping[str, Row] = {
 }
 DOTS: Mapping[str, Case] = {
     "matmul": Case(
-        lambda x, y: _flat(x[:, None, :] @ y[:, :, None]), _dot, "ff", relative_error(0, 2.5)
+        lambda x, y: _flatten(x[:, None, :] @ y[:, :, None]),
+        _dot_rows,
+        "ff",
+        relative_error(0, 2.5),
     ),
-    "einsum": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "ff", relative_error(0, 2.5)),
-    "whole": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "ii"),
-    "mixed": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "fi", relative_error(0, 2.5)),
+    "einsum": Case(
+        lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot_rows, "ff", relative_error(0, 2.5)
+    ),
+    "whole": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot_rows, "ii"),
+    "mixed": Case(
+        lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot_rows, "fi", relative_error(0, 2.5)
+    ),
     "matvec": Case(
         lambda x, y: tfb.matvec(x, y[0]), lambda x, y: x @ y[0], "ff", relative_error(0, 2.5)
     ),
@@ -269,8 +292,8 @@ DOTS: Mapping[str, Case] = {
         lambda x, y: tfb.tensordot(x, y[0], 1), lambda x, y: x @ y[0], "ff", relative_error(0, 2.5)
     ),
     "convolution": Case(
-        lambda x, y: _flat(
-            tfb.conv2d(_cells(x), tfb.reshape(y[0], [1, y.shape[1], 1, 1]), bias=np.array([1.0]))
+        lambda x, y: _flatten(
+            tfb.conv2d(_as_cells(x), tfb.reshape(y[0], [1, y.shape[1], 1, 1]), bias=np.array([1.0]))
         ),
         lambda x, y: x @ y[0] + 1,
         "ff",
@@ -279,7 +302,7 @@ DOTS: Mapping[str, Case] = {
 }
 
 
-def _rows(table: Mapping[str, Row], size: int) -> dict[str, Case]:
+def _row_cases(table: Mapping[str, Row], size: int) -> dict[str, Case]:
     return {
         f"{kind}{size} {name}": Case(private, plain, kind, off, (size,))
         for name, (private, plain, off, kinds) in table.items()
@@ -289,15 +312,15 @@ def _rows(table: Mapping[str, Row], size: int) -> dict[str, Case]:
 
 
 CASES: dict[str, Case] = {
-    **{f"f {name}": case for name, case in reals().items()},
-    **{f"i {name}": case for name, case in _integers().items()},
+    **{f"f {name}": case for name, case in real_cases().items()},
+    **{f"i {name}": case for name, case in _integer_cases().items()},
     **{f"{case.kinds} {name}": case for name, case in PAIRS.items()},
-    **_rows(SHORT, 3),
-    **{name: case for size in (1, 3, 257, 5000) for name, case in _rows(LONG, size).items()},
+    **_row_cases(SHORT, 3),
+    **{name: case for size in (1, 3, 257, 5000) for name, case in _row_cases(LONG, size).items()},
     **{
         f"{case.kinds}{size} {name}": replace(case, shape=(size,))
         for size in (3, 257, 5000)
         for name, case in DOTS.items()
     },
-    "ff4 attention": Case(_attention, _attended, "ff", _attended_off, (4,)),
+    "ff4 attention": Case(_private_attention, _plain_attention, "ff", _attended_off, (4,)),
 }

@@ -82,11 +82,11 @@ class Workers:
         for store in self.stores:
             store.close()
 
-    def held(self, client: str) -> list[tuple[int, int]]:
+    def count_held(self, client: str) -> list[tuple[int, int]]:
         """Return the number of each worker's handles for a client, and their bytes."""
         return [store.handles.count_handles(client) for store in self.stores]
 
-    def put(
+    def put_table(
         self, name: str, table: StoredTable, clients: tuple[str, ...] = ("*",), run: bool = False
     ) -> None:
         """Store a table: by the program, or directly in the format of its header."""
@@ -161,7 +161,7 @@ class Client:
         def carried_out(party: Party, *arguments: Any) -> Any:
             party.client = self.identity
             held = {
-                spec.name: _scaled(value, spec.fractional_bits)
+                spec.name: _set_scale(value, spec.fractional_bits)
                 for spec, value in zip(specs, arguments, strict=True)
             }
             store = self.workers.stores[party.index]
@@ -176,7 +176,7 @@ class Client:
         return JobResult(outputs=outputs, fractional_bits=scales)
 
 
-def _scaled(value: Any, bits: int) -> Any:
+def _set_scale(value: Any, bits: int) -> Any:
     return replace(value, fractional_bits=bits)
 
 

@@ -31,7 +31,7 @@ class Value:
     error: Any
 
 
-def _leaf(client: Client, rng: np.random.Generator) -> Value:
+def _draw_leaf(client: Client, rng: np.random.Generator) -> Value:
     size = 10 ** rng.uniform(-3, 7)
     x = rng.uniform(-size, size, N)
     if rng.random() < 0.5:
@@ -41,7 +41,7 @@ def _leaf(client: Client, rng: np.random.Generator) -> Value:
     return Value(client.private(x, bound=bound), plain, np.zeros(N))
 
 
-def _between(f: Callable[[Any], Any], x: Value, low: float) -> Any:
+def _change_within(f: Callable[[Any], Any], x: Value, low: float) -> Any:
     """Return the change of an increasing function within the error of its operand."""
     return f(x.plain + x.error) - f(np.maximum(x.plain - x.error, low))
 
@@ -105,14 +105,16 @@ def _dot(x: Value, y: Value) -> Value:
 def _sqrt(x: Value) -> Value:
     p = np.abs(x.plain)
     of = Value(abs(x.private), p, x.error)
-    error = _between(np.sqrt, of, 0.0) + np.sqrt(p) * 2.0**-19 + 3 * ULP
+    error = _change_within(np.sqrt, of, 0.0) + np.sqrt(p) * 2.0**-19 + 3 * ULP
     return Value(np.sqrt(of.private), np.sqrt(p), error)
 
 
 def _log(x: Value) -> Value:
     p = np.abs(x.plain) + 1
     of = Value(abs(x.private) + 1.0, p, x.error)
-    return Value(np.log(of.private), np.log(p), _between(np.log, of, 0.5) + 2.0**-17 + 4 * ULP)
+    return Value(
+        np.log(of.private), np.log(p), _change_within(np.log, of, 0.5) + 2.0**-17 + 4 * ULP
+    )
 
 
 def _relu(x: Value) -> Value:
@@ -128,8 +130,8 @@ ONES = (_square, _sqrt, _log, _relu)
 ENDS = (_mean, _std, _var, _norm, _sum)
 
 
-def _expression(client: Client, rng: np.random.Generator) -> Value:
-    leaves = [_leaf(client, rng) for _ in range(2)]
+def _draw_expression(client: Client, rng: np.random.Generator) -> Value:
+    leaves = [_draw_leaf(client, rng) for _ in range(2)]
     now = leaves[0]
     for _ in range(int(rng.integers(1, 4))):
         kind = rng.random()
@@ -148,11 +150,11 @@ def _expression(client: Client, rng: np.random.Generator) -> Value:
     return now
 
 
-def _tried(client: Client, seed: int) -> bool:
+def _try_expression(client: Client, seed: int) -> bool:
     """Return whether an expression was correct; False: it was refused."""
     rng = np.random.default_rng(seed)
     try:
-        expression = _expression(client, rng)
+        expression = _draw_expression(client, rng)
         result = expression.private.reveal()
     except RangeError as error:
         assert "bound" in str(error)
@@ -169,7 +171,7 @@ def _tried(client: Client, seed: int) -> bool:
 
 def _try_several(client: Client, seed: int, count: int) -> int:
     print(f"seed={seed}")
-    return sum(_tried(client, seed + i) for i in range(count))
+    return sum(_try_expression(client, seed + i) for i in range(count))
 
 
 def test_random_expressions_are_right_or_refused(client: Client, seed: int) -> None:

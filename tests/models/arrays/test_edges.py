@@ -23,7 +23,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     workers.close()
 
 
-def _check(client: Client, name: str, seed: int, widths: int | None = None) -> None:
+def _check_case(client: Client, name: str, seed: int, widths: int | None = None) -> None:
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     combinations = bounds_of(CASES[name].kinds)
     if widths is not None:
@@ -43,13 +43,13 @@ DAILY = ("ff add", "ff atan2", "f leaky_relu 1e9", "f clip in 31 bits", "f3 conv
 
 @pytest.mark.parametrize("name", DAILY)
 def test_edges_are_right_or_counted(client: Client, name: str, seed: int) -> None:
-    _check(client, name, seed, widths=1)
+    _check_case(client, name, seed, widths=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_all_edges_are_right_or_counted(client: Client, name: str, seed: int) -> None:
-    _check(client, name, seed)
+    _check_case(client, name, seed)
 
 
 NOT_NUMBERS: dict[str, Callable[[Client, float], Any]] = {

@@ -37,11 +37,11 @@ HUGE = [
 SMALL = [(2, 3), (6,), (2, 2), (1, 4, 4, 2), (1, 4, 4, 1)]
 
 
-def _list(*values: Any) -> list[Any]:
+def _list_argument(*values: Any) -> list[Any]:
     return ["list", list(values)]
 
 
-def _kernel(*shape: int) -> list[Any]:
+def _kernel_argument(*shape: int) -> list[Any]:
     import base64
 
     text = base64.b64encode(np.zeros(shape).tobytes()).decode()
@@ -59,27 +59,35 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "right_shift": ((X, 2),),
     "unpack_bits": ((X,), (X, 4)),
     "einsum": (("...i,...i->...", X, X), ("i...,j...->ij...", X, X), ("ii->i", X)),
-    "matvec": ((X, _list(1.0, 2.0, 3.0)),),
-    "tensordot": ((X, X, 0), (X, X, 1), (X, X, _list(_list(0), _list(0)))),
-    "polyval": ((_list(1.0, 2.0), X),),
-    "gather": ((X, _list(0, 1)), (X, _list()), (X, X), (X, 0, {"axis": -1})),
+    "matvec": ((X, _list_argument(1.0, 2.0, 3.0)),),
+    "tensordot": (
+        (X, X, 0),
+        (X, X, 1),
+        (X, X, _list_argument(_list_argument(0), _list_argument(0))),
+    ),
+    "polyval": ((_list_argument(1.0, 2.0), X),),
+    "gather": ((X, _list_argument(0, 1)), (X, _list_argument()), (X, X), (X, 0, {"axis": -1})),
     "one_hot": ((X, 1 << 27), (X, 8), (X, 1)),
     "scatter_nd": (
-        (_list(_list(0), _list(1)), X, _list(1 << 27)),
-        (_list(_list(2), _list(0)), X, _list(3, 3)),
-        (["array", "int64", [0, 1], ""], X, _list(1 << 24, 1 << 3)),
+        (_list_argument(_list_argument(0), _list_argument(1)), X, _list_argument(1 << 27)),
+        (_list_argument(_list_argument(2), _list_argument(0)), X, _list_argument(3, 3)),
+        (["array", "int64", [0, 1], ""], X, _list_argument(1 << 24, 1 << 3)),
     ),
     "tensor_scatter_nd_update": (
-        (X, _list(_list(1)), _list(_list(9.0, 9.0, 9.0))),
-        (X, _list(_list(0)), _list(9.0)),
+        (X, _list_argument(_list_argument(1)), _list_argument(_list_argument(9.0, 9.0, 9.0))),
+        (X, _list_argument(_list_argument(0)), _list_argument(9.0)),
     ),
     "avg_pool2d": POOLS,
     "max_pool2d": POOLS,
     "max_pool_with_argmax": POOLS,
     "adaptive_avg_pool2d": ADAPTIVE,
     "adaptive_max_pool2d": ADAPTIVE,
-    "conv2d": ((X, _kernel(1, 1, 2, 1)), (X, _kernel(1, 1, 1, 2)), (X, _kernel(1, 1, 0, 2))),
-    "depthwise_conv2d": ((X, _kernel(1, 1, 2, 1)), (X, _kernel(1, 1, 1, 2))),
+    "conv2d": (
+        (X, _kernel_argument(1, 1, 2, 1)),
+        (X, _kernel_argument(1, 1, 1, 2)),
+        (X, _kernel_argument(1, 1, 0, 2)),
+    ),
+    "depthwise_conv2d": ((X, _kernel_argument(1, 1, 2, 1)), (X, _kernel_argument(1, 1, 1, 2))),
     "scaled_dot_product_attention": ((X, X, X), (X, X, X, {"is_causal": True})),
     "pow": ((X, 3), (X, 0.5), (X, X)),
     "bitcast": ((X, 20),),
@@ -93,24 +101,38 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "median": ((X,), (X, -1), (X, 0)),
     "top_k": ((X, 1), (X, 2), (X, 1 << 27)),
     "sort": ((X,), (X, 0), (X, -1, "DESCENDING")),
-    "histogram_fixed_width": ((X, _list(-1.0, 1.0), 4096), (X, _list(-1.0, 1.0), 3)),
-    "bincount": ((X, {"maxlength": 1 << 27}), (X, {"maxlength": 8}), (X, {"maxlength": 1 << 16})),
-    "concat": ((_list(X, X), 0), (_list(X, X), -1)),
-    "stack": ((_list(X, X),), (_list(X, X), -1)),
-    "add_n": ((_list(X, X),),),
-    "pad": (
-        *((X, _list(_list(1, 1), _list(0, 1)), way) for way in ("CONSTANT", "SYMMETRIC")),
-        (X, _list(_list(1 << 27, 0))),
+    "histogram_fixed_width": (
+        (X, _list_argument(-1.0, 1.0), 4096),
+        (X, _list_argument(-1.0, 1.0), 3),
     ),
-    "broadcast_to": ((X, _list(1 << 26, 2, 3)), (X, _list(0, 1 << 27)), (X, _list(3, 2, 3))),
+    "bincount": ((X, {"maxlength": 1 << 27}), (X, {"maxlength": 8}), (X, {"maxlength": 1 << 16})),
+    "concat": ((_list_argument(X, X), 0), (_list_argument(X, X), -1)),
+    "stack": ((_list_argument(X, X),), (_list_argument(X, X), -1)),
+    "add_n": ((_list_argument(X, X),),),
+    "pad": (
+        *(
+            (X, _list_argument(_list_argument(1, 1), _list_argument(0, 1)), way)
+            for way in ("CONSTANT", "SYMMETRIC")
+        ),
+        (X, _list_argument(_list_argument(1 << 27, 0))),
+    ),
+    "broadcast_to": (
+        (X, _list_argument(1 << 26, 2, 3)),
+        (X, _list_argument(0, 1 << 27)),
+        (X, _list_argument(3, 2, 3)),
+    ),
     "expand_dims": ((X, 0), (X, -1)),
     "getitem": ((X, 0), (X, ["tuple", [["ellipsis"], ["slice", None, None, -1]]])),
-    "reshape": ((X, _list(-1)), (X, _list(0, 1 << 27)), (X, _list(1 << 27, 0))),
+    "reshape": (
+        (X, _list_argument(-1)),
+        (X, _list_argument(0, 1 << 27)),
+        (X, _list_argument(1 << 27, 0)),
+    ),
     "reverse": ((X, 0), (X, -1)),
-    "slice": ((X, _list(0, 0), _list(-1, -1)),),
+    "slice": ((X, _list_argument(0, 0), _list_argument(-1, -1)),),
     "split": ((X, 1 << 27), (X, 2, 0), (X, 3, -1), (X, 1 << 26, -1)),
     "squeeze": ((X,), (X, 0)),
-    "tile": ((X, _list(1 << 13, 1 << 14)), (X, _list(2, 2))),
+    "tile": ((X, _list_argument(1 << 13, 1 << 14)), (X, _list_argument(2, 2))),
     "unstack": ((X,), (X, -1)),
 }
 _ALONG = ((X, {"axis": 0}), (X, {"axis": -1}), (X,))
@@ -127,12 +149,12 @@ DAILY = {"sort", "top_k", "median", "quantile", "argmax", "gather", "one_hot", "
 DAILY |= {"reduce_prod", "split", "avg_pool2d", "adaptive_avg_pool2d", "tensor_scatter_nd_update"}
 
 
-def _cases(name: str, shape: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], InputSpec]]:
+def _list_cases(name: str, shape: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], InputSpec]]:
     body: list[Any] = []
     several = ARGUMENTS.get(name, ((X,), (X, X), (X, X, X)))
     if operations.find_operation(name).loops:
         body = [[1, [["add", [["ref", 0], ["ref", 0]], {}]], [["ref", 1]]]]
-        several = ((_list(X), _list(), _list(), 3),)
+        several = ((_list_argument(X), _list_argument(), _list_argument(), 3),)
     for inputs in several:
         named = inputs[-1] if isinstance(inputs[-1], dict) else {}
         arguments = list(inputs[: len(inputs) - bool(named)])
@@ -160,11 +182,11 @@ def _address_space(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _slow(names: list[str]) -> list[Any]:
+def _mark_slow(names: list[str]) -> list[Any]:
     return [n if n in DAILY else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-@pytest.mark.parametrize("name", _slow(sorted(operations.list_operations())))
+@pytest.mark.parametrize("name", _mark_slow(sorted(operations.list_operations())))
 def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +196,7 @@ def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
     monkeypatch.setattr(evaluate, "_UNEXPECTED_ERRORS", others)
     admitted = 0
     for shape in SMALL:
-        for arguments, spec in _cases(name, shape):
+        for arguments, spec in _list_cases(name, shape):
             with contextlib.suppress(TfeBenchError):
                 compute.PROGRAM.admit(arguments, [spec])
                 admitted += 1
@@ -183,7 +205,7 @@ def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
         tracemalloc.start()
         try:
             for shape in HUGE:
-                for arguments, spec in _cases(name, shape):
+                for arguments, spec in _list_cases(name, shape):
                     tracemalloc.reset_peak()
                     before, _ = tracemalloc.get_traced_memory()
                     with contextlib.suppress(TfeBenchError):
@@ -226,7 +248,7 @@ def test_every_operation_runs_on_empty_arrays(name: str, workers: Workers) -> No
 def _run_empty(name: str, workers: Workers, most: int) -> None:
     meter, client, ran = MemoryMeter(), Client(workers, "alice"), 0
     for shape in [(0, LENGTH), (LENGTH, 0), (0, 1, LENGTH, 1), (0, 4, 4, LENGTH >> 4)]:
-        for arguments, spec in _cases(name, shape):
+        for arguments, spec in _list_cases(name, shape):
             scale = spec.fractional_bits
             value = PrivateInput(np.zeros(shape, np.int64), fractional_bits=scale)
             meter.reset_peak()

@@ -35,11 +35,11 @@ def test_a_loop_holds_what_it_uses_and_its_plan_does_not_grow(workers: Workers) 
     # (sums exceed their first bounds in two iterations; the counts stay the same from then on)
     assert abs(sizes[-1] - sizes[-2]) < 20 and max(sizes) < 800
     # (x, y, and the number of sums that were too large)
-    assert workers.held("ann") == [(3, workers.held("ann")[0][1])] * 3
+    assert workers.count_held("ann") == [(3, workers.count_held("ann")[0][1])] * 3
     del x, y
     gc.collect()
     client.private(np.ones(1)).reveal()
-    assert workers.held("ann") == [(0, 0)] * 3
+    assert workers.count_held("ann") == [(0, 0)] * 3
 
 
 def test_handles_are_of_one_client_and_expire(workers: Workers) -> None:
@@ -56,7 +56,7 @@ def test_handles_are_of_one_client_and_expire(workers: Workers) -> None:
     workers.now = 179.0
     with raises(UsageError, "handle-not-found"):
         y.reveal()
-    assert workers.held("ann") == [(0, 0)] * 3
+    assert workers.count_held("ann") == [(0, 0)] * 3
 
 
 def test_one_worker_without_it_fails_the_job(workers: Workers) -> None:

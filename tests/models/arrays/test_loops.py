@@ -44,7 +44,7 @@ def gradient_step(rate: Any) -> Any:
     return step
 
 
-def batches(rng: np.random.Generator) -> tuple[Any, Any]:
+def draw_batches(rng: np.random.Generator) -> tuple[Any, Any]:
     xs = rng.normal(size=(TURNS, ROWS, FEATURES))
     return xs, (xs.sum(-1, keepdims=True) > 0) * 1.0
 
@@ -52,7 +52,7 @@ def batches(rng: np.random.Generator) -> tuple[Any, Any]:
 def test_a_loop_is_what_its_turns_are_one_after_the_other(
     client: Client, rng: np.random.Generator
 ) -> None:
-    xs, ys = batches(rng)
+    xs, ys = draw_batches(rng)
     w, rate = np.zeros((FEATURES, 1)), 0.5
     private = tuple(client.private(each) for each in (xs, ys))
     # (the rate is computed once: it is equal in all iterations)
@@ -131,7 +131,7 @@ def test_every_turn_has_masks_of_its_own(dealer: int, rng: np.random.Generator) 
     assert len(np.unique(simulation.pads["hi"])) >= 6
 
 
-def planned(body: Any, *lists: Any, times: Any = 3) -> dict[str, Any]:
+def make_header(body: Any, *lists: Any, times: Any = 3) -> dict[str, Any]:
     step = ["foldl", [["list", each] for each in lists], {}, body]
     step[1].append(times)
     return {
@@ -145,54 +145,56 @@ ADD = ["add", [["ref", 0], 1], {}]
 X = ["ref", 0]
 BROKEN: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "no body": (
-        {**planned(None, [X], [], []), "steps": [["foldl", [1], {}]]},
+        {**make_header(None, [X], [], []), "steps": [["foldl", [1], {}]]},
         "loop-body-mismatch",
         "foldl",
     ),
     "body of others": (
-        {**planned(0, [X]), "steps": [[*ADD, [1, [], [X]]]]},
+        {**make_header(0, [X]), "steps": [[*ADD, [1, [], [X]]]]},
         "loop-body-mismatch",
         "add",
     ),
-    "a text": (planned("x", [X], [], []), "invalid-loop-body", None),
-    "leaves": (planned([1 << 20, [], [X]], [X], [], []), "loop-value-count", None),
-    "other leaves": (planned([2, [ADD], [X]], [X], [], []), "loop-value-mismatch", None),
-    "later": (planned([1, [ADD], [["ref", 2]]], [X], [], []), "invalid-reference", None),
+    "a text": (make_header("x", [X], [], []), "invalid-loop-body", None),
+    "leaves": (make_header([1 << 20, [], [X]], [X], [], []), "loop-value-count", None),
+    "other leaves": (make_header([2, [ADD], [X]], [X], [], []), "loop-value-mismatch", None),
+    "later": (make_header([1, [ADD], [["ref", 2]]], [X], [], []), "invalid-reference", None),
     "turns": (
-        planned([1, [ADD], [["ref", 1]]], [X], [], [], times=1 << 17),
+        make_header([1, [ADD], [["ref", 1]]], [X], [], [], times=1 << 17),
         "number-out-of-range",
         "foldl",
     ),
     "no turn": (
-        planned([1, [ADD], [["ref", 1]]], [X], [], [], times=0),
+        make_header([1, [ADD], [["ref", 1]]], [X], [], [], times=0),
         "number-out-of-range",
         "foldl",
     ),
     "true": (
-        planned([1, [ADD], [["ref", 1]]], [X], [], [], times=True),
+        make_header([1, [ADD], [["ref", 1]]], [X], [], [], times=True),
         "number-out-of-range",
         "foldl",
     ),
-    "elements": (planned([2, [ADD], [X]], [X], [X], [], times=2), "shape-mismatch", "foldl"),
+    "elements": (make_header([2, [ADD], [X]], [X], [X], [], times=2), "shape-mismatch", "foldl"),
     "sort": (
-        planned([1, [["sort", [X], {}]], [["ref", 1, 0]]], [X], [], []),
+        make_header([1, [["sort", [X], {}]], [["ref", 1, 0]]], [X], [], []),
         "sort-in-loop",
         "sort",
     ),
     "loop": (
-        planned([1, planned([1, [], [X]], [X], [], [])["steps"], [["ref", 1]]], [X], [], []),
+        make_header(
+            [1, make_header([1, [], [X]], [X], [], [])["steps"], [["ref", 1]]], [X], [], []
+        ),
         "sort-in-loop",
         "foldl",
     ),
     "shape": (
-        planned([1, [["reduce_sum", [X], {}]], [["ref", 1]]], [X], [], []),
+        make_header([1, [["reduce_sum", [X], {}]], [["ref", 1]]], [X], [], []),
         "loop-mismatch",
         "foldl",
     ),
-    "place": (planned([1, [ADD], [["ref", 1, 4]]], [X], [], []), "missing-value", None),
-    "more": (planned([1, [ADD], [["ref", 1], X]], [X], [], []), "loop-mismatch", "foldl"),
-    "long": (planned([1, [ADD] * 1001, [X]], [X], [], []), "invalid-plan", "steps"),
-    "lists": (planned([1, [], [X]], X, [], []), "no-private-operand", "foldl"),
+    "place": (make_header([1, [ADD], [["ref", 1, 4]]], [X], [], []), "missing-value", None),
+    "more": (make_header([1, [ADD], [["ref", 1], X]], [X], [], []), "loop-mismatch", "foldl"),
+    "long": (make_header([1, [ADD] * 1001, [X]], [X], [], []), "invalid-plan", "steps"),
+    "lists": (make_header([1, [], [X]], X, [], []), "no-private-operand", "foldl"),
 }
 
 
@@ -205,7 +207,7 @@ def test_broken_loops_are_refused_by_every_worker(name: str) -> None:
 
 def test_many_loops_have_no_more_steps_than_one_plan() -> None:
     long = [1, [ADD] * 600, [["ref", 1]]]
-    header = planned(long, [X], [], [])
+    header = make_header(long, [X], [], [])
     header["steps"] *= 2
     with raises(UsageError, "plan-too-large"):
         plan.Plan.from_header(header)

@@ -46,7 +46,7 @@ BETWEEN: dict[str, Callable[..., Any]] = {
 }
 
 
-def _check(client: Client, forms: dict[str, Callable[..., Any]]) -> None:
+def _check_forms(client: Client, forms: dict[str, Callable[..., Any]]) -> None:
     private = [client.private(v) for v in (X, N, B)]
     expressions = [of(*private) for of in forms.values()]
     for (name, of), array, result in zip(
@@ -58,12 +58,12 @@ def _check(client: Client, forms: dict[str, Callable[..., Any]]) -> None:
 
 
 def test_forms_are_as_in_numpy(client: Client) -> None:
-    _check(client, FORMS)
+    _check_forms(client, FORMS)
 
 
 @pytest.mark.slow
 def test_quantiles_are_as_in_numpy(client: Client) -> None:
-    _check(client, BETWEEN)
+    _check_forms(client, BETWEEN)
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {

@@ -28,11 +28,11 @@ def _softmax(x: Any) -> Any:
     return scipy.special.softmax(x, axis=-1)
 
 
-def _windows(x: Any) -> Any:
+def _pool_windows(x: Any) -> Any:
     return x.reshape(1, 2, 2, 2, 2, 2).transpose(0, 1, 3, 2, 4, 5).reshape(1, 2, 2, 4, 2)
 
 
-def _conv(x: Any, k: Any) -> Any:
+def _convolve(x: Any, k: Any) -> Any:
     result = np.zeros((1, 3, 3, 2))
     for i in range(3):
         for j in range(3):
@@ -40,7 +40,7 @@ def _conv(x: Any, k: Any) -> Any:
     return result
 
 
-def _depthwise(x: Any, k: Any) -> Any:
+def _convolve_depthwise(x: Any, k: Any) -> Any:
     result = np.zeros((1, 3, 3, 4))
     for i in range(3):
         for j in range(3):
@@ -48,7 +48,7 @@ def _depthwise(x: Any, k: Any) -> Any:
     return result
 
 
-def _set(x: Any) -> Any:
+def _set_parts(x: Any) -> Any:
     result = x.copy()
     result[1] = 9.0
     return result
@@ -98,14 +98,14 @@ CASES: dict[str, Case] = {
     ),
     "tensor_scatter_nd_update": (
         lambda v: tfb.tensor_scatter_nd_update(v.x, [[1]], [[9.0] * 3]),
-        _set(X),
+        _set_parts(X),
     ),
-    "avg_pool2d": (lambda v: tfb.avg_pool2d(v.i, 2), _windows(IMAGES).mean(3)),
-    "conv2d": (lambda v: tfb.conv2d(v.i, v.k), _conv(IMAGES, K)),
-    "depthwise_conv2d": (lambda v: tfb.depthwise_conv2d(v.i, K), _depthwise(IMAGES, K)),
+    "avg_pool2d": (lambda v: tfb.avg_pool2d(v.i, 2), _pool_windows(IMAGES).mean(3)),
+    "conv2d": (lambda v: tfb.conv2d(v.i, v.k), _convolve(IMAGES, K)),
+    "depthwise_conv2d": (lambda v: tfb.depthwise_conv2d(v.i, K), _convolve_depthwise(IMAGES, K)),
     "gelu": (lambda v: tfb.gelu(v.x), X * (1 + scipy.special.erf(X / np.sqrt(2))) / 2),
     "leaky_relu": (lambda v: tfb.leaky_relu(v.x), np.where(X > 0, X, 0.2 * X)),
-    "max_pool2d": (lambda v: tfb.max_pool2d(v.i, 2), _windows(IMAGES).max(3)),
+    "max_pool2d": (lambda v: tfb.max_pool2d(v.i, 2), _pool_windows(IMAGES).max(3)),
     "relu": (lambda v: tfb.relu(v.x), np.maximum(X, 0)),
     "relu_derivative": (lambda v: tfb.relu_derivative(v.x), (X > 0) * 1),
     "scaled_dot_product_attention": (
@@ -124,11 +124,17 @@ CASES: dict[str, Case] = {
     "negative": (lambda v: -v.x, -X),
     "square": (lambda v: np.square(v.x), X**2),
     "subtract": (lambda v: 1 - v.x, 1 - X),
-    "adaptive_avg_pool2d": (lambda v: tfb.adaptive_avg_pool2d(v.i, 2), _windows(IMAGES).mean(3)),
-    "adaptive_max_pool2d": (lambda v: tfb.adaptive_max_pool2d(v.i, 2), _windows(IMAGES).max(3)),
+    "adaptive_avg_pool2d": (
+        lambda v: tfb.adaptive_avg_pool2d(v.i, 2),
+        _pool_windows(IMAGES).mean(3),
+    ),
+    "adaptive_max_pool2d": (
+        lambda v: tfb.adaptive_max_pool2d(v.i, 2),
+        _pool_windows(IMAGES).max(3),
+    ),
     "max_pool_with_argmax": (
         lambda v: tfb.max_pool_with_argmax(v.i, 2)[0],
-        _windows(IMAGES).max(3),
+        _pool_windows(IMAGES).max(3),
     ),
     "pow": (lambda v: v.x**3, X**3),
     "cast": (lambda v: tfb.cast(v.n, 16), N.astype(float)),
@@ -202,7 +208,7 @@ CASES: dict[str, Case] = {
 TOGETHER = 12
 
 
-class Given:
+class PrivateOperands:
     """The private arrays of the cases."""
 
     def __init__(self, cluster: LocalCluster) -> None:
@@ -215,7 +221,7 @@ class Given:
 @pytest.fixture(scope="module")
 def revealed(cluster: LocalCluster) -> dict[str, Any]:
     """Return the results of all cases, by a few jobs."""
-    inputs = Given(cluster)
+    inputs = PrivateOperands(cluster)
     arrays = {name: case(inputs) for name, (case, _) in CASES.items()}
     names = list(arrays)
     results: dict[str, Any] = {}

@@ -32,19 +32,19 @@ CLUSTER: Any = SimpleNamespace(
 X = np.arange(12.0).reshape(3, 4)
 
 
-def private(values: Any, **more: Any) -> array.PrivateArray:
+def make_array(values: Any, **more: Any) -> array.PrivateArray:
     return array.make_private(CLUSTER, values, **more)
 
 
-def planned(*arrays: Any) -> tuple[dict[str, Any], list[InputSpec]]:
+def plan_header(*arrays: Any) -> tuple[dict[str, Any], list[InputSpec]]:
     built = build([a._node for a in arrays], [("reveal", {})] * len(arrays))
     specs = [InputSpec(n, v.shape, v.fractional_bits) for n, v in built.inputs.items()]
     return {"plan": built.plan.to_header(), "free": []}, specs
 
 
-def expressions() -> list[Any]:
-    x, w, b = private(X), private(np.ones((4, 2))), private(np.array([True, False, True]))
-    n = private(np.arange(6).reshape(2, 3))
+def make_expressions() -> list[Any]:
+    x, w, b = make_array(X), make_array(np.ones((4, 2))), make_array(np.array([True, False, True]))
+    n = make_array(np.arange(6).reshape(2, 3))
     return [
         tfb.relu(x @ w + np.array([1.0, -1.0])).mean(axis=0),
         tfb.where(b, x[:, 0], x[:, 1] * 2) > 3,
@@ -60,18 +60,18 @@ def expressions() -> list[Any]:
     ]
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     paths = [path] if path else []
     if isinstance(value, (dict, list)):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            paths += _places(each, (*path, key))
+            paths += _list_paths(each, (*path, key))
     return paths
 
 
-def _mutated(header: Any, rng: np.random.Generator) -> Any:
+def _mutate_header(header: Any, rng: np.random.Generator) -> Any:
     mutated = copy.deepcopy(header)
     for _ in range(int(rng.integers(1, 4))):
-        places = _places(mutated)
+        places = _list_paths(mutated)
         *way, last = places[int(rng.integers(len(places)))]
         parent = mutated
         for key in way:
@@ -100,11 +100,11 @@ def _mutated(header: Any, rng: np.random.Generator) -> Any:
 
 
 def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Generator) -> None:
-    whole = [planned(each) for each in expressions()]
+    whole = [plan_header(each) for each in make_expressions()]
     refused, longest = 0, 0.0
     for i in range(10_000):
         header, specs = whole[i % len(whole)]
-        mutated = {**header, "plan": _mutated(header["plan"], rng)}
+        mutated = {**header, "plan": _mutate_header(header["plan"], rng)}
         started = time.process_time()
         try:
             compute.PROGRAM.admit(mutated, specs)
@@ -172,13 +172,13 @@ def test_an_array_of_too_many_rows_is_not_taken_apart() -> None:
 
 
 def test_too_many_operations_are_refused_with_the_bound() -> None:
-    x = private(np.ones(2))
+    x = make_array(np.ones(2))
     with raises(UsageError, "plan-too-large"):
         for _ in range(2000):
             x = -x
-    wide = [private(np.ones(1)) for _ in range(300)]
+    wide = [make_array(np.ones(1)) for _ in range(300)]
     with raises(UsageError, "plan-too-large"):
-        planned(tfb.add_n(wide))
+        plan_header(tfb.add_n(wide))
     steps = [["negative", [["ref", i]], {}] for i in range(1_000_000)]
     header = {"leaves": [["input", "fixed", [1], 16]], "steps": steps, "outputs": []}
     with raises(UsageError, "invalid-plan", operation="steps"):
@@ -186,21 +186,21 @@ def test_too_many_operations_are_refused_with_the_bound() -> None:
 
 
 def test_what_equals_another_is_computed_once() -> None:
-    x = private(X)
+    x = make_array(X)
     y = tfb.relu(x + 1) * tfb.relu(x + 1)
     z = tfb.relu(x + 1) * 2
-    header, specs = planned(y, z, y)
+    header, specs = plan_header(y, z, y)
     assert [step[0] for step in header["plan"]["steps"]] == ["add", "relu", "multiply", "multiply"]
     assert len(specs) == 1 and header["plan"]["outputs"][0] == header["plan"]["outputs"][2]
 
 
 def test_plans_are_the_same_each_time_and_do_not_hold_on_to_arrays() -> None:
     weights = np.array([1.0, 2.0, 3.0, 4.0])
-    y = private(X) * weights
-    before = planned(y)[0]
+    y = make_array(X) * weights
+    before = plan_header(y)[0]
     weights[0] = 9.0  # belongs to the caller; the expression has a copy
-    assert planned(y)[0] == before
-    assert planned(private(X) * np.array([1.0, 2.0, 3.0, 4.0]))[0] == before
+    assert plan_header(y)[0] == before
+    assert plan_header(make_array(X) * np.array([1.0, 2.0, 3.0, 4.0]))[0] == before
 
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
@@ -240,15 +240,15 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
 def test_mistakes_are_told_before_anything_is_sent(name: str) -> None:
     mistake, kind, why = MISTAKES[name]
     with pytest.raises(kind, match=why):
-        mistake(private(X))
+        mistake(make_array(X))
 
 
 def test_what_is_shown_is_public() -> None:
-    x = private(np.array([[123.456]]))
+    x = make_array(np.array([[123.456]]))
     assert repr(x) == str(x) == "PrivateArray(shape=[1, 1], kind='fixed', fractional_bits=16)"
     for shown in (repr(vars(x)), (x + 1).explain("wan")):
         assert "123.4" not in shown and "8090812" not in shown
-    assert len(private(X)) == 3 and np.shape(private(X)) == (3, 4)
+    assert len(make_array(X)) == 3 and np.shape(make_array(X)) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -268,17 +268,17 @@ def test_what_cannot_be_private_is_refused(given: Any, more: dict[str, Any], why
         *(UsageError, "unsupported-type", "not-whole", "not-bits", "unknown-name"),
         *("conflicting-options", "number-out-of-range"),
     ) as caught:
-        private(given, **more)
+        make_array(given, **more)
     assert re.search(why, str(caught.value))
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
     for values in ([np.nan], [1e30], np.array([1 << 63], np.uint64)):
         with pytest.raises(RangeError):
-            private(np.asarray(values))
+            make_array(np.asarray(values))
 
 
-def _softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSpec]]:
+def _plan_softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSpec]]:
     """Return a number of softmaxes of three numbers, or of iterations of them."""
     steps: list[Any] = [["softmax", [["ref", i]], {}] for i in range(count)]
     last = count
@@ -294,7 +294,7 @@ def _softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSp
 
 def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
     def size(count: int, turns: int = 0) -> Size:
-        header, specs = _softmaxes(count, turns)
+        header, specs = _plan_softmaxes(count, turns)
         compute.PROGRAM.admit(header, specs)
         return compute.PROGRAM.sized("", None, header, specs)  # type: ignore[arg-type]
 

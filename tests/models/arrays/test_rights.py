@@ -40,7 +40,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
             "member": ("aggregate",),
         }
     }
-    stores.put("bank", StoredTable(types, rows, rights=rights, min_group=5))
+    stores.put_table("bank", StoredTable(types, rows, rights=rights, min_group=5))
     yield stores
     stores.close()
 
@@ -138,10 +138,10 @@ def test_no_name_and_no_handle_launders_a_right(workers: Workers) -> None:
 
 def test_small_tables_and_those_of_units_have_no_sums(workers: Workers) -> None:
     rights = {ANALYST: {"v": ("aggregate",)}}
-    workers.put("few", StoredTable({"v": "int[0,9]"}, [(1,)] * 4, rights=rights, min_group=5))
+    workers.put_table("few", StoredTable({"v": "int[0,9]"}, [(1,)] * 4, rights=rights, min_group=5))
     types = {"v": "int[0,9]", "who": "int[0,9]"}
     rows = [(1, i % 3) for i in range(9)]
-    workers.put("units", StoredTable(types, rows, rights=rights, min_group=5, unit="who"))
+    workers.put_table("units", StoredTable(types, rows, rights=rights, min_group=5, unit="who"))
     for name in ("few", "units"):
         with raises(PolicyError, "missing-right", expected="open") as caught:
             Client(workers, ANALYST).load(name)["v"].sum().reveal()
@@ -211,7 +211,7 @@ def test_decimals_of_tables_are_fixed_point_in_arrays(kind: str, workers: Worker
     values = np.array(DECIMALS[kind])
     rights = {ANALYST: {"v": ("aggregate",)}}
     rows = [(value,) for value in DECIMALS[kind]]
-    workers.put("prices", StoredTable({"v": kind}, rows, rights=rights, min_group=5))
+    workers.put_table("prices", StoredTable({"v": kind}, rows, rights=rights, min_group=5))
     prices = Client(workers, OWNER).load("prices")["v"]
     assert (prices.kind, prices.fractional_bits) == ("fixed", 16)
     np.testing.assert_allclose(prices.reveal(), values, rtol=0, atol=2.01 / (1 << 16))
@@ -221,16 +221,16 @@ def test_decimals_of_tables_are_fixed_point_in_arrays(kind: str, workers: Worker
     assert abs(float(total) - values.sum()) <= 2.01 * len(values) / (1 << 16)
     with raises(PolicyError, "missing-right", expected="open"):
         (column * 0.5).sum().reveal()
-    workers.put("prices", StoredTable({"v": "decimal(2)[0,999999999999]"}, [(1,)]))
+    workers.put_table("prices", StoredTable({"v": "decimal(2)[0,999999999999]"}, [(1,)]))
     with raises(UsageError, "value-too-wide", operation="v"):
         Client(workers, OWNER).load("prices")["v"]
 
 
 def test_tables_with_gaps_or_texts_are_asked_with_sql(workers: Workers) -> None:
-    workers.put(
+    workers.put_table(
         "gaps", StoredTable({"v": "int[0,9]?", "d": "decimal(2)[0,9]"}, [(None, 1), (2, 3)])
     )
-    workers.put("padded", StoredTable({"v": "int[0,9]"}, [(1,), (2,)], pad=3))
+    workers.put_table("padded", StoredTable({"v": "int[0,9]"}, [(1,), (2,)], pad=3))
     owner = Client(workers, OWNER)
     for name, gaps in (("gaps", "NULLs"), ("padded", "padding rows")):
         with raises(UsageError, "column-with-gaps", operation="v") as caught:

@@ -30,7 +30,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
     stores.close()
 
 
-def layer(x: Any, w: Any) -> Any:
+def dense_layer(x: Any, w: Any) -> Any:
     """Compute the same expression for private arrays and for parties' values."""
     h = tfb.sigmoid(x @ w + np.array([0.5, -0.5]), bits=40)
     return tfb.reduce_mean(tfb.where(h > 0.5, h * h, -h) / 3, axis=0)
@@ -38,7 +38,7 @@ def layer(x: Any, w: Any) -> Any:
 
 def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Workers) -> None:
     client = Client(workers, "ann")
-    y = layer(
+    y = dense_layer(
         client.private(X, bound=2), client.private(W, bound=1)
     )  # (as small as the plain operation)
     _, price = explaining.price_reveal(y._node)
@@ -46,7 +46,7 @@ def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Work
     assert workers.last is not None
 
     def program(party: Party, x: Shared, w: Shared) -> Shared:
-        output: Shared = party.function(layer)(x, w)
+        output: Shared = party.function(dense_layer)(x, w)
         return output
 
     ring = [FixedPoint(16).encode(each) for each in (X, W)]
@@ -84,11 +84,11 @@ def test_the_second_run_of_an_expression_traces_nothing(
 ) -> None:
     client = Client(workers, "ann")
     w = client.private(W).compute()
-    (layer(client.private(X), w)).reveal()
+    (dense_layer(client.private(X), w)).reveal()
     traced = traced_from_now(monkeypatch)
-    (layer(client.private(X + 1), (w + 0).compute())).reveal()
+    (dense_layer(client.private(X + 1), (w + 0).compute())).reveal()
     traced.clear()
-    (layer(client.private(X - 1), (w + 0).compute())).reveal()
+    (dense_layer(client.private(X - 1), (w + 0).compute())).reveal()
     assert not traced
     Client(workers, "bob").private(X).sum().reveal()
     assert traced

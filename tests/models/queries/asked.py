@@ -61,11 +61,11 @@ class StoredTable:
         columns = {name: Column(self.types[name], text[-1] == "?") for name, text in types.items()}
         size = hash_bins.bin_count(len(rows) + pad) if hashed else len(rows) + pad
         schema = Schema(size, columns, padded=pad > 0 or hashed, **more)
-        others = {name: values.table(name) for name, values in known.items()}
+        others = {name: values.client_view(name) for name, values in known.items()}
         self.schema, self.links = upload.prepare_table(schema, self.held, len(rows), links, others)
         self.words = self.links.pop(upload.WORDS)
 
-    def table(self, name: str) -> Table:
+    def client_view(self, name: str) -> Table:
         """Return the table as its client sees it."""
         return Table(name, self.owner, self.deployment, self.schema, self.client)
 
@@ -75,7 +75,7 @@ def compile_plan(
 ) -> Plan:
     """Compile a query to a plan, through the checks of workers."""
     loss = ledger.parse_rho(rho) if rho else 0
-    known = {n: t.table(n) for n, t in tables.items()}
+    known = {n: t.client_view(n) for n, t in tables.items()}
     plan = Plan.from_header(sql.compile_sql(text, known, max_rows, loss))
     derive_plan(plan, tables)
     return plan
@@ -84,7 +84,7 @@ def compile_plan(
 def derive_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[relations.Relation]:
     """Derive the relations of a plan as a worker does."""
     return relations.derive_relations(
-        plan, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
+        plan, {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
     )
 
 
@@ -144,7 +144,7 @@ def run_queries(
     if not checked:  # the priced bytes are the sent bytes: few rows compare all pairs
         prices = [
             price.price_plan(
-                plan, fact, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
+                plan, fact, {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
             )
             for plan, fact in zip(plans, facts, strict=True)
         ]
@@ -166,7 +166,7 @@ def run_queries(
             name: done.value(lambda out, i=i, name=name: out[i][name])  # type: ignore[misc]
             for name in done.outputs[0][i]
         }
-        own = {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
+        own = {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
         results.append(decode_result(JobResult(words), plan, fact, own))
     return results
 

@@ -79,13 +79,13 @@ REFUSED = {
 SILENT = ("expressions", "distinct", "order")
 
 
-def _sources() -> dict[str, Any]:
-    return {name: table.table(name) for name, table in TABLES.items()}
+def _table_sources() -> dict[str, Any]:
+    return {name: table.client_view(name) for name, table in TABLES.items()}
 
 
-def _plan(tree: Any) -> Any:
+def _try_compile(tree: Any) -> Any:
     try:
-        return sql.compile_tree(tree, _sources())
+        return sql.compile_tree(tree, _table_sources())
     except Exception as error:  # (a changed tree may be invalid)
         return type(error).__name__
 
@@ -99,7 +99,7 @@ def _says_nothing(node: Any) -> bool:
     return False
 
 
-def _changed(value: Any) -> Any:
+def _change_value(value: Any) -> Any:
     match value:
         case bool():
             return not value
@@ -114,7 +114,7 @@ def _changed(value: Any) -> Any:
     return "7" if isinstance(value, str) else None
 
 
-def _mutations() -> Iterator[tuple[str, int, str]]:
+def _yield_mutations() -> Iterator[tuple[str, int, str]]:
     """Yield the query, the place of a node in it, and the changed argument."""
     for text in TEXTS:
         for place, node in enumerate(sql.parse_sql(text).walk()):
@@ -133,11 +133,11 @@ def _mutations() -> Iterator[tuple[str, int, str]]:
 def _is_read(text: str, place: int, argument: str) -> bool:
     tree = sql.parse_sql(text)
     node = next(each for i, each in enumerate(tree.walk()) if i == place)
-    node.set(argument, _changed(copy.deepcopy(node.args[argument])))
-    return bool(_plan(tree) != _plan(sql.parse_sql(text)))
+    node.set(argument, _change_value(copy.deepcopy(node.args[argument])))
+    return bool(_try_compile(tree) != _try_compile(sql.parse_sql(text)))
 
 
-def _classes() -> list[Any]:
+def _list_classes() -> list[Any]:
     classes, pending = set[Any](), [vars(exp)["Expression"]]
     while pending:
         for each in pending.pop().__subclasses__():
@@ -148,7 +148,7 @@ def _classes() -> list[Any]:
 
 
 def test_every_other_node_and_argument_is_refused() -> None:
-    classes = _classes()
+    classes = _list_classes()
     assert len(classes) > 900
     passed: set[tuple[str, str]] = set()
     for kind in classes:
@@ -190,10 +190,10 @@ def test_the_queries_have_every_node_and_argument_that_is_read() -> None:
 
 @pytest.mark.parametrize("share", [150, pytest.param(None, marks=pytest.mark.slow)])
 def test_every_argument_that_is_accepted_is_read(share: int | None, seed: int) -> None:
-    every = list(_mutations())
+    every = list(_yield_mutations())
     some = every if share is None else random.Random(seed).sample(every, share)
-    assert not [text for text in TEXTS if isinstance(_plan(sql.parse_sql(text)), str)]
+    assert not [text for text in TEXTS if isinstance(_try_compile(sql.parse_sql(text)), str)]
     assert [each for each in some if not _is_read(*each)] == []
     for text in REFUSED.values():
         with pytest.raises(UsageError, match=r"default|NULLS FIRST"):
-            sql.compile_sql(text, _sources())
+            sql.compile_sql(text, _table_sources())

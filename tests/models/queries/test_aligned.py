@@ -31,25 +31,25 @@ _BANK = {"k": "int[0,99]", "x": "int[0,1000]", "y": "bool"}
 _TELCO = {"k": "int[0,99]", "z": "int[-5,5]"}
 
 
-def _table(name: str, owner: str, types: Mapping[str, str], more: Mapping[str, Any]) -> Table:
+def _make_table(name: str, owner: str, types: Mapping[str, str], more: Mapping[str, Any]) -> Table:
     columns = {n: Column(parse_type(t.removesuffix("?")), t[-1] == "?") for n, t in types.items()}
     usual = {"unique": ("k",), "open_count": True, "rights": {"analyst": _RIGHTS}}
     return Table(name, owner, "0" * 32, Schema(20, columns, **{**usual, **more}), "analyst")
 
 
-def _right(**changed: tuple[str, ...]) -> dict[str, Any]:
+def _make_rights(**changed: tuple[str, ...]) -> dict[str, Any]:
     return {"rights": {"analyst": {**_RIGHTS, **changed}}}
 
 
 # Changes of the bank's table, of the telecom company's, and of the request.
 REFUSED: list[tuple[type[TfeBenchError], str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    (PolicyError, "'match'.*'k' of table 'calls'.*'telco'", {}, _right(k=("train",)), {}),
-    (PolicyError, "'train'.*'y' of table 'accounts'.*'bank'", _right(y=("filter",)), {}, {}),
+    (PolicyError, "'match'.*'k' of table 'calls'.*'telco'", {}, _make_rights(k=("train",)), {}),
+    (PolicyError, "'train'.*'y' of table 'accounts'.*'bank'", _make_rights(y=("filter",)), {}, {}),
     (
         *(PolicyError, "'train'.*'z' of table 'calls'", {}),
-        *(_right(z=("aggregate", "match")), {"columns": ["x", "z"]}),
+        *(_make_rights(z=("aggregate", "match")), {"columns": ["x", "z"]}),
     ),
-    (UsageError, "Of table 'calls' nothing is learned", {}, _right(z=()), {}),
+    (UsageError, "Of table 'calls' nothing is learned", {}, _make_rights(z=()), {}),
     (PolicyError, "how many rows.*'calls'.*'telco'.*--open-count", {}, {"open_count": False}, {}),
     (PolicyError, "Aligning for 'carol'.*'match'", {}, {}, {"clients": ["carol"]}),
     (PolicyError, "Aligning for all.*'match'", {}, {}, {"clients": ["*"]}),
@@ -114,7 +114,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
             ("calls", "telco", _TELCO, telco),
         ):
             fields = {k: v for k, v in more.items() if k != "types"}
-            tables.append(_table(name, owner, {**types, **more.get("types", {})}, fields))
+            tables.append(_make_table(name, owner, {**types, **more.get("types", {})}, fields))
         clients = changes.pop("clients", ())
         request = {"on": ["k"], "label": "y", "columns": None, **changes}
         order = LinkageRequest.from_header(
@@ -130,7 +130,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
         assert re.search(text, str(caught.value))
 
 
-def _edges(kind: str, n: int) -> list[int]:
+def _draw_edges(kind: str, n: int) -> list[int]:
     """Return elements of a type: its ends, and random ones."""
     parsed_type = parse_type(kind)
     return [
@@ -177,7 +177,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         columns = {"k": parse_type("int[0,99]"), "b": parse_type("bool")}
         columns |= {name: parse_type(kind) for name, kind in kinds.items()}
         values = {"k": who, "b": who % 2}
-        values |= {name: np.array(_edges(kind, n))[order[i]] for name, kind in kinds.items()}
+        values |= {name: np.array(_draw_edges(kind, n))[order[i]] for name, kind in kinds.items()}
         scales = {name: KINDS.get(kind) for name, kind in kinds.items()}
         schema = Schema(
             n + 3 * i,

@@ -25,7 +25,7 @@ TEXT = (
 )
 
 
-def table(words: int, rows: Sequence[Any] = ()) -> StoredTable:
+def make_table(words: int, rows: Sequence[Any] = ()) -> StoredTable:
     listed = ", ".join(f"w{i}" for i in range(words))
     types = {"ward": f"category({listed})", "night": "bool", "x": "int[-20,50]"}
     rights = {ANALYST: {"*": ("aggregate", "group", "filter")}}
@@ -45,7 +45,7 @@ def rows_of(rng: np.random.Generator, n: int) -> list[Any]:
     ]
 
 
-def noise(party: int, release: Release, rows: int) -> Any:
+def group_noise(party: int, release: Release, rows: int) -> Any:
     """Return different noise for each group; whole numbers for totals with extra
     fractional bits.
     """
@@ -54,11 +54,11 @@ def noise(party: int, release: Release, rows: int) -> Any:
     return np.array([o << s for o, s in zip(own, shifts, strict=True)], np.int64)
 
 
-def check(rows: Sequence[Any]) -> None:
+def check_groups(rows: Sequence[Any]) -> None:
     """Check all 80 groups in order: totals plus the noise of the three workers."""
-    tables = {"t": table(40, rows)}
+    tables = {"t": make_table(40, rows)}
     assert aggregate_types.MAX_DENSE < 80
-    [result] = run_queries([TEXT], tables, rho="5", draw=noise)
+    [result] = run_queries([TEXT], tables, rho="5", draw=group_noise)
     kept = [r for r in rows if r[2] < 40]
     keys = [(ward, night) for ward in WORDS for night in (False, True)]
     assert list(zip(result.columns["ward"], result.columns["night"], strict=True)) == keys
@@ -75,7 +75,7 @@ def check(rows: Sequence[Any]) -> None:
 
 
 def test_every_group_is_told_of_in_its_place(rng: np.random.Generator) -> None:
-    check(rows_of(rng, 25))
+    check_groups(rows_of(rng, 25))
 
 
 def test_a_group_that_is_left_out_is_seen(
@@ -90,19 +90,19 @@ def test_a_group_that_is_left_out_is_seen(
 
     monkeypatch.setattr(groups, "group_rows", without)
     with pytest.raises(AssertionError, match="w0"):
-        check(rows_of(rng, 5))
+        check_groups(rows_of(rng, 5))
 
 
 def test_it_is_said_how_groups_are_made_and_which_are_too_many() -> None:
     text = "select ward, night, count(*) n from t group by ward, night"
     for words, method in ((16, "public codes"), (17, "sorted"), (512, "sorted")):
-        tables = {"t": table(words)}
+        tables = {"t": make_table(words)}
         plan = compile_plan(text, tables, rho="1")
-        facts, known = derive_plan(plan, tables), {"t": tables["t"].table("t")}
+        facts, known = derive_plan(plan, tables), {"t": tables["t"].client_view("t")}
         explanation = explain.explain_plan(
             plan, facts, known, [price.price_plan(plan, facts, known)]
         )
         assert f"({method}): count" in explanation and f"-> {2 * words:,} rows" in explanation
         assert facts[plan.output].valid
     with raises(PolicyError, "budget-restriction", operation="t"):
-        compile_plan(text, {"t": table(513)}, rho="1")
+        compile_plan(text, {"t": make_table(513)}, rho="1")

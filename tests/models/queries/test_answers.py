@@ -82,7 +82,7 @@ MORE = [
 ]
 
 
-def _other(rng: np.random.Generator, n: int) -> StoredTable:
+def _make_other(rng: np.random.Generator, n: int) -> StoredTable:
     return StoredTable(
         {"uid": "int[0,500]", "w": "int[0,9]?", "name": "category(a,b,c)"},
         [
@@ -133,7 +133,7 @@ def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
     check_all(texts, {"t": table})
 
 
-def _drawn(count: int, known: dict[str, StoredTable], seed: int) -> list[str]:
+def _draw_queries(count: int, known: dict[str, StoredTable], seed: int) -> list[str]:
     """Draw queries that both support."""
     import duckdb
 
@@ -156,7 +156,7 @@ def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
     n: int, seed: int, rng: np.random.Generator
 ) -> None:
     known = drawn.random_tables(n, rng)
-    check_all(_drawn(12, known, seed), known)
+    check_all(_draw_queries(12, known, seed), known)
 
 
 @pytest.mark.parametrize("count", [12, pytest.param(600, marks=pytest.mark.slow)])
@@ -164,7 +164,7 @@ def test_what_is_drawn_is_compiled_to_what_duckdb_answers(
     count: int, seed: int, rng: np.random.Generator
 ) -> None:
     known = drawn.random_tables(9, rng)
-    for text in _drawn(count, known, seed):
+    for text in _draw_queries(count, known, seed):
         plan = compile_plan(text, known)
         if not any(step.op == "window" for step in plan.steps):
             facts = derive_plan(plan, known)[plan.output]
@@ -288,7 +288,7 @@ def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_more_answers_are_those_of_duckdb(rng: np.random.Generator, n: int) -> None:
     table = StoredTable(TYPES, random_rows(rng, n), pad=n % 2, unique=("id",))
-    check_all([*TEXTS, *MORE], {"t": table, "u": _other(rng, n)})
+    check_all([*TEXTS, *MORE], {"t": table, "u": _make_other(rng, n)})
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ CASES = [
 ]
 
 
-def _outcome(values: Any, kind: str) -> Any:
+def _encode_outcome(values: Any, kind: str) -> Any:
     try:
         encoded = io.encode_column("c", values, parse_type(kind))
     except TfeBenchError as error:
@@ -43,6 +43,6 @@ def _outcome(values: Any, kind: str) -> Any:
 
 @pytest.mark.parametrize(("values", "kind"), CASES, ids=lambda value: str(value)[:20])
 def test_at_once_as_one_by_one(values: Any, kind: str) -> None:
-    expected = _outcome(values.to_pylist(), kind)
-    assert _outcome(values, kind) == expected
-    assert _outcome(pa.chunked_array([values[:1], values[1:]]), kind) == expected
+    expected = _encode_outcome(values.to_pylist(), kind)
+    assert _encode_outcome(values, kind) == expected
+    assert _encode_outcome(pa.chunked_array([values[:1], values[1:]]), kind) == expected

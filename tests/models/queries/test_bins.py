@@ -71,7 +71,7 @@ def test_headers_of_no_bins_or_links_are_refused(change: dict[str, object]) -> N
 @pytest.mark.parametrize("written", ["w", "w=u", "=u.id", "w=x.id", "w=u.w", "far=u.id", "x=u.id"])
 def test_links_to_no_bins_are_refused(written: str) -> None:
     table = StoredTable({"w": "int[0,9]", "far": "int[0,99]"}, [(1, 2)])
-    known = {"u": HASHED.table("u")}
+    known = {"u": HASHED.client_view("u")}
     assert upload.parse_link("w=u.id", table.schema, known).to_header() == LINK
     with pytest.raises(UsageError):
         upload.parse_link(written, table.schema, known)

@@ -214,18 +214,18 @@ def test_columns_without_a_name_are_named_as_by_duckdb() -> None:
     base = duckdb.connect()
     base.execute("create table t (k int, z int, flag bool, seg varchar)")
     due = [column[0] for column in base.execute(text).description]
-    for name, item in zip(due, _items(text), strict=True):
-        [shown] = _names(f"select {item} from t")
+    for name, item in zip(due, _split_items(text), strict=True):
+        [shown] = _output_names(f"select {item} from t")
         assert shown == name
-    assert _names("select count(*), count(*) from t") == ["count_star()", "count_star()_1"]
+    assert _output_names("select count(*), count(*) from t") == ["count_star()", "count_star()_1"]
 
 
-def _items(text: str) -> list[str]:
+def _split_items(text: str) -> list[str]:
     from tfe_bench.models.queries import sql
 
     return [each.sql(dialect="duckdb") for each in sql.parse_sql(text).expressions]
 
 
-def _names(text: str) -> list[str]:
+def _output_names(text: str) -> list[str]:
     plan = compile_plan(text, TABLES)
     return [name for name, _ in plan.steps[plan.output]["columns"]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.queries.test_noise import budgeted, rows_of
+from tests.models.queries.test_noise import make_budgeted, rows_of
 from tests.models.queries.test_spending import Workers
 from tests.refusals import raises
 from tfe_bench.cluster import ledger
@@ -19,10 +19,10 @@ from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import query
 
 ROOT = Path(__file__).resolve().parents[3]
-ROWS = budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3"))
+ROWS = make_budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3"))
 
 
-def _die(*_: Any, **__: Any) -> None:
+def _kill_process(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -34,16 +34,16 @@ def main(at: str, moment: str) -> None:
     def written(self: Any, name: str, loss: int) -> None:
         write(self, name, loss)
         if self._party == 1:
-            _die()
+            _kill_process()
 
     def placed(source: Any, target: Any) -> None:
         if str(target).endswith(ledger.SUFFIX):
-            _die()
+            _kill_process()
         place(source, target)
 
     def charged(*about: Any) -> None:
         charge(*about)
-        _die()
+        _kill_process()
 
     with pytest.MonkeyPatch.context() as patch:
         match moment:
@@ -53,7 +53,7 @@ def main(at: str, moment: str) -> None:
                 patch.setattr(ledger.Ledger, "_write", written)
             case "before the answer":
                 patch.setattr(query, "charge", charged)
-        Workers(folder).ask("0.1")
+        Workers(folder).ask_query("0.1")
     (folder / "answered").touch()
 
 
@@ -72,7 +72,7 @@ MOMENTS = {
 )
 def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, moment: str) -> None:
     before = Workers(tmp_path)
-    before.put(ROWS)
+    before.put_table(ROWS)
     before.close()
     asking = f"import sys; from {main.__module__} import main; main(*sys.argv[1:])"
     command = [sys.executable, "-c", asking, str(tmp_path), moment]
@@ -82,21 +82,21 @@ def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, mom
     assert (tmp_path / "answered").exists() == answered
     again = Workers(tmp_path)
     try:
-        spent = [ledger.parse_rho(s) if s != "0" else 0 for s in again.spent]
+        spent = [ledger.parse_rho(s) if s != "0" else 0 for s in again.list_spent]
         least = [ledger.parse_rho(s) if s != "0" else 0 for s in MOMENTS[moment]]
         assert all(a <= s <= ledger.parse_rho("0.1") for a, s in zip(least, spent, strict=True)), (
             spent
         )
         most = max(spent)
         # the next query continues with the largest charge of any worker
-        assert again.ask("0.15").value(lambda out: out["rows"]).shape == (2, 1)
-        assert again.spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
+        assert again.ask_query("0.15").value(lambda out: out["rows"]).shape == (2, 1)
+        assert again.list_spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
         if most:
             # (the first worker, which checks a plan before admission, may have a smaller charge)
             with raises(PolicyError, "budget-exhausted", expected="0.05"):
-                again.ask("0.1")
-            assert again.spent == ["0.25"] * 3
-        again.put(ROWS, anew=True)
-        assert again.spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
+                again.ask_query("0.1")
+            assert again.list_spent == ["0.25"] * 3
+        again.put_table(ROWS, anew=True)
+        assert again.list_spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
     finally:
         again.close()

@@ -54,7 +54,7 @@ def rows_of(n: int, seed: int) -> list[tuple[Any, ...]]:
     ]
 
 
-def budgeted(rows: Sequence[Sequence[Any]], **more: Any) -> StoredTable:
+def make_budgeted(rows: Sequence[Sequence[Any]], **more: Any) -> StoredTable:
     known = {"rights": RIGHTS, "client": ANALYST, "budget": ledger.parse_rho("1"), **more}
     return StoredTable(TYPES, rows, **known)
 
@@ -93,7 +93,7 @@ EXACT: dict[str, list[tuple[int, Callable[[Any], int]]]] = {
 def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
     """Check that results are totals plus the three workers' noise, exactly."""
     rows, draws = rows_of(23, seed), Draws(seed)
-    tables = {"t": budgeted(rows)}
+    tables = {"t": make_budgeted(rows)}
     results = run_queries(texts, tables, rho="0.7", draw=draws)
     for text, result in zip(texts, results, strict=True):
         totals = EXACT[text]
@@ -119,7 +119,7 @@ def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
 
 
 def test_noise_is_said_of_the_columns_of_the_result() -> None:
-    tables = {"t": budgeted(rows_of(5, 1))}
+    tables = {"t": make_budgeted(rows_of(5, 1))}
     text = (
         "with s as (select seg, count(*) n, sum(m) x, avg(m) a, sum(r) y from t group by seg) "
         "select seg, n as number, a, x, y * 2 twice from s where n > 3 order by a"
@@ -136,7 +136,7 @@ def test_noise_is_said_of_the_columns_of_the_result() -> None:
     assert deviations["a"] == {"number": deviations["a"]["number"], "sum": deviations["x"]["value"]}
     units = [deviations["x"]["value"] * 100, deviations[other]["value"] * 65536]
     assert sorted(units) == pytest.approx(due)
-    own = {"t": tables["t"].table("t")}
+    own = {"t": tables["t"].client_view("t")}
     lines = notes.result_notes(plan, facts, own)
     assert len(lines) == 4 and lines[0].startswith("Noise of number: a standard deviation of ")
     explanation = explain.explain_plan(plan, facts, own, [price.price_plan(plan, facts, own)])
@@ -170,7 +170,7 @@ def test_kept_graphs_keep_no_noise_and_a_unit_counts_with_its_first_rows(seed: i
         owner=ANALYST,
         client=ANALYST,
     )
-    tables = {"t": budgeted(rows, **units), "own": own}
+    tables = {"t": make_budgeted(rows, **units), "own": own}
     texts = [
         "select sum(x) x from t",
         "select w, count(*) n from t join own using (who) group by w",
@@ -206,12 +206,12 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
     rows, rng = rows_of(20, seed), np.random.default_rng(seed)
     rows += [(8, "a", 50, 0.0, None)] * 4 + [(9, "b", -20, 0.0, None)] * 4
     rows = [rows[i] for i in rng.permutation(len(rows))]
-    tables = _others()
+    tables = _make_tables()
     more: dict[str, Any] = {"rights": tables["private"].schema.rights, "client": ANALYST}
     for name, gone in (("t", -1), ("t8", 8)):
         left = [row for row in rows if row[0] != gone]
         pad = len(rows) - len(left)
-        tables[name] = budgeted(left, unit="who", contributions=3, pad=pad)
+        tables[name] = make_budgeted(left, unit="who", contributions=3, pad=pad)
     houses = {"who": "int[0,99]", "house": "int[0,9]", "x": "int[-20,50]"}
     tables["h"] = StoredTable(
         *(houses, [(i, i // 4, 50 if i % 2 else -20) for i in range(12)]),
@@ -224,7 +224,7 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
     )
     others = {"t": ["t8"], "private": ["p5"]}
     texts = [text.format(name) for text, base in pairs for name in (base, *others[base])]
-    results = dict(zip(texts, run_queries(texts, tables, rho="0.2", draw=_nothing), strict=True))
+    results = dict(zip(texts, run_queries(texts, tables, rho="0.2", draw=_no_noise), strict=True))
     for text, base in pairs:
         whole = results[text.format(base)]
         [release] = [
@@ -243,7 +243,7 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
         assert distance > 0
 
 
-def _nothing(party: int, release: Release, rows: int) -> Any:
+def _no_noise(party: int, release: Release, rows: int) -> Any:
     return np.zeros((len(release.totals), rows), np.int64)
 
 
@@ -260,13 +260,13 @@ def test_rows_that_are_not_counted_off_are_seen(seed: int, monkeypatch: pytest.M
         check_neighbors(seed, NEIGHBORS[1:2])
 
 
-def _others(**more: Any) -> dict[str, StoredTable]:
+def _make_tables(**more: Any) -> dict[str, StoredTable]:
     """Return tables of the requesting client, and of others with and without a budget."""
     small, known = {"who": "int[0,99]", "w": "int[0,9]"}, [(i, i % 10) for i in range(12)]
     fields = {"client": ANALYST, "unique": ("who",)}
     rights = {ANALYST: {"*": ("aggregate", "filter", "match")}}
     return {
-        "t": budgeted(rows_of(20, 1), **more),
+        "t": make_budgeted(rows_of(20, 1), **more),
         "own": StoredTable(small, known, owner=ANALYST, **fields),
         "other": StoredTable(small, known, owner="telco", rights=rights, **fields),
         "private": StoredTable(small, known, owner="telco", rights=rights, budget=10**9, **fields),
@@ -308,13 +308,13 @@ def test_what_would_leave_without_noise_is_refused(text: str, said: str) -> None
     for bound in (None, 50):
         codes = ("budget-restriction", "missing-right", "key-not-unique")
         with raises(TfeBenchError, *codes) as caught:
-            compile_plan(text, _others(unit="who", contributions=3), bound, rho="0.1")
+            compile_plan(text, _make_tables(unit="who", contributions=3), bound, rho="0.1")
         # (the refused feature, in SQL's words)
         assert re.search(said, str(caught.value))
 
 
 def test_a_query_says_what_it_spends() -> None:
-    tables = _others()
+    tables = _make_tables()
     with raises(UsageError, "missing-rho", operation="t"):
         compile_plan("select sum(x) from t", tables)
     with raises(UsageError, "unexpected-rho"):
@@ -336,14 +336,14 @@ def test_a_query_says_what_it_spends() -> None:
     )
     losses = privacy.total_losses(
         (f.release for f in derive_plan(plan, tables)),
-        {a: tables[n].table(n) for a, (n, _) in plan.tables.items()},
+        {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()},
     )
     assert losses == {"t": 5 * 10**7, "private": 5 * 10**7}
 
 
 @pytest.mark.parametrize("loss", [0, -1, 10**15 + 1, True, 0.5, "1"])
 def test_a_plan_spends_whole_billionths(loss: Any) -> None:
-    known = {name: table.table(name) for name, table in _others().items()}
+    known = {name: table.client_view(name) for name, table in _make_tables().items()}
     plan = sql.compile_sql("select sum(x) from t", known, loss=10**8)
     (group,) = [step for step in plan["steps"] if step["op"] == "group"]
     group["loss"] = loss
@@ -367,11 +367,11 @@ def test_a_plan_spends_whole_billionths(loss: Any) -> None:
 )
 def test_a_budget_that_would_not_hold_is_refused(more: Any) -> None:
     with pytest.raises(UsageError):
-        budgeted(rows_of(3, 1), **more)
+        make_budgeted(rows_of(3, 1), **more)
 
 
 def test_headers_of_before_have_no_budget() -> None:
-    schema = budgeted(rows_of(3, 1), unit="who", contributions=4).schema
+    schema = make_budgeted(rows_of(3, 1), unit="who", contributions=4).schema
     header = schema.to_header()
     assert Schema.from_header(json.loads(json.dumps(header))) == schema
     del header["budget"], header["contributions"]

@@ -41,23 +41,23 @@ ODD: list[Any] = [None, True, -1, 0, 7, 2**70, 1e300, "", "t.k", "k?", "x" * 300
 ODD += [["int", 1 << 62], ["case"], ["not", ["null"]], ["+", ["col", "t.k"], ["date", 3]]]
 
 
-def _known() -> dict[str, Any]:
-    return {name: table.table(name) for name, table in TABLES.items()}
+def _table_sources() -> dict[str, Any]:
+    return {name: table.client_view(name) for name, table in TABLES.items()}
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     paths = [path] if path else []
     if isinstance(value, dict):
-        paths += [p for k, v in value.items() for p in _places(v, (*path, k))]
+        paths += [p for k, v in value.items() for p in _list_paths(v, (*path, k))]
     elif isinstance(value, list):
-        paths += [p for i, v in enumerate(value) for p in _places(v, (*path, i))]
+        paths += [p for i, v in enumerate(value) for p in _list_paths(v, (*path, i))]
     return paths
 
 
-def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
+def _mutate_plan(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
     mutated = copy.deepcopy(plan)
     for _ in range(int(rng.integers(1, 4))):
-        places = _places(mutated)
+        places = _list_paths(mutated)
         at = places[rng.integers(len(places))]
         parent: Any = mutated
         for key in at[:-1]:
@@ -77,9 +77,9 @@ def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
     return mutated
 
 
-def _judged(plan: Any) -> bool:
+def _is_valid(plan: Any) -> bool:
     """Return whether a plan is valid; its error is typed, short, and contains no value."""
-    known = _known()
+    known = _table_sources()
     try:
         checked = Plan.from_header(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
@@ -98,10 +98,10 @@ def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
     text = "select id, sum(id) over (partition by w order by id rows 2 preceding) s, lag(w) over "
     text += "(order by id) from u qualify s < 3"
     pairs = "select a.id, count(*) from u a join u b on a.w = b.w group by a.id"
-    plans = [sql.compile_sql(each, _known()) for each in (TEXT, text)]
-    plans.append(sql.compile_sql(pairs, _known(), 7))
-    assert all(_judged(json.loads(json.dumps(plan))) for plan in plans)
-    passed = sum(_judged(_mutated(rng, plans[i % 3])) for i in range(10_000))
+    plans = [sql.compile_sql(each, _table_sources()) for each in (TEXT, text)]
+    plans.append(sql.compile_sql(pairs, _table_sources(), 7))
+    assert all(_is_valid(json.loads(json.dumps(plan))) for plan in plans)
+    passed = sum(_is_valid(_mutate_plan(rng, plans[i % 3])) for i in range(10_000))
     assert passed < 5_000  # (a changed name or limit may still be valid)
 
 
@@ -206,7 +206,7 @@ def test_expressions_are_bounded() -> None:
     deep: Any = ["col", "t.k"]
     for _ in range(MAX_DEPTH + 1):
         deep = ["neg", deep]
-    plan = sql.compile_sql("select k from u join t on k = id where w", _known())
+    plan = sql.compile_sql("select k from u join t on k = id where w", _table_sources())
     next(s for s in plan["steps"] if s["op"] == "filter")["where"] = deep
     with raises(UsageError, "too-large", operation="expression"):
         Plan.from_header(plan)

@@ -67,11 +67,11 @@ COLUMNS: dict[str, tuple[list[Any], str]] = {
 }
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
+def _make_sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
     """Return one column, "c", in every form of a table."""
     forms: dict[str, Any] = {"list": {"c": values}, "tuple": {"c": tuple(values)}}
     objects = np.empty(len(values), object)
@@ -102,12 +102,12 @@ def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, delimiter=mark)
             writer.writerow(["c", "id"])
-            writer.writerows([_cell(value), i] for i, value in enumerate(values))
+            writer.writerows([_format_cell(value), i] for i, value in enumerate(values))
         forms[name] = folder / f"{name}.csv"
     return forms
 
 
-def _expected(value: Any) -> Any:
+def _expected_value(value: Any) -> Any:
     if isinstance(value, str):
         return f"{hash_text(value) % (1 << 64):016x}"
     if isinstance(value, datetime.datetime) and value.tzinfo:
@@ -115,12 +115,12 @@ def _expected(value: Any) -> Any:
     return value
 
 
-def _like(expected: Any, value: Any) -> Any:
+def _convert_like(expected: Any, value: Any) -> Any:
     """Convert a decimal back to a float if the original was one."""
     return float(value) if type(expected) is float else value
 
 
-def _back(own: io.EncodedColumn) -> list[Any]:
+def _decode_column(own: io.EncodedColumn) -> list[Any]:
     """Decode the values as in a result."""
     elements = own.distances + np.int64(own.type.offset)
     null = np.zeros(len(elements)) if own.null is None else own.null
@@ -130,7 +130,7 @@ def _back(own: io.EncodedColumn) -> list[Any]:
     ]
 
 
-def _put(source: Any, declared: Mapping[str, str] | None = None) -> io.EncodedColumn:
+def _encode_column(source: Any, declared: Mapping[str, str] | None = None) -> io.EncodedColumn:
     columns = reading.read_columns(source)
     return upload.encode_columns({"c": columns["c"]}, declared or {})["c"]
 
@@ -138,21 +138,21 @@ def _put(source: Any, declared: Mapping[str, str] | None = None) -> io.EncodedCo
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Path) -> None:
     values, expected = COLUMNS[name]
-    for way, source in _sources(values, tmp_path).items():
+    for way, source in _make_sources(values, tmp_path).items():
         if "Error" in expected:
             error, _, row = expected.partition(" ")
             with pytest.raises(TfeBenchError, match=f"'c', {row}|except in {row}") as refused:
-                _put(source)
+                _encode_column(source)
             known = {"RangeError": RangeError, "DataError": DataError, "Error": TfeBenchError}
             assert isinstance(refused.value, known[error]), way
             assert SECRET not in str(refused.value) and "--type" in str(refused.value), way
             continue
-        own = _put(source)
+        own = _encode_column(source)
         assert str(own.type) == expected, way
-        decoded, due = _back(own), [_expected(value) for value in values]
+        decoded, due = _decode_column(own), [_expected_value(value) for value in values]
         if own.rounding is None:
             assert [
-                v if v is None or d is None else _like(d, v)
+                v if v is None or d is None else _convert_like(d, v)
                 for v, d in zip(decoded, due, strict=True)
             ] == (due), way
             continue
@@ -182,15 +182,15 @@ DECLARED: dict[str, tuple[list[Any], list[Any]]] = {
 @pytest.mark.parametrize("kind", DECLARED)
 def test_a_declared_type_holds_its_range_by_every_way(kind: str, tmp_path: Path) -> None:
     values, beyond = DECLARED[kind]
-    due = values if kind.startswith("category") else [_expected(value) for value in values]
-    for way, source in _sources(values, tmp_path).items():
-        decoded = _back(_put(source, {"c": kind}))
-        assert [_like(d, v) for v, d in zip(decoded, due, strict=True)] == due, way
+    due = values if kind.startswith("category") else [_expected_value(value) for value in values]
+    for way, source in _make_sources(values, tmp_path).items():
+        decoded = _decode_column(_encode_column(source, {"c": kind}))
+        assert [_convert_like(d, v) for v, d in zip(decoded, due, strict=True)] == due, way
     within = [value for value in values if value is not None][-1]
     for value in beyond:
-        for way, source in _sources([within, value], tmp_path).items():
+        for way, source in _make_sources([within, value], tmp_path).items():
             with pytest.raises(TfeBenchError, match=r"'c', row 2|except in row 2") as refused:
-                _put(source, {"c": kind})
+                _encode_column(source, {"c": kind})
             assert "--type" in str(refused.value), way
 
 
@@ -225,10 +225,10 @@ FRAMES: dict[str, tuple[Any, str, list[Any]]] = {
 @pytest.mark.parametrize("name", FRAMES)
 def test_types_of_pandas_numpy_and_arrow_are_known(name: str) -> None:
     values, kind, expected = FRAMES[name]
-    own = _put({"c": values})
-    due = [_expected(value) for value in expected]
+    own = _encode_column({"c": values})
+    due = [_expected_value(value) for value in expected]
     assert str(own.type) == kind
-    assert [_like(d, v) for v, d in zip(_back(own), due, strict=True)] == due
+    assert [_convert_like(d, v) for v, d in zip(_decode_column(own), due, strict=True)] == due
 
 
 @pytest.mark.parametrize(
@@ -250,11 +250,11 @@ def test_types_of_pandas_numpy_and_arrow_are_known(name: str) -> None:
 )
 def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
     with pytest.raises(TfeBenchError, match="'c'") as refused:
-        print(_put({"c": values}).type)
+        print(_encode_column({"c": values}).type)
     assert SECRET not in str(refused.value)
     if isinstance(values, pd.Series):
         with pytest.raises(TfeBenchError, match="'c'"):
-            _put(pd.DataFrame({"c": values}))
+            _encode_column(pd.DataFrame({"c": values}))
 
 
 def test_what_rounding_changes_is_said() -> None:
@@ -289,8 +289,8 @@ def test_float32_is_read_by_its_shortest_notation(tmp_path: Path) -> None:
         pd.DataFrame({"c": values}),
         pa.table({"c": pa.array(values, from_pandas=True)}),
     ):
-        own = _put(source)
-        assert str(own.type) == "decimal(2)" and _back(own) == [
+        own = _encode_column(source)
+        assert str(own.type) == "decimal(2)" and _decode_column(own) == [
             Decimal("0.1"),
             Decimal("19.99"),
             None,
@@ -323,9 +323,9 @@ def test_a_cell_that_spoils_a_column_is_named_with_its_kind(
 @pytest.mark.parametrize("cells", [["1,5", "2,25"], ["$5", "$7", "n/a"], ["n/a", "2,5", "1"]])
 def test_numbers_in_another_notation_are_no_texts(cells: list[str]) -> None:
     with raises(DataError, "mixed-types", operation="c"):
-        _put({"c": cells})
-    assert str(_put({"c": cells}, {"c": "text"}).type) == "text"
-    assert str(_put({"c": ["n/a", "-", "none"]}).type) == "text"
+        _encode_column({"c": cells})
+    assert str(_encode_column({"c": cells}, {"c": "text"}).type) == "text"
+    assert str(_encode_column({"c": ["n/a", "-", "none"]}).type) == "text"
 
 
 def test_all_columns_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
@@ -366,14 +366,14 @@ def test_columns_are_renamed() -> None:
 )
 def test_what_is_no_table_is_refused_in_words(source: Any) -> None:
     with pytest.raises(TfeBenchError):
-        _put(source)
+        _encode_column(source)
 
 
 def test_a_category_takes_the_words_of_its_column() -> None:
-    own = _put({"c": ["b", None, "a", "b"]}, {"c": "category"})
-    assert own.type.words == ("a", "b") and _back(own) == ["b", None, "a", "b"]
+    own = _encode_column({"c": ["b", None, "a", "b"]}, {"c": "category"})
+    assert own.type.words == ("a", "b") and _decode_column(own) == ["b", None, "a", "b"]
     with raises(DataError, "no-words", operation="c"):
-        _put({"c": [1]}, {"c": "category"})
+        _encode_column({"c": [1]}, {"c": "category"})
 
 
 def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
@@ -461,12 +461,12 @@ def test_results_have_the_names_and_texts_that_their_reader_knows() -> None:
     table = StoredTable(
         {"Customer ID": "int[0,9]", "City": "text", "n": "int[0,9]"}, [(1, "Rome", 2)]
     )
-    known = {"t": table.table("t")}
+    known = {"t": table.client_view("t")}
     db = Tables(cast("Any", SimpleNamespace(stored=lambda infix: [])))
     db.show_texts({"city": ["Oslo", "Rome", None], "n": [1, 2, 3]})
     result = io.Result(
         {"customer id": parse_type("int"), "city": HASHES, "n": parse_type("int")},
-        {"customer id": [1], "city": [_expected("Rome")], "n": [2]},
+        {"customer id": [1], "city": [_expected_value("Rome")], "n": [2]},
     )
     for text, names in (
         ("select * from t", ["Customer ID", "City", "n"]),

@@ -30,7 +30,7 @@ ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
 GUESSES = [(i, i % 2) for i in range(8)]
 
 
-def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str, StoredTable]:
+def _make_tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str, StoredTable]:
     rights = {"c": tuple(c.split()), "seg": tuple(seg.split()), "k": tuple(k.split())}
     table = {"k": "int[0,99]", "n": "int[0,9]", "c": "int[0,99]", "seg": "category(a,b)"}
     bank = StoredTable(
@@ -117,10 +117,10 @@ CASES = [
 @pytest.mark.parametrize(("text", "enough", "lacking"), CASES)
 def test_each_right_is_needed_and_enough(text: str, enough: list[str], lacking: list[str]) -> None:
     for rights in enough:
-        compile_plan(text, _tables(rights))
+        compile_plan(text, _make_tables(rights))
     for rights in lacking:
         with raises(PolicyError, "missing-right", operation="c"):
-            compile_plan(text, _tables(rights))
+            compile_plan(text, _make_tables(rights))
 
 
 @pytest.mark.parametrize(
@@ -132,22 +132,22 @@ def test_each_right_is_needed_and_enough(text: str, enough: list[str], lacking: 
 )
 def test_groups_whose_records_may_repeat_are_refused(text: str) -> None:
     with raises(PolicyError, "repeated-records", "missing-right"):
-        compile_plan(text, _tables("aggregate filter", k="match"))
+        compile_plan(text, _make_tables("aggregate filter", k="match"))
 
 
 def test_a_left_join_with_a_bound_takes_the_right_to_see_what_matched() -> None:
     text = "select g, n from dim left join t on g = c"
-    compile_plan(text, _tables("open"), max_rows=60)
+    compile_plan(text, _make_tables("open"), max_rows=60)
     for rights in ("match", "match filter"):
         with raises(PolicyError, "missing-right", operation="c"):
-            compile_plan(text, _tables(rights), max_rows=60)
+            compile_plan(text, _make_tables(rights), max_rows=60)
     with raises(UsageError, "key-not-unique"):
-        compile_plan(text, _tables("open"))
+        compile_plan(text, _make_tables("open"))
 
 
 def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
     def checked(bound: int, match: str = "match", single: bool = True) -> None:
-        tables = {name: t.table(name) for name, t in _tables(match, min_group=8).items()}
+        tables = {name: t.client_view(name) for name, t in _make_tables(match, min_group=8).items()}
         records = {"t": (Records(single), 3), "own": (Records(True), 24)}
         check_bound(
             tables, bound, frozenset({(tables["t"].source("c", "t"), Use.GUESSED)}), records
@@ -216,19 +216,19 @@ def test_hidden_columns_have_no_name_and_take_rights(
 
 
 def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
-    tables = _tables("open")
+    tables = _make_tables("open")
     derived = derive_plan(
         compile_plan("select n, v from t left join other on c = id", tables), tables
     )
     joined = next(m for m in derived if "other?" in m.columns)
     assert joined.columns["other?"].sources == {
-        tables[name].table(name).source(column, name)
+        tables[name].client_view(name).source(column, name)
         for name, column in (("t", "c"), ("other", "id"))
     }
 
 
 def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
-    tables = _tables("")
+    tables = _make_tables("")
     for who, fits in (("bank", True), ("thief", False)):
         for table in tables.values():
             table.client = who
@@ -240,7 +240,7 @@ def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
 
 
 def test_small_groups_are_left_out() -> None:
-    tables = _tables("aggregate filter quantile", min_group=8)
+    tables = _make_tables("aggregate filter quantile", min_group=8)
     results = run_queries(
         [
             "select n, sum(c) s from t where c < 23 group by n order by n",
@@ -268,11 +268,11 @@ def test_small_groups_are_left_out() -> None:
 
 
 def test_quantiles_of_one_query_are_few() -> None:
-    tables = _tables("quantile")
+    tables = _make_tables("quantile")
     listed = ", ".join(f"quantile_disc(c, 0.{i})" for i in range(10, 21))
     with raises(UsageError, "too-many-quantiles"):
         compile_plan(f"select {listed} from t", tables)
-    compile_plan(f"select {listed} from t", _tables("open"))
+    compile_plan(f"select {listed} from t", _make_tables("open"))
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_units_that_repeat_are_counted_once(some: slice, rng: np.random.Generato
 
 
 def test_rights_are_given_by_column_and_client() -> None:
-    schema = _tables("open")["t"].schema
+    schema = _make_tables("open")["t"].schema
     both = replace(schema, rights={"*": {"*": ("filter",)}, ANALYST: {"c": ("aggregate",)}})
     assert both.allows(ANALYST, "bank", "c") == {"aggregate", "filter"}
     assert both.allows("other", "bank", "c") == {"filter"}
@@ -328,9 +328,11 @@ def test_rights_are_given_by_column_and_client() -> None:
 
 
 def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
-    tables = _tables("aggregate")
-    inputs = sql.compile_sql("select sum(c) s from t", {n: t.table(n) for n, t in tables.items()})
-    known = {"t": tables["t"].table("t")}
+    tables = _make_tables("aggregate")
+    inputs = sql.compile_sql(
+        "select sum(c) s from t", {n: t.client_view(n) for n, t in tables.items()}
+    )
+    known = {"t": tables["t"].client_view("t")}
     name = query.graph_name(inputs, known)
     assert name == query.graph_name(inputs, {"t": replace(known["t"], spent=5)})
     schema = known["t"].schema

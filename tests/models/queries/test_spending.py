@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.models.queries.asked import ANALYST, OWNER, StoredTable
-from tests.models.queries.test_noise import budgeted, rows_of
+from tests.models.queries.test_noise import make_budgeted, rows_of
 from tests.refusals import raises
 from tfe_bench.cli import table
 from tfe_bench.cluster import ledger
@@ -53,32 +53,32 @@ class Workers:
 
         return simulate(carried_out, *inputs)
 
-    def put(self, inputs: StoredTable, anew: bool = False) -> None:
+    def put_table(self, inputs: StoredTable, anew: bool = False) -> None:
         order = storage_parameters("t", [ANALYST], anew, inputs.schema.to_header())
         self.run(table_put.PROGRAM, OWNER, order, inputs.words)
 
-    def remove(self) -> None:
+    def remove_table(self) -> None:
         self.run(table_remove.PROGRAM, OWNER, {"name": "t"})
 
-    def table(self) -> Table:
+    def read_table(self) -> Table:
         [row] = self.stores[0].for_kind(TABLE).list_visible(ANALYST)
         schema = Schema.from_header(row["about"])
         facts = ("t", row["owner"], row["deployment"], schema, ANALYST, row["spent"])
         return Table(*facts)
 
-    def ask(self, rho: str, program: Any = query.PROGRAM) -> Simulation:
-        plan = sql.compile_sql(TEXT, {"t": self.table()}, loss=ledger.parse_rho(rho))
+    def ask_query(self, rho: str, program: Any = query.PROGRAM) -> Simulation:
+        plan = sql.compile_sql(TEXT, {"t": self.read_table()}, loss=ledger.parse_rho(rho))
         return self.run(program, ANALYST, {"plan": plan})
 
     @property
-    def spent(self) -> list[str]:
+    def list_spent(self) -> list[str]:
         return [ledger.format_rho(store.ledger.get_spent("t")) for store in self.stores]
 
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
     stores = Workers(tmp_path)
-    stores.put(budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3")))
+    stores.put_table(make_budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3")))
     yield stores
     stores.close()
 
@@ -86,47 +86,47 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 def test_what_is_spent_stays_spent_until_the_table_is_removed(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = workers.ask("0.1").value(lambda out: out["rows"])
-    assert result.shape == (2, 1) and workers.spent == ["0.1"] * 3
-    workers.put(budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")), anew=True)
+    result = workers.ask_query("0.1").value(lambda out: out["rows"])
+    assert result.shape == (2, 1) and workers.list_spent == ["0.1"] * 3
+    workers.put_table(make_budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")), anew=True)
     workers.close()
     again = Workers(tmp_path)  # as after a restart
-    assert again.spent == ["0.1"] * 3 and again.table().spent == ledger.parse_rho("0.1")
-    again.ask("0.1")
+    assert again.list_spent == ["0.1"] * 3 and again.read_table().spent == ledger.parse_rho("0.1")
+    again.ask_query("0.1")
     with raises(PolicyError, "budget-exhausted", operation="t", received="0.2", expected="0.1"):
-        again.ask("0.2")
+        again.ask_query("0.2")
     # one worker has a larger charge: all use it
     again.stores[1].ledger.charge_tables(
         {"t": ledger.Charge(OWNER, 10**9, ledger.parse_rho("0.05"))}
     )
     with raises(PolicyError, "budget-exhausted", expected="0.05"):
-        again.ask("0.1")
-    again.ask("0.04")
-    assert again.spent == ["0.29"] * 3
+        again.ask_query("0.1")
+    again.ask_query("0.04")
+    assert again.list_spent == ["0.29"] * 3
     # a worker that cannot write releases nothing; the others have charged, unless it failed
     # earlier
-    monkeypatch.setattr(ledger.Ledger, "_write", _full(ledger.Ledger._write))
+    monkeypatch.setattr(ledger.Ledger, "_write", _fail_write(ledger.Ledger._write))
     with pytest.raises(TfeBenchError, match="full"):
-        again.ask("0.001")
-    assert {*again.spent[:2]} <= {"0.29", "0.291"} and again.spent[2] == "0.29"
+        again.ask_query("0.001")
+    assert {*again.list_spent[:2]} <= {"0.29", "0.291"} and again.list_spent[2] == "0.29"
     monkeypatch.undo()
-    again.remove()
-    again.put(budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")))
-    assert again.spent == ["0"] * 3
+    again.remove_table()
+    again.put_table(make_budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")))
+    assert again.list_spent == ["0"] * 3
     again.stores[2].ledger._record_path("t").write_text("{}")
     with raises(TfeBenchError, "ledger-not-readable"):
-        again.ask("0.1")
+        again.ask_query("0.1")
     assert again.stores[2].for_kind(TABLE).list_visible(ANALYST)[0]["spent"] == ledger.MOST
     again.close()
 
 
-def _full(write: Any) -> Any:
-    def one(self: Any, name: str, loss: int) -> None:
+def _fail_write(write: Any) -> Any:
+    def write_or_fail(self: Any, name: str, loss: int) -> None:
         if self._party == 2:
             raise UsageError("full")
         write(self, name, loss)
 
-    return one
+    return write_or_fail
 
 
 def check_charged_before(workers: Workers, due: str) -> None:
@@ -135,10 +135,10 @@ def check_charged_before(workers: Workers, due: str) -> None:
 
     def watched(context: Context) -> Any:
         outputs = query.run_query(context)
-        charges.append(workers.spent)
+        charges.append(workers.list_spent)
         return outputs
 
-    workers.ask("0.1", replace(query.PROGRAM, run=watched))
+    workers.ask_query("0.1", replace(query.PROGRAM, run=watched))
     assert charges == [[due] * 3] * 3
 
 
@@ -155,18 +155,18 @@ def test_it_is_charged_before_anything_leaves(
 def test_queries_at_once_cannot_both_have_the_last(workers: Workers) -> None:
     def asks(_: int) -> bool:
         try:
-            workers.ask("0.2")
+            workers.ask_query("0.2")
         except TfeBenchError:
             return False
         return True
 
     with ThreadPoolExecutor(2) as pool:
         released = sum(pool.map(asks, range(2)))
-    assert released <= 1 and max(workers.spent) == "0.2"
+    assert released <= 1 and max(workers.list_spent) == "0.2"
 
 
 def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    inputs = budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
+    inputs = make_budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
     facts = {"owner": OWNER, "clients": None, "deployment": "0" * 32, "complete": True}
     about = {"about": inputs.schema.to_header(), "spent": ledger.parse_rho("0.1")}
     kept = StoredEntry.from_row({"name": "t", **facts, **about})

@@ -45,13 +45,13 @@ class Result:
     loss: float | None
 
 
-def rows(case: Case, number: int) -> slice:
+def batch_rows(case: Case, number: int) -> slice:
     """Return the rows of a step's batch."""
     start = number * case.recipe.batch % len(case.x)
     return slice(start, start + case.recipe.batch)
 
 
-def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
+def train_cases(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
     """Run all cases in one simulation."""
     flat, specs = [], [state.list_specs(c.recipe) for c in cases]
     for case, own in zip(cases, specs, strict=True):
@@ -61,7 +61,7 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         labels = append_weights(case.recipe, case.recipe.encode_labels(case.y), case.weights)
         flat.append(FixedPoint(20).encode(labels))
 
-    def one(party: Party, case: Case, held: dict[str, Shared], x: Shared, y: Shared) -> Any:
+    def train_one(party: Party, case: Case, held: dict[str, Shared], x: Shared, y: Shared) -> Any:
         import tensorflow as tf
 
         recipe, setting = case.recipe, case.setting
@@ -75,7 +75,7 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         for number in range(case.steps):
             values = step.public_values(recipe, number)
             public = {k: tf.constant(v, tf.int64) for k, v in values.items()}
-            cut = rows(case, number)
+            cut = batch_rows(case, number)
             a, b = (v.map(lambda t, cut=cut: t[cut]) for v in (x, y))
             inputs = (held, a, b, public)
             held, total = function(*inputs)
@@ -93,7 +93,7 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
             held = {s.key: replace(next(left), fractional_bits=s.fractional_bits) for s in own}
             x = replace(next(left), fractional_bits=16)
             y = replace(next(left), fractional_bits=20)
-            outputs.append(one(party, case, held, x, y))
+            outputs.append(train_one(party, case, held, x, y))
         return outputs
 
     sim = simulate(program, *flat, dealer=dealer)

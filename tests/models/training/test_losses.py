@@ -31,14 +31,14 @@ Array = np.ndarray[Any, Any]
 APART = ("log_cosh", "categorical_crossentropy", "binary_crossentropy")
 
 
-def near(rng: np.random.Generator, shape: tuple[int, ...], high: float) -> Array:
+def draw_multiples(rng: np.random.Generator, shape: tuple[int, ...], high: float) -> Array:
     """Draw multiples of 2^-10 up to a magnitude: exact on both sides."""
     return np.round(rng.uniform(-high, high, shape) * 1024) / 1024
 
 
-def points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
+def loss_points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
     """Return Keras' loss, predictions (or logits) and labels [rows, 3]."""
-    z, y = near(rng, (12, 3), 4), near(rng, (12, 3), 4)
+    z, y = draw_multiples(rng, (12, 3), 4), draw_multiples(rng, (12, 3), 4)
     z[0], y[0] = [1, 0, -2], [1, 0, -2]  # no difference
     z[1], y[1] = [1.5, -0.5, 0.5], [0, 1, 1]  # delta, the margin
     z[2], y[2] = [8000, -8000, 2.5], [-8000, 8000, 2.5]
@@ -63,7 +63,7 @@ def points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
     bent[0] = [0, 1 / 1024, -1 / 1024]
     bent[2] = [8000, -8000, 2.5]
     far[2] = [1 / 256, -1 / 256, 8000]
-    of_far = far + near(rng, far.shape, 4)
+    of_far = far + draw_multiples(rng, far.shape, 4)
     of_far[0] = far[0]
     cases = {
         "squared": (K.MeanSquaredError, z, y),
@@ -111,7 +111,9 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
     try:
-        cases = {name: (case[0], *case[1:], *of_keras(*case)) for name, case in points(rng).items()}
+        cases = {
+            name: (case[0], *case[1:], *of_keras(*case)) for name, case in loss_points(rng).items()
+        }
     finally:
         keras.config.set_floatx(before)
     by_name = {name: losses.read_keras_loss(case[0])[0] for name, case in cases.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.training.bench import Case, train
+from tests.models.training.bench import Case, train_cases
 from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.calibration import MIN_STEPS
@@ -53,12 +53,12 @@ def rows_of(loss: str, x_size: float, y_size: float, rng: np.random.Generator) -
     return x, y if about.label_kinds != NUMBERS else y * rng.choice([-1, 1])
 
 
-def planned(model: Any, optimizer: Any, loss: str, x: Any, y: Any) -> Recipe:
+def plan_training(model: Any, optimizer: Any, loss: str, x: Any, y: Any) -> Recipe:
     recipe = Recipe.build(model, optimizer, loss, BATCH)
     return magnitudes.plan_exponents(recipe, model, x, y, seed=1)
 
 
-def seen(case: Case, model: Any) -> Array:
+def seen_weights(case: Case, model: Any) -> Array:
     """Flag the weights with gradients above the resolution; Keras' steps do not depend on it."""
     recipe, targets = case.recipe, case.recipe.encode_labels(case.y)
     cuts = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
@@ -76,10 +76,10 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
     """Train all models in one simulation; weights change as Keras' do."""
     cases = {}
     for name, (model, optimizer, loss, x, y) in chosen.items():
-        cases[name] = Case(planned(model, optimizer, loss, x, y), x, y, STEPS)
+        cases[name] = Case(plan_training(model, optimizer, loss, x, y), x, y, STEPS)
         again = Recipe.from_header(cases[name].recipe.to_header())
         assert again.compute_digest() == cases[name].recipe.compute_digest()
-    results = train(list(cases.values()))
+    results = train_cases(list(cases.values()))
     for (name, case), result in zip(cases.items(), results, strict=True):
         model = chosen[name][0]
         twin, targets = (
@@ -102,7 +102,7 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
         most = np.abs(way).max()
         if case.recipe.optimizer.is_adaptive:  # steps have the rate's size
             most = max(most, RATE * STEPS)
-            off = off[seen(case, model)]
+            off = off[seen_weights(case, model)]
         spread = np.sqrt(np.mean(off**2)) if off.size else 0.0
         # (Poisson's gradient is a difference of 1 and a quotient; small features are coarse, as a
         # warning states; and Lion uses the sign of a value that may be close to 0)
@@ -159,7 +159,7 @@ def test_every_optimizer_follows_keras_at_every_magnitude(
             model = model_of(loss, hidden, rng)
             optimizer = optimizers.from_name(kind).build_keras_optimizer(rate)
             try:
-                planned(model, optimizer, loss, x, y)
+                plan_training(model, optimizer, loss, x, y)
             except RangeError:
                 continue
             chosen[f"{kind} {loss} {hidden} {x_size} {y_size}"] = (model, optimizer, loss, x, y)
@@ -171,10 +171,10 @@ def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) 
     x, y = np.full((16, 2), 4000.0), np.full(16, 8000.0)
     model = model_of("mse", False, rng)
     with raises(RangeError, "gradient-too-large") as refusal:
-        planned(model, "adam", "mse", x, y)
+        plan_training(model, "adam", "mse", x, y)
     assert "at most 4.19e+06. Received" in str(refusal.value)
     with raises(RangeError, "gradient-too-large") as refusal:
-        planned(model, Opt.SGD(0.1, clipnorm=1.0), "mse", x, y)
+        plan_training(model, Opt.SGD(0.1, clipnorm=1.0), "mse", x, y)
     assert "norms below 4096" in str(refusal.value)
     header = Recipe.build(model, "sgd", "mse").to_header()
     for strange in ({"x": 1}, {header["order"][0]: MOST_EXPONENT + 1}, {header["order"][0]: 1.0}):
@@ -186,6 +186,6 @@ def test_clipped_gradients_have_the_exponent_of_their_bound(rng: np.random.Gener
     """Check that gradients that are small, or clipped to 1, have no exponent."""
     x, y = np.ones((16, 2)), np.full(16, 100.0)
     model = model_of("mse", False, rng)
-    assert not planned(model, Opt.Adam(0.1, clipnorm=1.0), "mse", x, y).exponents
-    assert not planned(model, "adam", "mse", 0.1 * x, y * 1e-4).exponents
-    assert set(planned(model, "adam", "mse", x, y).exponents.values()) == {8}
+    assert not plan_training(model, Opt.Adam(0.1, clipnorm=1.0), "mse", x, y).exponents
+    assert not plan_training(model, "adam", "mse", 0.1 * x, y * 1e-4).exponents
+    assert set(plan_training(model, "adam", "mse", x, y).exponents.values()) == {8}

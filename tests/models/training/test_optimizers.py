@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.training.bench import LOCAL, Case, Result, rows, train
+from tests.models.training.bench import LOCAL, Case, Result, batch_rows, train_cases
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 BATCH = 16
 
 
-def net(*last: Any) -> Any:
+def small_model(*last: Any) -> Any:
     return keras.Sequential([L.Input((5,)), L.Dense(6), *last])
 
 
@@ -49,26 +49,26 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
     classes = L.Dense(4, activation="softmax")
     logits = keras.losses.CategoricalCrossentropy(from_logits=True)
     return {
-        "sgd": (net(classes), Opt.SGD(0.5), "categorical_crossentropy"),
-        "momentum": (net(L.Dense(4)), Opt.SGD(0.1, momentum=0.9), logits),
-        "nesterov": (net(L.Dense(3)), Opt.SGD(0.1, momentum=0.9, nesterov=True), "mse"),
+        "sgd": (small_model(classes), Opt.SGD(0.5), "categorical_crossentropy"),
+        "momentum": (small_model(L.Dense(4)), Opt.SGD(0.1, momentum=0.9), logits),
+        "nesterov": (small_model(L.Dense(3)), Opt.SGD(0.1, momentum=0.9, nesterov=True), "mse"),
         "sparse": (
-            net(L.Dense(4), L.Softmax()),
+            small_model(L.Dense(4), L.Softmax()),
             without_biases(Opt.SGD(decay, weight_decay=0.3)),
             "sparse_categorical_crossentropy",
         ),
         "one output": (
-            net(L.Dense(1, activation="sigmoid")),
+            small_model(L.Dense(1, activation="sigmoid")),
             Opt.SGD(pieces, clipvalue=0.05),
             "binary_crossentropy",
         ),
         "several outputs": (
-            net(L.Dense(3)),
+            small_model(L.Dense(3)),
             Opt.SGD(cosine, momentum=0.5, clipnorm=0.1),
             keras.losses.BinaryCrossentropy(from_logits=True),
         ),
         "regression": (
-            net(L.Dense(2)),
+            small_model(L.Dense(2)),
             Opt.SGD(
                 warm,
                 global_clipnorm=0.2,
@@ -79,7 +79,7 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
             keras.losses.MeanSquaredError(),
         ),
         "of a batch": (
-            net(L.BatchNormalization(), L.Dropout(0.25), L.Dense(4, activation="softmax")),
+            small_model(L.BatchNormalization(), L.Dropout(0.25), L.Dense(4, activation="softmax")),
             Opt.SGD(0.1),
             "categorical_crossentropy",
         ),
@@ -94,24 +94,24 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
             Opt.SGD(0.01, momentum=0.5),
             keras.losses.MeanSquaredError(reduction="sum"),
         ),
-        "huber": (net(L.Dense(2)), Opt.SGD(0.02), keras.losses.Huber(0.5, reduction="sum")),
-        "percentage": (net(L.Dense(2)), Opt.SGD(0.0002), "mape"),
-        "hinge": (net(L.Dense(2)), Opt.SGD(0.1), "hinge"),
+        "huber": (small_model(L.Dense(2)), Opt.SGD(0.02), keras.losses.Huber(0.5, reduction="sum")),
+        "percentage": (small_model(L.Dense(2)), Opt.SGD(0.0002), "mape"),
+        "hinge": (small_model(L.Dense(2)), Opt.SGD(0.1), "hinge"),
         "smoothed": (
-            net(L.Dense(1, activation="sigmoid")),
+            small_model(L.Dense(1, activation="sigmoid")),
             Opt.SGD(0.5),
             keras.losses.BinaryCrossentropy(label_smoothing=0.2),
         ),
-        "divergence": (net(L.Dense(4, activation="softmax")), Opt.SGD(0.5), "kld"),
+        "divergence": (small_model(L.Dense(4, activation="softmax")), Opt.SGD(0.5), "kld"),
         "many classes": (
-            net(L.Dense(20, activation="softmax")),
+            small_model(L.Dense(20, activation="softmax")),
             Opt.SGD(0.5),
             "categorical_crossentropy",
         ),
     }
 
 
-def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array, Array]:
+def draw_data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array, Array]:
     n = batches * BATCH
     x = rng.normal(0, 1, (n, *recipe.input_shape)).astype(np.float32)
     (outputs,) = recipe.output_shape
@@ -124,7 +124,7 @@ def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array,
     return x, classes if recipe.loss.name.startswith("sparse") else np.eye(outputs)[classes]
 
 
-def follow(case: Case, model: Any) -> tuple[Any, float]:
+def train_plain(case: Case, model: Any) -> tuple[Any, float]:
     """Return the plaintext reference after the steps, and the loss of the last."""
     twin, targets, loss = (
         plaintext.PlaintextTwin(model, case.recipe),
@@ -132,13 +132,13 @@ def follow(case: Case, model: Any) -> tuple[Any, float]:
         0.0,
     )
     for number in range(case.steps):
-        cut = rows(case, number)
+        cut = batch_rows(case, number)
         weights = None if case.weights is None else case.weights[cut]
         loss = twin.train_step(case.x[cut], targets[cut], weights)
     return twin, loss
 
 
-def compared(
+def compare_trainings(
     chosen: dict[str, tuple[Any, Any, Any]],
     rng: np.random.Generator,
     steps: int,
@@ -158,14 +158,14 @@ def compared(
         assert again.compute_digest() == recipe.compute_digest() and state.list_specs(
             again
         ) == state.list_specs(recipe)
-        x, y = data(recipe, rng, 2)
+        x, y = draw_data(recipe, rng, 2)
         judged = recipe.loss.counts_answers and weights is None
         cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss, weights)
     results = {}
     for (name, case), result in zip(
-        cases.items(), train(list(cases.values()), dealer), strict=True
+        cases.items(), train_cases(list(cases.values()), dealer), strict=True
     ):
-        twin, last = follow(case, chosen[name][0])
+        twin, last = train_plain(case, chosen[name][0])
         after = state.to_keras_weights(
             case.recipe, state.select_final_weights(case.recipe, result.state)
         )
@@ -203,7 +203,7 @@ VALUED = ("momentum", "one output", "regression", "huber", "percentage", "diverg
 def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
     """Train five steps; weights agree within 2^-8 (up to 10 samples of 2^-10 in a logistic)."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
-    compared(sgd_cases(), rng, 5, 2.0**-8, loss=VALUED)
+    compare_trainings(sgd_cases(), rng, 5, 2.0**-8, loss=VALUED)
 
 
 @pytest.mark.parametrize(
@@ -215,32 +215,36 @@ def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generato
     rate = 0.5 / max(1.0, largest)
     chosen = {
         "classes": (
-            net(L.Dense(4, activation="softmax")),
+            small_model(L.Dense(4, activation="softmax")),
             Opt.SGD(rate, momentum=0.5),
             "categorical_crossentropy",
         ),
         "sparse": (
-            net(L.Dense(4, activation="softmax")),
+            small_model(L.Dense(4, activation="softmax")),
             Opt.SGD(rate),
             "sparse_categorical_crossentropy",
         ),
         "outputs": (
-            net(L.Dense(3)),
+            small_model(L.Dense(3)),
             Opt.SGD(rate),
             keras.losses.BinaryCrossentropy(from_logits=True),
         ),
-        "numbers": (net(L.Dense(2)), Opt.SGD(rate), "mse"),
-        "adam": (net(L.Dense(1, activation="sigmoid")), Opt.Adam(2.0**-6), "binary_crossentropy"),
+        "numbers": (small_model(L.Dense(2)), Opt.SGD(rate), "mse"),
+        "adam": (
+            small_model(L.Dense(1, activation="sigmoid")),
+            Opt.Adam(2.0**-6),
+            "binary_crossentropy",
+        ),
     }
     if largest == MOST_WEIGHT:  # (the other cases have all weights)
         del chosen["sparse"], chosen["numbers"]
     weights = rng.choice([0.0, 0.25, min(1.0, largest), largest], 2 * BATCH)
     # (gradients are in units of the largest weight: without one, Adam's squares have no bits)
     weights[::BATCH] = largest
-    compared(chosen, rng, 3, 2.0**-6, weights=weights)
+    compare_trainings(chosen, rng, 3, 2.0**-6, weights=weights)
     with raises(UsageError, "number-out-of-range", operation="weighted", received=3):
         Recipe.from_header(
-            {**Recipe.build(net(L.Dense(2)), "sgd", "mse").to_header(), "weighted": 3}
+            {**Recipe.build(small_model(L.Dense(2)), "sgd", "mse").to_header(), "weighted": 3}
         )
 
 
@@ -248,14 +252,14 @@ def adaptive_cases(rate: float) -> dict[str, tuple[Any, Any, Any]]:
     """Return models, optimizers and losses."""
     classes = L.Dense(4, activation="softmax")
     chosen = {
-        "adam": (net(classes), Opt.Adam(rate), "categorical_crossentropy"),
+        "adam": (small_model(classes), Opt.Adam(rate), "categorical_crossentropy"),
         "other betas": (
-            net(L.Dense(3)),
+            small_model(L.Dense(3)),
             Opt.Adam(rate, beta_1=0.8, beta_2=0.98, epsilon=1e-6),
             "mse",
         ),
         "decaying": (
-            net(L.Dense(1, activation="sigmoid")),
+            small_model(L.Dense(1, activation="sigmoid")),
             without_biases(Opt.AdamW(Opt.schedules.ExponentialDecay(rate, 3, 0.5), 0.4)),
             "binary_crossentropy",
         ),
@@ -268,7 +272,7 @@ def adaptive_cases(rate: float) -> dict[str, tuple[Any, Any, Any]]:
         ("adagrad", Opt.Adagrad(rate, 0.01, global_clipnorm=0.2)),
         ("lion", Opt.Lion(rate)),
     ):
-        chosen[name] = (net(L.Dense(3)), optimizer, "mse")
+        chosen[name] = (small_model(L.Dense(3)), optimizer, "mse")
     return chosen
 
 
@@ -277,7 +281,7 @@ def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate, steps = 2.0**-6, 5
     chosen = adaptive_cases(rate)
-    results = compared(chosen, rng, steps, rate, typical=rate * steps / 32)
+    results = compare_trainings(chosen, rng, steps, rate, typical=rate * steps / 32)
     # (each scheme occurs)
     assert {case.recipe.optimizer.kind for case, _, _ in results.values()} == {
         *optimizers.KINDS
@@ -296,7 +300,7 @@ def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any,
                 optimizer = kind(schedules.read_keras_schedule(own), **{setting.name: value})
             except UsageError:  # another setting has to change as well
                 continue
-            cases[name] = (net(L.Dense(3)), optimizer.build_keras_optimizer(own), "mse")
+            cases[name] = (small_model(L.Dense(3)), optimizer.build_keras_optimizer(own), "mse")
     return cases
 
 
@@ -310,7 +314,7 @@ def test_settings_follow_keras_to_the_ends_of_their_ranges(
     chosen = at_the_ends(optimizers.KINDS[kind], rate)
     assert chosen
     # (with an epsilon as large as gradients a step is up to 1.41 times Keras')
-    compared(chosen, rng, steps, rate, typical=rate * steps / 8)
+    compare_trainings(chosen, rng, steps, rate, typical=rate * steps / 8)
 
 
 @pytest.mark.slow
@@ -323,7 +327,7 @@ def test_common_options_follow_keras_to_the_ends_of_their_ranges(rng: np.random.
         for name in ("clipvalue", "clipnorm", "global_clipnorm"):
             for value in (1e-4, 0.3, 1e3):
                 optimizer = Opt.SGD(0.01, **{name: value})
-                chosen[f"{name} {value} {loss}"] = (net(L.Dense(3)), optimizer, loss)
+                chosen[f"{name} {value} {loss}"] = (small_model(L.Dense(3)), optimizer, loss)
         for optimizer in (
             Opt.Adagrad(0.02),
             Opt.RMSprop(0.02),
@@ -332,8 +336,8 @@ def test_common_options_follow_keras_to_the_ends_of_their_ranges(rng: np.random.
             Opt.SGD(0.01, use_ema=True, ema_momentum=0.0),
             Opt.SGD(0.01, use_ema=True, ema_momentum=0.9999, ema_overwrite_frequency=1),
         ):
-            chosen[f"{len(chosen)} {loss}"] = (net(L.Dense(3)), optimizer, loss)
-    compared(chosen, rng, 4, 2.0**-7)
+            chosen[f"{len(chosen)} {loss}"] = (small_model(L.Dense(3)), optimizer, loss)
+    compare_trainings(chosen, rng, 4, 2.0**-7)
 
 
 def test_directions_are_dealt_by_thirds_where_that_pays(
@@ -342,8 +346,10 @@ def test_directions_are_dealt_by_thirds_where_that_pays(
     monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate = 2.0**-6
-    chosen = {"amsgrad": (net(L.Dense(3)), Opt.Adam(rate, amsgrad=True), "mse")}
-    compared(chosen, rng, 3, rate, typical=rate / 8, setting=Setting("wan", dealt_by_thirds=True))
+    chosen = {"amsgrad": (small_model(L.Dense(3)), Opt.Adam(rate, amsgrad=True), "mse")}
+    compare_trainings(
+        chosen, rng, 3, rate, typical=rate / 8, setting=Setting("wan", dealt_by_thirds=True)
+    )
 
 
 def test_the_rounds_of_the_published_networks() -> None:
@@ -404,7 +410,7 @@ def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
         assert again.to_header() == result.to_header()
         twin = plaintext.build_keras_optimizer(Sgd(again)).learning_rate
         assert abs(float(twin) - float(schedule(0))) < 1e-7
-    model = net(L.Dense(3))
+    model = small_model(L.Dense(3))
     for rate in (1e-5, 3e-4, 0.01, 0.3, 5.0):
         for batch in (1, 32, 128, 1000):
             recipe = Recipe.build(model, Opt.SGD(rate), "mse", batch)
@@ -422,7 +428,7 @@ def test_cosine_is_exact() -> None:
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:
-    model = net(L.Dense(4, activation="softmax"))
+    model = small_model(L.Dense(4, activation="softmax"))
     constant = {"kind": "constant", "rate": 0.1}
     for optimizer, code, operation in (
         (Opt.SGD(0.1, gradient_accumulation_steps=2), "unsupported-argument", "SGD"),
@@ -478,4 +484,4 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
     with raises(UsageError, "number-out-of-range", operation="learning_rate"):
         schedules.read_keras_schedule(float("nan"))
     with raises(UsageError, "number-out-of-range", operation="learning_rate"):
-        step.public_values(Recipe.build(net(L.Dense(2)), Opt.SGD(0.0), "mse"), 0)
+        step.public_values(Recipe.build(small_model(L.Dense(2)), Opt.SGD(0.0), "mse"), 0)

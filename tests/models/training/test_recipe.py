@@ -22,17 +22,17 @@ L: Any = keras.layers
 L2: Any = keras.regularizers.L2
 
 
-def net(*last: Any) -> Any:
+def small_model(*last: Any) -> Any:
     hidden = L.Dense(6, activation="relu")
     return keras.Sequential([L.Input((4,)), hidden, *(last or [L.Dense(3, activation="softmax")])])
 
 
-def recipe(**options: Any) -> Recipe:
-    return Recipe.build(net(), "adam", "sparse_categorical_crossentropy", 8, **options)
+def make_recipe(**options: Any) -> Recipe:
+    return Recipe.build(small_model(), "adam", "sparse_categorical_crossentropy", 8, **options)
 
 
 def test_a_header_holds_all_but_the_weights() -> None:
-    first = recipe(seed=7)
+    first = make_recipe(seed=7)
     header = json.loads(json.dumps(first.to_header()))
     again = Recipe.from_header(header)
     assert (
@@ -46,12 +46,12 @@ def test_a_header_holds_all_but_the_weights() -> None:
 
 
 def test_states_and_weights_are_in_the_order_of_keras() -> None:
-    model = net(L.BatchNormalization(), L.Dense(3, activation="softmax"))
+    model = small_model(L.BatchNormalization(), L.Dense(3, activation="softmax"))
     built = Recipe.build(model, "sgd", "sparse_categorical_crossentropy", 8)
     first = state.build_initial_state(built)
     for got, want in zip(state.to_keras_weights(built, first), model.get_weights(), strict=True):
         assert np.array_equal(got, want)
-    adam = recipe()
+    adam = make_recipe()
     keys = [s.key for s in state.list_specs(adam)]
     assert len(keys) == 3 * len(adam.order) and keys[: len(adam.order)] == list(adam.order)
     assert all(not state.build_initial_state(adam)[k].any() for k in keys if ":" in k)
@@ -60,18 +60,18 @@ def test_states_and_weights_are_in_the_order_of_keras() -> None:
 
 
 def test_frozen_layers_stay_and_have_no_state() -> None:
-    model = net()
+    model = small_model()
     model.layers[0].trainable = False
     built = Recipe.build(model, "adam", "sparse_categorical_crossentropy", 8)
     keys = {s.key for s in state.list_specs(built)}
     name = model.layers[0].name
     assert built.frozen == {f"{name}/kernel", f"{name}/bias"}
     assert f"{name}/kernel" in keys and f"{name}/kernel:m" not in keys
-    assert step.step_cost(built, Setting()).dealer < step.step_cost(recipe(), Setting()).dealer
+    assert step.step_cost(built, Setting()).dealer < step.step_cost(make_recipe(), Setting()).dealer
 
 
 def test_headers_of_strangers_are_checked() -> None:
-    header = recipe().to_header()
+    header = make_recipe().to_header()
     for path, value in (
         (("format",), 1),
         (("batch",), 0),
@@ -149,7 +149,7 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
         Recipe.build(two, "sgd", "mse")
     with raises(UsageError, "shape-mismatch", operation="categorical_crossentropy", received=[1]):
         logits = keras.losses.CategoricalCrossentropy(from_logits=True)
-        Recipe.build(net(L.Dense(1)), "sgd", logits)
+        Recipe.build(small_model(L.Dense(1)), "sgd", logits)
 
 
 def test_a_model_has_one_input_and_one_output() -> None:
@@ -164,7 +164,7 @@ def test_a_model_has_one_input_and_one_output() -> None:
 
 
 def test_labels_are_checked_without_being_told() -> None:
-    built = recipe()
+    built = make_recipe()
     assert np.array_equal(built.encode_labels([0, 2]), [[1, 0, 0], [0, 0, 1]])
     assert np.array_equal(built.encode_labels([[1.0]]), [[0, 1, 0]])
     for labels, text in (
@@ -179,14 +179,16 @@ def test_labels_are_checked_without_being_told() -> None:
         assert "-1" not in str(refusal.value) and "nan" not in str(refusal.value)
     with raises(UsageError, "shape-mismatch", operation="labels", received=[3, 3]):
         built.encode_labels(np.eye(3))
-    hot = Recipe.build(net(), "sgd", "categorical_crossentropy")
+    hot = Recipe.build(small_model(), "sgd", "categorical_crossentropy")
     assert hot.encode_labels(np.eye(3)).shape == (3, 3)
     for bad in (np.ones((2, 3)), np.full((1, 3), 1 / 2)):
         with raises(RangeError, "invalid-label", expected="one-hot rows"):
             hot.encode_labels(bad)
     with raises(UsageError, "shape-mismatch", operation="labels", received=[2]):
         hot.encode_labels([0, 1])
-    binary = Recipe.build(net(L.Dense(1, activation="sigmoid")), "sgd", "binary_crossentropy")
+    binary = Recipe.build(
+        small_model(L.Dense(1, activation="sigmoid")), "sgd", "binary_crossentropy"
+    )
     assert binary.encode_labels([0, 1]).shape == (2, 1)
     with raises(RangeError, "invalid-label", operation="labels of alice"):
         binary.encode_labels([0, 2], "labels of alice")
@@ -225,7 +227,7 @@ def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
 def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Generator) -> None:
     x = rng.normal(0, 1, (200, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
-    model = net(L.Dropout(0.1), L.Dense(3, activation="softmax"))
+    model = small_model(L.Dropout(0.1), L.Dense(3, activation="softmax"))
     before = model.get_weights()
     built = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
     heard: list[int] = []

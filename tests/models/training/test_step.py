@@ -23,7 +23,7 @@ keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 
 
-def net() -> Any:
+def protocol_model() -> Any:
     """Return a model with one of each of the larger protocols."""
     return keras.Sequential(
         [
@@ -51,7 +51,7 @@ def net() -> Any:
 def test_each_mask_of_a_step_hides_one_message_of_one_call(
     optimizer: str, weighted: bool, rng: np.random.Generator
 ) -> None:
-    recipe = Recipe.build(net(), optimizer, "categorical_crossentropy", 4)
+    recipe = Recipe.build(protocol_model(), optimizer, "categorical_crossentropy", 4)
     recipe = replace(recipe, weighted=4 if weighted else 0)
     specs, first = state.list_specs(recipe), state.build_initial_state(recipe)
     x = rng.normal(0, 1, (4, 6, 6, 1))
@@ -87,10 +87,10 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
     assert len(set(long["digest"])) == len(long) > 100
 
 
-def _unordered(x: ast.expr) -> bool:
+def _is_set(x: ast.expr) -> bool:
     """Return whether an expression is a set."""
     if isinstance(x, ast.BinOp) and isinstance(x.op, (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)):
-        return any(_unordered(v) for v in (x.left, x.right))
+        return any(_is_set(v) for v in (x.left, x.right))
     if isinstance(x, ast.Call):
         name = getattr(x.func, "id", getattr(x.func, "attr", ""))
         return name in ("set", "frozenset", "keys")
@@ -110,6 +110,6 @@ def test_no_loop_goes_over_a_set(folder: str) -> None:
                 plain = (
                     isinstance(iterated, ast.Call) and getattr(iterated.func, "attr", "") == "keys"
                 )
-                if _unordered(iterated) and not plain:
+                if _is_set(iterated) and not plain:
                     offenders.append(f"{path.name}: {ast.unparse(iterated)}")
     assert not offenders

@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from tests.protocols.joint_views import Row
-from tests.protocols.operands import Array, below
+from tests.protocols.operands import Array, draw_below
 from tests.protocols.seeded import Fault
 
 
@@ -63,7 +63,7 @@ class Function:
         """Return the exact values for ring elements, in ring units."""
         return np.asarray(np.maximum(x, 0) - self.rest(x * 2.0**-f) * 2.0**f)
 
-    def off(self, got: Array, x: Array, f: int) -> Array:
+    def error_of(self, got: Array, x: Array, f: int) -> Array:
         """Return the error of a result, in ring units: small numbers that doubles hold."""
         return np.asarray((got - np.maximum(x, 0)) + self.rest(x * 2.0**-f) * 2.0**f)
 
@@ -72,9 +72,9 @@ class Function:
         middle = rng.integers(-6 << f, 6 << f, 600)
         top = 1 << (width - 1)
         inside = middle[np.abs(middle) < top]
-        return np.concatenate([below(top, rng, self.edges(f)), inside])
+        return np.concatenate([draw_below(top, rng, self.edges(f)), inside])
 
-    def rows(self) -> dict[str, Row]:
+    def joint_view_rows(self) -> dict[str, Row]:
         """Return the rows of joint views."""
         module, protocol = self.module, self.protocol
         value = Row(lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8)

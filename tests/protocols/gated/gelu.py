@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from tests.protocols.gated import Function
-from tests.protocols.operands import Array, normal
-from tests.protocols.seeded import bare, merged
+from tests.protocols.operands import Array, normal_cdf
+from tests.protocols.seeded import drop_mask, merge_masks
 from tfe_bench.protocols.nn import gelu
 
 
 def slope(v: Array) -> Array:
-    return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
+    return np.asarray(normal_cdf(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
 
 
 def residual_function(
@@ -37,12 +37,12 @@ def residual_function(
 
 FUNCTION = residual_function(
     gelu,
-    normal,
+    normal_cdf,
     slope,
     sites=("gelu_parts", "gelu"),
     faults={
-        "its parts are exchanged under a dealt mask": merged("gelu_parts", {9: 0}),
-        "it is exchanged under a dealt mask": merged("gelu", {4: 0}),
-        "E1 says its share as it is": bare("gelu", "is_e1"),
+        "its parts are exchanged under a dealt mask": merge_masks("gelu_parts", {9: 0}),
+        "it is exchanged under a dealt mask": merge_masks("gelu", {4: 0}),
+        "E1 says its share as it is": drop_mask("gelu", "is_e1"),
     },
 )

@@ -9,11 +9,11 @@ from tests.protocols.operands import Array, sigmoid
 from tfe_bench.protocols.nn import mish
 
 
-def kept(v: Array) -> Array:
+def tanh_softplus(v: Array) -> Array:
     return np.asarray(np.tanh(np.logaddexp(0, v)))
 
 
-def rest(v: Array) -> Array:
+def mish_rest(v: Array) -> Array:
     """Return max(v, 0) - mish(v) without a difference of large numbers.
 
     Above 0, 1 - tanh(softplus) has the order of t^2.
@@ -24,12 +24,12 @@ def rest(v: Array) -> Array:
 
 
 def slope(v: Array) -> Array:
-    return np.asarray(kept(v) + v * (1 - kept(v) ** 2) * sigmoid(v))
+    return np.asarray(tanh_softplus(v) + v * (1 - tanh_softplus(v) ** 2) * sigmoid(v))
 
 
 FUNCTION = Function(
     mish,
-    rest=rest,
+    rest=mish_rest,
     slope=slope,
     ulps=3,
     edges=lambda f: [mish.cutoff_units(f)],

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.protocols.gated import Function
 from tests.protocols.operands import Array, sigmoid
-from tests.protocols.seeded import merged
+from tests.protocols.seeded import merge_masks
 from tfe_bench.protocols.nn import activations, silu
 
 
@@ -25,5 +25,5 @@ FUNCTION = Function(
     widths=(2, 20, 21, 49, 62),
     sites=("silu",),
     exact_beyond=True,
-    faults={"it is exchanged under a dealt mask": merged("silu", {3: 0})},
+    faults={"it is exchanged under a dealt mask": merge_masks("silu", {3: 0})},
 )

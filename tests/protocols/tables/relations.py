@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
 
 
-def bit(x: Shared) -> Shared:
+def as_bit(x: Shared) -> Shared:
     """Return 0 and 1 as a value of Z_2."""
     return replace(x, bits=1)
 
@@ -47,14 +47,19 @@ class Table:
         return [(int(k), int(v), m, int(u)) for k, v, m, u, ok in every if ok]
 
 
-def relation(parts: Sequence[Shared]) -> Relation:
+def relation_of(parts: Sequence[Shared]) -> Relation:
     """Return the relation with columns key, value, maybe, unique."""
     key, value, maybe, null, unique, valid = parts
-    columns = (Column(key, 3), Column(value), Column(maybe, ANY_BITS, bit(null)), Column(unique, 5))
-    return Relation(columns, bit(valid))
+    columns = (
+        Column(key, 3),
+        Column(value),
+        Column(maybe, ANY_BITS, as_bit(null)),
+        Column(unique, 5),
+    )
+    return Relation(columns, as_bit(valid))
 
 
-def tables(n: int, rng: np.random.Generator) -> Iterator[Table]:
+def draw_tables(n: int, rng: np.random.Generator) -> Iterator[Table]:
     """Yield tables: random, equal and distinct keys; extreme numbers; no valid row."""
     for kind in ("random", "equal", "distinct", "extreme", "none", "all"):
         key = {"equal": np.full(n, 5), "distinct": rng.permutation(8)[np.arange(n) % 8]}.get(
@@ -82,7 +87,7 @@ def parts_of(relation: Relation) -> list[list[Shared]]:
     return [[*(list(c.parts) for c in relation.columns)], [relation.valid]]  # type: ignore[list-item]
 
 
-def delivered(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, ...]]:
+def delivered_rows(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, ...]]:
     """Return the valid rows of `parts_of`, None for NULL.
 
     Args:
@@ -110,11 +115,11 @@ def delivered(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, 
     return rows
 
 
-def wrapped(total: int) -> int:
+def wrap_sum(total: int) -> int:
     """Return a sum modulo 2^64, signed."""
     return (total + 2**63) % 2**64 - 2**63
 
 
-def ranked(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def rank_rows(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return rows in ascending order, None last."""
     return sorted(rows, key=lambda row: tuple((v is None, v or 0) for v in row))

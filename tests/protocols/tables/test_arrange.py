@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.protocols.shares import at
-from tests.protocols.tables.relations import bit
+from tests.protocols.shares import output_at
+from tests.protocols.tables.relations import as_bit
 from tests.protocols.viewed import ALPHA
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate, total_rounds
@@ -35,9 +35,9 @@ def test_rows_go_where_keys_and_bits_say_and_back(n: int, rng: np.random.Generat
         orders = [
             arrange.sort_by_keys(p, [(small, 5)]),
             arrange.sort_by_keys(p, [(small, 5), (any_key, 64), (small, 6)]),
-            arrange.partition_by_bit(p, bit(chosen)),
+            arrange.partition_by_bit(p, as_bit(chosen)),
         ]
-        there = [order.apply([v, bit(chosen)]) for order in orders]
+        there = [order.apply([v, as_bit(chosen)]) for order in orders]
         every = list(zip(orders, there, strict=True))
         ends = [order.apply_inverse(c, begin) for order, c in every for begin in (n - 1, n)]
         return there, [order.apply_inverse(c) for order, c in every], ends
@@ -49,13 +49,13 @@ def test_rows_go_where_keys_and_bits_say_and_back(n: int, rng: np.random.Generat
         np.argsort(1 - chosen, kind="stable"),
     ]
     for i, order in enumerate(expected):
-        assert np.array_equal(sim.value(at(0, i, 0)), v[order])
-        assert np.array_equal(sim.value(at(0, i, 1)), chosen[order])
-        assert np.array_equal(sim.value(at(1, i, 0)), v)
-        assert np.array_equal(sim.value(at(1, i, 1)), chosen)
+        assert np.array_equal(sim.value(output_at(0, i, 0)), v[order])
+        assert np.array_equal(sim.value(output_at(0, i, 1)), chosen[order])
+        assert np.array_equal(sim.value(output_at(1, i, 0)), v)
+        assert np.array_equal(sim.value(output_at(1, i, 1)), chosen)
         for j, begin in enumerate((n - 1, n)):
             for k, column in enumerate((v, chosen)):
-                assert np.array_equal(sim.value(at(2, 2 * i + j, k)), column[begin:])
+                assert np.array_equal(sim.value(output_at(2, 2 * i + j, k)), column[begin:])
 
 
 def test_a_partition_costs_what_it_says() -> None:
@@ -63,13 +63,13 @@ def test_a_partition_costs_what_it_says() -> None:
 
     def program(p: Party, x: Shared) -> Any:
         p.reset_counters()
-        order = arrange.partition_by_bit(p, bit(x))
-        order.apply_inverse(order.apply([x, bit(x)]), 13)
+        order = arrange.partition_by_bit(p, as_bit(x))
+        order.apply_inverse(order.apply([x, as_bit(x)]), 13)
         return 8 * sum(p.counters()["payload"]), p.rounds()
 
     def counted(p: Party, x: Shared) -> Any:
-        order = arrange.partition_by_bit(p, bit(x))
-        return order.apply_inverse(order.apply([x, bit(x)]), 13)
+        order = arrange.partition_by_bit(p, as_bit(x))
+        return order.apply_inverse(order.apply([x, as_bit(x)]), 13)
 
     cost = cost_of(counted, Private((n,), 0), graphs=True)
     for secret in (np.zeros(n, np.int64), np.arange(n) % 2):
@@ -107,7 +107,7 @@ def test_what_a_partition_opens_takes_all_orders_alike_whatever_its_bits(
     def program(p: Party, *several: Shared) -> None:
         for x in several:
             for _ in range(turns):
-                arrange.partition_by_bit(p, bit(x))
+                arrange.partition_by_bit(p, as_bit(x))
 
     keys = [rng.bytes(16) for _ in range(3)]
     simulate(program, np.array([0, 1, 0]), np.ones(3, np.int64), keys=keys)
@@ -140,7 +140,7 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def both(x: Shared, y: Shared) -> Any:
-            equal_bits = equality.is_all_zero(p, [(x, k)], [bits.to_masked(bit(y))])
+            equal_bits = equality.is_all_zero(p, [(x, k)], [bits.to_masked(as_bit(y))])
             return bits.from_masked(p, equal_bits), bits.exchange_bits(
                 p, logic.and_bits(p, [equal_bits])
             )
@@ -149,8 +149,8 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 
     sim = simulate(program, x, y, dealer=k % 3)
     expected = (x.astype(object) % 2**k == 0) & (y == 1)
-    assert np.array_equal(sim.value(at(0)) == 1, expected)
-    assert np.array_equal(sim.value(at(1)) == 1, expected)
+    assert np.array_equal(sim.value(output_at(0)) == 1, expected)
+    assert np.array_equal(sim.value(output_at(1)) == 1, expected)
 
 
 def test_a_tree_of_ands_ends_with_one_and_refuses_nothing() -> None:

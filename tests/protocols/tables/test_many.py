@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocols.shares import at
-from tests.protocols.tables.relations import bit, delivered, parts_of, ranked
+from tests.protocols.shares import output_at
+from tests.protocols.tables.relations import as_bit, delivered_rows, parts_of, rank_rows
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import UsageError
@@ -30,9 +30,11 @@ CASES: dict[str, tuple[list[int], list[int], int, tuple[int, ...]]] = {
 }
 
 
-def _sides(x: Shared, xs: Shared, xn: Shared, y: Shared, ys: Shared) -> tuple[Relation, Relation]:
-    left = Relation((Column(x, 4, bit(xn)), Column(x.map(lambda a: a + a), 64)), bit(xs))
-    return left, Relation((Column(y, 4), Column(y, 64, bit(ys))), bit(ys))
+def _make_sides(
+    x: Shared, xs: Shared, xn: Shared, y: Shared, ys: Shared
+) -> tuple[Relation, Relation]:
+    left = Relation((Column(x, 4, as_bit(xn)), Column(x.map(lambda a: a + a), 64)), as_bit(xs))
+    return left, Relation((Column(y, 4), Column(y, 64, as_bit(ys))), as_bit(ys))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
     bounds = sorted({max(1, len(due) - 1), max(1, len(due))})
 
     def program(p: Party, *shares: Shared) -> Any:
-        left, right = _sides(*shares)
+        left, right = _make_sides(*shares)
         results_, costs = [], []
         for bound in bounds:
             p.reset_counters()
@@ -64,12 +66,12 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
 
     sim = simulate(program, *arrays, dealer=n % 3)
     for i, bound in enumerate(bounds):
-        assert sim.value(at(0, i, 1)).tolist() == [len(due) > bound]
-        rows = delivered(sim, at(0, i, 0))
-        assert ranked(rows) == ranked([] if len(due) > bound else due)
+        assert sim.value(output_at(0, i, 1)).tolist() == [len(due) > bound]
+        rows = delivered_rows(sim, output_at(0, i, 0))
+        assert rank_rows(rows) == rank_rows([] if len(due) > bound else due)
 
         def counted(p: Party, *shares: Shared, bound: int = bound) -> Any:
-            left, right = _sides(*shares)
+            left, right = _make_sides(*shares)
             rows, _ = many_to_many.many_to_many_join(p, left, right, [(0, 0)], bound, "left")
             return results.deliver_rows(p, rows).parts
 
@@ -81,7 +83,7 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
 
 def test_other_kinds_are_refused() -> None:
     def program(p: Party, x: Shared) -> None:
-        one = Relation((Column(x, 4),), bit(x))
+        one = Relation((Column(x, 4),), as_bit(x))
         with raises(UsageError, "unknown-name"):
             many_to_many.many_to_many_join(p, one, one, [(0, 0)], 3, "semi")
 

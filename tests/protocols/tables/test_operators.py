@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.protocols.shares import at
+from tests.protocols.shares import output_at
 from tests.protocols.tables.relations import (
     Table,
-    bit,
-    delivered,
+    as_bit,
+    delivered_rows,
+    draw_tables,
     parts_of,
-    ranked,
-    relation,
-    tables,
-    wrapped,
+    rank_rows,
+    relation_of,
+    wrap_sum,
 )
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate, total_rounds
@@ -51,14 +51,14 @@ AGGREGATES = (
 SIZES = [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 30))]
 
 
-def run(operator: Any, plain_tables: Sequence[Table], dealer: int = 0) -> Any:
+def run_operator(operator: Any, plain_tables: Sequence[Table], dealer: int = 0) -> Any:
     """Run operator(party, relation) on each table in one session, results first.
 
     Bits and rounds equal the declared ones, whatever the tables hold.
     """
 
     def program(p: Party, *shares: Shared) -> Any:
-        several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
+        several = [relation_of(shares[i : i + 6]) for i in range(0, len(shares), 6)]
         results, costs = [], []
         for each in several:
             p.reset_counters()
@@ -68,7 +68,9 @@ def run(operator: Any, plain_tables: Sequence[Table], dealer: int = 0) -> Any:
 
     sim = simulate(program, *(a for t in plain_tables for a in t.arrays), dealer=dealer)
     n = len(plain_tables[0].key)
-    tally = count_cost(lambda p, *s: operator(p, relation(s)), *[Private((n,), 0)] * 6, graphs=True)
+    tally = count_cost(
+        lambda p, *s: operator(p, relation_of(s)), *[Private((n,), 0)] * 6, graphs=True
+    )
     for i in range(len(plain_tables)):
         sent, rounds = zip(*(out[1][i] for out in sim.outputs), strict=True)
         assert sent == tally.cost.by_party(dealer)
@@ -77,13 +79,13 @@ def run(operator: Any, plain_tables: Sequence[Table], dealer: int = 0) -> Any:
     return sim
 
 
-def aggregated(rows: Sequence[tuple[Any, ...]], least: int = 1) -> list[tuple[Any, ...]]:
+def aggregate_plain(rows: Sequence[tuple[Any, ...]], least: int = 1) -> list[tuple[Any, ...]]:
     aggregates = []
     for key, some in itertools.groupby(sorted(rows, key=lambda r: r[0]), key=lambda r: r[0]):
         several = list(some)
         values, there = [r[1] for r in several], [r[2] for r in several if r[2] is not None]
-        total = wrapped(sum(there)) if there else None
-        of_values = (wrapped(sum(values)), len(several), min(values), max(values))
+        total = wrap_sum(sum(there)) if there else None
+        of_values = (wrap_sum(sum(values)), len(several), min(values), max(values))
         if len(several) >= least:
             aggregates.append((key, *of_values, total, len(there), max(there, default=None)))
     return aggregates
@@ -91,7 +93,7 @@ def aggregated(rows: Sequence[tuple[Any, ...]], least: int = 1) -> list[tuple[An
 
 @pytest.mark.parametrize("n", SIZES)
 def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> None:
-    plain_tables = list(tables(n, rng))
+    plain_tables = list(draw_tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
         grouped = groups.group_rows(p, r, [0], AGGREGATES, min_rows=2)
@@ -99,10 +101,12 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
             p, groups.distinct_rows(p, r, [2])
         )
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
-        assert ranked(delivered(sim, at(0, i, 0))) == aggregated(table.rows, 2)
-        assert ranked(delivered(sim, at(0, i, 1))) == ranked(list({(r[2],) for r in table.rows}))
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 0))) == aggregate_plain(table.rows, 2)
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 1))) == rank_rows(
+            list({(r[2],) for r in table.rows})
+        )
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -110,7 +114,7 @@ def test_groups_of_public_codes_have_what_their_rows_have(
     n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dense, "_SLICE_ROWS", 2)  # several slices, the last short
-    plain_tables = list(tables(n, rng))
+    plain_tables = list(draw_tables(n, rng))
     aggregates = [a for a in AGGREGATES if a.function in ("sum", "count")]
 
     def operator(p: Party, r: Relation) -> Any:
@@ -119,31 +123,31 @@ def test_groups_of_public_codes_have_what_their_rows_have(
         narrow = dense.group_by_code(p, few, 0, 7, [Aggregate("sum", 1)], min_rows=2)
         return results.deliver_rows(p, by_key), results.deliver_rows(p, narrow)
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
-        expected = [(k, s, c, t, d) for k, s, c, _, _, t, d, _ in aggregated(table.rows)]
-        assert ranked(delivered(sim, at(0, i, 0))) == expected
-        unique = aggregated([(r[0], r[3], None) for r in table.rows if r[0] < 7], 2)
-        assert ranked(delivered(sim, at(0, i, 1))) == [row[:2] for row in unique]
+        expected = [(k, s, c, t, d) for k, s, c, _, _, t, d, _ in aggregate_plain(table.rows)]
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 0))) == expected
+        unique = aggregate_plain([(r[0], r[3], None) for r in table.rows if r[0] < 7], 2)
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 1))) == [row[:2] for row in unique]
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_are_put_in_order_and_shown_in_it(n: int, rng: np.random.Generator) -> None:
-    plain_tables = list(tables(n, rng))
+    plain_tables = list(draw_tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
         ordered = results.order_by(p, r, [Key(2, descending=True), Key(0), Key(3)])
         return [results.deliver_rows(p, relations.limit_rows(ordered, 5), is_ordered=True)]
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
         rows = sorted(table.rows, key=lambda r: (r[2] is None, -(r[2] or 0), r[0], r[3]))
-        assert delivered(sim, at(0, i, 0)) == rows[:5]
+        assert delivered_rows(sim, output_at(0, i, 0)) == rows[:5]
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -> None:
-    plain_tables = list(tables(n, rng))
+    plain_tables = list(draw_tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
         # unique numbers serve as keys: those of valid rows only
@@ -156,7 +160,7 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
         ]
         return [results.deliver_rows(p, f, is_ordered=True) for f in joined]
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
         by_key = {u: (u, m, v) for _, v, m, u in table.rows}
         few = {u: by_key[u] for u, ok in zip(table.unique[:7], table.valid, strict=False) if ok}
@@ -169,7 +173,7 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
                 [a for a in rows if a[key] not in right],
             ]
             for k, due in enumerate(expected):
-                assert delivered(sim, at(0, i, 4 * j + k)) == due
+                assert delivered_rows(sim, output_at(0, i, 4 * j + k)) == due
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_columns_of_every_width_are_joined_and_delivered_whole(
 
     def program(p: Party, key: Shared, valid: Shared, *columns: Shared) -> Any:
         kept = (Column(c, w) for c, w in zip(columns, widths, strict=True))
-        right = Relation((Column(key, 2), *kept), bit(valid))
+        right = Relation((Column(key, 2), *kept), as_bit(valid))
         left = Relation((Column(key, 2),), bits.public_bits(right.valid, np.ones(3)))
         joined = [joins.lookup_join(p, left, right, [(0, 0)], kind) for kind in ("inner", "left")]
         return [parts_of(results.deliver_rows(p, r)) for r in joined]
@@ -193,13 +197,15 @@ def test_columns_of_every_width_are_joined_and_delivered_whole(
     sim = simulate(program, *own, *columns, dealer=dealer)
     # the key of each side
     expected = [(2, 2, *(low for low, _ in ends)), (0, 0, *(high for _, high in ends))]
-    assert ranked(delivered(sim, at(0))) == ranked(expected)
-    assert ranked(delivered(sim, at(1))) == ranked([*expected, (1, *[None] * (1 + len(widths)))])
+    assert rank_rows(delivered_rows(sim, output_at(0))) == rank_rows(expected)
+    assert rank_rows(delivered_rows(sim, output_at(1))) == rank_rows(
+        [*expected, (1, *[None] * (1 + len(widths)))]
+    )
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Generator) -> None:
-    plain_tables, bound = list(tables(n, rng)), 2 * n + 3
+    plain_tables, bound = list(draw_tables(n, rng)), 2 * n + 3
 
     def operator(p: Party, r: Relation) -> Any:
         few = relations.limit_rows(r, 5)
@@ -218,19 +224,19 @@ def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Gener
             Relation(tuple(over), ones),
         ]
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
         valid = table.valid.astype(bool)
         few = Table(*(a[:5] for a in table.arrays)).rows
-        over = delivered(sim, at(0, i, 3), False)[0]
+        over = delivered_rows(sim, output_at(0, i, 3), False)[0]
         for j, k in enumerate((0, 2)):
             pairs = [(*a, *b) for a in table.rows for b in few if a[k] == b[k] is not None]
             assert over[j] == (len(pairs) > bound)
             due = [] if len(pairs) > bound else pairs
-            assert ranked(delivered(sim, at(0, i, j))) == ranked(due)
+            assert rank_rows(delivered_rows(sim, output_at(0, i, j))) == rank_rows(due)
         more = valid.sum() > max(1, n // 2)
         assert over[2] == more
-        assert delivered(sim, at(0, i, 2)) == ([] if more else table.rows)
+        assert delivered_rows(sim, output_at(0, i, 2)) == ([] if more else table.rows)
 
 
 def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
@@ -240,7 +246,7 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
     args = [np.asarray(a, np.int64) for a in (left, right, *valid)]
 
     def program(p: Party, x: Shared, y: Shared, xs: Shared, ys: Shared) -> Any:
-        sides = [Relation((relations.Column(k, 4),), bit(v)) for k, v in ((x, xs), (y, ys))]
+        sides = [Relation((relations.Column(k, 4),), as_bit(v)) for k, v in ((x, xs), (y, ys))]
         joined = [
             many_to_many.many_to_many_join(p, sides[0], sides[1], [(0, 0)], bound)
             for bound in (6, 7, 8, 1)
@@ -249,9 +255,9 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
 
     sim = simulate(program, *args)
     for i, over in enumerate((1, 0, 0, 1)):
-        assert sim.value(at(i, 1)).tolist() == [over]
+        assert sim.value(output_at(i, 1)).tolist() == [over]
         due = [] if over else [(0, 0), *[(4, 4)] * 6]
-        assert ranked(delivered(sim, at(i, 0))) == due
+        assert rank_rows(delivered_rows(sim, output_at(i, 0))) == due
 
 
 @pytest.mark.parametrize("width", [4, 61, 62, 64])
@@ -269,8 +275,8 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
 
     def program(p: Party, *shares: Shared) -> Any:
         asks, valid, key, used, v, target = shares
-        left = Relation((relations.Column(asks, width),), bit(valid))
-        right = Relation((relations.Column(key, width), relations.Column(v)), bit(used))
+        left = Relation((relations.Column(asks, width),), as_bit(valid))
+        right = Relation((relations.Column(key, width), relations.Column(v)), as_bit(used))
         with raises(UsageError, "shape-mismatch", operation="lookup", expected=21):
             hashed_lookup.lookup_hashed(p, left, right, (0, 0), asks)
         joined = [
@@ -288,17 +294,17 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
         [(9,), (0,)],
     ]
     for i, due in enumerate(every):
-        assert delivered(sim, at(i)) == due
+        assert delivered_rows(sim, output_at(i)) == due
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_the_common_rows_of_two_and_three_relations_come_first_alike(
     n: int, rng: np.random.Generator
 ) -> None:
-    plain_tables, others = list(tables(n, rng)), list(tables(n, rng))
+    plain_tables, others = list(draw_tables(n, rng)), list(draw_tables(n, rng))
 
     def program(p: Party, *shares: Shared) -> list[Any]:
-        several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
+        several = [relation_of(shares[i : i + 6]) for i in range(0, len(shares), 6)]
         outputs = []
         for x, y in zip(several[::2], several[1::2], strict=True):
             # the third side has repeated keys
@@ -318,9 +324,9 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
         common = {r[3] for r in x.rows} & {r[3] for r in y.rows}
         third = x.valid.sum() + y.valid[:3].sum()
         for j in (0, 1):
-            valid = sim.value(at(2 * i + j, 0)).astype(int)
-            keys = [sim.value(at(2 * i + j, 1 + 2 * k)) for k in range(2 + j)]
-            counted = [sim.value(at(2 * i + j, 2 + 2 * k)).astype(int) for k in range(2 + j)]
+            valid = sim.value(output_at(2 * i + j, 0)).astype(int)
+            keys = [sim.value(output_at(2 * i + j, 1 + 2 * k)) for k in range(2 + j)]
+            counted = [sim.value(output_at(2 * i + j, 2 + 2 * k)).astype(int) for k in range(2 + j)]
             rows = int(valid.sum())
             assert np.array_equal(valid, np.arange(n) < rows)
             for key, there in zip(keys, counted, strict=True):
@@ -333,7 +339,7 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
 
 @pytest.mark.parametrize("n", SIZES)
 def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Generator) -> None:
-    plain_tables = list(tables(n, rng))
+    plain_tables = list(draw_tables(n, rng))
     fractions = (0, 333, 500, 1000)
 
     def operator(p: Party, r: Relation) -> Any:
@@ -345,25 +351,25 @@ def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Ge
 
     def between(values: Sequence[int], q: int) -> int:
         low, rest = divmod(q * (len(values) - 1), 1000)
-        return wrapped(values[low] * (1000 - rest) + values[min(low + 1, len(values) - 1)] * rest)
+        return wrap_sum(values[low] * (1000 - rest) + values[min(low + 1, len(values) - 1)] * rest)
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
         expected = []
         for key, some in itertools.groupby(sorted(table.rows, key=lambda r: r[:2]), lambda r: r[0]):
             values = [r[1] for r in some]
             expected.append((key, *(values[q * (len(values) - 1) // 1000] for q in fractions)))
-        assert ranked(delivered(sim, at(0, i, 0))) == expected
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 0))) == expected
         unique = sorted(r[3] for r in table.rows)
         middle = [(unique[(len(unique) - 1) // 2],)] if unique else []
-        assert delivered(sim, at(0, i, 1)) == middle
+        assert delivered_rows(sim, output_at(0, i, 1)) == middle
         disc, cont = [], []
         for key in sorted({r[0] for r in table.rows}):
             there = sorted(r[2] for r in table.rows if r[0] == key and r[2] is not None) or [0]
             disc.append((key, *(there[max(0, -(-q * len(there) // 1000) - 1)] for q in fractions)))
             cont.append((key, *(between(there, q) for q in fractions)))
-        assert ranked(delivered(sim, at(0, i, 2))) == disc
-        assert ranked(delivered(sim, at(0, i, 3))) == cont
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 2))) == disc
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 3))) == cont
 
 
 @pytest.mark.parametrize("n", [1, 6, 700])
@@ -374,15 +380,15 @@ def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> Non
 
     def program(p: Party, key: Shared, valid: Shared) -> Any:
         column = (relations.Column(key, 20), relations.Column(key))
-        picked = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
+        picked = quantiles.rows_at_ranks(p, Relation(column, as_bit(valid)), Key(0), ranks)
         # with 64 bits all rows are sorted
-        wide = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(1, True), ranks[:1])
+        wide = quantiles.rows_at_ranks(p, Relation(column, as_bit(valid)), Key(1, True), ranks[:1])
         return [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in (picked, wide)]
 
     sim = simulate(program, garbage, valid, dealer=n % 3)
     rows = sorted(key[valid == 1].tolist())
-    assert delivered(sim, at(0)) == [(rows[r],) * 2 for r in ranks if r < len(rows)]
-    assert delivered(sim, at(1)) == [(r,) * 2 for r in rows[-1:]]
+    assert delivered_rows(sim, output_at(0)) == [(rows[r],) * 2 for r in ranks if r < len(rows)]
+    assert delivered_rows(sim, output_at(1)) == [(r,) * 2 for r in rows[-1:]]
 
 
 def test_a_part_of_a_size_is_rounded_down() -> None:
@@ -398,7 +404,7 @@ def test_a_part_of_a_size_is_rounded_down() -> None:
 
     sim = simulate(program, sizes)
     for i, (q, less) in enumerate(itertools.product(thousandths, (0, 1))):
-        assert np.array_equal(sim.value(at(i)), (q * sizes - less) // 1000)
+        assert np.array_equal(sim.value(output_at(i)), (q * sizes - less) // 1000)
 
 
 def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -> None:
@@ -417,14 +423,14 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
         return [c.values for c in computed.columns[1:]]
 
     sim = simulate(program, key, values)
-    rows = sim.value(at(0)).reshape(2, -1)
-    assert np.array_equal(sim.value(at(1)).reshape(2, -1)[:, 0], rows.min(1))
-    assert np.array_equal(sim.value(at(2)).reshape(2, -1), np.maximum.accumulate(rows, 1))
+    rows = sim.value(output_at(0)).reshape(2, -1)
+    assert np.array_equal(sim.value(output_at(1)).reshape(2, -1)[:, 0], rows.min(1))
+    assert np.array_equal(sim.value(output_at(2)).reshape(2, -1), np.maximum.accumulate(rows, 1))
 
 
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> None:
-    plain_tables = list(tables(n, rng))
+    plain_tables = list(draw_tables(n, rng))
     functions = [
         *(Window("row_number"), Window("rank"), Window("dense_rank"), Window("sum", 1)),
         *(Window("sum", 2), Window("count", 2), Window("lag", 2), Window("lead", 1, 2)),
@@ -441,7 +447,7 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
 
     def total(rows: Sequence[tuple[Any, ...]], column: int) -> Any:
         there = [r[column] for r in rows if r[column] is not None]
-        return wrapped(sum(there)) if there else None
+        return wrap_sum(sum(there)) if there else None
 
     def told(rows: Sequence[tuple[Any, ...]]) -> Any:
         for i, (_, value, *_rest) in enumerate(rows):
@@ -460,17 +466,21 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
             ]
             yield (*rows[i], *fields, before, behind, *frames, len(so_far[-4:]), *extremes)
 
-    sim = run(operator, plain_tables, n % 3)
+    sim = run_operator(operator, plain_tables, n % 3)
     for i, table in enumerate(plain_tables):
         rows = sorted(table.rows, key=lambda r: (r[0], -r[1]))
         parts = [[r for r in rows if r[0] == key] for key in dict.fromkeys(r[0] for r in rows)]
-        assert delivered(sim, at(0, i, 0)) == [row for part in parts for row in told(part)]
+        assert delivered_rows(sim, output_at(0, i, 0)) == [
+            row for part in parts for row in told(part)
+        ]
         rows = sorted(table.rows, key=lambda r: r[0])
         ranks = [1 + sum(other[0] < r[0] for other in rows) for r in rows]
         expected = [(*r, k, c + 1) for c, (r, k) in enumerate(zip(rows, ranks, strict=True))]
-        assert delivered(sim, at(0, i, 1)) == expected
+        assert delivered_rows(sim, output_at(0, i, 1)) == expected
         there = sum(r[2] is not None for r in table.rows)
-        assert ranked(delivered(sim, at(0, i, 2))) == ranked([(*r, there) for r in table.rows])
+        assert rank_rows(delivered_rows(sim, output_at(0, i, 2))) == rank_rows(
+            [(*r, there) for r in table.rows]
+        )
 
 
 def test_ranges_and_unique_keys_are_made_sure_of() -> None:
@@ -494,8 +504,8 @@ def test_a_repeated_key_of_valid_rows_is_found() -> None:
 
     def program(p: Party, key: Shared, valid: Shared, every: Shared) -> None:
         column = relations.Column(key, 2)
-        results.check_unique(p, Relation((column,), bit(valid)), [0])
+        results.check_unique(p, Relation((column,), as_bit(valid)), [0])
         with raises(RangeError, "duplicate-key"):
-            results.check_unique(p, Relation((column,), bit(every)), [0])
+            results.check_unique(p, Relation((column,), as_bit(every)), [0])
 
     simulate(program, key, valid, np.ones(4, np.int64))

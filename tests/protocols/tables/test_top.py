@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.protocols.shares import at
-from tests.protocols.tables.relations import bit, delivered, parts_of
+from tests.protocols.shares import output_at
+from tests.protocols.tables.relations import as_bit, delivered_rows, parts_of
 from tests.protocols.viewed import ALPHA
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
@@ -24,9 +24,9 @@ from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
-def table(key: Shared, null: Shared, index: Shared, valid: Shared) -> Relation:
-    narrow, nullable = Column(key, 6), Column(key, 6, bit(null))
-    return Relation((narrow, nullable, Column(key), Column(index, 10)), bit(valid))
+def table_relation(key: Shared, null: Shared, index: Shared, valid: Shared) -> Relation:
+    narrow, nullable = Column(key, 6), Column(key, 6, as_bit(null))
+    return Relation((narrow, nullable, Column(key), Column(index, 10)), as_bit(valid))
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(6, marks=pytest.mark.slow), 700])
@@ -40,7 +40,7 @@ def test_the_first_rows_are_those_of_an_order_ties_included(
     assert select.is_selection_cheaper(700, 30) and not select.is_selection_cheaper(700, 699)
 
     def program(p: Party, *shares: Shared) -> Any:
-        whole, outputs = table(*shares), []
+        whole, outputs = table_relation(*shares), []
         for by in ways:
             ordered = results.order_by(p, whole, by)
             for k in most:
@@ -51,13 +51,13 @@ def test_the_first_rows_are_those_of_an_order_ties_included(
 
     sim = simulate(program, key, null, np.arange(n), valid, dealer=n % 3)
     for i, k in enumerate(most * len(ways)):
-        first, due = delivered(sim, at(i, 0)), delivered(sim, at(i, 1))
+        first, due = delivered_rows(sim, output_at(i, 0)), delivered_rows(sim, output_at(i, 1))
         assert first == due and len(first) == min(k, int(valid.sum()))
 
 
 def test_the_first_rows_of_no_order_or_number_are_refused() -> None:
     def program(p: Party, x: Shared) -> None:
-        rows = Relation((Column(x),), bit(x))
+        rows = Relation((Column(x),), as_bit(x))
         for by, k in (([], 1), ([Key(0)], 0), ([Key(0)], True)):
             code = "number-out-of-range" if by else "empty-input"
             with raises(UsageError, code, operation="top", received=k):
@@ -72,7 +72,7 @@ def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
 
     def sent(k: int) -> Any:
         def program(p: Party, *shares: Shared) -> Any:
-            rows = table(*shares)
+            rows = table_relation(*shares)
             return results.top_rows(p, rows, [Key(0)], k, profile=profile).parts
 
         return count_cost(program, *[Private((n,), 0)] * 4, graphs=True, expected=True).cost
@@ -82,7 +82,7 @@ def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
     assert few.rounds < some.rounds < every.rounds
 
 
-def _places(
+def _select_positions(
     monkeypatch: pytest.MonkeyPatch, keys: Any, seeds: list[bytes], fault: str | None = None
 ) -> list[tuple[int, ...]]:
     """Return the shuffled positions of the first 2 of 32 elements for repeated selections."""
@@ -113,7 +113,9 @@ def test_where_the_first_rows_are_is_alike_for_all_inputs(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = [np.arange(32), np.arange(32)[::-1].copy(), np.full(32, 7)]
-    positions = [_places(monkeypatch, x, [rng.bytes(16) for _ in range(3)]) for x in inputs]
+    positions = [
+        _select_positions(monkeypatch, x, [rng.bytes(16) for _ in range(3)]) for x in inputs
+    ]
     assert min(_uniform_p(each) for each in positions) * 2 * len(positions) > ALPHA
 
 
@@ -121,5 +123,5 @@ def test_a_biased_permutation_shows_in_where_the_first_rows_are(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [rng.bytes(16) for _ in range(3)]
-    positions = _places(monkeypatch, np.arange(32), seeds, "biased_permutation")
+    positions = _select_positions(monkeypatch, np.arange(32), seeds, "biased_permutation")
     assert _uniform_p(positions) < ALPHA
