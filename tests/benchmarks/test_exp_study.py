@@ -140,7 +140,7 @@ def _run_study(
 
 
 @pytest.fixture(scope="module")
-def found() -> study.Study:
+def quick_study() -> study.Study:
     """Return a quick study."""
     return _run_study(study.QUICK)
 
@@ -153,50 +153,54 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_form_is_measured_at_every_size_and_scored(found: study.Study) -> None:
-    assert [f.method for f in found.main_forms] == list(METHODS) * 2
-    assert found.main_forms == main_forms()
-    for form in found.main_forms:
-        assert [m.n for m in found.measurements[form]] == list(study.QUICK.sizes)
-        assert all(m.matches_declared_cost for m in found.measurements[form])
-    assert set(found.accuracy) == set(found.measurements) == {*main_forms(), *variant_forms(True)}
-    assert found.cut == []
+def test_every_form_is_measured_at_every_size_and_scored(quick_study: study.Study) -> None:
+    assert [f.method for f in quick_study.main_forms] == list(METHODS) * 2
+    assert quick_study.main_forms == main_forms()
+    for form in quick_study.main_forms:
+        assert [m.n for m in quick_study.measurements[form]] == list(study.QUICK.sizes)
+        assert all(m.matches_declared_cost for m in quick_study.measurements[form])
+    assert (
+        set(quick_study.accuracy)
+        == set(quick_study.measurements)
+        == {*main_forms(), *variant_forms(True)}
+    )
+    assert quick_study.cut == []
 
 
-def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study) -> None:
+def test_fits_over_the_measurements_are_the_lines_behind_them(quick_study: study.Study) -> None:
     form = Form("one-round", 128)
     cost = form.cost(1)
-    assert found.bytes_per_element(form) == pytest.approx([b / 8 for b in cost.by_party(0)])
-    memory = found.fit_quantity(form, "peak_rss_kb_P0")
+    assert quick_study.bytes_per_element(form) == pytest.approx([b / 8 for b in cost.by_party(0)])
+    memory = quick_study.fit_quantity(form, "peak_rss_kb_P0")
     assert (memory.a, memory.b) == pytest.approx((200 / 1024, 500 * 1024 + 100))
-    assert found.fit_quantity(form, "seconds_local").a == pytest.approx(1e-6)
+    assert quick_study.fit_quantity(form, "seconds_local").a == pytest.approx(1e-6)
     for name, rate, latency, source, times in (
         ("net2", 100e6, 0.01, levels.MEASURED, CleartextCluster.NETWORK),
         ("net3", 10e6, 0.1, levels.MODELED, 1),
     ):
         slope, fixed = 1e-6 + max(cost.by_party(0)) / rate, 0.01 + latency * cost.with_dealing
         fit, model = (
-            found.fit_quantity(form, f"seconds_{name}"),
-            found.model_fit(form, f"seconds_{name}"),
+            quick_study.fit_quantity(form, f"seconds_{name}"),
+            quick_study.model_fit(form, f"seconds_{name}"),
         )
-        assert found.quantity_source(form, f"seconds_{name}") == source
+        assert quick_study.quantity_source(form, f"seconds_{name}") == source
         assert model is not None and fit.points == model.points == (2 if times > 1 else 3)
         assert (fit.a, fit.b) == pytest.approx((times * slope, times * fixed))
         assert (model.a, model.b) == pytest.approx((slope, fixed))
     assert (
-        found.quantity_source(form, "bytes_P0")
-        == found.quantity_source(form, "seconds_local")
+        quick_study.quantity_source(form, "bytes_P0")
+        == quick_study.quantity_source(form, "seconds_local")
         == levels.MEASURED
     )
-    assert found.model_fit(form, "seconds_local") is None
+    assert quick_study.model_fit(form, "seconds_local") is None
 
 
 @pytest.mark.usefixtures("one_theme")
 def test_the_report_has_every_file_and_labels_what_is_modeled(
-    found: study.Study, tmp_path: Path
+    quick_study: study.Study, tmp_path: Path
 ) -> None:
     folder = tmp_path / "report"
-    files = report.write_report(found, folder)
+    files = report.write_report(quick_study, folder)
     pictures = [f"{name}.png" for name in PICTURES]
     assert files == sorted([*report.FILES, *pictures])
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
@@ -213,7 +217,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
         *("elapsed_s", "elapsed_source", "repeat"),
         *("modeled_s", "predicted_over_measured", "links"),
     ]
-    mains = {(f.name, str(f.ring_bits)) for f in found.main_forms}
+    mains = {(f.name, str(f.ring_bits)) for f in quick_study.main_forms}
     for row in rows:
         plan = study.QUICK.levels.get(row["net_level"])
         main = (row["params"], row["ring_bits"]) in mains
@@ -236,7 +240,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
     assert {int(r["n"]) for r in rows if not r["net_level"]} == {10**6, 10**7}
 
     rows = _read_rows(folder / "exp_accuracy.csv")
-    assert len(rows) == len(found.accuracy)
+    assert len(rows) == len(quick_study.accuracy)
     for row in rows:
         shares = [float(row[name]) for name in grid.NAMES]
         assert float(row["mean6"]) == pytest.approx(np.mean(shares), abs=1e-6)
@@ -285,25 +289,25 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
 
 
 def test_a_report_that_fails_leaves_nothing_behind(
-    result: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_study: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(page: Page) -> str:
         assert list(tmp_path.rglob("report.html"))  # a part of it exists
         raise KeyboardInterrupt
 
     empty = {name: Picture(name, b"", b"", 1) for name in PICTURES}
-    monkeypatch.setattr(plots, "draw_pictures", lambda result: empty)
+    monkeypatch.setattr(plots, "draw_pictures", lambda study: empty)
     with monkeypatch.context() as patch:
         patch.setattr(markdown, "render_markdown", failing)
         with pytest.raises(KeyboardInterrupt):
-            report.write_report(result, tmp_path / "report")
+            report.write_report(quick_study, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "report").mkdir()  # an empty folder is filled
-    assert report.write_report(result, tmp_path / "report")
+    assert report.write_report(quick_study, tmp_path / "report")
     with raises(DataError, "file-exists"):
-        report.write_report(result, tmp_path / "report")
+        report.write_report(quick_study, tmp_path / "report")
     with raises(DataError, "parent-not-writable"):
-        report.write_report(result, tmp_path / "none" / "report")
+        report.write_report(quick_study, tmp_path / "none" / "report")
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
 
 
@@ -427,8 +431,8 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
         _run_study(study.QUICK, Lost())
 
 
-def test_radar_scores_lie_between_nothing_and_the_best(found: study.Study) -> None:
-    scores = compare.radar_scores(found)
+def test_radar_scores_lie_between_nothing_and_the_best(quick_study: study.Study) -> None:
+    scores = compare.radar_scores(quick_study)
     assert len(scores) == 8 + 3
     every = np.array(list(scores.values()))
     assert every.shape == (11, len(compare.AXES))
