@@ -127,23 +127,24 @@ def _copy_json_value(name: str, value: Any) -> Any:
 
 
 def check_names(
-    what: str, names: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
+    subject: str, names: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
 ) -> None:
     """Reject unknown and missing fields (DataError)."""
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
             raise DataError(
-                f"Unknown field {name!r} of the {what}.{hint} A newer version may have written it.",
+                f"Unknown field {name!r} of the {subject}.{hint} A newer version may have "
+                "written it.",
                 code="unknown-field",
-                operation=what,
+                operation=subject,
                 received=name,
             )
     missing = [name for name in known if name not in names and name not in optional]
     if missing:
         raise DataError(
-            f"The {what} lacks {', '.join(missing)}.",
+            f"The {subject} lacks {', '.join(missing)}.",
             code="missing-field",
-            operation=what,
+            operation=subject,
             expected=", ".join(missing),
         )

@@ -192,10 +192,10 @@ class Record:
     error: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            value, check = getattr(self, each.name), _find_field_check(each)
-            if check is not None and not (value is None and _is_optional(each)):
-                object.__setattr__(self, each.name, check(each.name, value))
+        for record_field in dataclasses.fields(self):
+            value, check = getattr(self, record_field.name), _find_field_check(record_field)
+            if check is not None and not (value is None and _is_optional(record_field)):
+                object.__setattr__(self, record_field.name, check(record_field.name, value))
         if "/" in self.cluster or "\\" in self.cluster:
             raise UsageError(
                 f"Expected a file name without folders as cluster. Received: {self.cluster!r}.",
@@ -344,12 +344,14 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
 }
 
 
-def _find_field_check(each: dataclasses.Field[Any]) -> Callable[[str, object], Any] | None:
-    return _CHECKS.get(each.name) or _CHECKS.get(str(each.type).removesuffix(" | None"))
+def _find_field_check(record_field: dataclasses.Field[Any]) -> Callable[[str, object], Any] | None:
+    return _CHECKS.get(record_field.name) or _CHECKS.get(
+        str(record_field.type).removesuffix(" | None")
+    )
 
 
-def _is_optional(each: dataclasses.Field[Any]) -> bool:
-    return str(each.type).endswith(" | None")
+def _is_optional(record_field: dataclasses.Field[Any]) -> bool:
+    return str(record_field.type).endswith(" | None")
 
 
 class JsonLine(Protocol):

@@ -159,12 +159,17 @@ def table_rows(quick: bool = False) -> list[Row]:
     from tfe_bench.benchmarks.relational import WORKLOADS
 
     rows = []
-    for each in WORKLOADS.values():
-        size = each.sizes[quick]
-        kind = "scale" if each.scaled else "rows"
-        expected = {"question": each.name, kind: size, "seed": 1}
-        words = ("relational", each.name, f"--{kind}", f"{size:g}" if each.scaled else str(size))
-        rows.append(Row(each.name, f"{kind} {size:g}", words, "relational", expected))
+    for workload in WORKLOADS.values():
+        size = workload.sizes[quick]
+        kind = "scale" if workload.scaled else "rows"
+        expected = {"question": workload.name, kind: size, "seed": 1}
+        words = (
+            "relational",
+            workload.name,
+            f"--{kind}",
+            f"{size:g}" if workload.scaled else str(size),
+        )
+        rows.append(Row(workload.name, f"{kind} {size:g}", words, "relational", expected))
     return rows
 
 

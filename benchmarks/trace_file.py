@@ -83,9 +83,9 @@ def _heading_events(parties: int, names: Mapping[tuple[int, int], str]) -> list[
     return rows
 
 
-def _heading_event(p: int, thread: int, what: str, **arguments: object) -> list[Row]:
+def _heading_event(p: int, thread: int, subject: str, **arguments: object) -> list[Row]:
     return [
-        {"name": f"{what}_{key}", "ph": "M", "pid": p, "tid": thread, "args": {key: value}}
+        {"name": f"{subject}_{key}", "ph": "M", "pid": p, "tid": thread, "args": {key: value}}
         for key, value in arguments.items()
     ]
 

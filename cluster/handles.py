@@ -50,12 +50,12 @@ class HandleStore:
     def __init__(
         self,
         party: int,
-        most: int = MOST_BYTES,
+        max_bytes: int = MOST_BYTES,
         per_client: int = MOST_BYTES_PER_CLIENT,
         seconds: float = SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._party, self._max_bytes, self._per_client = party, most, per_client
+        self._party, self._max_bytes, self._per_client = party, max_bytes, per_client
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
         self._held: dict[tuple[str, str], HeldValue] = {}

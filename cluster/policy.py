@@ -42,9 +42,9 @@ _STARTUP_FIELDS = (
 )
 
 
-def _limit_field(default: float, least: int = 1, most: int = _ANY_NUMBER) -> Any:
+def _limit_field(default: float, least: int = 1, largest: int = _ANY_NUMBER) -> Any:
     """Declare a setting of [limits] in worker.toml; seconds are above 0, others are integers."""
-    return field(default=default, metadata={"least": least, "most": most})
+    return field(default=default, metadata={"least": least, "most": largest})
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class WorkerPolicy:
     max_elements: int = _limit_field(DEFAULT_MAX_ELEMENTS)
     job_seconds: float = _limit_field(3600.0)
     stall_seconds: float = _limit_field(60.0)
-    max_jobs: int = _limit_field(16, most=MOST_JOBS)
-    max_jobs_per_client: int = _limit_field(8, most=MOST_JOBS)
+    max_jobs: int = _limit_field(16, largest=MOST_JOBS)
+    max_jobs_per_client: int = _limit_field(8, largest=MOST_JOBS)
     max_models: int = _limit_field(64)
     max_inputs: int = _limit_field(4096)  # more than any Keras model has
     max_bytes_per_job: int = _limit_field(2 << 30)
@@ -120,7 +120,7 @@ class WorkerPolicy:
     max_held_per_client: int = _limit_field(handles.MOST_BYTES_PER_CLIENT)
     held_seconds: float = _limit_field(handles.SECONDS)
     max_connections: int = _limit_field(512, 64, _MOST_CONNECTIONS)
-    max_connections_per_address: int = _limit_field(32, most=_MOST_CONNECTIONS)
+    max_connections_per_address: int = _limit_field(32, largest=_MOST_CONNECTIONS)
 
     # (the file's name, for messages about it)
     source: str = field(default="worker.toml", compare=False)
@@ -136,12 +136,12 @@ class WorkerPolicy:
             )
         for limit_field in _limit_fields():
             value, default = getattr(self, limit_field.name), limit_field.default
-            least, most = limit_field.metadata["least"], limit_field.metadata["most"]
+            least, largest = limit_field.metadata["least"], limit_field.metadata["most"]
             if type(default) is float:
                 fits, span = value > 0, "above 0"
             else:
-                fits = least <= value <= most
-                span = f"{least} to {most}" if most < _ANY_NUMBER else f"at least {least}"
+                fits = least <= value <= largest
+                span = f"{least} to {largest}" if largest < _ANY_NUMBER else f"at least {least}"
             if not fits:
                 default_text = f"{default:g}" if type(default) is float else default
                 raise ConfigError(

@@ -96,7 +96,7 @@ class Store:
         party: int,
         ring: int,
         fractional_bits: int,
-        most: int,
+        max_names: int,
         kind: StoredKind = MODEL,
         handles: HandleStore | None = None,
     ) -> None:
@@ -105,7 +105,7 @@ class Store:
         self.kind = kind
         self._folder = folder
         self._precision = {"ring": ring, "fractional_bits": fractional_bits}
-        self._max_names = most
+        self._max_names = max_names
         # values that programs compute from files, and manage themselves
         self.program_cache: dict[Any, Any] = {}
         self._locked_folder = None if folder is None else LockedFolder(folder)

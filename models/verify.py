@@ -130,10 +130,10 @@ def _find_first_difference(
     optimization must equal those before, both computed with 53 bits.
     """
     names = set()
-    for name, got, want in _compare_layers(reading, keras_inputs, inputs):
+    for name, values, want in _compare_layers(reading, keras_inputs, inputs):
         names.add(name)
-        if not _are_close(got, want, tolerance):
-            return f"first in layer {name!r}, by {_largest_difference(got, want):.2g}"
+        if not _are_close(values, want, tolerance):
+            return f"first in layer {name!r}, by {_largest_difference(values, want):.2g}"
     unoptimized_outputs = _evaluate_outputs(optimize.convert_to_inference(reading.graph), inputs)
     outputs_agree = all(
         _are_close(a, b, _FLOAT64_TOLERANCE)
@@ -197,20 +197,20 @@ def _choose_tolerance(model: Any) -> float:
     return max(_TOLERANCE.get(str(kind), 1e-4) for kind in kinds)
 
 
-def _largest_difference(got: Array, want: Array) -> float:
+def _largest_difference(values: Array, want: Array) -> float:
     # where Keras returns no number, such as the logarithm of a negative number, any result is
     # accepted
     is_finite = np.isfinite(want)
-    return float(np.abs(np.where(is_finite, got - want, 0)).max(initial=0))
+    return float(np.abs(np.where(is_finite, values - want, 0)).max(initial=0))
 
 
-def _are_close(got: Array, want: Array, tolerance: float) -> bool:
-    if got.shape != want.shape:
+def _are_close(values: Array, want: Array, tolerance: float) -> bool:
+    if values.shape != want.shape:
         return False
     is_finite = np.isfinite(want)
-    if not np.isfinite(got[is_finite]).all():
+    if not np.isfinite(values[is_finite]).all():
         return False
-    return _largest_difference(got, want) <= tolerance * float(
+    return _largest_difference(values, want) <= tolerance * float(
         np.abs(want[is_finite]).max(initial=1e-3)
     )
 

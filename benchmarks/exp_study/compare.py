@@ -123,7 +123,7 @@ def level_rows(study: Study) -> list[Row]:
     rows = []
     for level in LEVELS:
         at = study.levels.get(level.name)
-        held = at.realized if at else None
+        links = at.realized if at else None
         ratios = level_ratios(study, level.name)
         rows.append(
             {
@@ -134,11 +134,11 @@ def level_rows(study: Study) -> list[Row]:
                 "links": at.emulation if at else "",
                 "host_limited": at.host_limited if at else "",
                 **{
-                    f"realized_one_way_ms_{a}_{b}": 1e3 * held.delays[i] if held else ""
+                    f"realized_one_way_ms_{a}_{b}": 1e3 * links.delays[i] if links else ""
                     for i, (a, b) in enumerate(PAIRS_OF_WORKERS)
                 },
                 **{
-                    f"realized_egress_mbit_P{p}": held.rates[p] / 1e6 if held else ""
+                    f"realized_egress_mbit_P{p}": links.rates[p] / 1e6 if links else ""
                     for p in range(3)
                 },
                 "times_measured": len(ratios),
@@ -223,12 +223,12 @@ def compare_rows(study: Study) -> list[Row]:
 def _compare_with_method(study: Study, form: Form, theirs: Published) -> list[Row]:
     per_party = study.bytes_per_element(form)
     largest, accuracy = study.largest_measurement(form), study.accuracy[form]
-    each, rounds = theirs.bytes_per_element, theirs.rounds
+    bytes_per_element, rounds = theirs.bytes_per_element, theirs.rounds
     # metric, ours, theirs, note
     measured: list[tuple[str, float, float, str]] = [
-        ("bytes per element, busiest party", max(per_party), each, _WITH_DEALER),
-        ("bytes per element, all parties", sum(per_party), 2 * each, _TWO_PARTIES),
-        ("bytes per element, evaluator", max(per_party[1:]), each, _NO_DEALER),
+        ("bytes per element, busiest party", max(per_party), bytes_per_element, _WITH_DEALER),
+        ("bytes per element, all parties", sum(per_party), 2 * bytes_per_element, _TWO_PARTIES),
+        ("bytes per element, evaluator", max(per_party[1:]), bytes_per_element, _NO_DEALER),
         ("rounds", largest.rounds, rounds, "ours in total (offline + online)"),
         ("rounds, dealer ahead", largest.rounds_ahead, rounds, _DEALER_AHEAD),
         ("range score (mean of six)", accuracy.mean6, theirs.mean6, ""),

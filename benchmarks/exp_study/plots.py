@@ -77,12 +77,12 @@ def _add_shared_legend(figure: Drawing, axes: list[Any], narrow: bool) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
-def _label_elements(figure: Drawing, axes: list[Any], what: str, narrow: bool) -> Drawing:
+def _label_elements(figure: Drawing, axes: list[Any], label: str, narrow: bool) -> Drawing:
     """Label the panels of one scale, and add their legend."""
     for each in axes:
         each.set_xlabel("elements")
         each.grid()
-    axes[0].set_ylabel(what)
+    axes[0].set_ylabel(label)
     _add_shared_legend(figure, axes, narrow)
     return figure
 

@@ -257,9 +257,9 @@ def run_study(
     work = len(main) * (len(plan.sizes) + 1) + 2 * len(others) + sum(at_levels.values())
     done = 0
 
-    def report_step(form: Form, what: str) -> None:
+    def report_step(form: Form, text: str) -> None:
         nonlocal done
-        tell(done / work, f"{form.label}: {what}")
+        tell(done / work, f"{form.label}: {text}")
         done += 1
 
     def measure_one(cluster: Runner, form: Form, sizes: tuple[int, ...]) -> None:

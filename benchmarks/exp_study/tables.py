@@ -25,17 +25,17 @@ def summary_table(study: Study) -> Table:
             study.largest_measurement(form),
             study.accuracy[form],
         )
-        each = "/".join(f"{b:.0f}" for b in sent)
+        bytes_text = "/".join(f"{b:.0f}" for b in sent)
         rounds = f"{largest.rounds}/{largest.rounds_ahead}"
         declared = "{:.4g} .. {:.4g}".format(*form.valid_range())
         failure = f"{form.failure_probability():.1g}"
         score = f"{a.mean6:.3f}", f"{a.mape:.2g}"
-        rows.append((form.label, each, rounds, declared, *score, failure))
+        rows.append((form.label, bytes_text, rounds, declared, *score, failure))
     for method, column in published.published_columns().items():
-        each = f"{column.bytes_per_element:.0f}"
+        bytes_text = f"{column.bytes_per_element:.0f}"
         score = f"{column.mean6:.3f}", f"{column.mape:.2g}"
         name = f"published {method} / 128"
-        rows.append((name, f"{each}/{each}", str(column.rounds), "-", *score, "-"))
+        rows.append((name, f"{bytes_text}/{bytes_text}", str(column.rounds), "-", *score, "-"))
     return Table(head, rows)
 
 

@@ -175,10 +175,10 @@ class Operation:
 
     def scaled_size(self, factor: float) -> Shape:
         """Return the default size with about `factor` times the elements, but not below `least`."""
-        each = factor ** (1 / len(self.shrinks))
+        axis_factor = factor ** (1 / len(self.shrinks))
         least = [*self.least, *[1] * len(self.size)]
         return tuple(
-            max(low, math.floor(n * each)) if axis in self.shrinks else n
+            max(low, math.floor(n * axis_factor)) if axis in self.shrinks else n
             for axis, (n, low) in enumerate(zip(self.size, least, strict=False))
         )
 

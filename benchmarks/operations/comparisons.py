@@ -25,7 +25,7 @@ MOST_BITS = 64
 LAYER_BITS = 31
 
 
-def check_magnitudes(name: str, rings: Arrays, bits: int, what: str) -> None:
+def check_magnitudes(name: str, rings: Arrays, bits: int, limit_text: str) -> None:
     """Reject ring elements of 2^bits and more; the text gives the position, never the value.
 
     Raises:
@@ -38,7 +38,7 @@ def check_magnitudes(name: str, rings: Arrays, bits: int, what: str) -> None:
             index = np.unravel_index(int(np.argmax(outside)), outside.shape)
             position = tuple(int(i) for i in index)
             raise RangeError(
-                f"{name} is correct for values of {what}. Received: a larger one "
+                f"{name} is correct for values of {limit_text}. Received: a larger one "
                 f"{describe_position(position)}.",
                 position,
                 code="own-values-out-of-range",

@@ -38,8 +38,8 @@ _exact = partial(_function, tolerance=None)
 _of_two = catalogue.same_shapes("x", "y")
 
 
-def _magnitude_check(name: str, bits: int, what: str) -> Callable[[Arrays, Options], None]:
-    return lambda rings, options: check_magnitudes(name, rings, bits, what)
+def _magnitude_check(name: str, bits: int, limit_text: str) -> Callable[[Arrays, Options], None]:
+    return lambda rings, options: check_magnitudes(name, rings, bits, limit_text)
 
 
 # ---- rounding

@@ -61,10 +61,10 @@ def _secrecy_tables(size: float, rng: np.random.Generator) -> Mapping[str, Gener
 
 
 def _cohort_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
-    most = max(1, round(500_000 * size))
+    patients = max(1, round(500_000 * size))
     return {
-        "cohort": _draw_table(most, rng, pid=(0, 2 * most)),
-        "diagnosis": _draw_table(5_000_000 * size, rng, pid=(0, 2 * most), diag=(0, 1000)),
+        "cohort": _draw_table(patients, rng, pid=(0, 2 * patients)),
+        "diagnosis": _draw_table(5_000_000 * size, rng, pid=(0, 2 * patients), diag=(0, 1000)),
     }
 
 

@@ -66,13 +66,13 @@ class Workload:
             UsageError: the size is out of range.
         """
         if not 0 < size <= (100 if self.scaled else 2**31):
-            what = "a scale factor above 0, 100 at most" if self.scaled else "1 to 2^31 rows"
+            size_range = "a scale factor above 0, 100 at most" if self.scaled else "1 to 2^31 rows"
             raise UsageError(
-                f"{self.name} takes {what}. Received: {size:g}.",
+                f"{self.name} takes {size_range}. Received: {size:g}.",
                 code="number-out-of-range",
                 operation=self.name,
                 received=size,
-                expected=what,
+                expected=size_range,
             )
         return self.make(size, np.random.default_rng(seed))
 

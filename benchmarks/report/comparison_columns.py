@@ -79,15 +79,15 @@ def plain_profile(record: Record) -> str:
 
 def find_nearby_figures(record: Record) -> list[PublishedFigure]:
     """Return published figures of a record's workload, within 5 % of its size, on any network."""
-    mine, name = record_extents(record), format_size(record)
+    extents, name = record_extents(record), format_size(record)
     work = (published_workload(record), str(record.parameters.get("optimizer", "")))
 
     def is_comparable(figure: PublishedFigure) -> bool:
         theirs = figure.elements
-        if mine is None or theirs is None:
+        if extents is None or theirs is None:
             return figure.size == name
-        alike = len(mine) == len(theirs) and mine[1:] == theirs[1:]
-        return alike and abs(mine[0] - theirs[0]) <= _NEAR * mine[0]
+        alike = len(extents) == len(theirs) and extents[1:] == theirs[1:]
+        return alike and abs(extents[0] - theirs[0]) <= _NEAR * extents[0]
 
     every = published.load_figures()
     return [f for f in every if (f.workload, f.optimizer) == work and is_comparable(f)]

@@ -148,15 +148,15 @@ def new_figure(width: float, height: float) -> Drawing:
 
 
 def new_panels(
-    down: int, across: int, narrow: bool, each: tuple[float, float], sharey: bool = False
+    down: int, across: int, narrow: bool, panel_size: tuple[float, float], sharey: bool = False
 ) -> tuple[Drawing, list[Any]]:
     """Return a figure of panels, row by row; in a narrow one, one below the other.
 
     Args:
-        each: inches of a panel in the wide picture.
+        panel_size: inches of a panel in the wide picture.
         sharey: all have one scale.
     """
-    width, height = NARROW if narrow else across * each[0], each[1]
+    width, height = NARROW if narrow else across * panel_size[0], panel_size[1]
     if narrow:
         down, across = down * across, 1
     drawing = new_figure(width, down * height)

@@ -101,13 +101,17 @@ def draw_curves(
     """Draw one panel per model and data set: lines are private, crosses plaintext."""
     panels = list(dict.fromkeys((c.model, c.dataset) for c in curves))
     for panel, place in zip(panels, axes, strict=False):
-        mine = [c for c in curves if (c.model, c.dataset) == panel]
-        lows = [low for curve in mine for low in _draw_curve(curve, theme, place, curve is mine[0])]
+        panel_curves = [c for c in curves if (c.model, c.dataset) == panel]
+        lows = [
+            low
+            for curve in panel_curves
+            for low in _draw_curve(curve, theme, place, curve is panel_curves[0])
+        ]
         low = min(100.0, *lows)
         place.set_title(f"{panel[0]}, {panel[1]}", loc="left", fontweight="bold", fontsize=10)
         place.set(xlabel="epochs", ylabel="right answers, %")
         place.set_ylim(low - 0.15 * (100 - low) - 0.2, None)
-        place.set_xticks(range(1, max(int(c.epochs[-1]) for c in mine) + 1))
+        place.set_xticks(range(1, max(int(c.epochs[-1]) for c in panel_curves) + 1))
         place.grid()
         legend(place)
     for place in axes[len(panels) :]:

@@ -153,12 +153,12 @@ def _headline_tile(record: Record) -> str:
             f"<b>{escape_text(words)}</b> {escape_text(pair.figure.system)} published "
             f"({escape_text(theirs)})"
         )
-    what = (
+    heading = (
         f"{escape_text(record.workload)} {escape_text(cells.readable_size(record))}, "
         f"{cells.network_cell(record).html}"
     )
     return (
-        f'<div class="tile"><h3>{what}</h3><div class="big">{escape_text(number)}'
+        f'<div class="tile"><h3>{heading}</h3><div class="big">{escape_text(number)}'
         f"<small>{escape_text(unit)}</small></div><p>{below}</p></div>"
     )
 

@@ -8,12 +8,12 @@ from typing import Any
 from tfe_bench.errors import ConfigError
 
 
-def import_library(module: str, what: str) -> Any:
+def import_library(module: str, subject: str) -> Any:
     """Import a library of the extra `technologies`.
 
     Args:
         module: the name of the library's module.
-        what: the feature that requires the library, as the error text names it.
+        subject: the feature that requires the library, as the error text names it.
 
     Raises:
         ConfigError: the library cannot be imported; the text has the command that installs it.
@@ -22,7 +22,7 @@ def import_library(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what} requires the library {module}. Received: it cannot be imported ({error}). "
+            f"{subject} requires the library {module}. Received: it cannot be imported ({error}). "
             "Install it: pip install '.[technologies]' in the checkout.",
             code="library-not-installed",
             operation=module,

@@ -83,10 +83,10 @@ class ConnectionGuard:
         per_address: unauthenticated connections from one address.
     """
 
-    def __init__(self, party: int, port: int, most: int, per_address: int) -> None:
+    def __init__(self, party: int, port: int, max_connections: int, per_address: int) -> None:
         self._party = party
         self._port = port
-        self._max_connections = most
+        self._max_connections = max_connections
         self._per_address = per_address
         self._lock = threading.Lock()
         self._connections: dict[int, _Connection] = {}

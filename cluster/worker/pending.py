@@ -253,8 +253,8 @@ class JobRegistry:
             self._arrived.notify_all()
 
 
-def _check_integer(value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
+def _check_integer(value: object, least: int, largest: int) -> int:
+    if type(value) is not int or not least <= value <= largest:
         raise ValueError("a number out of its range")
     return value
 

@@ -62,8 +62,8 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _MOST_NAME
 
 
-def _is_count(value: object, most: int) -> bool:
-    return type(value) is int and 0 <= value <= most
+def _is_count(value: object, largest: int) -> bool:
+    return type(value) is int and 0 <= value <= largest
 
 
 def _is_shape(value: object) -> bool:

@@ -102,11 +102,11 @@ def _check_nested(
         case ["ref", *_]:
             parse_reference(value, known)
         case ["list" | "tuple", list(items)]:
-            for each in items:
-                check_argument(each, known, depth - 1, parts, elements_left)
+            for item in items:
+                check_argument(item, known, depth - 1, parts, elements_left)
         case ["slice", start, stop, step]:
-            for each in (start, stop, step):
-                if each is not None and (type(each) is not int or not -_INT <= each < _INT):
+            for item in (start, stop, step):
+                if item is not None and (type(item) is not int or not -_INT <= item < _INT):
                     raise UsageError(
                         "A slice takes public integers as bounds.",
                         code="invalid-argument",

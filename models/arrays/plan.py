@@ -364,13 +364,13 @@ def _check_sizes(op: str, name: str, value: object, max_product: int) -> None:
     """Reject parameters of a result larger than a worker allows, before it is computed."""
     product, pending = 1, [decode_argument(value, {}) if not has_ref(value) else 1]
     while pending:
-        each = pending.pop()
-        if isinstance(each, (list, tuple)):
-            pending.extend(each)
-        elif isinstance(each, np.ndarray):
-            pending.extend(each.reshape(-1).tolist())
-        elif isinstance(each, (int, float)):
-            product *= max(1, int(abs(each)))
+        item = pending.pop()
+        if isinstance(item, (list, tuple)):
+            pending.extend(item)
+        elif isinstance(item, np.ndarray):
+            pending.extend(item.reshape(-1).tolist())
+        elif isinstance(item, (int, float)):
+            product *= max(1, int(abs(item)))
         if product > max_product:
             raise UsageError(
                 f"{op} takes {name} with a product of at most {max_product}. Received: a "

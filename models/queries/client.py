@@ -172,7 +172,7 @@ class Tables:
                     received=each[:80],
                 )
         encoded_columns = encode_columns(
-            {each: source_columns[each] for each in column_names}, declared
+            {name: source_columns[name] for name in column_names}, declared
         )
         rows = len(next(iter(encoded_columns.values())).distances) if encoded_columns else 0
         if pad_to is not None and pad_to < rows:

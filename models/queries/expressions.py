@@ -256,13 +256,12 @@ def _extreme_type(name: str, facts: Sequence[Fact], kind: Type) -> Type:
         return kind
     bounds = []
     for fact in facts:
-        each = fact.value_type
+        value_type = fact.value_type
         if fact.constant is not None:
             bounds.append((constant_element(fact, kind),) * 2)
         else:
-            bounds.append(
-                (each.low * scale_factor(each, kind), each.high * scale_factor(each, kind))
-            )
+            factor = scale_factor(value_type, kind)
+            bounds.append((value_type.low * factor, value_type.high * factor))
     of = min if name == "least" else max
     low, high = (of(edges) for edges in zip(*bounds, strict=True))
     return replace(kind, low=low, high=high)

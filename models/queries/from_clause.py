@@ -171,21 +171,25 @@ class FromBuilder(PlanBuilder):
         """Join rows by pairs of keys, with further conditions."""
         aliases_by_side = {alias for alias, _ in names}, {alias for alias, _ in right_names}
         after_join, left_conditions = [], []
-        for each in rest:
-            aliases = conditions.referenced_aliases(self._exp, each)
+        for condition_node in rest:
+            aliases = conditions.referenced_aliases(self._exp, condition_node)
             if how == "inner":
-                after_join.append(each)
+                after_join.append(condition_node)
             elif aliases <= aliases_by_side[1]:
-                condition = self._scalar_compiler(right, right_names).compile_condition(each)
+                condition = self._scalar_compiler(right, right_names).compile_condition(
+                    condition_node
+                )
                 right = self._add_step("filter", [right], where=condition)
             elif aliases <= aliases_by_side[0]:
-                left_conditions.append(self._scalar_compiler(left, names).compile_condition(each))
+                left_conditions.append(
+                    self._scalar_compiler(left, names).compile_condition(condition_node)
+                )
             else:
                 subject = "EXISTS" if how in ("semi", "anti") else f"A {how} join"
                 raise UsageError(
                     f"{subject} takes equalities of a column of each side, and other "
                     "conditions on one side each. Received: "
-                    f"{each.sql(dialect='duckdb')[:80]}.",
+                    f"{condition_node.sql(dialect='duckdb')[:80]}.",
                     code="unsupported-join-condition",
                     operation=subject,
                 )
@@ -195,8 +199,10 @@ class FromBuilder(PlanBuilder):
         elif left_conditions:
             left, pairs = self._null_unmatched_keys(left, pairs, left_conditions)
         step = self._add_join(left, right, pairs, how)
-        for each in after_join:
-            where = self._scalar_compiler(step, {**names, **right_names}).compile_condition(each)
+        for condition_node in after_join:
+            where = self._scalar_compiler(step, {**names, **right_names}).compile_condition(
+                condition_node
+            )
             step = self._add_step("filter", [step], where=where)
         return step
 
@@ -252,17 +258,17 @@ class FromBuilder(PlanBuilder):
         """Filter rows by a conjunction."""
         exp = self._exp
         row_conditions = []
-        for each in conjuncts:
-            negated = isinstance(each, exp.Not)
-            inner = each.this.unnest() if negated else each
+        for conjunct in conjuncts:
+            negated = isinstance(conjunct, exp.Not)
+            inner = conjunct.this.unnest() if negated else conjunct
             if isinstance(inner, exp.In) and inner.args.get("query") is not None:
                 step = self._compile_in(step, names, inner, negated, ctes)
             elif isinstance(inner, exp.Exists):
                 step = self._compile_exists(step, names, inner.this, negated, ctes)
             else:
-                row_conditions.append(each)
-        for each in row_conditions:
-            where = self._scalar_compiler(step, names).compile_condition(each)
+                row_conditions.append(conjunct)
+        for conjunct in row_conditions:
+            where = self._scalar_compiler(step, names).compile_condition(conjunct)
             step = self._add_step("filter", [step], where=where)
         return step
 

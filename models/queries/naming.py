@@ -91,12 +91,12 @@ def _duckdb_text(node: Any) -> str:
 def _case_text(node: Any) -> str:
     pairs = [
         (
-            _duckdb_text(each.this)
+            _duckdb_text(branch.this)
             if node.this is None
-            else f"({_duckdb_text(node.this)} = {_duckdb_text(each.this)})",
-            _duckdb_text(each.args["true"]),
+            else f"({_duckdb_text(node.this)} = {_duckdb_text(branch.this)})",
+            _duckdb_text(branch.args["true"]),
         )
-        for each in node.args["ifs"]
+        for branch in node.args["ifs"]
     ]
     default = node.args.get("default")
     parts = " ".join(f"WHEN ({condition}) THEN ({value})" for condition, value in pairs)

@@ -117,14 +117,14 @@ class TableReport:
             return ColumnReport(encoded.type, column.nullable, encoded.rounding, texts)
 
         columns = {
-            each: report_column(column, encoded_columns[each])
-            for each, column in schema.columns.items()
+            name: report_column(column, encoded_columns[name])
+            for name, column in schema.columns.items()
         }
         shortened = [
-            each
-            for each, column in columns.items()
+            name
+            for name, column in columns.items()
             if column.type.kind == NUMBER
-            and any(isinstance(v, str) and _ZEROS.match(v) for v in to_list(source_columns[each]))
+            and any(isinstance(v, str) and _ZEROS.match(v) for v in to_list(source_columns[name]))
         ]
         return cls(name, schema, columns, tuple(shortened))
 
@@ -142,10 +142,10 @@ class TableReport:
             rounding = column.rounding
             if rounding is None or not rounding.coarse:
                 continue
-            gone = f", and {rounding.gone:,} to 0" if rounding.gone else ""
+            lost_text = f", and {rounding.gone:,} to 0" if rounding.gone else ""
             messages.append(
                 f"Column {name!r} of table {self.name!r}: rounding changed {rounding.coarse:,} "
-                f"values by more than a thousandth of themselves{gone}, the first in row "
+                f"values by more than a thousandth of themselves{lost_text}, the first in row "
                 f"{rounding.row}. Declare more fractional bits (at most 24), decimal(s), or put "
                 "the column in smaller units."
             )

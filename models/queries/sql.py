@@ -235,11 +235,11 @@ class _QueryBuilder(FromBuilder):
         """Find expressions of one SELECT, without those of inner queries."""
         parts = [node.args.get(name) for name in ("having", "qualify", "order")]
         return [
-            each
+            node_found
             for part in (*node.expressions, *parts)
             if part is not None
-            for each in part.find_all(kind)
-            if each.find_ancestor(self._exp.Select) is node
+            for node_found in part.find_all(kind)
+            if node_found.find_ancestor(self._exp.Select) is node
         ]
 
     def _aggregate_calls(self, node: Any) -> list[Any]:
@@ -346,10 +346,10 @@ class _QueryBuilder(FromBuilder):
         if order is None:
             return step if count is None else self._add_step("limit", [step], count=count)
         by: list[list[str]] = []
-        for each in order.expressions:
-            if each.args.get("nulls_first"):
+        for ordered in order.expressions:
+            if ordered.args.get("nulls_first"):
                 raise unsupported_error("NULLS FIRST")
-            name = hidden.get(each.this.sql()) or names.get(("", each.this.name))
+            name = hidden.get(ordered.this.sql()) or names.get(("", ordered.this.name))
             if name is None:
                 raise UsageError(
                     "ORDER BY of a UNION takes its columns.",
@@ -357,7 +357,7 @@ class _QueryBuilder(FromBuilder):
                     operation="union",
                 )
             if name not in [n for n, _ in by]:
-                by.append([name, "desc" if each.args.get("desc") else "asc"])
+                by.append([name, "desc" if ordered.args.get("desc") else "asc"])
         if count:
             return self._add_step("top", [step], by=by, count=count)
         step = self._add_step("order", [step], by=by)

@@ -48,10 +48,10 @@ def _window_keys(window: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
     """Return the expressions of PARTITION BY and of ORDER BY."""
     ordered = window.args.get("order")
     by = []
-    for each in ordered.expressions if ordered is not None else ():
-        if each.args.get("nulls_first"):
+    for key in ordered.expressions if ordered is not None else ():
+        if key.args.get("nulls_first"):
             raise unsupported_error("NULLS FIRST")
-        by.append((each.this, "desc" if each.args.get("desc") else "asc"))
+        by.append((key.this, "desc" if key.args.get("desc") else "asc"))
     return list(window.args.get("partition_by") or ()), by
 
 

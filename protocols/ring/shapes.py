@@ -128,10 +128,10 @@ def squeeze(x: Shared, axis: Axes = None) -> Shared:
                 operation="squeeze",
                 received=None,
             )
-        gone = [i for i, size in enumerate(sizes) if size == 1]
+        dropped_axes = [i for i, size in enumerate(sizes) if size == 1]
     else:
-        gone = normalize_axes("squeeze", axis, rank)
-        for i in gone:
+        dropped_axes = normalize_axes("squeeze", axis, rank)
+        for i in dropped_axes:
             if sizes[i] not in (1, None):
                 raise UsageError(
                     f"squeeze expects axes of size 1. Received: axis {i} of {x!r}. Use getitem to "
@@ -140,9 +140,9 @@ def squeeze(x: Shared, axis: Axes = None) -> Shared:
                     operation="squeeze",
                     received=i,
                 )
-    if not gone:
+    if not dropped_axes:
         return x
-    return x.map(lambda a: tensor_ops.squeeze(a, gone))
+    return x.map(lambda a: tensor_ops.squeeze(a, dropped_axes))
 
 
 def _join_fields(values: list[Shared], function: Callable[[list[tf.Tensor]], tf.Tensor]) -> Shared:

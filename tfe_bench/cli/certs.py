@@ -182,7 +182,7 @@ def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> N
     for which, certificate in (("old", old), ("new", new)):
         _print_certificate(certificate, f"{which} ")
     both = f'certificate = ["{path.name}", "{new_path.name}"]'
-    mine = path.with_suffix(".key").name if keep_key else key_path.name
+    key_name = path.with_suffix(".key").name if keep_key else key_path.name
     _print_notes(
         f"1. Send {new_path.name} to all members; compare its fingerprint over another channel.",
         f"2. Each member puts it into the folder of cluster.toml, writes {both}",
@@ -190,13 +190,15 @@ def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> N
     )
     if stem.startswith("client-"):
         _print_notes(
-            f"3. Use {mine} and {new_path.name} from then on: rename them to {stem}.key and"
+            f"3. Use {key_name} and {new_path.name} from then on: rename them to {stem}.key and"
         )
         _print_notes(
             f"   {stem}.crt in the folder of your cluster.toml (keep the old pair elsewhere)."
         )
     else:
-        _print_notes(f'3. At any later time, write key = "{mine}" in your worker.toml and restart.')
+        _print_notes(
+            f'3. At any later time, write key = "{key_name}" in your worker.toml and restart.'
+        )
     _print_notes("4. Each member deletes the old certificate from the list and restarts.")
 
 

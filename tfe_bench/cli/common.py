@@ -304,7 +304,7 @@ def check_run_options(arguments: argparse.Namespace) -> None:
             )
 
 
-def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
+def check_output(file: Path, suffixes: Sequence[str], content: str) -> None:
     """Check that the output path is writable, before a job starts.
 
     Raises:
@@ -319,7 +319,7 @@ def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
             received=file.name,
             expected=" or ".join(suffixes),
         )
-    atomic.check_writable(file, "--output", what)
+    atomic.check_writable(file, "--output", content)
 
 
 def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:

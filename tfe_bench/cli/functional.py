@@ -304,11 +304,11 @@ def _figure_column(name: str, digits: int = 0) -> Any:
     return lambda m: f"{m.figures[name]:,.{digits}f}"
 
 
-def _seconds_column(name: str, each: float = 1.0) -> Any:
-    """Return a column of times, `each` seconds per unit, in a suitable unit."""
+def _seconds_column(name: str, factor: float = 1.0) -> Any:
+    """Return a column of times, `factor` seconds per unit, in a suitable unit."""
 
     def format_time(m: Measurement) -> str:
-        value = float(m.figures[name]) * each
+        value = float(m.figures[name]) * factor
         for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
             if value >= size:
                 return f"{value / size:.3g} {unit}"

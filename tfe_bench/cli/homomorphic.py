@@ -171,10 +171,11 @@ def _parse_number(option: str, text: str) -> int:
 def _describe_parameters(parameters: Parameters) -> str:
     security = parameters.security_bits
     granted = f"{security} bits of security" if security else "LESS THAN 128 BITS OF SECURITY"
-    what = "scale" if parameters.scheme == "CKKS" else "plaintext modulus"
+    precision_name = "scale" if parameters.scheme == "CKKS" else "plaintext modulus"
     return (
         f"{parameters.scheme}, N = {parameters.degree}: {granted}; primes of "
-        f"{', '.join(map(str, parameters.prime_bits))} bits, {what} 2^{parameters.precision_bits}."
+        f"{', '.join(map(str, parameters.prime_bits))} bits, {precision_name} "
+        f"2^{parameters.precision_bits}."
     )
 
 
@@ -196,14 +197,14 @@ def _rotation_notes(measured: Sequence[Measurement]) -> list[str]:
     from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, STEPS
 
     lines = []
-    for each in measured:
-        if each.job == BY_N and each.seconds is not None:
-            one_by_one = each.figures["rotations_by_1_seconds"]
+    for measurement in measured:
+        if measurement.job == BY_N and measurement.seconds is not None:
+            one_by_one = measurement.figures["rotations_by_1_seconds"]
             lines.append(
-                f"{each.parameters['scheme']}, N = {each.parameters['degree']}: a rotation by "
-                f"{STEPS} takes {human_seconds(each.seconds.median)} with keys for powers of two, "
-                f"{human_seconds(one_by_one)} one by one, "
-                f"{human_seconds(each.figures['own_key_seconds'])} with a key of its own."
+                f"{measurement.parameters['scheme']}, N = {measurement.parameters['degree']}: a "
+                f"rotation by {STEPS} takes {human_seconds(measurement.seconds.median)} with keys "
+                f"for powers of two, {human_seconds(one_by_one)} one by one, "
+                f"{human_seconds(measurement.figures['own_key_seconds'])} with a key of its own."
             )
     return lines
 
@@ -303,14 +304,14 @@ def _measure_network(arguments: argparse.Namespace) -> int:
                 )
             )
     notes = [_describe_parameters(network.choose_parameters(degree)) for degree in degrees]
-    for each in measured:
-        figures = each.figures
+    for measurement in measured:
+        figures = measurement.figures
         notes.append(
-            f"N = {each.parameters['degree']}: {100 * figures['accuracy']:.2f} % right of {count} "
-            f"encrypted pictures, {100 * figures['accuracy_plaintext']:.2f} % in plaintext; the "
-            f"same answer for {100 * figures['agreement']:.2f} %. Trained in "
+            f"N = {measurement.parameters['degree']}: {100 * figures['accuracy']:.2f} % right of "
+            f"{count} encrypted pictures, {100 * figures['accuracy_plaintext']:.2f} % in "
+            f"plaintext; the same answer for {100 * figures['agreement']:.2f} %. Trained in "
             f"{figures['training_seconds']:.0f} s from seed {arguments.seed}. "
-            f"{each.parameters['processes']} processes, "
+            f"{measurement.parameters['processes']} processes, "
             f"{figures['throughput_per_second']:.3g} pictures a second."
         )
     return technology.report_measurements(

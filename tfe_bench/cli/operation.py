@@ -65,10 +65,12 @@ def _add_parser(commands: Any, entry: Operation) -> None:
                 help=entry.helps[name],
             )
     if entry.is_row_wise:
-        what = f"number of generated rows of {entry.size[1]} values"
+        size_help = f"number of generated rows of {entry.size[1]} values"
     else:
-        what = "number of generated values" if len(entry.size) == 1 else "size of the first axis"
-    add_operation_options(p, entry, what)
+        size_help = (
+            "number of generated values" if len(entry.size) == 1 else "size of the first axis"
+        )
+    add_operation_options(p, entry, size_help)
     p.set_defaults(run=functools.partial(run_operation, entry))
 
 

@@ -119,10 +119,10 @@ def run_provide(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(summary))
         return 0
-    held = " and ".join(
+    shared_parts = " and ".join(
         word for word, part in (("features", rows.x), ("labels", rows.y)) if part is not None
     )
-    print(f"{arguments.name}: {held} of {len(rows):,} rows shared in {seconds:.1f} s")
+    print(f"{arguments.name}: {shared_parts} of {len(rows):,} rows shared in {seconds:.1f} s")
     print(f"may be trained on by {stored_objects.describe_clients(arguments.allow)}")
     return 0
 

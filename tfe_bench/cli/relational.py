@@ -52,21 +52,21 @@ def run_relational(arguments: argparse.Namespace) -> int:
     question = WORKLOADS[arguments.name]
     size = _choose_size(arguments, question)
     generated = question.make_tables(size, arguments.seed)
-    arrow_tables = {name: workload.to_arrow(each) for name, each in generated.items()}
+    arrow_tables = {name: workload.to_arrow(table) for name, table in generated.items()}
     expected = None if arguments.unchecked else truth.query_plaintext(question.sql, arrow_tables)
     with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
         private_tables = tables(cluster)
         started = time.perf_counter()
         try:
-            for name, each in generated.items():
+            for name, table in generated.items():
                 bar.show_text(f"sharing {name}")
                 private_tables.put(
                     name,
                     arrow_tables[name],
-                    types=each.types,
-                    unique=each.unique,
-                    hashed_by=each.hashed_by,
-                    links=each.links,
+                    types=table.types,
+                    unique=table.unique,
+                    hashed_by=table.hashed_by,
+                    links=table.links,
                 )
             put = time.perf_counter() - started
             query = private_tables.sql(question.sql)
@@ -77,7 +77,7 @@ def run_relational(arguments: argparse.Namespace) -> int:
     shown = {
         "question": question.name,
         "scale" if question.scaled else "rows": size,
-        "tables": ", ".join(f"{name} {each.rows}" for name, each in generated.items()),
+        "tables": ", ".join(f"{name} {table.rows}" for name, table in generated.items()),
         "seed": arguments.seed,
         "answer": len(result),
         "put_seconds": round(put, 3),

@@ -15,17 +15,17 @@ from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
 
 
-def add_service_options(p: argparse.ArgumentParser, what: str) -> None:
+def add_service_options(p: argparse.ArgumentParser, noun: str) -> None:
     """Add the options that choose the hosts, or the folder of three local workers.
 
     Args:
-        what: the stored objects, in the plural.
+        noun: the stored objects, in the plural.
     """
     common.add_cluster_options(p, "cluster.toml of three hosts")
     common.add_option(
         p,
         "--models FOLDER",
-        f"folder of the {what} of three local workers (default: ~/.local/share/tfe_bench/models)",
+        f"folder of the {noun} of three local workers (default: ~/.local/share/tfe_bench/models)",
     )
     common.add_option(p, "--json", "print only JSON")
 
@@ -70,16 +70,16 @@ def describe_clients(clients: Sequence[str]) -> str:
     return "every client" if "*" in clients else ", ".join(["its owner", *clients])
 
 
-def add_client_option(p: argparse.ArgumentParser, what: str) -> None:
+def add_client_option(p: argparse.ArgumentParser, usage: str) -> None:
     """Add the option that names clients.
 
     Args:
-        what: the permitted use, as a verb phrase.
+        usage: the permitted use, as a verb phrase.
     """
     common.add_option(
         p,
         "--for CLIENT",
-        f"client that may {what}, * for all; may be repeated",
+        f"client that may {usage}, * for all; may be repeated",
         dest="allow",
         action="append",
         default=[],

@@ -231,14 +231,14 @@ def _print_tables(arguments: argparse.Namespace, listed: Any, client: str) -> in
     from tfe_bench.models.queries.schema import Schema
 
     rows = []
-    for each in listed.values():
-        schema = Schema.from_header(each.about)
+    for entry in listed.values():
+        schema = Schema.from_header(entry.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
-        rights = {name: sorted(schema.allows(client, each.owner, name)) for name in columns}
-        row = {**stored_objects.common_facts(each), "rows": schema.rows, "columns": columns}
+        rights = {name: sorted(schema.allows(client, entry.owner, name)) for name in columns}
+        row = {**stored_objects.common_facts(entry), "rows": schema.rows, "columns": columns}
         row |= {"rights": rights, "min_group": schema.min_group}
         if schema.budget:
-            left = number(max(0, schema.budget - each.spent))
+            left = number(max(0, schema.budget - entry.spent))
             row["privacy"] = f"rho {left} of {number(schema.budget)} left"
         rows.append(row)
     shown = {

@@ -71,10 +71,10 @@ def keep_measurements(arguments: argparse.Namespace, measured: Sequence[Measurem
     """Store measurements, and print them if --json is given; return the exit code."""
     from tfe_bench.benchmarks import records
 
-    for each in measured:
+    for measurement in measured:
         if arguments.record is not None:
-            records.append_record(arguments.record, each)
-    for each in measured:
+            records.append_record(arguments.record, measurement)
+    for measurement in measured:
         if arguments.json:
-            print(each.to_json(), flush=True)
-    return 1 if any(each.correct is False for each in measured) else 0
+            print(measurement.to_json(), flush=True)
+    return 1 if any(measurement.correct is False for measurement in measured) else 0

@@ -201,8 +201,8 @@ def _shuffle_rows(rows: Rows, seed: int) -> Rows:
     return rows.take(draw_permutation(seed, SHUFFLED, len(rows)))
 
 
-def _limit_rows(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
-    return (train, test) if most is None else (train.take(slice(most)), test.take(slice(most)))
+def _limit_rows(limit: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
+    return (train, test) if limit is None else (train.take(slice(limit)), test.take(slice(limit)))
 
 
 def _build_task(

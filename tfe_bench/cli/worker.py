@@ -247,13 +247,13 @@ def import_packages() -> None:
     ]
     for point in entry_points(group="tfe_bench.layers"):
         loaders.append((f"the layer {point.name!r}", load_layers))
-    for what, load in loaders:
+    for subject, load in loaders:
         try:
             load()
         except Exception as error:  # another package may raise anything during its import
-            log.error("%s of another package cannot be loaded: %s", what, error)
+            log.error("%s of another package cannot be loaded: %s", subject, error)
         else:
-            log.info("%s of another package is loaded", what)
+            log.info("%s of another package is loaded", subject)
 
 
 def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:

@@ -135,16 +135,16 @@ class Storage:
         model, device = measured.build_cnn(degree, images), devices.load_device(_DEVICE)
         compute = models.compute_seconds(model, device, self._costs)
         sizes = [layer.bytes for layer in model.layers]
-        each = program_order.inference_seconds(sizes, compute, device.shared_device_rate(1))
+        run_seconds = program_order.inference_seconds(sizes, compute, device.shared_device_rate(1))
         runs = math.ceil(task.batch / images)
         client = float(job.figures["encrypt_seconds"]) + float(job.figures["decrypt_seconds"])
         cost = Cost(
             seconds=None,
-            latency=client + runs * each,
+            latency=client + runs * run_seconds,
             traffic=measure_traffic(job),
             more={
                 "key_bytes": round(model.key_bytes),
-                "device_seconds": runs * each,
+                "device_seconds": runs * run_seconds,
                 "client_seconds": client,
                 "device": device.name,
                 "speedup": device.speedup["all"],

@@ -40,15 +40,17 @@ def draw_bars(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawi
     figure = new_figure(NARROW if narrow else 8.2, 1.4 + _BAR * group * len(labels))
     axes: Any = figure.subplots()
     for place, name in enumerate(names):
-        mine = [m for m in known if m.technology == name and _label_measurement(m) in labels]
+        technology_cells = [
+            m for m in known if m.technology == name and _label_measurement(m) in labels
+        ]
         drawn = axes.barh(
-            [labels.index(_label_measurement(m)) * group + place for m in mine],
-            [table.time_of(m) for m in mine],
+            [labels.index(_label_measurement(m)) * group + place for m in technology_cells],
+            [table.time_of(m) for m in technology_cells],
             0.9,
             color=_COLORS[name],
             label=name,
         )
-        for bar, m in zip(drawn, mine, strict=True):
+        for bar, m in zip(drawn, technology_cells, strict=True):
             if "latency_seconds" in m.modeled:
                 bar.set(hatch="////", edgecolor=theme.paper, linewidth=0)
     axes.set_yticks([i * group + (group - 2) / 2 for i in range(len(labels))], labels)

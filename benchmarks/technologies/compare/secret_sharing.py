@@ -202,7 +202,7 @@ def _build_cost(
     # The breakdown of the time is known for the last run alone.  The last step of a training also
     # ends it, so it does not represent the others: all of their time counts as computation.
     computing = forecast["compute_seconds"] if steps is None else median * steps
-    each = steps or 1
+    repetitions = steps or 1
     sent = [sum(m["frames"]) for m in measured]
     peak = max(int(m["peak_memory"]) for m in measured)
     return Cost(
@@ -211,9 +211,9 @@ def _build_cost(
         traffic=Traffic(
             up=_UP_WORDS * _WORD * up,
             down=_DOWN_WORDS * _WORD * down,
-            between=max(sent) * each,
-            total=(_UP_WORDS * up + _DOWN_WORDS * down) * _WORD + sum(sent) * each,
-            rounds=forecast["rounds"] * each + 2,
+            between=max(sent) * repetitions,
+            total=(_UP_WORDS * up + _DOWN_WORDS * down) * _WORD + sum(sent) * repetitions,
+            rounds=forecast["rounds"] * repetitions + 2,
         ),
         correct=correct,
         more={

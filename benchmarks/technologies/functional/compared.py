@@ -39,14 +39,14 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
     ]
     # For a single output, equal numbers of baby and giant steps are best.
     own_log2 = max(curve.LEAST_LOG2, (cell.result_bits - 1) // 2)
-    each: list[float] = []
+    table_seconds: list[float] = []
     table_results = np.zeros(len(due), np.int64)
     for i in range(len(due)):
         alone = points[i : i + 1]
         seconds, logarithms = time_call(
             lambda p=alone: Table(own_log2).find_logarithms(p, cell.bound)  # type: ignore[misc]
         )
-        each.append(seconds)
+        table_seconds.append(seconds)
         table_results[i] = logarithms[0]
     walked = np.argsort(np.abs(due))[:1]
     walkable = min(int(np.abs(due[walked]).max()), _MOST_WALKED)
@@ -55,9 +55,9 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
     shared = median_or_zero([seconds for seconds, _ in one]) / len(due)
     figures: dict[str, Any] = {
         "one_table_seconds": shared,
-        "table_per_output_seconds": median_or_zero(each),
+        "table_per_output_seconds": median_or_zero(table_seconds),
         "walk_seconds": walk,
-        "speed_up_over_table_per_output": median_or_zero(each) / shared,
+        "speed_up_over_table_per_output": median_or_zero(table_seconds) / shared,
         "speed_up_over_walk": walk / shared,
         "published_speed_up": speed_up(),
         "walk_step_seconds": step,

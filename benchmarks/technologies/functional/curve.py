@@ -195,33 +195,33 @@ def encode_edwards(scalar: Bytes) -> bytes:
     return out.tobytes()
 
 
-def _refuse_malformed(what: str, at: int) -> None:
+def _refuse_malformed(subject: str, at: int) -> None:
     if at >= 0:
         raise DataError(
-            f"{what} holds bytes that encode no element of ristretto255 (RFC 9496): not canonical, "
-            f"or no such point. Received: element {at} (counted from 0). It is damaged or forged: "
-            "get it again.",
+            f"{subject} holds bytes that encode no element of ristretto255 (RFC 9496): not "
+            f"canonical, or no such point. Received: element {at} (counted from 0). It is "
+            "damaged or forged: get it again.",
             code="invalid-group-element",
-            operation=what,
+            operation=subject,
             received=f"element {at}",
         )
 
 
-def build_combs(encoded: Bytes, what: str = "A public key", threads: int = 1) -> Words:
+def build_combs(encoded: Bytes, subject: str = "A public key", threads: int = 1) -> Words:
     """Build tables to multiply elements by secret numbers: uint64 [n, words], 8,192 bytes each.
 
     Args:
         encoded: uint8 [n, 32].
-        what: name of the object that holds the elements, for errors.
+        subject: name of the object that holds the elements, for errors.
         threads: threads at work.
 
     Raises:
-        DataError: `what` holds bytes that encode no element.
+        DataError: `subject` holds bytes that encode no element.
     """
-    return _check_elements("combs", encoded, count_words("comb"), what, threads)
+    return _check_elements("combs", encoded, count_words("comb"), subject, threads)
 
 
-def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
+def _check_elements(name: str, encoded: Bytes, words: int, subject: str, threads: int) -> Words:
     """Apply a function of the library to each element; the function checks the element."""
     address_of("encoded", encoded, np.uint8, None, ELEMENT)
     out = np.empty((len(encoded), words), np.uint64)
@@ -234,7 +234,7 @@ def _check_elements(name: str, encoded: Bytes, words: int, what: str, threads: i
             wrong.append(begin + int(at))
 
     in_parts(len(encoded), threads, part)
-    _refuse_malformed(what, min(wrong, default=-1))
+    _refuse_malformed(subject, min(wrong, default=-1))
     return out
 
 
@@ -278,19 +278,19 @@ def encrypt_messages(
     return out
 
 
-def decode_elements(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Words:
+def decode_elements(encoded: Bytes, subject: str = "A ciphertext", threads: int = 1) -> Words:
     """Check and unpack elements: uint64 [n, words], 128 bytes each.
 
     Args:
         encoded: uint8 [n, 32].
-        what: name of the object that holds the elements, for errors.
+        subject: name of the object that holds the elements, for errors.
         threads: threads at work.
 
     Raises:
-        DataError: `what` holds bytes that encode no element.
+        DataError: `subject` holds bytes that encode no element.
     """
     several = threads if len(encoded) >= _SHARED else 1
-    return _check_elements("decode", encoded, count_words("affine"), what, several)
+    return _check_elements("decode", encoded, count_words("affine"), subject, several)
 
 
 def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
@@ -394,15 +394,15 @@ class Table:
             UsageError: the bound is not from 0 to the table's largest bound.
         """
         check_range("The bound of a logarithm", bound, 0, MOST_BOUND)
-        most = min(MOST_BOUND, MOST_GIANT_STEPS << (self.log2 + 1))
-        if bound > most:
+        largest = min(MOST_BOUND, MOST_GIANT_STEPS << (self.log2 + 1))
+        if bound > largest:
             raise UsageError(
-                f"A table of 2^{self.log2} steps finds logarithms up to {most:,}. Received: "
+                f"A table of 2^{self.log2} steps finds logarithms up to {largest:,}. Received: "
                 f"{bound:,}. Take a larger table.",
                 code="too-large",
                 operation="bound",
                 received=bound,
-                expected=f"up to {most}",
+                expected=f"up to {largest}",
             )
 
     def find_logarithms(self, points: Words, bound: int, threads: int = 1) -> Numbers:

@@ -87,7 +87,7 @@ def count_words(kind: str) -> int:
     return int(getattr(load_library(), f"tfe_curve_{kind}_bytes")()) // 8
 
 
-def address_of(what: str, array: Any, kind: type, *shape: int | None) -> Any:
+def address_of(subject: str, array: Any, kind: type, *shape: int | None) -> Any:
     """Return an array's address after a check of type and shape (None: any extent).
 
     Raises:
@@ -105,9 +105,9 @@ def address_of(what: str, array: Any, kind: type, *shape: int | None) -> Any:
         due = ["any" if n is None else n for n in shape]
         shown = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "none"
         raise UsageError(
-            f"{what} is a contiguous {kind.__name__} array {due}. Received: {shown}.",
+            f"{subject} is a contiguous {kind.__name__} array {due}. Received: {shown}.",
             code="invalid-array",
-            operation=what,
+            operation=subject,
             received=shown,
         )
     return array.ctypes.data

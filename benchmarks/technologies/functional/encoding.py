@@ -99,10 +99,10 @@ def _check_size(kind: str, body: memoryview, size: int) -> Bytes:
     return np.frombuffer(body, np.uint8).copy()
 
 
-def _check_count(kind: str, count: int, each: int) -> None:
-    if not 1 <= count * each <= MOST_ELEMENTS:
+def _check_count(kind: str, count: int, elements: int) -> None:
+    if not 1 <= count * elements <= MOST_ELEMENTS:
         raise DataError(
-            f"{kind} hold 1 to {MOST_ELEMENTS} elements. Received: {count} x {each}.",
+            f"{kind} hold 1 to {MOST_ELEMENTS} elements. Received: {count} x {elements}.",
             code="number-out-of-range",
             operation=kind,
             received=count,
@@ -165,10 +165,10 @@ def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
         DataError: the bytes are not ciphertexts.
     """
     scheme, length, count, fingerprint, body = _split_header("ciphertexts", data)
-    each = HEADS[scheme] + length
-    _check_count("Ciphertexts", count, each)
-    elements = _check_size("ciphertexts", body, count * each * ELEMENT)
-    return Ciphertexts(scheme, fingerprint, elements.reshape(count, each, ELEMENT))
+    elements_per_text = HEADS[scheme] + length
+    _check_count("Ciphertexts", count, elements_per_text)
+    elements = _check_size("ciphertexts", body, count * elements_per_text * ELEMENT)
+    return Ciphertexts(scheme, fingerprint, elements.reshape(count, elements_per_text, ELEMENT))
 
 
 def keys_to_bytes(keys: FunctionKeys) -> bytes:

@@ -42,10 +42,10 @@ class Inputs:
     kg_co2_per_kwh: float = _input_field(KG_CO2_PER_KWH, "carbon dioxide")
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
+        for input_field in dataclasses.fields(self):
+            value = getattr(self, input_field.name)
             if not (math.isfinite(value) and 0 < value <= 1e12):
-                name = f"--{each.name.replace('_', '-')}"
+                name = f"--{input_field.name.replace('_', '-')}"
                 raise UsageError(
                     f"{name} is a number above 0, at most 10^12. Received: {value}.",
                     code="number-out-of-range",

@@ -10,44 +10,50 @@ from tfe_bench.benchmarks.technologies.functional.curve import Numbers
 from tfe_bench.errors import RangeError, UsageError, describe_position
 
 
-def to_integers(what: str, values: Any, most: int) -> Numbers:
+def to_integers(subject: str, values: Any, largest: int) -> Numbers:
     """Convert numbers of any shape to int64.
 
     Args:
-        what: name of the values, for errors.
+        subject: name of the values, for errors.
         values: an array of integers, or of floats that are whole.
-        most: the largest magnitude allowed.
+        largest: the largest magnitude allowed.
 
     Raises:
         UsageError: the values are not numbers.
-        RangeError: a value is NaN, not whole, or larger than `most`.  The error contains its
+        RangeError: a value is NaN, not whole, or larger than `largest`.  The error contains its
             position, not its value.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "iuf":
         raise UsageError(
-            f"{what} are whole numbers. Received: an array of {array.dtype}.",
+            f"{subject} are whole numbers. Received: an array of {array.dtype}.",
             code="not-a-number",
-            operation=what,
+            operation=subject,
             received=array.dtype,
         )
     if array.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
-            _refuse_values(what, ~np.isfinite(array), "NaN or infinite", "Encrypt finite numbers.")
-            _refuse_values(what, array != np.rint(array), "not whole", "Scale and round it first.")
+            _refuse_values(
+                subject, ~np.isfinite(array), "NaN or infinite", "Encrypt finite numbers."
+            )
+            _refuse_values(
+                subject, array != np.rint(array), "not whole", "Scale and round it first."
+            )
     # Compared before the conversion, which could wrap around.
-    beyond = (array > most) | (array < -most)
-    _refuse_values(what, beyond, f"beyond {most:,} in size", "Declare more bits, or scale it.")
+    beyond = (array > largest) | (array < -largest)
+    _refuse_values(
+        subject, beyond, f"beyond {largest:,} in size", "Declare more bits, or scale it."
+    )
     return np.ascontiguousarray(array, np.int64)
 
 
-def _refuse_values(what: str, wrong: Any, how: str, then: str) -> None:
+def _refuse_values(subject: str, wrong: Any, how: str, then: str) -> None:
     if np.any(wrong):
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise RangeError(
-            f"{what}: the value {describe_position(at)} is {how}. {then}",
+            f"{subject}: the value {describe_position(at)} is {how}. {then}",
             at,
             code="number-out-of-range",
-            operation=what,
+            operation=subject,
             received=how,
         )

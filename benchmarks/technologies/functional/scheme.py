@@ -292,18 +292,19 @@ def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
     Raises:
         SecurityError: keys and ciphertexts do not belong together.
     """
-    for what, mine, due in (
+    for fact_name, key_fact, due in (
         ("scheme", keys.scheme, ciphertexts.scheme),
         ("length", keys.rows.columns, ciphertexts.length),
         ("public key", keys.fingerprint.hex()[:16], ciphertexts.fingerprint.hex()[:16]),
     ):
-        if mine != due:
+        if key_fact != due:
             raise SecurityError(
-                f"The keys were derived for another {what} than the ciphertexts': {due} is due. "
-                f"Received: {mine}. Request keys from the key authority of that public key.",
+                f"The keys were derived for another {fact_name} than the ciphertexts': {due} is "
+                f"due. Received: {key_fact}. Request keys from the key authority of that "
+                "public key.",
                 code="encryption-key-mismatch",
-                operation=what,
-                received=mine,
+                operation=fact_name,
+                received=key_fact,
                 expected=due,
             )
 

@@ -78,8 +78,10 @@ def measure_training(
     # Any filters without zeros have this rank, so it is known before encryption.
     key_leakage = Leakage(leakage.compute_rank(convolution.forward_rows(weights)), PIXELS)
     leakage.check_leakage(key_leakage, allowed)
-    some = max(BATCH, int(len(digits.train_images) * epochs))
-    plain = net.train_epoch(digits.train_images[:some], digits.train_labels[:some], say)
+    sample_count = max(BATCH, int(len(digits.train_images) * epochs))
+    plain = net.train_epoch(
+        digits.train_images[:sample_count], digits.train_labels[:sample_count], say
+    )
     setup, authority = time_call(lambda: scheme.setup(scheme_name, PIXELS))
     encryptor = scheme.Encryptor(authority.public, INPUT_BITS, threads)
     server = lenet.Server(authority, Table(table_bits), threads)
@@ -95,7 +97,7 @@ def measure_training(
     in_epoch = len(digits.train_images) // BATCH
     per_batch = median_or_zero([each.training for each in runs])
     encrypt = median_or_zero([each.encrypt for each in runs]) / BATCH
-    plain_epoch = plain * len(digits.train_images) / some
+    plain_epoch = plain * len(digits.train_images) / sample_count
     key_leakage = Leakage(key_leakage.rank, PIXELS, leakage.count_exact(attack, shown))
     figures: dict[str, Any] = {
         "setup_seconds": setup,

@@ -106,11 +106,11 @@ class Choice:
 def list_choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
     """List every measured scheme and degree: the fastest first, unsuitable ones last."""
     groups: dict[tuple[str, int], dict[str, Measurement]] = {}
-    for each in measured:
-        parameters = each.parameters
-        if each.technology == "homomorphic" and "scheme" in parameters:
+    for measurement in measured:
+        parameters = measurement.parameters
+        if measurement.technology == "homomorphic" and "scheme" in parameters:
             key = (str(parameters["scheme"]), int(parameters["degree"]))
-            groups.setdefault(key, {})[each.job] = each
+            groups.setdefault(key, {})[measurement.job] = measurement
     choices = [
         _build_choice(work, *key, rows) for key, rows in groups.items() if set(rows) >= _NEEDED
     ]

@@ -337,19 +337,19 @@ class NetworkRun:
         parts = {"encrypt": 0.0, "evaluate": 0.0, "decrypt": 0.0}
         group_logits = []
         for group in groups:
-            each = Run()
-            sent = each.time_part(
+            group_run = Run()
+            sent = group_run.time_part(
                 "encrypt", lambda g=group: [*map(self.client.encrypt, net.pack_pictures(g))]
             )
             run.count_sent(0, sent)
-            back = each.time_part(
+            back = group_run.time_part(
                 "evaluate", net.run_network, self._server, sent, self._weights, self._bounds
             )
             run.count_sent(1, [back])
-            slots = each.time_part("decrypt", self.client.decrypt, back)
+            slots = group_run.time_part("decrypt", self.client.decrypt, back)
             group_logits.append(net.unpack_outputs(slots, len(group)))
             for part in parts:
-                parts[part] += each.parts[part][0]
+                parts[part] += group_run.parts[part][0]
         for part, seconds in parts.items():
             run.parts.setdefault(part, []).append(seconds)
         return np.concatenate(group_logits)

@@ -372,10 +372,10 @@ class Dense:
 
     def pack(self, vectors: Values) -> list[Values]:
         """Arrange vectors [k, n] in the slots of each ciphertext."""
-        each = self.product.layout.images
+        images = self.product.layout.images
         return [
-            self.product.layout.pack_vectors(vectors[i : i + each], self.product.shift)
-            for i in range(0, len(vectors), each)
+            self.product.layout.pack_vectors(vectors[i : i + images], self.product.shift)
+            for i in range(0, len(vectors), images)
         ]
 
     def unpack(self, results: Sequence[Values], count: int) -> Values:

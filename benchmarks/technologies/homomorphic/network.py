@@ -317,10 +317,10 @@ class EncryptedNetwork:
             # inputs are from 0 to top, as pixels and squares are not negative
             high = np.maximum(weights, 0) @ top + np.maximum(bias, 0)
             low = np.maximum(-weights, 0) @ top + np.maximum(-bias, 0)
-            most = np.maximum(high, low)
-            now.append(float(most.max()))
+            largest = np.maximum(high, low)
+            now.append(float(largest.max()))
             self.setting.check_room(now[-1], step.bias_scale, step.level - 1, "The network")
-            top = np.tile(np.square(most), copies)
+            top = np.tile(np.square(largest), copies)
         return now[0], now[1], now[2]
 
     def run_network(

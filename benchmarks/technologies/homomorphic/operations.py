@@ -288,18 +288,18 @@ class _Bench:
             return ciphertext
 
         expected = self.rotate_values(self.x, STEPS)
-        each = self.measure_row("", one_by_one, expected)
+        stepwise = self.measure_row("", one_by_one, expected)
         direct = self.measure_row(
             "", lambda: self.rotate_ciphertext(self.cx, STEPS, direct_keys), expected
         )
         row = self.measure_row(BY_N, lambda: self.rotate_ciphertext(self.cx, STEPS), expected)
-        assert each.seconds is not None and direct.seconds is not None
+        assert stepwise.seconds is not None and direct.seconds is not None
         figures = {
             **row.figures,
-            "rotations_by_1_seconds": each.seconds.median,
+            "rotations_by_1_seconds": stepwise.seconds.median,
             "own_key_seconds": direct.seconds.median,
         }
-        return Row(BY_N, row.seconds, figures, row.correct and each.correct and direct.correct)
+        return Row(BY_N, row.seconds, figures, row.correct and stepwise.correct and direct.correct)
 
     def _measure_depth(self) -> Row:
         """Count the consecutive squarings with a correct result."""

@@ -66,10 +66,10 @@ def build_sections(
 def _select_newest(measured: Sequence[Measurement]) -> list[Measurement]:
     """Select the newest correct measurement of each job, parameters (but the seed) and machine."""
     newest: dict[str, Measurement] = {}
-    for each in sorted(measured, key=lambda m: m.time):
-        if _is_whole(each) and each.correct is not False:
-            of = {k: v for k, v in each.parameters.items() if k != "seed"}
-            newest[repr((each.job, sorted(of.items()), each.machine))] = each
+    for measurement in sorted(measured, key=lambda m: m.time):
+        if _is_whole(measurement) and measurement.correct is not False:
+            of = {k: v for k, v in measurement.parameters.items() if k != "seed"}
+            newest[repr((measurement.job, sorted(of.items()), measurement.machine))] = measurement
     return sorted(newest.values(), key=_sort_key)
 
 

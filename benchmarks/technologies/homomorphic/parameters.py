@@ -104,14 +104,16 @@ class Parameters:
             )
         for bits in self.prime_bits:
             check_range("A prime's bits", bits, *_PRIME_BITS)
-        what = "The scale's bits" if self.scheme == "CKKS" else "The plaintext modulus' bits"
+        precision_name = (
+            "The scale's bits" if self.scheme == "CKKS" else "The plaintext modulus' bits"
+        )
         least = self.degree.bit_length() + 1  # batching needs a prime that is 1 modulo 2N
-        check_range(what, self.precision_bits, 10 if self.scheme == "CKKS" else least, 59)
+        check_range(precision_name, self.precision_bits, 10 if self.scheme == "CKKS" else least, 59)
         room = sum(self.prime_bits[:-1])
         if self.precision_bits + 1 >= room:
             raise UsageError(
-                f"{what} leave no room in the modulus. Received: {self.precision_bits} of {room}. "
-                "Take fewer, or larger primes.",
+                f"{precision_name} leave no room in the modulus. Received: {self.precision_bits} "
+                f"of {room}. Take fewer, or larger primes.",
                 code="no-room-in-modulus",
                 received=self.precision_bits,
                 expected=f"below {room - 1}",

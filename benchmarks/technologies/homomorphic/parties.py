@@ -103,7 +103,7 @@ class Setting:
         """Return the divisor of rescaling at a level, a prime."""
         return int(self._by_level[level].parms().coeff_modulus()[-1].value())
 
-    def check_room(self, bound: float, scale: float, level: int, what: str) -> None:
+    def check_room(self, bound: float, scale: float, level: int, subject: str) -> None:
         """Reject values that could overflow a level's modulus, which would stay unnoticed.
 
         Raises:
@@ -113,11 +113,11 @@ class Setting:
         bits = modulus - 1 - _GUARD_BITS - math.log2(scale)
         if not (bound <= 2.0**bits and bits > -1 - _GUARD_BITS):
             raise RangeError(
-                f"{what} may have a magnitude of {bound:.4g}, and at a scale of "
+                f"{subject} may have a magnitude of {bound:.4g}, and at a scale of "
                 f"2^{math.log2(scale):.1f} the modulus of level {level} holds {2.0**bits:.4g}. "
                 "Take smaller values, a smaller scale or larger primes.",
                 code="modulus-overflow",
-                operation=what,
+                operation=subject,
                 received=f"{bound:.4g}",
                 expected=f"at most {2.0**bits:.4g}",
             )
@@ -168,7 +168,7 @@ class Setting:
         return plain
 
 
-def check_finite(values: Any, what: str) -> Values:
+def check_finite(values: Any, subject: str) -> Values:
     """Convert numbers to an array and check that they are finite.
 
     Raises:
@@ -179,15 +179,15 @@ def check_finite(values: Any, what: str) -> Values:
         array = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{what} consists of numbers. Received: other values.",
+            f"{subject} consists of numbers. Received: other values.",
             code="not-a-number",
-            operation=what,
+            operation=subject,
         ) from error
     if not np.isfinite(array).all():
         raise RangeError(
-            f"{what} is finite. Received: NaN or infinite values. Replace them.",
+            f"{subject} is finite. Received: NaN or infinite values. Replace them.",
             code="not-finite",
-            operation=what,
+            operation=subject,
         )
     return array
 
@@ -316,9 +316,9 @@ class Server:
             )
         return encrypted
 
-    def _wrap_result(self, handle: Any, bound: float, like: Encrypted, what: str) -> Encrypted:
+    def _wrap_result(self, handle: Any, bound: float, like: Encrypted, subject: str) -> Encrypted:
         setting = self.setting
-        setting.check_room(bound, handle.scale(), setting.count_levels(handle), what)
+        setting.check_room(bound, handle.scale(), setting.count_levels(handle), subject)
         return Encrypted(handle, bound, like.key)
 
     def add(self, x: Encrypted, y: Encrypted, bound: float | None = None) -> Encrypted:

@@ -118,8 +118,8 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
             seconds.append(layer.seconds)
             continue
         total = 0.0
-        for each in layer.operations:
-            operation, level = each.operation, each.level
+        for cost in layer.operations:
+            operation, level = cost.operation, cost.level
             if operation in device.microseconds:
                 one = device.operation_seconds(operation, level, math.nan)
             elif costs is None:
@@ -132,7 +132,7 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
                 )
             else:
                 one = device.operation_seconds(operation, level, costs(operation, level))
-            total += each.count * one
+            total += cost.count * one
         seconds.append(total)
     return seconds
 
@@ -221,21 +221,21 @@ def _read_operations(table: TomlTable) -> Operations:
             operation="operation",
             received=name,
         )
-    for key, value, most in (("level", level, _MOST_LEVEL), ("count", count, _MOST_OPERATIONS)):
-        if not 1 <= value <= most:
+    for key, value, largest in (("level", level, _MOST_LEVEL), ("count", count, _MOST_OPERATIONS)):
+        if not 1 <= value <= largest:
             raise ConfigError(
-                f'{table.where}: "{key}" is 1 to {most}. Received: {value}.',
+                f'{table.where}: "{key}" is 1 to {largest}. Received: {value}.',
                 code="number-out-of-range",
                 operation=key,
             )
     return Operations(name, level, count)
 
 
-def _read_number(table: TomlTable, key: str, most: float, default: float | None = None) -> float:
+def _read_number(table: TomlTable, key: str, largest: float, default: float | None = None) -> float:
     value = table.get_number(key, default)
-    if not 0 <= value <= most:
+    if not 0 <= value <= largest:
         raise ConfigError(
-            f'{table.where}: "{key}" is 0 to {most:g}. Received: {value:g}.',
+            f'{table.where}: "{key}" is 0 to {largest:g}. Received: {value:g}.',
             code="number-out-of-range",
             operation=key,
         )

@@ -210,15 +210,15 @@ def _draw_lines(
     looks: Mapping[str, tuple[str, str]],
 ) -> None:
     for name, (color, label) in looks.items():
-        mine = [m for m in tables if m.parameters.get("configuration") == name]
+        cells = [m for m in tables if m.parameters.get("configuration") == name]
         ours = [
             (x, y)
-            for m in mine
+            for m in cells
             if (x := _format_number(m, across)) and (y := _read_figure(m, "latency_seconds"))
         ]
         theirs = [
             (x, y)
-            for m in mine
+            for m in cells
             if (x := _format_number(m, across)) and (y := _read_figure(m, "published_seconds"))
         ]
         if theirs:

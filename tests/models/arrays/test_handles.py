@@ -82,7 +82,9 @@ def test_bounds_of_bytes_are_the_operators(workers: Workers) -> None:
 
 def test_200_handles_leave_nothing(rng: np.random.Generator) -> None:
     now = [0.0]
-    handles = HandleStore(0, most=1 << 20, per_client=1 << 19, seconds=5.0, clock=lambda: now[0])
+    handles = HandleStore(
+        0, max_bytes=1 << 20, per_client=1 << 19, seconds=5.0, clock=lambda: now[0]
+    )
     for i in range(200):
         handles.put_value("ann", f"{i:032x}", object(), None, int(rng.integers(1, 1000)))
         if i % 2:
