@@ -67,7 +67,7 @@ class Workers:
     def __init__(self, folder: Path, **limits: Any) -> None:
         self.now = 0.0
         self.policy = WorkerPolicy(party=0, **limits)
-        bounds = {"most": self.policy.max_held, "per_client": self.policy.max_held_per_client}
+        bounds = {"max_bytes": self.policy.max_held, "per_client": self.policy.max_held_per_client}
         self.stores = [
             Store(
                 *(folder / str(p), p, 64, 16, 9),
