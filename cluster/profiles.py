@@ -100,5 +100,6 @@ def get_profile(name: str) -> Profile:
     """
     profile = PROFILES.get(name) if isinstance(name, str) else None
     if profile is None:
-        raise unknown_name(f"Unknown network profile. Received: {name!r}.", name, PROFILES)
+        text = f"Unknown network profile. Received: {name!r}."
+        raise unknown_name(text, name, PROFILES, operation="profile")
     return profile

@@ -413,6 +413,7 @@ class Store:
             f"{self._describe_file(path)} is damaged. Its operator removes "
             f"it from the folder for models. {self.kind.remedy}",
             code="file-damaged",
+            operation=path.name,
             party=self.party,
         )
 

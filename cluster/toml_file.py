@@ -196,6 +196,7 @@ def read_text(path: Path) -> str:
         raise ConfigError(
             f"The file is not UTF-8 text. Received: other bytes in line {line}. Save it as UTF-8.",
             code="not-utf8",
+            received=f"line {line}",
         ) from None
 
 

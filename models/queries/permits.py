@@ -133,5 +133,7 @@ def _current_facts(
             "removed or replaced since then, or does not let this client use. Create it "
             f"again from present data. {kind.list_hint}",
             code="source-changed",
+            operation=subject.removesuffix(","),
+            received=named,
         )
     return facts
