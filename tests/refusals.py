@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -13,13 +14,36 @@ from tfe_bench.errors import TfeBenchError
 E = TypeVar("E", bound=TfeBenchError)
 
 
+class Matching:
+    """Equal to each value whose text contains a match of a pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern)
+
+    def __eq__(self, other: object) -> bool:
+        return self._pattern.search(str(other)) is not None
+
+    def __repr__(self) -> str:
+        return f"Matching({self._pattern.pattern!r})"
+
+
+def refuses(kind: type[Exception], words: str) -> contextlib.AbstractContextManager[Any]:
+    """Expect an error of this project by its code, another exception by its text."""
+    if issubclass(kind, TfeBenchError):
+        return raises(kind, words)
+    return pytest.raises(kind, match=words)
+
+
 @contextlib.contextmanager
-def raises(kind: type[E], *codes: str, **fields: Any) -> Iterator[pytest.ExceptionInfo[E]]:
+def raises(
+    kind: type[E] | tuple[type[E], ...], *codes: str, names: Sequence[str] = (), **fields: Any
+) -> Iterator[pytest.ExceptionInfo[E]]:
     """Expect one error of a class.
 
     Args:
-        kind: the class of the error, or a base class.
+        kind: the class of the error, a base class, or several classes.
         codes: the accepted codes, at least one.
+        names: facts that the text contains, such as a file, a line or an option.
         fields: the expected values of `operation`, `received`, `expected` or `party`.
     """
     assert codes, "name the code that is expected"
@@ -27,5 +51,6 @@ def raises(kind: type[E], *codes: str, **fields: Any) -> Iterator[pytest.Excepti
         yield caught
     error = caught.value
     assert error.code in codes, f"expected {codes}, received {error.code!r}: {error}"
+    assert all(name in str(error) for name in names), f"{error} names not all of {names}"
     actual = {name: getattr(error, name) for name in fields}
     assert actual == fields, f"{actual}: {error}"

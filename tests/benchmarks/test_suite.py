@@ -228,7 +228,7 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, commands: _Fa
     with raises(UsageError, "number-out-of-range", operation="--repeat"):
         _run_suite(tmp_path, repeat=0)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="folder"):
+    with raises(DataError, "file-not-writable", operation="--output"):
         _run_suite(tmp_path / "file")
     (tmp_path / "records.jsonl").write_text("{\n")
     with raises(DataError, "invalid-json") as caught:

@@ -185,16 +185,13 @@ def test_the_last_words_of_a_worker_that_died_are_told(
     local._folder, local._workers = tmp_path, workers
     log = "2026-01-01 00:00:00,000 [party 0] job 1 begins\n"
 
-    for words, message in (
-        ("", "ended with code -6. The job"),
-        (
-            "F0000 shape.cc:70] Check failed: 0 <= size\n",
-            "code -6, with the output: F0000 shape.cc:70] Chec",
-        ),
-        ("x" * 5000, "with the output: " + "x" * 600 + r"\."),
+    for words, output in (
+        ("", "code -6."),
+        ("F0000 shape.cc:70] Check failed: 0 <= size\n", ": F0000 shape.cc:70] Chec"),
+        ("x" * 5000, ": " + "x" * 600 + "."),
     ):
         (tmp_path / "party0.log").write_text(log + words)
-        with pytest.raises(PeerLost, match=message):
+        with raises(PeerLost, "peer-lost", names=("code -6", output)):
             local.explain(ClusterError("its stream broke"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
 import signal
 import threading
@@ -407,11 +406,10 @@ def test_a_running_worker_of_another_version_is_named_with_both(
         )
     hosts._runs[2] = hosts.cluster / "other"
     hosts.wait_ready(2)
-    version = re.escape(tfe_bench.__version__)
-    pattern = rf"differ in version.*{version} .*9\.{version} \(party 2\)"
+    version = tfe_bench.__version__
     with (
         Cluster(hosts.cluster, "analyst") as cluster,
-        pytest.raises(VersionMismatch, match=pattern),
+        raises(VersionMismatch, "members-differ", received=version, expected=f"9.{version}"),
     ):
         cluster.run("sort", {}, {"keys": PrivateInput(np.arange(3))})
     done = hosts.command("doctor", "--cluster", str(hosts.cluster), "--client", "analyst", "--json")

@@ -36,12 +36,12 @@ def _check_refused(
     cluster: LocalCluster,
     lies: dict[int, Change],
     kind: type[TfeBenchError] = ProtocolError,
-    reported: str | None = None,
+    code: str = "inconsistent-shares",
 ) -> None:
     """Check that the cluster refuses altered messages and stays usable."""
     with monkeypatch.context() as patch:
         alter_messages(patch, cluster, lies)
-        with pytest.raises(kind, match=reported):
+        with raises(kind, code):
             cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
     outputs = cluster.run("sort", {}, {"keys": PrivateInput(KEYS)}).outputs
     np.testing.assert_array_equal(outputs["keys"], np.sort(KEYS))
@@ -62,8 +62,7 @@ def test_different_masked_inputs_at_the_two_evaluators_are_refused(
     def flip(data: bytes) -> bytes:
         return data[:-1] + bytes([data[-1] ^ 1])
 
-    pattern = "parties [12] and [12] shares of 'keys' that do not fit each other"
-    _check_refused(monkeypatch, shared_cluster, {party: _in_data(flip)}, reported=pattern)
+    _check_refused(monkeypatch, shared_cluster, {party: _in_data(flip)})
 
 
 @pytest.mark.parametrize(("party", "seed"), [(0, "l1"), (0, "l2"), (1, "l1"), (2, "l2")])
@@ -71,7 +70,7 @@ def test_different_seeds_at_dealer_and_evaluator_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, party: int, seed: str
 ) -> None:
     lies = {party: _alter_seed(seed, "ab" * 16)}
-    _check_refused(monkeypatch, shared_cluster, lies, reported="do not fit each other")
+    _check_refused(monkeypatch, shared_cluster, lies)
 
 
 @pytest.fixture(scope="module")
@@ -149,28 +148,30 @@ def test_an_input_of_another_length_is_refused(
     change: Callable[[bytes], bytes],
 ) -> None:
     lies = {2: _in_data(change)}
-    _check_refused(monkeypatch, shared_cluster, lies, reported="incomplete or too long")
+    _check_refused(monkeypatch, shared_cluster, lies, code="malformed-message")
 
 
 def test_other_parameters_at_one_worker_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
     lies = {2: alter_header(lambda header: header["parameters"].update(repeat=2))}
-    _check_refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
+    _check_refused(monkeypatch, shared_cluster, lies, VersionMismatch, "members-differ")
 
 
 def test_another_shape_at_one_worker_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
     lies = {0: alter_header(lambda header: header["inputs"][0].update(shape=[39]))}
-    _check_refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
+    _check_refused(monkeypatch, shared_cluster, lies, VersionMismatch, "members-differ")
 
 
 def test_a_shape_beyond_the_limit_is_refused_before_its_data_is_read(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
     huge = alter_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
-    _check_refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
+    _check_refused(
+        monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "too-large"
+    )
 
 
 # ---- comparisons of copies

@@ -282,7 +282,7 @@ def test_one_certificate_or_key_cannot_serve_two_members(folder: Path) -> None:
     _, pem = tls.make_certificate("company.example.org")
     for name in ("party1.crt", "client-analyst.crt"):
         (folder / name).write_bytes(pem)
-    with pytest.raises(ConfigError, match=r"party 1 .* and client .* the same \"certificate\""):
+    with raises(ConfigError, "duplicate-name", names=("party 1", "client", '"certificate"')):
         _load_config(folder, GOOD)
 
 
@@ -294,14 +294,14 @@ def test_two_certificates_of_one_key_cannot_serve_two_members(
     for index in (0, 2):
         _, pem = tls.make_certificate(tls.party_common_name(index))
         (folder / f"party{index}.crt").write_bytes(pem)
-    with pytest.raises(ConfigError, match=r"party 0 .* and party 2 .* the same \"certificate\""):
+    with raises(ConfigError, "duplicate-name", names=("party 0", "party 2", '"certificate"')):
         _load_config(folder, GOOD)
 
 
 def test_a_private_key_given_as_certificate_is_refused(folder: Path) -> None:
     key, pem = tls.make_certificate("party-1.tfe-bench")
     (folder / "party1.crt").write_bytes(pem + key)
-    with pytest.raises(SecurityError, match=r"number 2.*private key") as caught:
+    with raises(SecurityError, "private-key-in-certificate", names=("number 2",)) as caught:
         _load_config(folder, GOOD)
     assert key.decode().splitlines()[1] not in str(caught.value)
 
@@ -312,12 +312,12 @@ def test_names_differing_only_in_case_are_the_same(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.toml.*No such file"):
+    with raises(ConfigError, "file-not-readable", names=("missing.toml",)):
         ClusterConfig.load(tmp_path / "missing.toml")
     with raises(ConfigError, "file-not-readable", received="Is a directory"):
         ClusterConfig.load(tmp_path)
     (tmp_path / "latin").write_bytes(b"\n\nname = \xe9\n")
-    with pytest.raises(ConfigError, match="line 3"):
+    with raises(ConfigError, "not-utf8", received="line 3"):
         ClusterConfig.load(tmp_path / "latin")
     (tmp_path / "deep").write_bytes(b"a = " + b"[" * 100_000)
     with raises(ConfigError, "invalid-toml", "nested-too-deeply"):

@@ -93,21 +93,21 @@ def test_fixed_point_keys_keep_their_scale(shared_cluster: LocalCluster) -> None
 
 
 @pytest.mark.parametrize(
-    ("program", "parameters", "told"),
+    ("program", "parameters", "code", "fact"),
     [
-        ("srot", {}, 'Did you mean "sort"'),
-        ("sort", {"repaet": 1}, 'Did you mean "repeat"'),
-        ("sort", {"algorithm": "quik"}, 'Did you mean "quick"'),
-        ("sort", {"repeat": 0}, "Received: 0"),
-        ("sort", {"repeat": "many"}, "Received: 'many'"),
+        ("srot", {}, "unknown-program", '"sort"'),
+        ("sort", {"repaet": 1}, "unknown-option", '"repeat"'),
+        ("sort", {"algorithm": "quik"}, "unknown-name", '"quick"'),
+        ("sort", {"repeat": 0}, "number-out-of-range", "0"),
+        ("sort", {"repeat": "many"}, "number-out-of-range", "'many'"),
     ],
     ids=["program", "parameter", "algorithm", "repeat", "type"],
 )
 def test_a_mistaken_job_is_refused_and_the_cluster_stays_usable(
-    shared_cluster: LocalCluster, program: str, parameters: dict[str, Any], told: str
+    shared_cluster: LocalCluster, program: str, parameters: dict[str, Any], code: str, fact: str
 ) -> None:
     keys = _draw_keys(9)
-    with pytest.raises(UsageError, match=told):
+    with raises(UsageError, code, names=(fact,)):
         shared_cluster.run(program, parameters, {"keys": PrivateInput(keys)})
     _assert_sorted(_run_sort(shared_cluster, keys), keys)
 
@@ -127,7 +127,7 @@ def test_a_job_without_a_byte_ends_no_worker(
 ) -> None:
     factors = {"x": np.zeros(sizes, np.int64), "y": np.zeros(sizes[::-1], np.int64)}
     inputs = {name: PrivateInput(ring) for name, ring in factors.items()}
-    with pytest.raises((UsageError, PolicyError), match=r"of shape \[|arrays of up to \d+ words"):
+    with raises((UsageError, PolicyError), "invalid-shape", "too-large"):
         shared_cluster.run("matmul", {}, inputs)
     keys = _draw_keys(9)
     _assert_sorted(_run_sort(shared_cluster, keys), keys)
@@ -182,7 +182,7 @@ def test_workers_die_with_the_process_that_forked_them(processes: Processes) -> 
         assert names == [f"tfe-party-{p}" for p in range(3)]
         parent.kill()
         assert processes.wait_gone(pids, 5) == []
-        with pytest.raises(PeerLost, match=r"Lost party \d: its process ended with code -9"):
+        with raises(PeerLost, "peer-lost", names=("code -9",)):
             _run_sort(cluster, _draw_keys(9))
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -266,7 +266,7 @@ def test_files_that_others_can_read_and_links_are_refused(
         store.load("mnist", "owner")
     path.unlink()
     os.mkfifo(path, 0o600)
-    with pytest.raises(ConfigError, match="damaged"):
+    with raises(ConfigError, "file-damaged"):
         store.load("mnist", "owner")
 
 
@@ -387,7 +387,7 @@ def test_what_cannot_be_read_can_be_removed(tmp_path: Path, rng: np.random.Gener
     assert (
         store.get_ownership("mnist", "owner") == store.get_ownership("mnist", "guest") == UNREADABLE
     )
-    with pytest.raises(ConfigError, match="Its operator removes it"):
+    with raises(ConfigError, "file-damaged"):
         store.permit_writing("mnist", "owner", True)
     store.remove_file("mnist")
     assert store.list_names() == []

@@ -103,13 +103,13 @@ def _check_refused(
     cluster: LocalCluster,
     lies: dict[int, Change],
     kind: type[TfeBenchError],
-    code: str,
+    *codes: str,
 ) -> None:
     """Check that altered messages to some parties are refused; the cluster stays usable."""
     x = PrivateInput(words.from_integers(EDGES), 0, 2)
     with pytest.MonkeyPatch.context() as patch:
         alter_messages(patch, cluster, {p: in_first(change) for p, change in lies.items()})
-        with pytest.raises(kind, match=code):
+        with raises(kind, *codes):
             cluster.run("double", {}, {"x": x})
     assert cluster.run("double", {}, {"x": x}).limbs == {"x": 2}
 
@@ -117,28 +117,28 @@ def _check_refused(
 @pytest.mark.parametrize("limbs", [0, 3, -2, True, 2.0, "2", None, [2]])
 def test_another_number_of_words_is_malformed(doubling: LocalCluster, limbs: Any) -> None:
     lies = dict.fromkeys(range(3), lambda row: row.update(limbs=limbs))
-    _check_refused(doubling, lies, ProtocolError, "malformed")
+    _check_refused(doubling, lies, ProtocolError, "malformed-submission")
 
 
 def test_the_number_of_words_must_be_said(doubling: LocalCluster) -> None:
     lies = dict.fromkeys(range(3), lambda row: row.pop("limbs"))
-    _check_refused(doubling, lies, ProtocolError, "malformed")
+    _check_refused(doubling, lies, ProtocolError, "malformed-submission")
 
 
 def test_workers_that_were_told_other_widths_refuse_each_other(doubling: LocalCluster) -> None:
     # The same words: 20 elements of one, or 10 of two.
     lies = {1: lambda row: row.update(limbs=1, shape=[20])}
-    _check_refused(doubling, lies, VersionMismatch, "differ in program")
+    _check_refused(doubling, lies, VersionMismatch, "members-differ")
 
 
 def test_other_seeds_of_a_wide_input_are_refused(doubling: LocalCluster) -> None:
     lies = {0: lambda row: row["seeds"].update(l1="ab" * 16)}
-    _check_refused(doubling, lies, ProtocolError, "do not fit each other")
+    _check_refused(doubling, lies, ProtocolError, "inconsistent-shares")
 
 
 def test_a_wide_element_counts_as_two_against_the_limit(doubling: LocalCluster) -> None:
     lies = dict.fromkeys(range(3), lambda row: row.update(shape=[1 << 26, 2]))
-    _check_refused(doubling, lies, PolicyError, str(1 << 28))
+    _check_refused(doubling, lies, PolicyError, "too-large")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_wide_element_counts_as_two_against_the_limit(doubling: LocalCluster) 
 def test_an_input_that_does_not_fit_is_refused_before_anything_is_sent(
     ring: Any, limbs: int
 ) -> None:
-    with pytest.raises(UsageError, match="Received"):
+    with raises(UsageError, "shape-mismatch", "wrong-type", "number-out-of-range"):
         PrivateInput(ring, 0, limbs)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import run_plan
-from tests.refusals import raises
+from tests.refusals import Matching, raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute
 from tfe_bench.models.calibration import Plan
@@ -55,7 +55,7 @@ def test_a_model_attends_as_in_the_clear(
 
 def test_scores_too_far_apart_are_refused_or_flagged(rng: np.random.Generator) -> None:
     arrays = draw_arrays(rng, False)
-    with pytest.raises(RangeError, match=r"'a' has scores .* apart"):
+    with raises(RangeError, "range-too-large", received=Matching(r"'a' has scores .* apart")):
         convert(graph_of(scale=60.0), samples=arrays)
     private = convert(graph_of(scale=4.0), ranges=200.0)
     # 202 units of the base 2 apart, and equal
@@ -92,5 +92,5 @@ def test_a_stranger_s_layer_is_checked(
 def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:
     header = convert(graph_of(), samples=draw_arrays(rng, False)).plan.to_header()
     for row in ([15, 0, 20], [16, 0, 1], [16, 0, 63]):
-        with pytest.raises(UsageError, match="'a'"):
+        with raises(UsageError, "invalid-plan", operation="a"):
             execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))

@@ -14,10 +14,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import estimator_checks
 
-from tests.refusals import raises
+from tests.refusals import raises, refuses
 from tfe_bench import LocalCluster
 from tfe_bench import sklearn as private
 from tfe_bench.errors import ConfigError, RangeError, TfeBenchError, UsageError
+from tfe_bench.models.estimators.estimator import Unlearnable
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scikit_learn.md"
 NEAR = "the rounding of fixed point is random, and the check compares to 1e-7"
@@ -197,28 +198,28 @@ X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
     ("options", "x", "y", "weights", "kind", "words"),
     [
         ({}, X * np.nan, Y, None, ValueError, "NaN"),
-        ({}, X, Y * 0, None, ValueError, "one class"),
+        ({}, X, Y * 0, None, Unlearnable, "class-count-mismatch"),
         ({}, X, Y / 3, None, ValueError, "continuous"),
         ({}, X, Y, np.zeros(6), ValueError, "all 0|non-zero"),
-        ({}, X, Y, np.full(6, 1e308), ValueError, "too large"),
+        ({}, X, Y, np.full(6, 1e308), Unlearnable, "number-out-of-range"),
         ({}, X, Y, -np.ones(6), ValueError, r"[Nn]egative"),
-        ({"C": 0.0}, X, Y, None, ValueError, "a number above 0.* as C"),
-        ({"C": "1"}, X, Y, None, ValueError, "Received: '1'"),
-        ({"C": 0.01}, X, Y, None, UsageError, "Use a larger C"),
-        ({"max_iter": 0}, X, Y, None, UsageError, "max_iter"),
-        ({"max_iter": 1.5}, X, Y, None, UsageError, "max_iter"),
-        ({"batch_size": 7}, X, Y, None, UsageError, "number of rows, 6"),
-        ({"batch_size": "all"}, X, Y, None, ValueError, "batch_size"),
-        ({"learning_rate_init": -1.0}, X, Y, None, (UsageError, ValueError), "rate"),
-        ({"momentum": 2.0}, X, Y, None, (UsageError, ValueError), "momentum"),
-        ({"predict_on": "moon"}, X, Y, None, UsageError, "workers, owner"),
+        ({"C": 0.0}, X, Y, None, Unlearnable, "number-out-of-range"),
+        ({"C": "1"}, X, Y, None, Unlearnable, "number-out-of-range"),
+        ({"C": 0.01}, X, Y, None, Unlearnable, "number-out-of-range"),
+        ({"max_iter": 0}, X, Y, None, UsageError, "number-out-of-range"),
+        ({"max_iter": 1.5}, X, Y, None, UsageError, "wrong-type"),
+        ({"batch_size": 7}, X, Y, None, UsageError, "number-out-of-range"),
+        ({"batch_size": "all"}, X, Y, None, Unlearnable, "number-out-of-range"),
+        ({"learning_rate_init": -1.0}, X, Y, None, UsageError, "invalid-schedule"),
+        ({"momentum": 2.0}, X, Y, None, ValueError, "momentum"),
+        ({"predict_on": "moon"}, X, Y, None, UsageError, "unknown-name"),
         (
             {"learning_rate_init": 9e4, "momentum": 0.99, "C": np.inf},
             X,
             Y,
             None,
             RangeError,
-            "range of fixed point in step",
+            "left-planned-range",
         ),
         ({"class_weight": {5: 1.0}}, X, Y, None, ValueError, "class_weight"),
     ],
@@ -227,7 +228,7 @@ def test_what_cannot_be_learned_is_refused_in_words(
     cluster: LocalCluster, options: Any, x: Any, y: Any, weights: Any, kind: Any, words: str
 ) -> None:
     model = private.PrivateLogisticRegression(cluster=cluster, **options)
-    with pytest.raises(kind, match=words):
+    with refuses(kind, words):
         model.fit(x, y, weights)
     with pytest.raises(NotFittedError):
         model.predict(X)
@@ -245,7 +246,7 @@ def test_a_network_of_no_kind_is_refused(cluster: LocalCluster) -> None:
         {"solver": "lbfgs"},
         {"alpha": -1.0},
     ):
-        with pytest.raises(UsageError, match="Received"):
+        with raises(UsageError, "number-out-of-range", "wrong-type", "unknown-name"):
             private.PrivateMLPClassifier(cluster=cluster, **options).fit(X, Y)
     with pytest.raises(TypeError, match=r"[Ss]parse"):
         private.PrivateMLPRegressor(cluster=cluster).fit(scipy.sparse.eye(6), Y)

@@ -317,11 +317,11 @@ def test_a_cluster_goes_on_with_texts(
                 cluster.generate("writer", prompt, 4)
         one, other = ([m["payload"] for m in job.measured] for job in jobs)
         assert one == other
-        with pytest.raises(UsageError, match="no model 'reader'"):
+        with raises(UsageError, "model-not-found", operation="reader"):
             tfe.generate(cluster, "reader", prompts[0])
-        with pytest.raises(UsageError, match="8 positions"):
+        with raises(UsageError, "too-large", operation="tokens", names=("8 positions",)):
             tfe.generate(cluster, "writer", prompts[0])
-        with pytest.raises(UsageError, match="generate takes convert"):
+        with raises(UsageError, "wrong-type", operation="generate", received="Functional"):
             tfe.generate(cluster, model, prompts[0], 4)
 
 

@@ -73,7 +73,7 @@ def test_damaged_missing_and_other_files_are_named(tmp_path: Path) -> None:
         ("bits.png", blob[:60] + bytes(40) + blob[100:]),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError, match=name):
+        with raises(DataError, "invalid-picture", names=(name,)):
             images.load_picture(tmp_path / name, (8, 8, 3), "tf")
     with raises(DataError, "file-not-readable"):
         images.load_picture(tmp_path / "none.jpg", (8, 8, 3), "tf")

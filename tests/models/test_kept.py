@@ -102,7 +102,7 @@ def test_seeds_are_kept_in_place_of_masks(
         changed = path.read_bytes() != blob
         assert changed
         if party or wrong != rb"[70, 29]":  # D holds nothing that contradicts it
-            with pytest.raises(ConfigError, match="damaged"):
+            with raises(ConfigError, "file-damaged"):
                 stored_shares.load_cached(store, "net", "alice")
 
 
@@ -143,7 +143,7 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\1")
-    with pytest.raises(ConfigError, match="damaged"):
+    with raises(ConfigError, "file-damaged"):
         stored_shares.load_cached(store, "net", "alice")
     assert not store.program_cache
     deploy_words(store, "net", 9, 10)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_execute import ULP, make_case, run_all
+from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, from_keras, optimize, plaintext
@@ -190,5 +191,5 @@ def test_private_operations_agree_and_cost_what_is_declared(
     ],
 )
 def test_what_has_no_private_counterpart_is_refused_by_name(written: Written, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+    with raises(UsageError, "unsupported-layer", received=Matching(why)):
         from_keras.from_keras(model_of(written))

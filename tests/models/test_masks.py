@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import run_plan
-from tests.refusals import raises
+from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute
 from tfe_bench.models.calibration import Plan
@@ -188,7 +188,7 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     assert np.abs(value - private.plain(arrays))[1:].max() < 2 * 2.0**-16
     header = private.plan.to_header()
     for row in ([16, 7, 0], [16, 25, 0], [15, 24, 0]):
-        with pytest.raises(UsageError, match="'a'"):
+        with raises(UsageError, "invalid-plan", operation="a"):
             execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))
 
 
@@ -263,5 +263,5 @@ def attached_mask(also: Any = None, result: Any = None, **named: bool) -> Any:
 
 @pytest.mark.parametrize(("said", "make"), REFUSED)
 def test_a_mask_that_cannot_be_held_is_refused(said: str, make: Callable[[], Any]) -> None:
-    with pytest.raises(UsageError, match=said):
+    with raises(UsageError, "unsupported-layer", received=Matching(said)):
         convert(make())

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, plaintext, weights
@@ -99,7 +100,7 @@ def test_a_stranger_s_ends_are_checked(rng: np.random.Generator) -> None:
     row = header["numbers"][name]
     for low in (1, row[2] - 1, row[2], 63):
         plan = Plan.from_header({**header, "numbers": {**header["numbers"], name: [*row[:3], low]}})
-        with pytest.raises(UsageError, match=name):
+        with raises(UsageError, "invalid-plan", operation=name):
             execute.check_executable(plan)
 
 

@@ -13,7 +13,7 @@ import pytest
 import tfe_bench as tfe
 from tests.models.test_execute import make_case, run_all
 from tests.models.test_norm_ranges import run_plan
-from tests.refusals import raises
+from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import bound_analysis, execute, plaintext
@@ -337,7 +337,7 @@ def test_a_cell_without_bounds_is_watched(rng: np.random.Generator) -> None:
 
 def test_sums_that_no_word_holds_are_refused_by_name(rng: np.random.Generator) -> None:
     model = shake_weights(model_of(L.LSTM(2, name="memory")), rng, 2.0**14)
-    with pytest.raises(RangeError, match="'memory' has sums up to"):
+    with raises(RangeError, "range-too-large", received=Matching("'memory' has sums up to")):
         convert(model, ranges=2.0**14)
 
 
@@ -405,7 +405,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
 
 @pytest.mark.parametrize(("words", "made"), WRONG)
 def test_what_is_not_supported_is_refused_by_name(words: str, made: Callable[[], Any]) -> None:
-    with pytest.raises(UsageError, match=words):
+    with raises(UsageError, "unsupported-layer", received=Matching(words)):
         convert(made())
 
 
@@ -476,7 +476,7 @@ def test_a_stranger_s_numbers_are_checked() -> None:
     execute.check_executable(Plan.from_header(header))
     for place, value in ((0, 12), (0, 21), (1, 31), (1, 63), (2, 16), (2, 63)):
         wrong = [value if i == place else v for i, v in enumerate(row)]
-        with pytest.raises(UsageError, match="'own'"):
+        with raises(UsageError, "invalid-plan", operation="own"):
             execute.check_executable(Plan.from_header({**header, "numbers": {"own": wrong}}))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import run_plan
-from tests.refusals import raises
+from tests.refusals import Matching, raises
 from tfe_bench.errors import UsageError
 from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Graph
@@ -63,17 +63,21 @@ def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None
             Graph.from_header(header["graph"] | {"tokens": wrong})
 
 
-WRONG: list[tuple[str, Callable[[Any], Any]]] = [
-    ("1 of 15 others", lambda w: np.where(np.arange(15).reshape(3, 5) == 7, -1, w)),
-    ("15 of 15 others", lambda w: w + WORDS),
-    ("15 of 15 others", lambda w: w + 2**40),
-    ("integer tokens .*Received: float64", lambda w: w * 1.0),
-    ("integer tokens .*Received: bool", lambda w: w > 2),
-    (r"tokens \[batch, 5\]", lambda w: w[:, :4]),
-    (r"Expected \[batch, 5, 11\]", lambda w: w[0]),
-    (r"Expected \[batch, 5, 11\] .*Received: \[0, 5, 11\]", lambda w: w[:0]),
-    ("one-hot rows", lambda w: np.zeros((3, LENGTH, WORDS))),
-    ("one-hot rows", lambda w: np.full((3, LENGTH, WORDS), 1 / WORDS)),
+WRONG: list[tuple[str, tuple[str, ...], Callable[[Any], Any]]] = [
+    (
+        "number-out-of-range",
+        ("1 of 15",),
+        lambda w: np.where(np.arange(15).reshape(3, 5) == 7, -1, w),
+    ),
+    ("number-out-of-range", ("15 of 15",), lambda w: w + WORDS),
+    ("number-out-of-range", ("15 of 15",), lambda w: w + 2**40),
+    ("wrong-type", ("float64",), lambda w: w * 1.0),
+    ("wrong-type", ("bool",), lambda w: w > 2),
+    ("shape-mismatch", ("[batch, 5]",), lambda w: w[:, :4]),
+    ("shape-mismatch", ("[batch, 5, 11]",), lambda w: w[0]),
+    ("shape-mismatch", ("[batch, 5, 11]", "[0, 5, 11]"), lambda w: w[:0]),
+    ("invalid-tokens", (), lambda w: np.zeros((3, LENGTH, WORDS))),
+    ("invalid-tokens", (), lambda w: np.full((3, LENGTH, WORDS), 1 / WORDS)),
 ]
 
 
@@ -82,12 +86,16 @@ def private() -> PrivateModel:
     return convert(sentence_model())
 
 
-@pytest.mark.parametrize(("said", "change"), WRONG)
+@pytest.mark.parametrize(("code", "facts", "change"), WRONG)
 def test_what_are_no_tokens_is_refused_without_naming_one(
-    private: PrivateModel, said: str, change: Callable[[Any], Any], rng: np.random.Generator
+    private: PrivateModel,
+    code: str,
+    facts: tuple[str, ...],
+    change: Callable[[Any], Any],
+    rng: np.random.Generator,
 ) -> None:
     arrays = draw_inputs(rng)
-    with pytest.raises(UsageError, match=said):
+    with raises(UsageError, code, operation="words", names=facts):
         private.shared_inputs(arrays | {"words": change(arrays["words"])})
 
 
@@ -105,7 +113,7 @@ def of_numbers(make: Callable[[Any], Any]) -> Any:
     ],
 )
 def test_tables_of_other_numbers_are_refused(make: Callable[[Any], Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with raises(UsageError, "unsupported-layer", received=Matching(said)):
         convert(of_numbers(make))
 
 
@@ -131,15 +139,15 @@ def test_a_length_is_given_where_the_model_leaves_it_open(
         words = rng.integers(0, WORDS, (2, length))
         expected = np.asarray(model(words, training=False))
         assert np.abs(private.plain(words) - expected).max() < 2e-5
-    wrong: list[tuple[Any, str]] = [
-        ({}, r"convert\(model, shapes=\{'words': \(128,\)\}\)"),
-        ({"word": (7,)}, "no input 'word'.*words"),
-        ({"words": (7, 2)}, r"of the form \[None\]"),
-        ({"words": (0,)}, r"of the form \[None\]"),
-        ({"words": 7}, r"of the form \[None\]"),
+    wrong: list[tuple[Any, str, str]] = [
+        ({}, "unknown-input-size", "convert(model, shapes={'words': (128,)})"),
+        ({"word": (7,)}, "unknown-name", "'word'"),
+        ({"words": (7, 2)}, "shape-mismatch", "[None]"),
+        ({"words": (0,)}, "shape-mismatch", "[None]"),
+        ({"words": 7}, "shape-mismatch", "[None]"),
     ]
-    for shapes, reason in wrong:
-        with pytest.raises(UsageError, match=reason):
+    for shapes, code, fact in wrong:
+        with raises(UsageError, code, names=(fact,)):
             convert(model, shapes=shapes)
     with raises(UsageError, "shape-mismatch"):
         convert(sentence_model(), shapes={"words": (4,)})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.refusals import raises
+from tests.refusals import Matching, raises
 from tfe_bench import trainable
 from tfe_bench.errors import UsageError
 from tfe_bench.models import optimize
@@ -56,7 +56,9 @@ def test_the_first_layer_that_differs_is_named(
     monkeypatch.setattr(owner, name, wrong)
     # a nested model counts as one layer
     layer_name = "inner/inside" if "/" in layer else layer
-    with pytest.raises(UsageError, match=f"'net' would give other values.*layer '{layer_name}'"):
+    with raises(
+        UsageError, "conversion-mismatch", operation="net", names=(f"layer '{layer_name}'",)
+    ):
         use(nested_model())
 
 
@@ -68,7 +70,9 @@ def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPat
         return replace_layers(graph, halved)
 
     monkeypatch.setattr(optimize, "PASSES", (less_of_it, *optimize.PASSES))
-    with pytest.raises(UsageError, match="after optimization"):
+    with raises(
+        UsageError, "conversion-mismatch", operation="net", received=Matching("after optimization")
+    ):
         convert(nested_model())
 
 

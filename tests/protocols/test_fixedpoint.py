@@ -109,12 +109,12 @@ def test_the_range_ends_exactly_where_it_says(bits: int) -> None:
     below = np.nextafter(point.limit, 0)
     point.encode(np.array([below, -below]))
     for sign in (1, -1):
-        with pytest.raises(RangeError, match=rf"\|v\| < 2\^{62 - bits}\."):
+        with raises(RangeError, "value-out-of-range", expected=f"|v| < 2^{62 - bits}"):
             point.encode(np.array([sign * point.limit]))
         if bits:
             whole = 2 ** (62 - bits)
             point.encode(np.array([sign * (whole - 1)], np.int64))
-            with pytest.raises(RangeError, match=rf"\|v\| < 2\^{62 - bits}\."):
+            with raises(RangeError, "value-out-of-range", expected=f"|v| < 2^{62 - bits}"):
                 point.encode(np.array([sign * whole], np.int64))
 
 
@@ -133,7 +133,7 @@ def test_unsigned_integers_above_int64_are_refused() -> None:
     point = FixedPoint(0)
     assert point.encode(np.array([INT64_MAX], np.uint64)).tolist() == [INT64_MAX]
     for value in (2**63, 2**64 - 1):
-        with pytest.raises(RangeError, match=r"2\^63 - 1.*index 1 "):
+        with raises(RangeError, "value-out-of-range", expected="-2^63 <= v <= 2^63 - 1"):
             point.encode(np.array([0, value], np.uint64))
 
 
@@ -141,7 +141,7 @@ def test_unsigned_integers_above_int64_are_refused() -> None:
     ("value", "kind"),
     [
         (np.nan, "NaN"),
-        (np.inf, r"\+Inf"),
+        (np.inf, "+Inf"),
         (-np.inf, "-Inf"),
         (1.7e308, "too large"),
         (-1.2345e40, "too large"),
@@ -153,14 +153,15 @@ def test_a_refused_value_is_told_by_kind_and_place_and_never_by_value(
     point = FixedPoint()
     for shape, index, place in [
         ((), (), "the only value"),
-        ((5,), (3,), r"index 3 \(counted from 0\)"),
-        ((4, 5), (2, 1), r"row 2, column 1 \(counted from 0\)"),
-        ((2, 2, 2), (1, 0, 1), r"index \(1, 0, 1\)"),
+        ((5,), (3,), "index 3 (counted from 0)"),
+        ((4, 5), (2, 1), "row 2, column 1 (counted from 0)"),
+        ((2, 2, 2), (1, 0, 1), "index (1, 0, 1)"),
     ]:
         values = np.zeros(shape)
         values[index] = value
-        with pytest.raises(RangeError, match=f"{kind}, .*{place}") as error:
+        with raises(RangeError, "value-out-of-range", received=kind, names=(place,)) as error:
             point.encode(values)
+        assert error.value.position == index
         text = str(error.value)
         for digits in ("1.7", "1.2345", "e+", "12345"):
             assert digits not in text
@@ -168,7 +169,7 @@ def test_a_refused_value_is_told_by_kind_and_place_and_never_by_value(
 
 
 def test_the_first_of_several_offenders_is_named_with_their_count() -> None:
-    with pytest.raises(RangeError, match=r"NaN, at index 1 .*\(2 such values in all\)"):
+    with raises(RangeError, "value-out-of-range", received="NaN", names=("at index 1 ", "2 such")):
         FixedPoint().encode(np.array([0, np.nan, 1, np.inf]))
 
 
@@ -304,7 +305,7 @@ def test_the_wide_range_ends_exactly_where_it_says(bits: int) -> None:
         exact_encoding(v, bits) for v in (below, -below)
     ]
     for sign in (1, -1):
-        with pytest.raises(RangeError, match=rf"\|v\| < 2\^{126 - bits}\."):
+        with raises(RangeError, "value-out-of-range", expected=f"|v| < 2^{126 - bits}"):
             point.encode(np.array([sign * point.limit]))
     least, most = max(INT64_MIN, 1 - (1 << (126 - bits))), min(INT64_MAX, (1 << (126 - bits)) - 1)
     assert whole_numbers(point.encode(np.array([least, most]))) == [least << bits, most << bits]
@@ -326,5 +327,5 @@ def test_wide_words_of_another_type_or_shape_are_usage_errors() -> None:
     for bits in (-1, 126, True, 40.0):
         with raises(UsageError, "unsupported-scale"):
             wide_format(bits)  # type: ignore[arg-type]
-    with pytest.raises(RangeError, match="NaN, at row 0, column 1"):
+    with raises(RangeError, "value-out-of-range", received="NaN", names=("row 0, column 1",)):
         wide_format(40).encode(np.array([[0, np.nan]]))

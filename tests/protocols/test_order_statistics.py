@@ -12,6 +12,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import EDGES, output_at
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import order_statistics as order
@@ -210,39 +211,73 @@ def two_words(x: Shared) -> Shared:
     return replace(x.map(lambda a: tf.stack([a, a], axis=-1)), limbs=2)
 
 
-REFUSED: dict[str, tuple[str, Use]] = {
-    "k = 0": ("top_k", lambda p, x: order.top_k(p, x, 0)),
-    "k beyond the row": ("top_k", lambda p, x: order.top_k(p, x, 7)),
-    "k below 0": ("top_k", lambda p, x: order.top_k(p, x, -1)),
-    "half a k": ("top_k", lambda p, x: order.top_k(p, x, 1.5)),  # type: ignore[arg-type]
-    "a truth value as k": ("top_k", lambda p, x: order.top_k(p, x, True)),
-    "top_k of a public tensor": ("top_k", lambda p, x: order.top_k(p, np.arange(3))),  # type: ignore[arg-type]
-    "top_k of a scalar": ("top_k", lambda p, x: order.top_k(p, x.map(lambda a: a[0, 0]))),
-    "top_k of no values": ("top_k", lambda p, x: order.top_k(p, x.map(lambda a: a[:, :0]))),
-    "top_k of two words": ("top_k", lambda p, x: order.top_k(p, two_words(x))),
-    "top_k of a small ring": ("top_k", lambda p, x: order.top_k(p, replace(x, bits=31))),
+REFUSED: dict[str, tuple[str, str, Use]] = {
+    "k = 0": ("number-out-of-range", "top_k", lambda p, x: order.top_k(p, x, 0)),
+    "k beyond the row": ("number-out-of-range", "top_k", lambda p, x: order.top_k(p, x, 7)),
+    "k below 0": ("number-out-of-range", "top_k", lambda p, x: order.top_k(p, x, -1)),
+    "half a k": ("number-out-of-range", "top_k", lambda p, x: order.top_k(p, x, 1.5)),  # type: ignore[arg-type]
+    "a truth value as k": ("number-out-of-range", "top_k", lambda p, x: order.top_k(p, x, True)),
+    "top_k of a public tensor": ("not-private", "top_k", lambda p, x: order.top_k(p, np.arange(3))),  # type: ignore[arg-type]
+    "top_k of a scalar": (
+        "empty-input",
+        "top_k",
+        lambda p, x: order.top_k(p, x.map(lambda a: a[0, 0])),
+    ),
+    "top_k of no values": (
+        "empty-input",
+        "top_k",
+        lambda p, x: order.top_k(p, x.map(lambda a: a[:, :0])),
+    ),
+    "top_k of two words": ("unsupported-ring", "top_k", lambda p, x: order.top_k(p, two_words(x))),
+    "top_k of a small ring": (
+        "unsupported-ring",
+        "top_k",
+        lambda p, x: order.top_k(p, replace(x, bits=31)),
+    ),
     "an unknown algorithm": (
-        "Unknown sort algorithm",
+        "unknown-name",
+        "sort algorithm",
         lambda p, x: order.top_k(p, x, 1, algorithm="quik"),
     ),
-    "q below 0": ("quantile", lambda p, x: order.quantile(p, x, -0.01)),
-    "q above 1": ("quantile", lambda p, x: order.quantile(p, x, 1.01)),
-    "q not a number": ("quantile", lambda p, x: order.quantile(p, x, float("nan"))),
-    "q a text": ("quantile", lambda p, x: order.quantile(p, x, "0.5")),  # type: ignore[arg-type]
-    "q a truth value": ("quantile", lambda p, x: order.quantile(p, x, True)),
-    "quantile of a public tensor": ("quantile", lambda p, x: order.quantile(p, np.arange(3), 0.5)),  # type: ignore[arg-type]
+    "q below 0": ("number-out-of-range", "quantile", lambda p, x: order.quantile(p, x, -0.01)),
+    "q above 1": ("number-out-of-range", "quantile", lambda p, x: order.quantile(p, x, 1.01)),
+    "q not a number": (
+        "number-out-of-range",
+        "quantile",
+        lambda p, x: order.quantile(p, x, float("nan")),
+    ),
+    "q a text": ("number-out-of-range", "quantile", lambda p, x: order.quantile(p, x, "0.5")),  # type: ignore[arg-type]
+    "q a truth value": ("number-out-of-range", "quantile", lambda p, x: order.quantile(p, x, True)),
+    "quantile of a public tensor": (
+        "not-private",
+        "quantile",
+        lambda p, x: order.quantile(p, np.arange(3), 0.5),  # type: ignore[arg-type]
+    ),
     "quantile of no values": (
+        "empty-input",
         "quantile",
         lambda p, x: order.quantile(p, x.map(lambda a: a[:, :0]), 0.5),
     ),
-    "quantile of two words": ("quantile", lambda p, x: order.quantile(p, two_words(x), 0.5)),
-    "median of a public tensor": ("median", lambda p, x: order.median(p, np.arange(3))),  # type: ignore[arg-type]
-    "median of a scalar": ("median", lambda p, x: order.median(p, x.map(lambda a: a[0, 0]))),
+    "quantile of two words": (
+        "unsupported-ring",
+        "quantile",
+        lambda p, x: order.quantile(p, two_words(x), 0.5),
+    ),
+    "median of a public tensor": (
+        "not-private",
+        "median",
+        lambda p, x: order.median(p, np.arange(3)),  # type: ignore[arg-type]
+    ),
+    "median of a scalar": (
+        "empty-input",
+        "median",
+        lambda p, x: order.median(p, x.map(lambda a: a[0, 0])),
+    ),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_order_statistics_refuse(what: str) -> None:
-    name, use = REFUSED[what]
-    with pytest.raises(UsageError, match=rf"^{name}.*Received: |{name}.*Known: "):
+    code, name, use = REFUSED[what]
+    with raises(UsageError, code, operation=name):
         simulate(use, np.zeros((2, 6), np.int64))

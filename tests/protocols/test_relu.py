@@ -12,6 +12,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import assert_costs_of_all
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
@@ -273,44 +274,91 @@ def biased_product(change: Callable[[Shared], Any]) -> Callable[[Party, Shared],
 
 
 PRODUCT = "truncated_product"
-REFUSED: dict[str, tuple[str, Callable[[Party, Shared], Any]]] = {
-    "relu of a public tensor": ("relu", lambda p, x: relu.relu(p, np.arange(3))),  # type: ignore[arg-type]
-    "relu of two words": ("relu", lambda p, x: relu.relu(p, two_words(x))),
-    "relu of too many bits": ("msb", lambda p, x: relu.relu(p, x, 65)),
-    "relu of one bit": ("A comparison", lambda p, x: relu.relu(p, x, 1)),
-    "relu with no exchange": ("A comparison", lambda p, x: relu.relu(p, x, exchanges=0)),
-    "derivative of a public tensor": ("relu derivative", lambda p, x: relu.relu_derivative(p, 3)),  # type: ignore[arg-type]
+REFUSED: dict[str, tuple[str, str, Callable[[Party, Shared], Any]]] = {
+    "relu of a public tensor": ("not-private", "relu", lambda p, x: relu.relu(p, np.arange(3))),  # type: ignore[arg-type]
+    "relu of two words": ("unsupported-ring", "relu", lambda p, x: relu.relu(p, two_words(x))),
+    "relu of too many bits": ("unsupported-ring", "msb", lambda p, x: relu.relu(p, x, 65)),
+    "relu of one bit": ("number-out-of-range", "compare", lambda p, x: relu.relu(p, x, 1)),
+    "relu with no exchange": (
+        "unsupported-exchanges",
+        "compare",
+        lambda p, x: relu.relu(p, x, exchanges=0),
+    ),
+    "derivative of a public tensor": (
+        "not-private",
+        "relu derivative",
+        lambda p, x: relu.relu_derivative(p, 3),  # type: ignore[arg-type]
+    ),
     "derivative of two words": (
+        "unsupported-ring",
         "relu derivative",
         lambda p, x: relu.relu_derivative(p, two_words(x)),
     ),
-    "no bit to drop": (PRODUCT, truncated_product(drop=0)),
-    "half a bit to drop": (PRODUCT, truncated_product(drop=0.5)),
-    "a ring of 1 bit": (PRODUCT, truncated_product(bits=1)),
-    "more bits than there are": (PRODUCT, truncated_product(bits=49)),
-    "a public operand": (PRODUCT, lambda p, x: relu.truncated_product(p, x, np.ones((4, 4)), 16)),  # type: ignore[arg-type]
+    "no bit to drop": ("number-out-of-range", PRODUCT, truncated_product(drop=0)),
+    "half a bit to drop": ("number-out-of-range", PRODUCT, truncated_product(drop=0.5)),
+    "a ring of 1 bit": ("number-out-of-range", PRODUCT, truncated_product(bits=1)),
+    "more bits than there are": ("number-out-of-range", PRODUCT, truncated_product(bits=49)),
+    "a public operand": (
+        "not-private",
+        PRODUCT,
+        lambda p, x: relu.truncated_product(p, x, np.ones((4, 4)), 16),  # type: ignore[arg-type]
+    ),
     "a public first operand": (
+        "not-private",
         PRODUCT,
         lambda p, x: relu.truncated_product(p, np.ones((4, 4)), x, 16),  # type: ignore[arg-type]
     ),
-    "two words": (PRODUCT, lambda p, x: relu.truncated_product(p, two_words(x), two_words(x), 16)),
-    "small rings": (PRODUCT, lambda p, x: truncated_product()(p, replace(x, bits=31))),
-    "two dealers": (PRODUCT, lambda p, x: relu.truncated_product(p, x, replace(x, dealer=1), 16)),
+    "two words": (
+        "unsupported-ring",
+        PRODUCT,
+        lambda p, x: relu.truncated_product(p, two_words(x), two_words(x), 16),
+    ),
+    "small rings": (
+        "unsupported-ring",
+        PRODUCT,
+        lambda p, x: truncated_product()(p, replace(x, bits=31)),
+    ),
+    "two dealers": (
+        "operand-mismatch",
+        PRODUCT,
+        lambda p, x: relu.truncated_product(p, x, replace(x, dealer=1), 16),
+    ),
     "matrices that do not fit": (
+        "shape-mismatch",
         PRODUCT,
         lambda p, x: relu.truncated_product(p, x, x.map(lambda a: a[:3]), 16),
     ),
-    "a bias of another scale": (PRODUCT, biased_product(lambda x: replace(x, fractional_bits=1))),
-    "a public bias": (PRODUCT, biased_product(lambda x: np.arange(4))),
-    "a bias of a small ring": (PRODUCT, biased_product(lambda x: replace(x, bits=31))),
-    "a bias of another dealer": (PRODUCT, biased_product(lambda x: replace(x, dealer=1))),
-    "a bias larger than the product": (PRODUCT, biased_product(lambda x: x.map(lambda a: a[None]))),
-    "a bias of another shape": (PRODUCT, biased_product(lambda x: x.map(lambda a: a[:3]))),
+    "a bias of another scale": (
+        "operand-mismatch",
+        PRODUCT,
+        biased_product(lambda x: replace(x, fractional_bits=1)),
+    ),
+    "a public bias": ("not-private", PRODUCT, biased_product(lambda x: np.arange(4))),
+    "a bias of a small ring": (
+        "unsupported-ring",
+        PRODUCT,
+        biased_product(lambda x: replace(x, bits=31)),
+    ),
+    "a bias of another dealer": (
+        "operand-mismatch",
+        PRODUCT,
+        biased_product(lambda x: replace(x, dealer=1)),
+    ),
+    "a bias larger than the product": (
+        "shape-mismatch",
+        PRODUCT,
+        biased_product(lambda x: x.map(lambda a: a[None])),
+    ),
+    "a bias of another shape": (
+        "shape-mismatch",
+        PRODUCT,
+        biased_product(lambda x: x.map(lambda a: a[:3])),
+    ),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_relu_and_its_product_refuse(what: str) -> None:
-    name, use = REFUSED[what]
-    with pytest.raises(UsageError, match=rf"^{name} .*Received: "):
+    code, name, use = REFUSED[what]
+    with raises(UsageError, code, operation=name):
         simulate(lambda p, x: p.function(lambda x: use(p, x))(x), np.zeros((4, 4), np.int64))

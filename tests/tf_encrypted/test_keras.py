@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.refusals import raises
 from tests.tf_encrypted.simulated import simulated, tfe
 from tfe_bench.errors import UsageError
 
@@ -215,28 +216,55 @@ def test_digits_are_cut_and_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     assert sorted(next(some.generator_builder(image=False)()).numpy().argmax(1)) == [1, 2, 3]
 
 
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "dilation": (lambda: tfe.keras.layers.Conv2D(1, 2, dilation_rate=2), "dilation_rate"),
-    "a regularizer": (lambda: tfe.keras.layers.Dense(1, kernel_regularizer="l2"), "regularizer"),
-    "a slope": (lambda: tfe.keras.layers.ReLU(negative_slope=0.1), "negative_slope"),
-    "an unknown argument": (lambda: tfe.keras.layers.Dense(1, colour=3), "colour"),
-    "an activation": (lambda: tfe.keras.layers.Dense(1, activation="mish"), "mish"),
-    "a layer": (lambda: tfe.keras.models.clone_model(_lstm()), "LSTM"),
-    "an optimizer": (lambda: tfe.keras.optimizers.get("lion"), "lion"),
+REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "dilation": (
+        lambda: tfe.keras.layers.Conv2D(1, 2, dilation_rate=2),
+        "unsupported-argument",
+        "dilation_rate",
+    ),
+    "a regularizer": (
+        lambda: tfe.keras.layers.Dense(1, kernel_regularizer="l2"),
+        "unsupported-argument",
+        "kernel_regularizer",
+    ),
+    "a slope": (
+        lambda: tfe.keras.layers.ReLU(negative_slope=0.1),
+        "unsupported-argument",
+        "negative_slope",
+    ),
+    "an unknown argument": (
+        lambda: tfe.keras.layers.Dense(1, colour=3),
+        "unsupported-argument",
+        "colour",
+    ),
+    "an activation": (
+        lambda: tfe.keras.layers.Dense(1, activation="mish"),
+        "unsupported-argument",
+        "activation",
+    ),
+    "a layer": (lambda: tfe.keras.models.clone_model(_lstm()), "unsupported-layer", "LSTM"),
+    "an optimizer": (lambda: tfe.keras.optimizers.get("lion"), "unknown-name", "optimizer"),
     "no shape": (
         lambda: tfe.keras.Sequential([tfe.keras.layers.Dense(1)]),
+        "missing-argument",
         "batch_input_shape",
     ),
     "weights of others": (
         lambda: tfe.keras.Sequential(
             [tfe.keras.layers.Dense(1, batch_input_shape=[2, 2])]
         ).set_weights([np.zeros((2, 1))]),
+        "shape-mismatch",
         "weights",
     ),
-    "a file": (lambda: tfe.convert.Converter().convert("model.onnx", [1, 2]), "Keras models"),
+    "a file": (
+        lambda: tfe.convert.Converter().convert("model.onnx", [1, 2]),
+        "unsupported-type",
+        "model",
+    ),
     "images of two axes": (
         lambda: tfe.keras.layers.MaxPooling2D().compute_output_shape([1, 2]),
-        "images",
+        "shape-mismatch",
+        "input_shape",
     ),
 }
 
@@ -247,6 +275,6 @@ def _lstm() -> Any:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_offered_is_refused_in_words(name: str) -> None:
-    do, words = REFUSED[name]
-    with pytest.raises(UsageError, match=words):
+    do, code, operation = REFUSED[name]
+    with raises(UsageError, code, operation=operation):
         do()

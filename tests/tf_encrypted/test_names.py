@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from tests.refusals import raises
+from tests.refusals import raises, refuses
 from tests.tf_encrypted.simulated import simulated, tfe
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.arrays import array_jobs, building, evaluate
@@ -418,68 +418,72 @@ def test_kept_shares_are_read_again_in_batches(workers: Any, tmp_path: Any) -> N
     assert [b.shape.as_list() for b in some] == [[3, 2]]
 
 
+share_variable = tfe.define_private_variable
+ARGUMENT = "unsupported-argument"
 REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
-    "128 bits": (lambda v: tfe.ABY3(fixedpoint_config="h"), UsageError, "128"),
-    "another precision": (lambda v: tfe.ABY3(fixedpoint_config="x"), UsageError, "'l'"),
-    "shares": (lambda v: v.x.unwrapped, UsageError, "workers"),
-    "a key": (lambda v: tfe.pairwise_keys(), UsageError, "never"),
-    "a shuffle": (lambda v: tfe.blinded_shuffle(v.x), UsageError, "sort"),
+    "128 bits": (lambda v: tfe.ABY3(fixedpoint_config="h"), UsageError, "unsupported-ring"),
+    "another precision": (lambda v: tfe.ABY3(fixedpoint_config="x"), UsageError, ARGUMENT),
+    "shares": (lambda v: v.x.unwrapped, UsageError, "unsupported-operation"),
+    "a key": (lambda v: tfe.pairwise_keys(), UsageError, "unsupported-operation"),
+    "a shuffle": (lambda v: tfe.blinded_shuffle(v.x), UsageError, "unsupported-operation"),
     "fractions without scaling": (
-        lambda v: tfe.define_private_variable(X, apply_scaling=False),
+        lambda v: share_variable(X, apply_scaling=False),
         UsageError,
-        "whole",
+        "not-an-integer",
     ),
     "no bit": (
-        lambda v: tfe.define_private_variable(
-            N, False, ShareType.BOOLEAN, factory=factories[tf.bool]
-        ),
+        lambda v: share_variable(N, False, ShareType.BOOLEAN, factory=factories[tf.bool]),
         RangeError,
-        "0 and 1",
+        "value-out-of-range",
     ),
     "too large for its ring": (
-        lambda v: tfe.define_private_variable(N, False, factory=factories[tf.int8]),
+        lambda v: share_variable(N, False, factory=factories[tf.int8]),
         RangeError,
-        "8 bits",
+        "value-out-of-range",
     ),
-    "too large": (lambda v: tfe.define_private_variable(np.array([1e300])), RangeError, "Received"),
+    "too large": (lambda v: share_variable(np.array([1e300])), RangeError, "value-out-of-range"),
     "not a number": (
-        lambda v: tfe.define_private_variable(np.array([np.nan])),
+        lambda v: share_variable(np.array([np.nan])),
         RangeError,
-        "Received",
+        "value-out-of-range",
     ),
-    "a text": (lambda v: tfe.define_private_variable(np.array(["a"])), UsageError, "numbers"),
-    "bits as numbers": (lambda v: v.n * 2, UsageError, "b2a"),
-    "numbers as bits": (lambda v: v.x ^ v.y, UsageError, "a2b"),
-    "words of two widths": (lambda v: v.n & v.b, UsageError, "one width"),
-    "another shape": (lambda v: tfe.assign(v.x, v.x[:1]), UsageError, "one shape"),
-    "another kind": (lambda v: tfe.assign(v.x, tfe.argmax(v.x, axis=None)), UsageError, "one"),
-    "a constant assigned to": (lambda v: tfe.assign(v.c, X), UsageError, "variable"),
+    "a text": (lambda v: share_variable(np.array(["a"])), UsageError, "not-a-number"),
+    "bits as numbers": (lambda v: v.n * 2, UsageError, "wrong-share-type"),
+    "numbers as bits": (lambda v: v.x ^ v.y, UsageError, "wrong-share-type"),
+    "words of two widths": (lambda v: v.n & v.b, UsageError, "width-mismatch"),
+    "another shape": (lambda v: tfe.assign(v.x, v.x[:1]), UsageError, "shape-mismatch"),
+    "another kind": (
+        lambda v: tfe.assign(v.x, tfe.argmax(v.x, axis=None)),
+        UsageError,
+        "not-an-integer",
+    ),
+    "a constant assigned to": (lambda v: tfe.assign(v.c, X), UsageError, "wrong-type"),
     "a truth value": (lambda v: bool(v.x > 0), TypeError, "Reveal"),
     "a mean over an edge": (
         lambda v: tfe.avgpool2d(v.i, (3, 3), (2, 2), "SAME"),
         UsageError,
-        "zeros",
+        ARGUMENT,
     ),
     "a window that does not fit": (
         lambda v: tfe.im2col(v.i, 5, 5, [1, 1], "VALID"),
         UsageError,
-        "fit",
+        "shape-mismatch",
     ),
-    "no padding": (lambda v: tfe.im2col(v.i, 2, 2, [1, 1], "FULL"), UsageError, "SAME"),
-    "a curve": (lambda v: tfe.sigmoid(v.x, approx_type="taylor"), UsageError, "exact"),
-    "a remainder": (lambda v: v.x % 2, UsageError, "floormod"),
-    "appended shares": (lambda v: v.x.write("a", append=True), UsageError, "replaces"),
-    "what is no tensor": (lambda v: tfe.reveal(3), UsageError, "tensors"),
-    "a queue": (lambda v: tfe.queue, UsageError, "list"),
+    "no padding": (lambda v: tfe.im2col(v.i, 2, 2, [1, 1], "FULL"), UsageError, ARGUMENT),
+    "a curve": (lambda v: tfe.sigmoid(v.x, approx_type="taylor"), UsageError, ARGUMENT),
+    "a remainder": (lambda v: v.x % 2, UsageError, "unsupported-operation"),
+    "appended shares": (lambda v: v.x.write("a", append=True), UsageError, ARGUMENT),
+    "what is no tensor": (lambda v: tfe.reveal(3), UsageError, "wrong-type"),
+    "a queue": (lambda v: tfe.queue, UsageError, "unsupported-operation"),
     "no such name": (lambda v: tfe.sigmoit, AttributeError, "sigmoid"),
-    "another ring": (lambda v: factories[100], UsageError, "64"),
+    "another ring": (lambda v: factories[100], UsageError, "unsupported-ring"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_offered_is_refused_in_words(name: str, given: Any) -> None:
     do, kind, words = REFUSED[name]
-    with pytest.raises(kind, match=words):
+    with refuses(kind, words):
         do(given)
 
 

@@ -27,7 +27,14 @@ from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwo
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Client, Server, Setting
 from tfe_bench.benchmarks.technologies.homomorphic.polynomials import Approximation
-from tfe_bench.errors import ClusterError, DataError, RangeError, SecurityError, UsageError
+from tfe_bench.errors import (
+    ClusterError,
+    DataError,
+    RangeError,
+    SecurityError,
+    TfeBenchError,
+    UsageError,
+)
 
 pytest.importorskip("seal")
 
@@ -369,12 +376,13 @@ def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.Monk
     items = list(range(5))
     assert dict(processes.run_spread(_make_handler, ("",), items, 2)) == {i: i * i for i in items}
     assert list(processes.run_spread(_make_handler, ("",), [])) == []
-    for kind, error, word in (
-        ("typed", RangeError, "too large"),
-        ("foreign", ClusterError, "odd"),
-        ("dies", ClusterError, r"exit code 9"),
-    ):
-        with pytest.raises(error, match=word):
+    failures: tuple[tuple[str, type[TfeBenchError], str, str], ...] = (
+        ("typed", RangeError, "value-out-of-range", "too large"),
+        ("foreign", ClusterError, "process-failed", "odd"),
+        ("dies", ClusterError, "process-ended", "9"),
+    )
+    for kind, error, code, fact in failures:
+        with raises(error, code, names=(fact,)):
             list(processes.run_spread(_make_handler, (kind,), items, 2))
 
 

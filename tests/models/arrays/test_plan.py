@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.simulated import tfb
-from tests.refusals import raises
+from tests.refusals import raises, refuses
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import InputSpec, Size
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -204,33 +204,33 @@ def test_plans_are_the_same_each_time_and_do_not_hold_on_to_arrays() -> None:
 
 
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
-    "shapes": (lambda x: x + np.ones(3), UsageError, r"\[3, 4\].*\[3\]|\(3, 4\).*\(3,\)"),
-    "kinds": (lambda x: x & (x > 1), UsageError, "integers|bits"),
-    "large": (lambda x: x + np.zeros(20_000), UsageError, r"16384 elements.*cluster\.private"),
-    "text": (lambda x: x + "a", UsageError, "real numbers|public"),
-    "object": (lambda x: x + object(), UsageError, "Received: object"),
-    "nan": (lambda x: x + np.array([np.nan] * 4), UsageError, "finite"),
-    "huge": (lambda x: x + 1e30, RangeError, "public value"),
-    "axis": (lambda x: x.sum(axis=5), UsageError, "axis"),
-    "name": (lambda x: x["a"], UsageError, "no columns"),
+    "shapes": (lambda x: x + np.ones(3), UsageError, "shape-mismatch"),
+    "kinds": (lambda x: x & (x > 1), UsageError, "unexpected-bits"),
+    "large": (lambda x: x + np.zeros(20_000), UsageError, "constant-too-large"),
+    "text": (lambda x: x + "a", UsageError, "not-a-number"),
+    "object": (lambda x: x + object(), UsageError, "unsupported-type"),
+    "nan": (lambda x: x + np.array([np.nan] * 4), UsageError, "not-finite"),
+    "huge": (lambda x: x + 1e30, RangeError, "value-out-of-range"),
+    "axis": (lambda x: x.sum(axis=5), UsageError, "axis-out-of-range"),
+    "name": (lambda x: x["a"], UsageError, "invalid-index"),
     "other cluster": (
         lambda x: x + array.make_private(SimpleNamespace(**vars(CLUSTER)), X),  # type: ignore[arg-type]
         UsageError,
-        "one cluster",
+        "several-clusters",
     ),
-    "numpy": (lambda x: np.arcsinh(x), UsageError, r"no operation for numpy\.arcsinh"),
-    "near": (lambda x: np.fft.fft(x), UsageError, r"numpy\.fft\.fft"),
-    "out": (lambda x: np.add(x, 1, out=np.zeros((3, 4))), UsageError, "add with out"),
-    "outer": (lambda x: np.multiply.outer(x, x), UsageError, r"multiply\.outer"),
-    "ddof": (lambda x: np.std(x, ddof=99), UsageError, "ddof"),
-    "bool": (lambda x: bool(x > 1), TypeError, r"where\(x, a, b\)"),
-    "float": (lambda x: float(x.sum()), TypeError, r"x\.reveal\(\)"),
-    "int": (lambda x: int(x.sum()), TypeError, r"x\.reveal\(\)"),
+    "numpy": (lambda x: np.arcsinh(x), UsageError, "unsupported-operation"),
+    "near": (lambda x: np.fft.fft(x), UsageError, "unsupported-operation"),
+    "out": (lambda x: np.add(x, 1, out=np.zeros((3, 4))), UsageError, "unsupported-operation"),
+    "outer": (lambda x: np.multiply.outer(x, x), UsageError, "unsupported-operation"),
+    "ddof": (lambda x: np.std(x, ddof=99), UsageError, "number-out-of-range"),
+    "bool": (lambda x: bool(x > 1), TypeError, "where\\(x, a, b\\)"),
+    "float": (lambda x: float(x.sum()), TypeError, "x\\.reveal\\(\\)"),
+    "int": (lambda x: int(x.sum()), TypeError, "x\\.reveal\\(\\)"),
     "index": (lambda x: [1, 2][x], TypeError, "gather"),
-    "array": (lambda x: np.asarray(x), TypeError, r"x\.reveal\(\)"),
+    "array": (lambda x: np.asarray(x), TypeError, "x\\.reveal\\(\\)"),
     "iteration": (lambda x: list(x), TypeError, "unstack"),
-    "in": (lambda x: 3 in x, TypeError, r"\(x == value\)\.sum\(\)"),
-    "pickle": (lambda x: copy.deepcopy(x), TypeError, r"x\.keep\(name\)"),
+    "in": (lambda x: 3 in x, TypeError, "\\(x == value\\)\\.sum\\(\\)"),
+    "pickle": (lambda x: copy.deepcopy(x), TypeError, "x\\.keep\\(name\\)"),
     "format": (lambda x: f"{x:.2f}", TypeError, "format"),
     "length": (lambda x: len(x.sum()), TypeError, "no length"),
 }
@@ -239,7 +239,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_told_before_anything_is_sent(name: str) -> None:
     mistake, kind, why = MISTAKES[name]
-    with pytest.raises(kind, match=why):
+    with refuses(kind, why):
         mistake(make_array(X))
 
 
@@ -301,7 +301,7 @@ def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
     one, many = size(1), size(300)
     assert many.memory == 300 * one.memory > 256 << 20
     assert many.seconds == pytest.approx(300 * one.seconds) and one.seconds < 1
-    with pytest.raises(UsageError, match="at most 20000 exchanges and local steps"):
+    with raises(UsageError, "expression-too-large"):
         size(990)
     policy = WorkerPolicy(0)
     policy.permit_size(many)

@@ -135,13 +135,16 @@ def _encode_column(source: Any, declared: Mapping[str, str] | None = None) -> io
     return upload.encode_columns({"c": columns["c"]}, declared or {})["c"]
 
 
+_COLUMN_CODES = ("mixed-types", "value-outside-range", "value-vanishes")
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Path) -> None:
     values, expected = COLUMNS[name]
     for way, source in _make_sources(values, tmp_path).items():
         if "Error" in expected:
             error, _, row = expected.partition(" ")
-            with pytest.raises(TfeBenchError, match=f"'c', {row}|except in {row}") as refused:
+            with raises(TfeBenchError, *_COLUMN_CODES, operation="c", names=(row,)) as refused:
                 _encode_column(source)
             known = {"RangeError": RangeError, "DataError": DataError, "Error": TfeBenchError}
             assert isinstance(refused.value, known[error]), way
@@ -189,7 +192,13 @@ def test_a_declared_type_holds_its_range_by_every_way(kind: str, tmp_path: Path)
     within = [value for value in values if value is not None][-1]
     for value in beyond:
         for way, source in _make_sources([within, value], tmp_path).items():
-            with pytest.raises(TfeBenchError, match=r"'c', row 2|except in row 2") as refused:
+            with raises(
+                TfeBenchError,
+                "value-outside-range",
+                "value-of-other-type",
+                operation="c",
+                names=("row 2",),
+            ) as refused:
                 _encode_column(source, {"c": kind})
             assert "--type" in str(refused.value), way
 
@@ -232,28 +241,28 @@ def test_types_of_pandas_numpy_and_arrow_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("code", "values"),
     [
-        np.array([TIME], "datetime64[ns]") + np.timedelta64(1, "ns"),
-        pd.Series(pd.to_datetime(["2024-01-01T00:00:00.000000001"])),
-        pd.Series([pd.Timedelta("1D")]),
-        np.array([2**64 - 1], np.uint64),
-        [1, b"x"],
-        [[1], [2]],
-        pd.Series([1, SECRET], dtype=object),
-        pd.Series([DAY, 5], dtype=object),
-        pd.Series([DAY, TIME], dtype=object),
-        pd.Series([1.5, True], dtype=object),
-        pa.array([datetime.time(1)]),
+        ("unsupported-precision", np.array([TIME], "datetime64[ns]") + np.timedelta64(1, "ns")),
+        ("value-of-other-type", pd.Series(pd.to_datetime(["2024-01-01T00:00:00.000000001"]))),
+        ("unsupported-type", pd.Series([pd.Timedelta("1D")])),
+        ("value-outside-range", np.array([2**64 - 1], np.uint64)),
+        ("mixed-types", [1, b"x"]),
+        ("unsupported-type", [[1], [2]]),
+        ("mixed-types", pd.Series([1, SECRET], dtype=object)),
+        ("mixed-types", pd.Series([DAY, 5], dtype=object)),
+        ("mixed-types", pd.Series([DAY, TIME], dtype=object)),
+        ("mixed-types", pd.Series([1.5, True], dtype=object)),
+        ("unsupported-type", pa.array([datetime.time(1)])),
     ],
     ids=str,
 )
-def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
-    with pytest.raises(TfeBenchError, match="'c'") as refused:
+def test_what_would_be_cut_or_has_no_type_is_refused(code: str, values: Any) -> None:
+    with raises(TfeBenchError, code, operation="c") as refused:
         print(_encode_column({"c": values}).type)
     assert SECRET not in str(refused.value)
     if isinstance(values, pd.Series):
-        with pytest.raises(TfeBenchError, match="'c'"):
+        with raises(TfeBenchError, code, operation="c"):
             _encode_column(pd.DataFrame({"c": values}))
 
 

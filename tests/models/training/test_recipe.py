@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.refusals import raises
+from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.private import convert
@@ -136,13 +136,13 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
         ([image, L.MaxPooling2D(6, 1, "same"), L.MaxPooling2D(12, 1, "same")], "128 cells"),
         ([L.Input((4,)), L.Dropout(0.5, noise_shape=(None, 1)), L.Dense(2)], "noise_shape"),
     ):
-        with pytest.raises(UsageError, match=text):
+        with raises(UsageError, "unsupported-layer", "too-large", names=(text,)):
             Recipe.build(keras.Sequential(layers), "sgd", "mse")
     strong = keras.Sequential([image, L.Flatten(), L.Dense(2, kernel_regularizer=L2(1.5))])
     with raises(UsageError, "number-out-of-range", operation="regularizer"):
         Recipe.build(strong, "sgd", "mse")
     shared, x = L.Dense(4), keras.Input((4,))
-    with pytest.raises(UsageError, match="used twice"):
+    with raises(UsageError, "unsupported-layer", received=Matching("used twice")):
         Recipe.build(keras.Model(x, shared(shared(x))), "sgd", "mse")
     two = keras.Model(x, [L.Dense(1)(x), L.Dense(1)(x)])
     with raises(UsageError, "wrong-number-of-values", operation="model"):
