@@ -294,7 +294,7 @@ def test_what_was_measured_before_a_failure_is_shown(
 
     monkeypatch.setattr(operation, "run_work", lost)
     code, out, err = on_workers("ops", "--only", "relu,mul", "--scale", "0.001", "--repeat", "1")
-    assert code == 20 and "Lost party 1" in err
+    assert code == 20 and "[peer-lost]" in err and "party 1" in err
     assert "\nrelu " in out and "\nmul" not in out and "1 operations" in out
 
 
