@@ -125,7 +125,7 @@ def test_the_files_of_the_cluster_page_fit_each_other_and_its_commands(
 # ---- programs
 
 
-class _Ordered(Exception):
+class _ProgramSubmitted(Exception):
     """Signal that a program was submitted."""
 
 
@@ -143,7 +143,7 @@ class _Runner:
         pass
 
     def run(self, program: str, *_: object, **__: object) -> None:
-        raise _Ordered(program)
+        raise _ProgramSubmitted(program)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_commands_order_the_programs_of_the_table(
 ) -> None:
     monkeypatch.setattr(common, "open_cluster", lambda *_: _Runner())
     parsed = make_parser().parse_args([*words.split(), "--repeat", "1"])
-    with pytest.raises(_Ordered) as ordered:
+    with pytest.raises(_ProgramSubmitted) as ordered:
         parsed.run(parsed)
     assert samples.PROGRAMS[parsed.command] == (str(ordered.value),)
 

@@ -423,12 +423,12 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
     study.run_study(opened, study.QUICK, lambda fraction, text: fractions.append(fraction))
     assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
 
-    class Lost(CleartextCluster):
+    class LosingCluster(CleartextCluster):
         def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
             raise PeerLost(1, "gone")
 
     with pytest.raises(PeerLost):
-        _run_study(study.QUICK, Lost())
+        _run_study(study.QUICK, LosingCluster())
 
 
 def test_radar_scores_lie_between_nothing_and_the_best(quick_study: study.Study) -> None:

@@ -310,7 +310,7 @@ def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> tuple[Path, bytes]:
+def record_file(tmp_path: Path) -> tuple[Path, bytes]:
     """Return a file of one record, and its content."""
     path = tmp_path / "r.jsonl"
     append_record(path, a_record())
@@ -318,9 +318,9 @@ def kept(tmp_path: Path) -> tuple[Path, bytes]:
 
 
 def test_a_disk_that_is_full_halfway_keeps_what_was_there(
-    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+    record_file: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, before = kept
+    path, before = record_file
     whole = os.write
     monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[:20]))
     for file in (path, path.with_name("new.jsonl")):
@@ -333,9 +333,9 @@ def test_a_disk_that_is_full_halfway_keeps_what_was_there(
 
 
 def test_a_line_that_never_reached_the_disk_is_taken_back(
-    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+    record_file: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, before = kept
+    path, before = record_file
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -384,10 +384,10 @@ def test_a_missing_file_is_told_before_anything_is_started(
 def test_a_name_that_is_taken_is_told_before_a_model_is_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Taken:
+    class TakenNames:
         identity = "ann"
 
-        def __enter__(self) -> Taken:
+        def __enter__(self) -> TakenNames:
             return self
 
         def __exit__(self, *_: object) -> None:
@@ -400,7 +400,7 @@ def test_a_name_that_is_taken_is_told_before_a_model_is_converted(
         raise AssertionError("converted")
 
     (tmp_path / "m.keras").write_bytes(b"")
-    monkeypatch.setattr("tfe_bench.cluster.launch.Cluster", lambda *_: Taken())
+    monkeypatch.setattr("tfe_bench.cluster.launch.Cluster", lambda *_: TakenNames())
     monkeypatch.setattr("tfe_bench.cli.service._convert_model", converts)
     words = ["deploy", str(tmp_path / "m.keras"), "--cluster", "c.toml", "--name"]
     assert main([*words, "m"]) == 2

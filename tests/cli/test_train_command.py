@@ -138,7 +138,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, An
 
 
 @pytest.fixture
-def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+def stored_folder(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let commands that would start their own workers use the running ones, and store models
     there.
     """
@@ -153,12 +153,12 @@ def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_table_is_learned_kept_and_gone_on_with(
-    tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, stored_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, record = str(_write_table(tmp_path / "t.csv")), tmp_path / "r.jsonl"
     model = tmp_path / "m.keras"
     common = ["train", "logistic", "--dataset", file, "--label", "label", "--batch", "16"]
-    common += ["--checkpoint", "t", "--every", "2", "--models", str(kept)]
+    common += ["--checkpoint", "t", "--every", "2", "--models", str(stored_folder)]
     assert main([*common, "--epochs", "2", "--record", str(record)]) == 0
     out = capsys.readouterr().out
     assert "per batch" in out and "plaintext" in out and "difference" in out
@@ -167,7 +167,7 @@ def test_a_table_is_learned_kept_and_gone_on_with(
     assert loaded.parameters["dataset"] == "t.csv" and loaded.parameters["rows"] == 96
     assert len(loaded.agreement["private"]) == len(loaded.agreement["plain"]) == 2
     assert loaded.rounds_ahead is not None and loaded.rounds_ahead <= 10
-    assert kept.stat().st_mode & 0o777 == 0o700
+    assert stored_folder.stat().st_mode & 0o777 == 0o700
 
     more = [*common, "--epochs", "3", "--json", "--output", str(model)]
     assert main(more) == 0
@@ -206,7 +206,7 @@ def _write_people(path: Path, rows: int, order: str = "") -> list[dict[str, str]
 
 
 def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
-    tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, stored_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Train, predict in the clear, predict privately: by names, in the units of the columns."""
     import keras
@@ -215,13 +215,13 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     _write_people(past, 160)
     lines = _write_people(new, 7, "ratio note income age year")
 
-    def ran(*words: str | Path, code: int = 0) -> str:
+    def run_words(*words: str | Path, code: int = 0) -> str:
         arguments = [str(w) for w in words]
-        assert main([*arguments, "--models", str(kept)]) == code, arguments
+        assert main([*arguments, "--models", str(stored_folder)]) == code, arguments
         out, err = capsys.readouterr()
         return err if code or words[0] == "predict" else out
 
-    def written(path: Path) -> list[dict[str, str]]:
+    def read_rows(path: Path) -> list[dict[str, str]]:
         assert path.stat().st_mode & 0o777 == 0o600
         with path.open(newline="") as file:
             return list(csv.DictReader(file))
@@ -233,58 +233,60 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     common = ("--batch", "16", "--epochs", "2", "--learning-rate", "0.1", "--no-plain")
     loans, houses, out = tmp_path / "loan.keras", tmp_path / "house.keras", tmp_path / "out.csv"
     table = ("--dataset", past, "--label", "granted")
-    ran("train", "logistic", *table, "--drop", "id", "note", "price", *common, "--output", loans)
+    run_words(
+        "train", "logistic", *table, "--drop", "id", "note", "price", *common, "--output", loans
+    )
     want = 1 / (1 + np.exp(-in_the_clear(loans, "age", "income", "year", "ratio")))
-    output = ran("predict", loans, "--input", new, "--output", out)
+    output = run_words("predict", loans, "--input", new, "--output", out)
     assert "does not take: note" in output
-    got = written(out)
+    got = read_rows(out)
     assert list(got[0]) == ["note", "granted", "probability_no", "probability_yes"]
     assert [row["note"] for row in got] == [line["note"] for line in lines]
     np.testing.assert_allclose([float(r["probability_yes"]) for r in got], want, atol=1e-3)
     assert [r["granted"] for r in got] == ["yes" if p > 0.5 else "no" for p in want]
 
     # deployed, with its names
-    ran("deploy", loans, "--name", "loans")
-    ran("predict", "loans", "--input", new, "--output", out)
-    again = [float(r["probability_yes"]) for r in written(out)]
+    run_words("deploy", loans, "--name", "loans")
+    run_words("predict", "loans", "--input", new, "--output", out)
+    again = [float(r["probability_yes"]) for r in read_rows(out)]
     np.testing.assert_allclose(again, want, atol=1e-3)
     (tmp_path / "less.csv").write_text("age,year\n1,2\n")
-    output = ran("predict", "loans", "--input", tmp_path / "less.csv", code=10)
+    output = run_words("predict", "loans", "--input", tmp_path / "less.csv", code=10)
     assert "lacks columns" in output and "'income', 'ratio'" in output
 
     # a model without names accepts one column per input, and the error states their order
     plain = tmp_path / "plain.keras"
     layer = keras.layers.Dense(1, kernel_initializer="ones")
     keras.Sequential([keras.Input((2,)), layer]).save(plain)
-    assert "in the file's order" in ran(
+    assert "in the file's order" in run_words(
         "predict", plain, "--input", tmp_path / "less.csv", "--output", out
     )
-    assert abs(float(written(out)[0]["output0"]) - 3) < 1e-3
-    assert "with 5 columns" in ran("predict", plain, "--input", new, code=2)
+    assert abs(float(read_rows(out)[0]["output0"]) - 3) < 1e-3
+    assert "with 5 columns" in run_words("predict", plain, "--input", new, code=2)
 
     # a number is learned and reported in its own unit; the named columns are the features
     features = ("--features", "income", "age")
     about = ("--dataset", past, "--label", "price")
-    output = ran("train", "linear", *about, *features, *common, "--output", houses)
+    output = run_words("train", "linear", *about, *features, *common, "--output", houses)
     assert "in its own unit" in output and "steps" in output
     want = in_the_clear(houses, "income", "age")
     assert np.abs(want).max() > 10_000
-    ran("predict", houses, "--input", new, "--output", out)
-    np.testing.assert_allclose([float(r["price"]) for r in written(out)], want, rtol=1e-3)
+    run_words("predict", houses, "--input", new, "--output", out)
+    np.testing.assert_allclose([float(r["price"]) for r in read_rows(out)], want, rtol=1e-3)
 
     # rows of owners, and weights that stay at the workers
     drop = ("--drop", "id", "note", "price")
     scale = tmp_path / "scale.json"
-    ran("provide", "ours", "--csv", past, *table[2:], *drop, "--save-scale", scale)
-    ran("provide", "theirs", "--csv", past, *table[2:], "--scale", scale)
-    ran("train", "logistic", "--rows", "ours", "theirs", *common, "--output", loans)
+    run_words("provide", "ours", "--csv", past, *table[2:], *drop, "--save-scale", scale)
+    run_words("provide", "theirs", "--csv", past, *table[2:], "--scale", scale)
+    run_words("train", "logistic", "--rows", "ours", "theirs", *common, "--output", loans)
     want = 1 / (1 + np.exp(-in_the_clear(loans, "age", "income", "year", "ratio")))
-    ran("train", "logistic", "--rows", "ours", "theirs", *common, "--deploy", "stayed")
-    ran("predict", "stayed", "--input", new, "--output", out)
-    got = written(out)
+    run_words("train", "logistic", "--rows", "ours", "theirs", *common, "--deploy", "stayed")
+    run_words("predict", "stayed", "--input", new, "--output", out)
+    got = read_rows(out)
     np.testing.assert_allclose([float(r["probability_yes"]) for r in got], want, atol=1e-2)
     # and use them for training
-    ran("train", loans, *table, *common, "--output", houses)
+    run_words("train", loans, *table, *common, "--output", houses)
     assert in_the_clear(houses, "age", "income", "year", "ratio").shape == (7,)
 
 
@@ -294,25 +296,25 @@ def test_owners_provide_and_somebody_trains(
 ) -> None:
     file, kept = str(_write_table(tmp_path / "t.csv")), ("--models", str(tmp_path / "kept"))
 
-    def told(*arguments: str) -> dict[str, object]:
+    def run_json(*arguments: str) -> dict[str, object]:
         assert main([*arguments, *kept, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert isinstance(document, dict)
         return document
 
-    rows = told("provide", "rows", "--csv", file, "--label", "label")
+    rows = run_json("provide", "rows", "--csv", file, "--label", "label")
     assert rows["rows"] == 120 and rows["features"] == [3] and rows["labels"] is True
     assert main(["provide", "--list", *kept]) == 0
     assert "120" in capsys.readouterr().out
     trained = ("train", "logistic", "--rows", "rows", "--batch", "16", "--holdout", "24")
-    document = told(*trained, "--discard")
+    document = run_json(*trained, "--discard")
     assert isinstance(document["agreement"], dict) and document["agreement"]["samples"] == 24
-    told("provide", "answers", "--csv", file, "--label", "label", "--labels-only")
+    run_json("provide", "answers", "--csv", file, "--label", "label", "--labels-only")
     options = ("--columns", "rows", "--labels", "answers", "--batch", "16", "--epochs", "1")
-    told("train", "logistic", *options, "--deploy", "answered")
+    run_json("train", "logistic", *options, "--deploy", "answered")
     assert main(["models", *kept]) == 0
     assert "answered" in capsys.readouterr().out
-    assert told("provide", "--remove", "rows") == {"removed": "rows"}
+    assert run_json("provide", "--remove", "rows") == {"removed": "rows"}
 
 
 @pytest.mark.slow

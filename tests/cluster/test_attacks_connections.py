@@ -259,7 +259,7 @@ def test_a_client_is_told_that_a_worker_takes_no_more_connections(
         monkeypatch.setattr(type(config), "digest", lambda _: digest)
         client = Client(config, *trio._keys["analyst"])
 
-        def told(attempt: Callable[[], object]) -> str:
+        def read_error(attempt: Callable[[], object]) -> str:
             """(On a busy machine a probe may fail: `refuse` has half a second.)"""
             for _ in range(10):
                 with raises(ClusterError, *_UNREACHABLE, party=0) as caught:
@@ -275,7 +275,7 @@ def test_a_client_is_told_that_a_worker_takes_no_more_connections(
                 lambda: client.ask(0, wire.STATUS, 1),
                 lambda: client.run("plain", {}, _X),
             ):
-                assert "takes no more" in told(attempt)
+                assert "takes no more" in read_error(attempt)
         finally:
             client.close()
             server.shutdown(socket.SHUT_RDWR)

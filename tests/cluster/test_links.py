@@ -179,7 +179,7 @@ def test_messages_to_both_peers_share_the_rate(sender: _Sender) -> None:
 
 
 @pytest.fixture
-def made() -> Iterator[links.Links]:
+def emulated_links() -> Iterator[links.Links]:
     try:
         some = links.Links(WAN)
     except links.NoNamespaces as error:
@@ -203,11 +203,14 @@ def _socket_in(namespace: int) -> socket.socket:
 
 
 @pytest.mark.slow
-def test_namespaces_hold_delay_and_rate(made: links.Links) -> None:
-    with _socket_in(made.namespaces[0]) as door, _socket_in(made.namespaces[1]) as caller:
-        door.bind((made.hosts[0], 7700))
+def test_namespaces_hold_delay_and_rate(emulated_links: links.Links) -> None:
+    with (
+        _socket_in(emulated_links.namespaces[0]) as door,
+        _socket_in(emulated_links.namespaces[1]) as caller,
+    ):
+        door.bind((emulated_links.hosts[0], 7700))
         door.listen()
-        caller.connect((made.hosts[0], 7700))
+        caller.connect((emulated_links.hosts[0], 7700))
         called, _ = door.accept()
         for s in (caller, called):
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -242,15 +245,17 @@ def _list_devices() -> str:
     return Path("/proc/net/dev").read_text()
 
 
-def test_links_leave_nothing_behind(made: links.Links) -> None:
-    pid = made.pid
+def test_links_leave_nothing_behind(emulated_links: links.Links) -> None:
+    pid = emulated_links.pid
     assert "tfe" in _list_devices()
-    made.close()
+    emulated_links.close()
     assert not Path(f"/proc/{pid}").exists()
-    made.namespaces = []
+    emulated_links.namespaces = []
 
 
-def test_links_of_a_killed_process_go_with_it(made: links.Links, processes: Processes) -> None:
+def test_links_of_a_killed_process_go_with_it(
+    emulated_links: links.Links, processes: Processes
+) -> None:
     program = (
         "import sys, time\n"
         "from tfe_bench.cluster import links, profiles\n"
@@ -322,9 +327,9 @@ def test_namespaces_that_cannot_be_are_an_error_where_they_were_asked_for() -> N
 
 
 @pytest.mark.slow
-def test_a_sort_in_namespaces_takes_its_rounds(made: links.Links) -> None:
-    made.close()
-    made.namespaces = []
+def test_a_sort_in_namespaces_takes_its_rounds(emulated_links: links.Links) -> None:
+    emulated_links.close()
+    emulated_links.namespaces = []
     with LocalCluster(profile="wan", emulate="netns") as cluster:
         assert cluster.emulation in ("netns+tun", "netns+netem")
         seconds, rounds = _time_sort(cluster, 300)

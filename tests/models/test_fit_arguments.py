@@ -93,7 +93,7 @@ def test_callbacks_do_what_they_do_in_keras(
 
     import keras
 
-    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+    class RecordingCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """A callback of a user."""
 
         def on_train_begin(self, logs: Any = None) -> None:
@@ -104,7 +104,7 @@ def test_callbacks_do_what_they_do_in_keras(
             self.seen.append(self.model.get_weights()[0].copy())
             self.told.append((epoch, dict(logs)))
 
-    def made(folder: Path) -> list[Any]:
+    def make_callbacks(folder: Path) -> list[Any]:
         folder.mkdir()
         c = keras.callbacks
         return [
@@ -114,12 +114,12 @@ def test_callbacks_do_what_they_do_in_keras(
             c.ModelCheckpoint(str(folder / "best.keras"), monitor="loss", save_best_only=True),
             c.CSVLogger(str(folder / "log.csv")),
             *([c.TensorBoard(str(folder / "board"))] if BOARD else []),
-            Watch(),
+            RecordingCallback(),
         ]
 
-    theirs = made(tmp_path / "keras")
+    theirs = make_callbacks(tmp_path / "keras")
     model, reported, private, x, y = _fit_both(epochs=8, callbacks=theirs)
-    ours = made(tmp_path / "private")
+    ours = make_callbacks(tmp_path / "private")
     history = private.fit(
         cluster, x, y, epochs=8, shuffle=False, reveal_loss=True, callbacks=ours, verbose=2
     )
@@ -167,14 +167,14 @@ def test_callbacks_do_what_they_do_in_keras(
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
 
     # a callback that stops a training leaves the weights of that epoch
-    class Enough(keras.callbacks.Callback):  # type: ignore[misc]
+    class StopTraining(keras.callbacks.Callback):  # type: ignore[misc]
         """A callback that stops the training."""
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = epoch == 1
 
-    model, reported, private, x, y = _fit_both(epochs=4, callbacks=[Enough()])
-    history = private.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=Enough())
+    model, reported, private, x, y = _fit_both(epochs=4, callbacks=[StopTraining()])
+    history = private.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=StopTraining())
     lone = private_model()
     enough = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: setattr(lone.keras, "stop_training", epoch == 1)

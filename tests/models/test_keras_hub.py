@@ -173,23 +173,25 @@ def test_a_saved_model_writes_text_by_command(
     )
     model.save(file)
 
-    def told(*words: str, code: int = 0) -> Any:
+    def run_predict(*words: str, code: int = 0) -> Any:
         assert main([*words, "--models", str(tmp_path / "kept"), "--json"]) == code
         out, err = capsys.readouterr()
         return err if code else json.loads(out)
 
     numbers = [int(n) for n in np.asarray(tokenizer("ab a"))]
     options = ("--new", "3", "--prompt")
-    by_text = told("generate", file, *options, "ab a")
-    by_numbers = told("generate", file, *options, ",".join(map(str, numbers)))
+    by_text = run_predict("generate", file, *options, "ab a")
+    by_numbers = run_predict("generate", file, *options, ",".join(map(str, numbers)))
     assert by_text["tokens"] == by_numbers["tokens"]
     assert by_text["texts"] == [str(tokenizer.detokenize(by_text["tokens"][0]))]
-    told("deploy", file, "--name", "gpt", "--tokens", "8")
-    again = told("generate", "gpt", *options, "ab a", "--tokenizer", file)
+    run_predict("deploy", file, "--name", "gpt", "--tokens", "8")
+    again = run_predict("generate", "gpt", *options, "ab a", "--tokenizer", file)
     assert again["tokens"] == by_text["tokens"] and again["texts"] == by_text["texts"]
-    assert "Add --tokenizer FILE" in told("generate", "gpt", *options, "ab a", code=2)
-    assert "takes --prompt" in told("generate", "gpt", code=2)
-    assert "gpt2 and gpt2-tiny" in told("generate", "gpt", *options, "1", "--tokens", "3", code=2)
+    assert "Add --tokenizer FILE" in run_predict("generate", "gpt", *options, "ab a", code=2)
+    assert "takes --prompt" in run_predict("generate", "gpt", code=2)
+    assert "gpt2 and gpt2-tiny" in run_predict(
+        "generate", "gpt", *options, "1", "--tokens", "3", code=2
+    )
 
 
 @pytest.mark.slow

@@ -223,20 +223,21 @@ def test_without_the_package_its_layers_are_refused_by_name() -> None:
         Graph("m", {"x": (2,)}, (layer,), ("a",))
 
 
-class Again(Square):
+class DuplicateSquare(Square):
     """A kind whose name is in use."""
 
     op = "dense"
 
 
 @pytest.mark.parametrize(
-    ("held", "text"), [(Again, "'dense' already"), (object(), "'square'"), (int, "'square'")]
+    ("held", "text"),
+    [(DuplicateSquare, "'dense' already"), (object(), "'square'"), (int, "'square'")],
 )
 def test_entry_points_that_are_no_kinds_are_refused(
     held: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: [Point(held)])
-    code = "duplicate-name" if held is Again else "invalid-entry-point"
+    code = "duplicate-name" if held is DuplicateSquare else "invalid-entry-point"
     with raises(UsageError, code, operation=text.split("'")[1]):
         registry.discover_kinds()
 

@@ -153,14 +153,16 @@ class _MessageRecorder:
         """Return a context in which traced graphs record their messages whenever they run."""
         recv = Site.recv
 
-        def heard(site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> Any:
+        def record_receive(
+            site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None
+        ) -> Any:
             data = recv(site, shape, source, slot, dtype)
             looping = site._trace.iteration_graph is not None
             ctx = site.ctx if looping else site._trace.ctx
             self.record_value(site.party, ctx, site.number, slot, source, data)
             return data
 
-        def told(function: Callable[..., Any]) -> Callable[..., Any]:
+        def record_reveal(function: Callable[..., Any]) -> Callable[..., Any]:
             def publish(party: Party, *arguments: Any, **options: Any) -> Any:
                 number, trace = party._next_site, party._trace
                 result = function(party, *arguments, **options)
@@ -171,12 +173,14 @@ class _MessageRecorder:
             return publish
 
         with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(Site, "recv", heard))
+            stack.enter_context(mock.patch.object(Site, "recv", record_receive))
             for name in ("reveal", "reveal_bits"):
                 function: Callable[..., Any] = getattr(io, name)
                 for known, module in list(sys.modules.items()):
                     if known.startswith("tfe_bench.") and vars(module).get(name) is function:
-                        stack.enter_context(mock.patch.object(module, name, told(function)))
+                        stack.enter_context(
+                            mock.patch.object(module, name, record_reveal(function))
+                        )
             yield
 
     def take_messages(self, party: int) -> View:

@@ -77,7 +77,7 @@ def draw_clipped(bits: int, rng: np.random.Generator) -> list[Array]:
 def draw_rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
     """Return [n, width], encoded, whose differences along a row are below 2^(bits-1)."""
 
-    def made(bits: int, rng: np.random.Generator) -> list[Array]:
+    def draw(bits: int, rng: np.random.Generator) -> list[Array]:
         top = min(1 << (bits - 1), 2 * ENCODED - 2)
         picks = [p % top for p in (0, 1, top // 2, top - 2, top - 1)]
         every = [[picks[i] for i in rng.integers(0, 5, width)] for _ in range(40)]
@@ -85,7 +85,7 @@ def draw_rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
         every += [[int(v) for v in rng.integers(0, top, width)] for _ in range(8)]
         return [np.array([[v - top // 2 for v in row] for row in every])]
 
-    return made
+    return draw
 
 
 def draw_logits(
@@ -93,7 +93,7 @@ def draw_logits(
 ) -> Callable[[int, np.random.Generator], list[Array]]:
     """Return [ROWS, classes], |x| < 2^(bits-1) - less 2^f: edges, and where a class vanishes."""
 
-    def made(bits: int, rng: np.random.Generator) -> list[Array]:
+    def draw(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
         x = rng.choice(
             draw_below(top, rng, [activations._cutoff_units(f, classes)]), (ROWS, classes)
@@ -104,7 +104,7 @@ def draw_logits(
         x[4:10] = rng.integers(1 - few, few, (6, classes))
         return [x]
 
-    return made
+    return draw
 
 
 def draw_labeled(bits: int, rng: np.random.Generator) -> list[Array]:
@@ -138,13 +138,13 @@ def draw_points(bits: int, rng: np.random.Generator) -> list[Array]:
 def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
     """Return ring elements whose distance from each edge is below 2^(bits-1)."""
 
-    def made(bits: int, rng: np.random.Generator) -> list[Array]:
+    def draw(bits: int, rng: np.random.Generator) -> list[Array]:
         top = 1 << (bits - 1)
         x = draw_below(top, rng, [*edges, *(top + e for e in edges)])
         far = np.max([np.abs(x - e) for e in edges], axis=0)
         return [x[far < min(top, ENCODED)]]
 
-    return made
+    return draw
 
 
 def erf_edges(f: int) -> Callable[[int, np.random.Generator], list[Array]]:

@@ -335,11 +335,11 @@ def test_received_words_are_uniform_and_never_repeat_under_frozen_shares(
         calls = []
         for method in methods:
 
-            def seen(x: Shared, method: str = method) -> Any:
+            def compute(x: Shared, method: str = method) -> Any:
                 heard[p.index].clear()
                 return exp(p, x, method, clamp), list(heard[p.index])
 
-            graph = p.function(seen)
+            graph = p.function(compute)
             calls.append([graph(x)[1], graph(x)[1]])
         return calls
 

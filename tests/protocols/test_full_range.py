@@ -75,11 +75,11 @@ def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
     x = np.concatenate([rng.permutation(EDGES), rng.permutation(EDGES)])[: 2 * n].reshape(2, n)
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        def made(x: Shared, y: Shared) -> list[Shared]:
+        def compute(x: Shared, y: Shared) -> list[Shared]:
             pairs = [of(p, x, y) for of in (full_range.maximum, full_range.minimum)]
             return pairs + [extremes.reduce_full_range(p, x, largest) for largest in (True, False)]
 
-        function = p.function(made)
+        function = p.function(compute)
         return function(x, y), measure_call(p, function, x, y)
 
     done = simulate(program, *x)

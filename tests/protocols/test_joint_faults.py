@@ -354,7 +354,7 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
     values = np.random.default_rng(11).integers(-(2**63), 2**63, (2, 2 * limbs))
 
     def shared(seed: bytes = b"", word: int = 0) -> list[tuple[bytes, bytes, Any]]:
-        def moved(of: bytes, count: int) -> Any:
+        def alter_stream(of: bytes, count: int) -> Any:
             ((begin, words),) = stream(of, count)
             words = words.copy()
             words[word] ^= -(of == seed)
@@ -362,7 +362,7 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.urandom", np.random.default_rng(12).bytes)
-            patch.setattr(seeds, "_stream", moved)
+            patch.setattr(seeds, "_stream", alter_stream)
             return [seeds.share_values(value, limbs) for value in values]
 
     base = shared()

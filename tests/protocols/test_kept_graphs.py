@@ -19,12 +19,12 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Held:
+class CapturedObject:
     """An object that a function captures."""
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> graph.KeptGraphs:
+def kept_graphs(monkeypatch: pytest.MonkeyPatch) -> graph.KeptGraphs:
     """Start without graphs of another test."""
     own = graph.KeptGraphs()
     monkeypatch.setattr(graph, "KEPT", own)
@@ -35,7 +35,7 @@ def _two_functions(name: Any, alive: list[Any]) -> Any:
     """Call two functions of one scope; the second differs for another name."""
 
     def program(party: Party, x: Shared) -> Any:
-        held = Held()
+        held = CapturedObject()
         alive.append(weakref.ref(held))
 
         def first(x: Shared) -> Shared:
@@ -54,15 +54,15 @@ def _two_functions(name: Any, alive: list[Any]) -> Any:
 
 
 def test_a_second_session_traces_nothing_and_has_masks_of_its_own(
-    kept: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
+    kept_graphs: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[Any] = []
     runs = [simulate(_two_functions("two", alive), np.array([-5, 7, 1]))]
-    held = {name: g.concrete for name, g in kept._graphs.items()}
+    held = {name: g.concrete for name, g in kept_graphs._graphs.items()}
     assert len(held) == 6  # two at each party
     monkeypatch.setattr(graph.PrivateFunction, "_trace", None)
     runs += [simulate(_two_functions("two", alive), x) for x in (np.array([4, -9, 2]),) * 2]
-    assert {name: g.concrete for name, g in kept._graphs.items()} == held
+    assert {name: g.concrete for name, g in kept_graphs._graphs.items()} == held
     for sim, due in zip(runs, ([0, 14, 2], [8, 0, 4], [8, 0, 4]), strict=True):
         assert sim.value(lambda out: out[0]).tolist() == due
         assert [out[2] for out in sim.outputs] == [out[2] for out in runs[0].outputs]
@@ -73,14 +73,14 @@ def test_a_second_session_traces_nothing_and_has_masks_of_its_own(
     assert not any(ref() for ref in alive)
 
 
-def test_another_name_or_signature_is_another_graph(kept: graph.KeptGraphs) -> None:
+def test_another_name_or_signature_is_another_graph(kept_graphs: graph.KeptGraphs) -> None:
     for name, x, due in (("two", [1, 2], [2, 4]), ("three", [1, 2], [3, 6]), ("two", [4], [8])):
         sim = simulate(_two_functions(name, []), np.array(x))
         assert sim.value(lambda out: out[0]).tolist() == due
-    assert len(kept._graphs) == 18
+    assert len(kept_graphs._graphs) == 18
 
 
-def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
+def test_graphs_are_each_client_s_own(kept_graphs: graph.KeptGraphs) -> None:
     """Keep the time of a job from disclosing the jobs of other clients."""
     program = _two_functions("two", [])
 
@@ -93,39 +93,39 @@ def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
 
     for client, count in (("alice", 6), ("bob", 12), ("alice", 12)):
         simulate(of(client), np.array([1, 2]))
-        assert len(kept._graphs) == count
+        assert len(kept_graphs._graphs) == count
 
 
-def test_without_a_name_nothing_is_kept(kept: graph.KeptGraphs) -> None:
+def test_without_a_name_nothing_is_kept(kept_graphs: graph.KeptGraphs) -> None:
     simulate(_two_functions(None, []), np.array([1]))
-    assert not kept._graphs
+    assert not kept_graphs._graphs
 
 
-def test_a_function_that_holds_tensors_by_itself_is_refused(kept: graph.KeptGraphs) -> None:
+def test_a_function_that_holds_tensors_by_itself_is_refused(kept_graphs: graph.KeptGraphs) -> None:
     def program(party: Party, x: Shared) -> Any:
         with party.kept_graphs("name"):
             return [party.function(lambda: arithmetic.add(x, x))()]
 
     with raises(ProtocolError, "captured-tensor"):
         simulate(program, np.array([1]))
-    assert not kept._graphs
+    assert not kept_graphs._graphs
 
 
 def test_the_oldest_graphs_go_first() -> None:
-    kept = graph.KeptGraphs(max_ops=10)
+    kept_graphs = graph.KeptGraphs(max_ops=10)
     for name, ops in (("a", 4), ("b", 5), ("whole", 11)):
-        kept.keep_graph(name, graph.Graph(lambda: [], (), b"", {}, ops))
-    assert kept.find_graph("a") is not None and kept.find_graph("whole") is None
-    kept.keep_graph("c", graph.Graph(lambda: [], (), b"", {}, 5))
+        kept_graphs.keep_graph(name, graph.Graph(lambda: [], (), b"", {}, ops))
+    assert kept_graphs.find_graph("a") is not None and kept_graphs.find_graph("whole") is None
+    kept_graphs.keep_graph("c", graph.Graph(lambda: [], (), b"", {}, 5))
     assert (
-        kept.find_graph("b") is None
-        and kept.find_graph("a") is not None
-        and kept.find_graph("c") is not None
+        kept_graphs.find_graph("b") is None
+        and kept_graphs.find_graph("a") is not None
+        and kept_graphs.find_graph("c") is not None
     )
 
 
 def test_of_a_graph_only_what_runs_is_left(
-    kept: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
+    kept_graphs: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drop Python's graph and the call stack of each op, which take most of its memory."""
     traced: list[Any] = []
@@ -140,6 +140,6 @@ def test_of_a_graph_only_what_runs_is_left(
     sim = simulate(_two_functions("left", []), np.array([-5, 7, 1]))
     assert sim.value(lambda out: out[0]).tolist() == [0, 21, 3]
     gc.collect()
-    assert len(traced) == len(kept._graphs) == 6
+    assert len(traced) == len(kept_graphs._graphs) == 6
     for left, stacks in traced:
         assert left() is None and stacks and not any(stacks)

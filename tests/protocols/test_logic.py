@@ -79,10 +79,10 @@ def test_bits_are_rearranged_by_any_public_map(
     ]
 
     def program(p: Party) -> Any:
-        def moved(b: MaskedBits) -> list[MaskedBits]:
+        def rearrange(b: MaskedBits) -> list[MaskedBits]:
             return [logic.rearrange_bits(b, bits.shape, f, e.size) for f, e in maps]
 
-        return p.function(moved)(mask_bits(bits.reshape(-1), p, seed))
+        return p.function(rearrange)(mask_bits(bits.reshape(-1), p, seed))
 
     sim = simulate(program, dealer=dealer)
     assert sim.sent == (0, 0, 0)

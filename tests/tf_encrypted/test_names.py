@@ -283,7 +283,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def given(workers: Any) -> Any:
+def operands(workers: Any) -> Any:
     def words(value: Any) -> Any:
         return tfe.define_private_variable(value, apply_scaling=False, share_type=ShareType.BOOLEAN)
 
@@ -302,9 +302,9 @@ def given(workers: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(given: Any) -> dict[str, Any]:
+def results(operands: Any) -> dict[str, Any]:
     """Reveal the results of all cases, many in one job."""
-    expressions = {name: of(given) for name, (of, _, _) in CASES.items()}
+    expressions = {name: of(operands) for name, (of, _, _) in CASES.items()}
     names = list(expressions)
     shown: dict[str, Any] = {}
     for start in range(0, len(names), TOGETHER):
@@ -314,10 +314,10 @@ def found(given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_name_is_what_it_is_in_the_clear(name: str, found: dict[str, Any]) -> None:
+def test_a_name_is_what_it_is_in_the_clear(name: str, results: dict[str, Any]) -> None:
     _, expected, off = CASES[name]
-    assert found[name].shape == np.shape(expected)
-    assert np.abs(found[name].astype(float) - np.asarray(expected, float)).max() <= off
+    assert results[name].shape == np.shape(expected)
+    assert np.abs(results[name].astype(float) - np.asarray(expected, float)).max() <= off
 
 
 def test_every_name_has_a_case() -> None:
@@ -347,7 +347,7 @@ def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.Mon
     assert others == [(others[0][0], 0)] * 3 and others[0][0] != inputs
 
 
-def test_values_come_and_go_as_in_programs(workers: Any, given: Any) -> None:
+def test_values_come_and_go_as_in_programs(workers: Any, operands: Any) -> None:
     @tfe.local_computation("bob")  # type: ignore[untyped-decorator]
     def provide() -> Any:
         return tf.ones([2]) * 1.5
@@ -376,8 +376,8 @@ def test_values_come_and_go_as_in_programs(workers: Any, given: Any) -> None:
     assert "1.5" not in repr(x)
 
 
-def test_a_value_is_computed_and_revealed_once(workers: Any, given: Any) -> None:
-    y = given.x + 1
+def test_a_value_is_computed_and_revealed_once(workers: Any, operands: Any) -> None:
+    y = operands.x + 1
     y.reveal()
     before = len(workers.workers.jobs)
     assert (y.reveal().to_native().numpy() == X + 1).all()
@@ -481,10 +481,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_offered_is_refused_in_words(name: str, given: Any) -> None:
+def test_what_is_not_offered_is_refused_in_words(name: str, operands: Any) -> None:
     do, kind, words = REFUSED[name]
     with refuses(kind, words):
-        do(given)
+        do(operands)
 
 
 def test_other_protocols_say_that_abys_runs(workers: Any) -> None:

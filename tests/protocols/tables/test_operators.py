@@ -449,7 +449,7 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
         there = [r[column] for r in rows if r[column] is not None]
         return wrap_sum(sum(there)) if there else None
 
-    def told(rows: Sequence[tuple[Any, ...]]) -> Any:
+    def plain_windows(rows: Sequence[tuple[Any, ...]]) -> Any:
         for i, (_, value, *_rest) in enumerate(rows):
             values = [r[1] for r in rows]
             rank = 1 + sum(v > value for v in values)
@@ -471,7 +471,7 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
         rows = sorted(table.rows, key=lambda r: (r[0], -r[1]))
         parts = [[r for r in rows if r[0] == key] for key in dict.fromkeys(r[0] for r in rows)]
         assert delivered_rows(sim, output_at(0, i, 0)) == [
-            row for part in parts for row in told(part)
+            row for part in parts for row in plain_windows(part)
         ]
         rows = sorted(table.rows, key=lambda r: r[0])
         ranks = [1 + sum(other[0] < r[0] for other in rows) for r in rows]
