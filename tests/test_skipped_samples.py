@@ -121,7 +121,7 @@ def _run(words: list[str], folder: Path, where: str) -> None:
     done = subprocess.run(
         words,
         cwd=folder,
-        # # (a reader of the page has the key of one client)
+        # (a reader of the page has the key of one client)
         env=environment(PYTHONPATH=str(samples.ROOT), TFE_BENCH_CLIENT="analyst"),
         capture_output=True,
         text=True,

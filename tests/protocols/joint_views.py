@@ -226,7 +226,7 @@ class _Received:
         names: dict[int, str],
     ) -> None:
         self._view, self._names = view, names
-        # # party i holds the keys i and i + 1
+        # party i holds the keys i and i + 1
         self._moved = {pad: m for pad, m in changes.items() if pad.stream.key == (party + 2) % 3}
         self.regions = {m: list(self._cut_message(m, changes, log)) for m in view}
         self._moves = {pad: set(self._changed_regions(m)) for pad, m in self._moved.items()}

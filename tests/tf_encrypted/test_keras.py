@@ -161,7 +161,7 @@ def test_a_model_learns_as_in_keras(optimizer: str, loss: str, rng: np.random.Ge
     own = tfe.reveal([w.read_value() for of_layer in model.weights for w in of_layer])
     off = [np.abs(g.to_native().numpy() - w) for g, w in zip(own, plain.get_weights(), strict=True)]
     every = np.concatenate([o.ravel() for o in off])
-    # # (Adam's steps have the same size for tiny, rounded gradients)
+    # (Adam's steps have the same size for tiny, rounded gradients)
     assert np.quantile(every, 0.8) < 1e-3
     assert every.max() < (0.1 if optimizer in ("adam", "amsgrad") else 2e-3)
     metrics = ["binary_accuracy"] if width == 1 else ["categorical_accuracy"]
