@@ -53,21 +53,21 @@ Words = np.ndarray[Any, Any]
 
 
 def explain_regions(
-    moves: Mapping[Any, set[Any]], covers: Mapping[Any, set[Any]] | None = None
+    changed: Mapping[Any, set[Any]], covers: Mapping[Any, set[Any]] | None = None
 ) -> dict[Any, Any]:
     """Return the pad of each region that can be explained.
 
     Args:
-        moves: for each pad that the party lacks, the regions that it changes.
+        changed: for each pad that the party lacks, the regions that it changes.
         covers: regions that it can explain, if not all.
     """
     explained: dict[Any, Any] = {}
     while True:
         before = len(explained)
-        for pad, regions in moves.items():
-            left = regions - explained.keys()
-            if len(left) == 1 and (covers is None or left <= covers[pad]):
-                explained[left.pop()] = pad
+        for pad, regions in changed.items():
+            unexplained = regions - explained.keys()
+            if len(unexplained) == 1 and (covers is None or unexplained <= covers[pad]):
+                explained[unexplained.pop()] = pad
         if len(explained) == before:
             return explained
 
@@ -122,8 +122,8 @@ class Pad(NamedTuple):
 
 
 View = dict[Message, Words]
-Moved = dict[Message, int]  # the bits that have changed
-Heads = Mapping[tuple[Pad, int], Moved]
+Changes = dict[Message, int]  # the bits that have changed
+Heads = Mapping[tuple[Pad, int], Changes]
 
 
 @dataclass
@@ -131,7 +131,7 @@ class _MessageRecorder:
     """Messages that the parties receive and values that they open, and the names of sites."""
 
     start: list[int] = field(default_factory=lambda: [0] * 3)
-    seen: list[View] = field(default_factory=lambda: [{}, {}, {}])
+    recorded: list[View] = field(default_factory=lambda: [{}, {}, {}])
     names: dict[int, str] = field(default_factory=dict)
 
     def record_value(
@@ -144,7 +144,9 @@ class _MessageRecorder:
 
         def see(call: Words, words: Words) -> None:
             step = int(call[1]) - self.start[party.index]
-            self.seen[party.index][Message(step, int(call[2]), site, slot, source)] = words.copy()
+            self.recorded[party.index][Message(step, int(call[2]), site, slot, source)] = (
+                words.copy()
+            )
 
         tf.numpy_function(see, [ctx, data], [])
 
@@ -185,12 +187,14 @@ class _MessageRecorder:
 
     def take_messages(self, party: int) -> View:
         """Return the messages since the last call, an opened result in place of its message."""
-        messages, self.seen[party] = self.seen[party], {}
+        messages, self.recorded[party] = self.recorded[party], {}
         for opened in [m for m in messages if m.slot == -1]:
-            led = sorted(m for m in messages if m[:3] == opened[:3] and m.slot != -1)
-            if len(led) == 2:  # a dealer receives two halves of bits: one, and both together
-                assert np.array_equal(messages[led[0]] ^ messages[led[1]], messages[opened])
-            del messages[led[-1]]
+            preceding = sorted(m for m in messages if m[:3] == opened[:3] and m.slot != -1)
+            if len(preceding) == 2:  # a dealer receives two halves of bits: one, and both together
+                assert np.array_equal(
+                    messages[preceding[0]] ^ messages[preceding[1]], messages[opened]
+                )
+            del messages[preceding[-1]]
         return messages
 
 
@@ -198,7 +202,7 @@ def _as_integer(words: Words) -> int:
     return int.from_bytes(np.ascontiguousarray(words).tobytes(), "little")
 
 
-def _changed_bits(before: View, after: View) -> Moved:
+def _changed_bits(before: View, after: View) -> Changes:
     """Return the bits that differ, by message; of messages that occur in one run only, all bits."""
     differences = {}
     for message in before.keys() | after.keys():
@@ -221,18 +225,18 @@ class _Received:
         self,
         party: int,
         view: View,
-        changes: Mapping[Pad, Moved],
+        changes: Mapping[Pad, Changes],
         log: Words,
         names: dict[int, str],
     ) -> None:
         self._view, self._names = view, names
         # party i holds the keys i and i + 1
-        self._moved = {pad: m for pad, m in changes.items() if pad.stream.key == (party + 2) % 3}
+        self._changes = {pad: m for pad, m in changes.items() if pad.stream.key == (party + 2) % 3}
         self.regions = {m: list(self._cut_message(m, changes, log)) for m in view}
-        self._moves = {pad: set(self._changed_regions(m)) for pad, m in self._moved.items()}
+        self._changed = {pad: set(self._changed_regions(m)) for pad, m in self._changes.items()}
 
     def _cut_message(
-        self, message: Message, changes: Mapping[Pad, Moved], log: Words
+        self, message: Message, changes: Mapping[Pad, Changes], log: Words
     ) -> Iterator[Region]:
         data = self._view[message]
         size = 8 * data.nbytes
@@ -256,7 +260,7 @@ class _Received:
                 fill += 1
             yield Region(message, start, end - fill)
 
-    def _changed_regions(self, changes: Moved) -> Iterator[Region]:
+    def _changed_regions(self, changes: Changes) -> Iterator[Region]:
         for message, bits in changes.items():
             for r in self.regions.get(message, ()):
                 if bits >> r.start & ((1 << r.end - r.start) - 1):
@@ -269,8 +273,8 @@ class _Received:
         """Return pads that change regions (`left`), and their bits that change the highest bit."""
         return {
             (pad, r.end - r.start - 1)
-            for pad, changes in self._moves.items()
-            for r in (changes if left is None else changes & left)
+            for pad, regions in self._changed.items()
+            for r in (regions if left is None else regions & left)
             if r.end - r.start <= 64
         }
 
@@ -282,16 +286,16 @@ class _Received:
             return pad.stream.site == r.message.site
         bit = r.end - r.start - 1
         tops = (heads.get((p, bit), {}).get(r.message, 0) for p in (pad, _all_of(pad.stream)))
-        low = self._moved[pad][r.message] >> r.start & 1
+        low = self._changes[pad][r.message] >> r.start & 1
         return bool(low and any(top >> r.end - 1 & 1 for top in tops))
 
     def unexplained(self, heads: Heads) -> list[Region]:
         """Return the regions without a pad of their own."""
         covers = {
-            pad: {r for r in changes if self._covers(pad, r, heads)}
-            for pad, changes in self._moves.items()
+            pad: {r for r in regions if self._covers(pad, r, heads)}
+            for pad, regions in self._changed.items()
         }
-        explained = explain_regions(self._moves, covers)
+        explained = explain_regions(self._changed, covers)
         return [r for each in self.regions.values() for r in each if r not in explained]
 
     def describe_region(self, r: Region) -> str:
@@ -400,10 +404,10 @@ class _Experiment:
         self.log, self.names = log, names
         self.pads = _list_pads(log, names)
         self.base: list[View] = [{}, {}, {}]
-        self.moved: list[list[Moved]] = [[], [], []]
+        self.changes: list[list[Changes]] = [[], [], []]
         self.received: list[_Received] = []
-        self.asked: list[tuple[Pad, int]] = []
-        self.tops: list[list[Moved]] = [[], [], []]
+        self.tested_bits: list[tuple[Pad, int]] = []
+        self.top_changes: list[list[Changes]] = [[], [], []]
         self._ends = {pad.stream: pad.end for pad in self.pads}
 
     def added_words(self, pad: Pad, bits: int) -> Words:
@@ -415,7 +419,7 @@ class _Experiment:
     def choose_streams(self) -> list[tuple[Pad, int]]:
         """Return the pads and bits to change next, as whole streams, and if they cover regions."""
         for p in range(3):
-            changes = dict(zip(self.pads, self.moved[p], strict=True))
+            changes = dict(zip(self.pads, self.changes[p], strict=True))
             self.received.append(_Received(p, self.base[p], changes, self.log, self.names))
         every = set().union(*(r.top_pads() for r in self.received))
         return self._choose_bits({(_all_of(pad.stream), bit) for pad, bit in every})
@@ -426,11 +430,11 @@ class _Experiment:
         return self._choose_bits(set().union(*left))
 
     def _choose_bits(self, heads: set[tuple[Pad, int]]) -> list[tuple[Pad, int]]:
-        self.asked += (more := sorted(heads))
+        self.tested_bits += (more := sorted(heads))
         return [(pad, 1 << bit) for pad, bit in more]
 
     def _heads(self, party: int) -> Heads:
-        return dict(zip(self.asked, self.tops[party], strict=True))
+        return dict(zip(self.tested_bits, self.top_changes[party], strict=True))
 
     def outcome(self, publishes: bool) -> Outcome:
         """Return the outcome of all changes."""
@@ -468,7 +472,7 @@ def check_row(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             _ = row.protocol(party, *shares) if graph is None else graph(*shares)
             return watch.take_messages(p)
 
-        def changed(changes: Sequence[tuple[Pad, int]]) -> list[Moved]:
+        def measure_changes(changes: Sequence[tuple[Pad, int]]) -> list[Changes]:
             """Return the changes of this party's messages for each change of a pad's words."""
             differences = []
             for pad, bits in changes:
@@ -488,9 +492,9 @@ def check_row(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
                 lambda: _Experiment(np.concatenate(logs), party.site_names)
             )
             experiment.base[p] = base
-            experiment.moved[p] = changed([(pad, ALL) for pad in experiment.pads])
-            experiment.tops[p] += changed(together(experiment.choose_streams))
-            experiment.tops[p] += changed(together(experiment.choose_words))
+            experiment.changes[p] = measure_changes([(pad, ALL) for pad in experiment.pads])
+            experiment.top_changes[p] += measure_changes(together(experiment.choose_streams))
+            experiment.top_changes[p] += measure_changes(together(experiment.choose_words))
         return experiment
 
     with watch.record_graphs():

@@ -368,14 +368,14 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
     base = shared()
     unknown = {s[1 - holds] for s in base} - {s[holds] for s in base}
     before = np.array([m for *_, m in base])
-    moves = {
+    changed = {
         (seed, word): {
             tuple(at) for at in np.argwhere(before != [m for *_, m in shared(seed, word)])
         }
         for seed in unknown
         for word in range(2 * limbs)
     }
-    return len(explain_regions(moves)) == before.size
+    return len(explain_regions(changed)) == before.size
 
 
 @pytest.mark.parametrize("limbs", [1, 2])
