@@ -12,7 +12,7 @@ import pytest
 from tests.cli.test_parser import _walk_parsers
 from tests.pages import import_page
 from tfe_bench.__main__ import main, make_parser
-from tfe_bench.cli import common
+from tfe_bench.cli import common, job_record
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -164,7 +164,8 @@ class _Runner:
 def test_commands_order_the_programs_of_the_table(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "open_cluster", lambda *_: _Runner())
+    for module in (common, job_record):
+        monkeypatch.setattr(module, "open_cluster", lambda *_: _Runner())
     parsed = make_parser().parse_args([*words.split(), "--repeat", "1"])
     with pytest.raises(_ProgramSubmitted) as ordered:
         parsed.run(parsed)
