@@ -2,8 +2,7 @@
 
 A monitored computation (ring/range_check.py) checks every sum.  All other bounds follow by interval
 arithmetic: bounded inputs of a layer give a bounded value, and a comparison is as wide as the
-bounds
-of its operands require.  So no further check is necessary.
+bounds of its operands require.  So no further check is necessary.
 An input has no bound here unless one is passed: its client checks the model's bounds before
 sharing.
 The weights determine the largest sum of bounded values before truncation.  A plan states it in

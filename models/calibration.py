@@ -43,8 +43,7 @@ class Plan:
     A plan is public.  It contains the layers and, for each, the bits of its values, comparisons and
     products.  So it discloses, as powers of two, the ranges of the values on the samples, those of
     weights below 1/4 in magnitude, and for each sum the largest sum of its weights' magnitudes
-    times the
-    ranges of the values.
+    times the ranges of the values.
 
     Attributes:
         graph: the optimized graph.
@@ -119,8 +118,7 @@ def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict
     """Derive bounds on the magnitude of every value from a few public samples.
 
     A bound is the largest of two: margin times the largest magnitude on the samples, and the
-    largest
-    magnitude on samples scaled by margin and by -margin.  These differ because of biases.
+    largest magnitude on samples scaled by margin and by -margin.  These differ because of biases.
 
     Args:
         samples: inputs of the model, with a batch.

@@ -433,8 +433,7 @@ class Reader(reading.Reader):
         """Describe arguments of a layer's call that may change its value, besides its inputs.
 
         `predict` and `fit` set the training mode themselves, whatever the layer was called with.
-        The
-        argument training=True matters only if the model is called without that argument.
+        The argument training=True matters only if the model is called without that argument.
         """
         positional, named = node.arguments.args, dict(node.arguments.kwargs)
         if idle:

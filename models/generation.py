@@ -36,8 +36,7 @@ def generate(
     """Return the tokens with which a language model continues a private text.
 
     The prompt, the tokens and the logits stay shared until the end; then this client alone receives
-    the
-    tokens.  Public are the model's layers, the number of prompt tokens and the number of new
+    the tokens.  Public are the model's layers, the number of prompt tokens and the number of new
     tokens.
 
     Args:

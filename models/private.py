@@ -101,8 +101,7 @@ class PrivateModel:
         """Return the layers with predicted bytes, rounds and seconds; print it to see a table.
 
         For a model that was converted with samples, the table includes the error of each layer's
-        values on
-        them in fixed point, and a warning for errors above 1 % of a layer's range.
+        values on them in fixed point, and a warning for errors above 1 % of a layer's range.
 
         Raises:
             UsageError: the network profile is unknown.
@@ -425,8 +424,7 @@ def convert(
             texts.
 
     Error: each layer rounds its values by less than 2^-16, and its weights by 2^-17 or by 2^-15 of
-    the
-    largest, whichever is less; `PrivateModel.agreement` measures the resulting error.
+    the largest, whichever is less; `PrivateModel.agreement` measures the resulting error.
 
     Raises:
         UsageError: layers are not supported (the text lists all of them), an argument is invalid,

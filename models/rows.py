@@ -98,8 +98,7 @@ def share_features(x: Any, fractional_bits: int, subject: str = "features") -> P
     """Encode features as their owner's input.
 
     A warning counts columns (for images: all pixels together) whose values are all so small that
-    fixed
-    point holds them coarsely.
+    fixed point holds them coarsely.
 
     Raises:
         UsageError, RangeError: as `check_features`.

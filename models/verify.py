@@ -103,8 +103,7 @@ def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
     """Run a function of Keras on numbers.
 
     TensorFlow's own kernels support channels first, and dilation in transposed convolutions, on
-    some
-    processors only; XLA's kernels support both on all.
+    some processors only; XLA's kernels support both on all.
     """
     try:
         return function(*arguments, **named)

@@ -23,8 +23,7 @@ class _LinearEstimator(PrivateEstimator):
     """One layer, trained by gradient descent with momentum and a learning rate that falls to 0.
 
     The rate of "auto" follows from the number of columns alone: deviations are 1, so that this
-    number
-    bounds the curvature in any direction.
+    number bounds the curvature in any direction.
     """
 
     learning_rate_init: float | str

@@ -193,8 +193,7 @@ def build_random_order(
     """Return permutations that bring the common rows to the front, in an order that no party knows.
 
     The order of their keys would disclose whose rows a training uses.  Random row numbers are moved
-    back
-    to each row's position in its table, so that all columns of a table move once.
+    back to each row's position in its table, so that all columns of a table move once.
 
     Rounds and bits, for one word: those of arrange.shuffle_columns and, for each table, of
     PrivatePermutation.apply_inverse and

@@ -1,8 +1,7 @@
 """The program "compute": an expression on private arrays, sent as data.
 
 The client sends a plan.  Every worker checks it on its own.  It derives shapes, costs and sources
-of
-the results, and compares them with its stored items and rights before anything runs.
+of the results, and compares them with its stored items and rights before anything runs.
 """
 
 from __future__ import annotations

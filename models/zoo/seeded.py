@@ -77,8 +77,7 @@ def _calibrate_norms(model: Any, inputs: Any) -> None:
     """Set the moving statistics of every batch normalization to those of its inputs.
 
     Without momentum, one pass in training mode does so layer by layer.  Each layer normalizes by
-    the
-    batch's own statistics, stores them, and outputs the values of a later prediction.
+    the batch's own statistics, stores them, and outputs the values of a later prediction.
     """
     import keras
 

@@ -1,9 +1,9 @@
 """Language models of keras.layers: GPT-2's architecture with seeded weights, and a tiny one.
 
 Blocks are those of GPT-2 (Radford et al., 2019).  A norm precedes attention and the two dense
-layers
-with GELU; residual connections add their inputs.  One table serves tokens and logits.  Weights are
-scaled so that logits have the spread of a trained model's, and the two largest are apart.
+layers with GELU; residual connections add their inputs.  One table serves tokens and logits.
+Weights are scaled so that logits have the spread of a trained model's, and the two largest are
+apart.
 """
 
 from __future__ import annotations

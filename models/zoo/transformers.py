@@ -136,8 +136,7 @@ def _fill_weights(model: Any, size: TransformerSize, seed: int) -> None:
     """Set random weights: kernels preserve the magnitude of their inputs.
 
     Each norm has outliers in its own channels, 1 in 128; queries and keys weight those less, as
-    trained
-    ones do.
+    trained ones do.
     """
     rng = np.random.default_rng([seed, 23])
     outliers = np.zeros(0, int)

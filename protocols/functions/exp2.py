@@ -1,8 +1,7 @@
 """2^t of private values in one round, and the sums of rows of them, by which softmax divides.
 
 The one-round exponential (exp_one_round.py) without its factor log2(e): t of a ring Z_2^(f+9) has
-the period 2^9 of its exponents modulo N = 2^256 + 1, so that the wrap of m - lam has no effect,
-and
+the period 2^9 of its exponents modulo N = 2^256 + 1, so that the wrap of m - lam has no effect, and
 t needs no 64 bits. The window lies almost entirely below 0: a row's largest value is subtracted
 before.
 

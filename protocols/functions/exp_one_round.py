@@ -108,8 +108,7 @@ class OneRound(ExponentForm):
 
         h1 + h2 = h + N unless h1 <= h, which has the probability h / N: 2^-40 at the greatest x.
         A1 has 256 bits, so that A2 is uniform except for one of N values. That value, 2^256, is
-        sent as
-        0 and gives a wrong result, with probability 2^-256.
+        sent as 0 and gives a wrong result, with probability 2^-256.
 
         Rounds: 1 online (2 total). Bits sent: D 256, E1, E2 64 per element each (128 over
             Z_2^128).

@@ -73,11 +73,10 @@ class Pade:
     def evaluate_exp(self, party: Party, x: Shared) -> Shared:
         """Compute e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
-        X = x log2 e = -32 b5 + sum over j < 5 of 2^j b_j + z;  e^x = 2^z prod (1 + b_j (2^2^j -
-        1))
+        X = x log2 e = -32 b5 + sum over j < 5 of 2^j b_j + z;  e^x = 2^z prod (1 + b_j (2^2^j - 1))
         / 2^(32 b5). Bit j of the integer part is the top bit of X modulo 2^(f + j + 1): one
-        comparison. Two factors 1 + b (u - 1) and 1 + b' (u' - 1) multiply without a round,
-        because D deals the product of the masks of b and b'.
+        comparison. Two factors 1 + b (u - 1) and 1 + b' (u' - 1) multiply without a round, because
+        D deals the product of the masks of b and b'.
 
         Error: relative 2^-13.4 (the polynomial's) + (|x| / 2 + 6) 2^-f, and 2 ulp.
         Rounds: 9 over Z_2^128, 15 over Z_2^64 (safe truncations).

@@ -1,8 +1,7 @@
 """The exponential by exponent sharing modulo a Mersenne prime p = 2^q - 1.
 
 The method of Kelkar et al. (USENIX Security 2022, section 4) in SPU's form for two parties
-(semi2k exp_prime), adapted to the masked view: x log2 e = -lam log2 e + m log2 e, one part known
-to
+(semi2k exp_prime), adapted to the masked view: x log2 e = -lam log2 e + m log2 e, one part known to
 D and the other to both evaluators, so that the product of the two powers needs no protocol. The
 conversion from Z_p to the ring remains, which depends on whether the two shares wrap.
 """

@@ -74,8 +74,7 @@ class Taylor:
         Error: relative x^2 / 2^(k+1) below the exact value, and 3 2^(k - f) max(1, e^x).
         Truncation: over Z_2^64 "safe", which never fails, 2 rounds a squaring. Over Z_2^128
         "probable", 1 round, except for the last squarings, where e^x 2^(2f) is close to the ring:
-        with
-        f = 40 the last three.
+        with f = 40 the last three.
         Rounds: for k = 8, 16 at f = 16 and 11 at f = 40.
         """
         f, k = self.fractional_bits, self.iterations

@@ -9,8 +9,7 @@ into one sum of bit injections, exchanged once. In two stages (groups of eight b
 one binade) 62 binades take 8 + 7 comparisons.
 
 A comparison need not be exact at its cut, because the polynomial that follows is fitted to a
-slightly wider interval. All bits below the RESOLUTION bits after the cut's first are dropped from
-m
+slightly wider interval. All bits below the RESOLUTION bits after the cut's first are dropped from m
 and from lam without a message (the difference of the floors is the floor of the difference, or one
 more), and the remaining bits are compared in a small ring.
 

@@ -12,8 +12,7 @@ stochastic rounding of p(x) / 2^t mod 2^(L-t) (truncation T4): one exchange. Whe
 D rounds the low bits of N^j away and deals a narrower field. The same works for several values:
 then D deals the products of their powers.
 
-The masked value's top bit determines which of two integers the mask is, as in the ring extension
-of
+The masked value's top bit determines which of two integers the mask is, as in the ring extension of
 a ReLU's input; dealt powers of a mask generalize ABY2.0's multi-input products (Patra et al.,
 USENIX Security 2021). The combination is this project's.
 

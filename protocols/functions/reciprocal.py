@@ -227,8 +227,7 @@ def divide(
     """Compute x / y for y > 0, at their common scale; 0 for y = 0, and for y < 0 unless signed.
 
     x is multiplied by the power of two in 1 / y before the polynomial's factor, so that the error
-    is
-    relative to the quotient even where 1 / y is a few ulp.
+    is relative to the quotient even where 1 / y is a few ulp.
 
     Args:
         x: private, of y's shape, or public reals that broadcast to it; its ring elements are below

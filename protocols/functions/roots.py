@@ -101,8 +101,8 @@ def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) ->
     Not x * rsqrt(x): for large x the reciprocal root has few bits, or none.
 
     Arguments, error, rounds: as `rsqrt`. The powers of sqrt(2) take the remaining ones of 63 bits:
-    with
-    more than 20 fractional bits, or a precision above 20, the error can be 2^-19 of the result.
+    with more than 20 fractional bits, or a precision above 20, the error can be 2^-19 of the
+    result.
     """
     return power.compute_power(
         party, x, _plan_sqrt(x.fractional_bits, bits, precision), x.fractional_bits

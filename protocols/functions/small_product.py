@@ -1,9 +1,8 @@
 """Products of two or three small values with a truncation that never fails, in one round.
 
-The polynomial x y (z) of protocols/functions/polynomial.py: D deals the products of every subset
-of
-the masks, for each combination of their wraps. Compared with `mul` and `truncate` this
-saves a round and accepts factors of small rings; it costs more dealt bits.
+The polynomial x y (z) of protocols/functions/polynomial.py: D deals the products of every subset of
+the masks, for each combination of their wraps. Compared with `mul` and `truncate` this saves a
+round and accepts factors of small rings; it costs more dealt bits.
 """
 
 from __future__ import annotations

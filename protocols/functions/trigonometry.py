@@ -65,8 +65,7 @@ def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
 
     Off by less than 2 ulp and, as 1 / 2 pi is rounded, by |x| 2^(f-62).
     Rounds: 5 online (6 total). Bits sent: those of a comparison of f + 8 bits, of a selection in
-    that
-    ring and of a polynomial of it.
+    that ring and of a polynomial of it.
     """
     f = x.fractional_bits
     k = f + _SPARE  # bits of an angle, and one more for its half unit
@@ -118,8 +117,7 @@ def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
     """Compute the angle of (x, y), from -pi to pi, at their scale of 1 to 16 fractional bits.
 
     0 for (0, 0). With a = atan(min / max) of both magnitudes: pi / 2 - a where |y| is larger,
-    subtracted
-    from pi where x is negative, and with the sign of y.
+    subtracted from pi where x is negative, and with the sign of y.
 
     Args:
         y, x: of one shape, |x|, |y| < 2^(bits-1) ring units; bits 2 to 31.

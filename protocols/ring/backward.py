@@ -47,8 +47,7 @@ def inject_truncated(
     elements.
 
     With v = x / 2^drop as in the module's formula, b v = o v + (1 - 2o) beta v. D deals beta, beta
-    lam
-    (64 bits each) and om, msb(lam), beta msb(lam) (drop bits each, as they count 2^(64-drop)).
+    lam (64 bits each) and om, msb(lam), beta msb(lam) (drop bits each, as they count 2^(64-drop)).
 
     Args:
         x: over Z_2^64, |x| < 2^62 - 2^(drop+1) in ring units; never fails there.

@@ -74,8 +74,7 @@ def input_gradient(
         image_shape: shape of its images, [height, width, channels], with or without the batch.
         depthwise: the convolution is `depthwise_conv2d`.
 
-    The map takes d [n, height', width', filters] and w [h, w, channels, filters], as lists of
-    equal
+    The map takes d [n, height', width', filters] and w [h, w, channels, filters], as lists of equal
     length, public or not, and returns the sum. Local; exact over Z_2^64.
     Raises:
         UsageError: height and width are not known; from the map, operands that do not fit.
@@ -112,8 +111,7 @@ def kernel_gradient(
         depthwise: the convolution is `depthwise_conv2d`.
 
     The map takes x [n, height, width, channels] and d [n, height', width', filters], as lists of
-    equal
-    length, public or not, and returns the sum. Local; exact over Z_2^64.
+    equal length, public or not, and returns the sum. Local; exact over Z_2^64.
     Raises:
         UsageError: height and width are not known; from the map, operands that do not fit.
     """

@@ -309,8 +309,7 @@ def negate_where(party: Party, bits: MaskedBits, x: Shared) -> Shared:
 def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = None) -> Shared:
     """Multiply an unsigned 64-bit value by 2^shift exactly, in the ring Z_2^(65+shift).
 
-    x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is
-    the
+    x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
     most significant bit of the 65-bit difference: one comparison. Modulo 2 its XOR shares are
     additive shares, so that re-masking takes one bit.
 

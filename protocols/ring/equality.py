@@ -58,8 +58,7 @@ def is_all_zero(
         bits: n of each.
 
     Rounds: those of `plan_and_tree`, 3 for up to 729 bits (4 total). Bits sent: for a group of r
-    bits
-    D 2^r - 1, E1, E2 1 each: 21 B for 32 bits.
+    bits D 2^r - 1, E1, E2 1 each: 21 B for 32 bits.
     Raises:
         UsageError: no values, wide ones, other rings, dealers or sizes.
     """

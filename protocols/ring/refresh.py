@@ -23,8 +23,7 @@ def refresh(party: Party, x: Shared) -> Shared:
 
     E1's share m - l1 and E2's share -l2 are exchanged: m' = (m - l1) + (-l2) + l1' + l2'.
     m' is uniform to both evaluators given their earlier shares, as l2' is new to E1 and l1' to E2;
-    D's
-    l1' and l2' come from its keys.
+    D's l1' and l2' come from its keys.
 
     Rounds: 1. Bits sent: E1, E2 64 * limbs per element each; in a smaller ring Z_2^k k, packed.
     Raises:

@@ -56,8 +56,7 @@ def refresh_for_dealer(party: Party, x: Shared, dealer: int) -> Shared:
     """Return the same value for another dealer, under masks that this dealer knows without waiting.
 
     The previous dealer becomes an evaluator, and has its share of each value for which it dealt:
-    its
-    message waits for nothing, so that the other evaluator has the value a round before it.
+    its message waits for nothing, so that the other evaluator has the value a round before it.
     Rounds: 1. Bits sent: those of refresh.refresh, none by the new dealer.
 
     Raises:

@@ -119,8 +119,7 @@ def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64) -> Shared:
 
     As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
     l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(to_bits-k). The evaluators exchange the
-    sum
-    of their shares under the upper bits of new masks; the lower bits do not change.
+    sum of their shares under the upper bits of new masks; the lower bits do not change.
 
     Args:
         to_bits: bits of the larger ring, k < to_bits <= 64.
@@ -201,8 +200,7 @@ def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple
         to_bits: x's own ring, in which it then stays unchanged, or a larger one.
         width: more than x's ring has, 64 at most.
 
-    With k bits of x's ring, rounds: as `lift_signed`, or 0 online (1 total) for the shares and an
-    x
+    With k bits of x's ring, rounds: as `lift_signed`, or 0 online (1 total) for the shares and an x
     that stays. Bits sent: D 2 (max(to_bits, width) - k), E1, E2 to_bits - k per element.
     Security: as `extend_nonnegative`, without some or all of its exchange.
     Raises:

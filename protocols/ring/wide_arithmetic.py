@@ -1,7 +1,6 @@
 """Products, constants and truncation in either ring; over Z_2^128 in the same dealer form.
 
-Values of Z_2^64 are passed to arithmetic.py and truncation.py. Over Z_2^128 the forms are the
-same,
+Values of Z_2^64 are passed to arithmetic.py and truncation.py. Over Z_2^128 the forms are the same,
 on pairs of words (wide.py):
 
 T2b  truncate(.., "probable")  0 rounds, D f, E 0;        error (-1.5, 1.5) ulp,

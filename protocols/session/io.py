@@ -92,11 +92,9 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         learn them; None elsewhere.
 
     Rounds: 1. Bits sent: 64 per word and learning party. From a ring of fewer bits only these bits
-    are sent, packed, because the others may hold more information than the value. A truncated
-    value
+    are sent, packed, because the others may hold more information than the value. A truncated value
     discloses one comparison of its dropped bits as well (docs/threat_model.md, the carry bit),
-    unless
-    it comes from truncate(.., "exact").
+    unless it comes from truncate(.., "exact").
     """
     if to is not None and to not in (0, 1, 2):
         raise UsageError(
@@ -173,8 +171,7 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
 
     The evaluators exchange their shares. The dealer knows the PRF streams behind each share, so
     it receives s1 ^ r and s2 ^ r, where (r, r) is a sharing of zero from the evaluators' own key:
-    it
-    learns the sum, which is the opened bit, and nothing else. This takes one round less than
+    it learns the sum, which is the opened bit, and nothing else. This takes one round less than
     forwarding the result.
 
     Rounds: 1. Bits sent: E1, E2 2 per bit each.

@@ -1,7 +1,6 @@
 """Repeated protocols: a loop in the graph whose iterations are numbered.
 
-The first iteration is traced in the graph itself. It determines which tensors the loop carries,
-and
+The first iteration is traced in the graph itself. It determines which tensors the loop carries, and
 on which of an iteration's messages the result depends. The channel counts rounds along these
 dependencies (Trace.find_dependencies); inside the body of a loop the receives of the previous
 iteration are unknown.
