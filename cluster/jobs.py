@@ -7,10 +7,11 @@ import importlib.metadata
 import math
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import tfe_bench
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mean
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
+
+# What a program derives from a job's parameters.
+R = TypeVar("R")
 
 GROUP = "tfe_bench.programs"
 # Limits of an array: no network has more axes, and no kernel accepts more words
@@ -118,6 +122,7 @@ class Context:
         client: the client that submitted the job.
         store: values that this worker keeps between jobs; None outside of a worker.
         at_end: figures that are known when the program has ended at all three workers.
+        request: what the program's `parse` returned for the parameters.
     """
 
     party: Party
@@ -128,6 +133,7 @@ class Context:
     client: str = ""
     store: Store | None = None
     at_end: Callable[[], Mapping[str, Any]] = dict
+    request: Any = None
 
 
 @dataclass(frozen=True)
@@ -152,26 +158,47 @@ class Size:
 ARGUMENT_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def get_name_parameter(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """Return the parameter "name" of a job that has one, as a sequence."""
-    name = parameters.get("name")
+def get_name_parameter(request: object) -> Sequence[str]:
+    """Return the name that a request states, as a sequence; empty if it states none."""
+    name = request.get("name") if isinstance(request, Mapping) else getattr(request, "name", None)
     return (name,) if isinstance(name, str) else ()
 
 
+def _parse_nothing(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Any:
+    return parameters
+
+
+Check = Callable[[Mapping[str, Any], "Sequence[InputSpec]"], None]
+
+
+def keep_parameters(check: Check) -> Callable[[Mapping[str, Any], Sequence[InputSpec]], Any]:
+    """Return a `parse` that checks the parameters, and returns them as the request."""
+
+    def parse_checked(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Any:
+        check(parameters, inputs)
+        return parameters
+
+    return parse_checked
+
+
 @dataclass(frozen=True)
-class Program:
+class Program(Generic[R]):
     """A computation that workers offer.
+
+    Each worker parses a job once: `parse` returns a request, an object of the program's own type,
+    and all other functions take it.
 
     Attributes:
         name: the name that jobs refer to.
         run: builds and runs the graphs; returns the private tensors to reveal to the client.
-        check: rejects invalid parameters or inputs before the run (raises UsageError).
+        parse: returns the request of parameters and inputs, and rejects invalid ones before the
+            run (raises UsageError). By default the request is the parameters.
         about: one line that describes the program.
-        wide: whether it accepts inputs over Z_2^128; others are rejected before `check`.
+        wide: whether it accepts inputs over Z_2^128; others are rejected before `parse`.
         permit: rejects a client because of the store's contents, before the run (raises UsageError
             or PolicyError). The store may change before the job starts: `run` checks again.
-        late: whether inputs may arrive during the run; otherwise they are rejected before `check`.
-        size: the size of a run: a Size, or its words alone. It is called after `check` and
+        late: whether inputs may arrive during the run; otherwise they are rejected before `parse`.
+        size: the size of a run: a Size, or its words alone. It is called after `parse` and
             `permit` have accepted a job, and may use the store as `permit` does. A worker
             compares it with its limits before it allocates any memory. None: the size is
             unknown, and a run is bounded by its inputs and by each kernel's check of the host's
@@ -179,36 +206,46 @@ class Program:
         together: the number of samples of a job, if waiting jobs with equal parameters may run as
             one batch: their inputs are joined along the first axis, their outputs split again (see
             batching.py). 0 for a job that runs alone.
-        kept_names: models, tables and data sets that a job with these parameters uses or creates,
-            for operators' logs; by default the parameter "name".
+        kept_names: models, tables and data sets that a job with this request uses or creates, for
+            operators' logs; by default the name in the request.
         needs: other programs that operators must also allow to the client: those whose effects a
-            job with these parameters has, such as keeping a model.
+            job with this request has, such as keeping a model.
+        check: the former `parse`, which returns nothing: the request is the parameters.
+            Deprecated.
     """
 
     name: str
     run: Callable[[Context], Mapping[str, Shared]]
-    check: Callable[[Mapping[str, Any], Sequence[InputSpec]], None] = lambda p, i: None
+    parse: Callable[[Mapping[str, Any], Sequence[InputSpec]], R] = _parse_nothing
     about: str = ""
     wide: bool = False
-    permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
+    permit: Callable[[str, Store, R, Sequence[InputSpec]], None] | None = None
     late: bool = False
-    together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
-    kept_names: Callable[[Mapping[str, Any]], Sequence[str]] = get_name_parameter
-    needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
-    size: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], int | Size] | None = None
+    together: Callable[[R, Sequence[InputSpec]], int] | None = None
+    kept_names: Callable[[R], Sequence[str]] = get_name_parameter
+    needs: Callable[[R], Sequence[str]] = lambda request: ()
+    size: Callable[[str, Store, R, Sequence[InputSpec]], int | Size] | None = None
+    check: InitVar[Check | None] = None
 
-    def sized(
-        self, client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-    ) -> Size:
+    def __post_init__(self, check: Check | None) -> None:
+        if check is not None:
+            warnings.warn(
+                f"Program {self.name!r}: check is called parse now, and returns the job's request.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "parse", keep_parameters(check))
+
+    def sized(self, client: str, store: Store, request: R, inputs: Sequence[InputSpec]) -> Size:
         """Return the size of a run, with at least the words of its inputs."""
         input_words = max((spec.extent for spec in inputs), default=0)
-        declared = 0 if self.size is None else self.size(client, store, parameters, inputs)
+        declared = 0 if self.size is None else self.size(client, store, request, inputs)
         if not isinstance(declared, Size):
             declared = Size(declared)
         return replace(declared, words=max(input_words, declared.words))
 
-    def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-        """Reject invalid parameters or inputs before the run.
+    def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> R:
+        """Return the request of a job; reject invalid parameters or inputs before the run.
 
         Raises:
             UsageError: naming the value that does not fit.
@@ -244,7 +281,7 @@ class Program:
                     operation=spec.name,
                 )
         try:
-            self.check(parameters, inputs)
+            request = self.parse(parameters, inputs)
         except ARGUMENT_ERRORS as error:
             # An argument has an unexpected type; the text of this error could quote any value.
             raise UsageError(
@@ -258,6 +295,30 @@ class Program:
                 raise
             # The text may quote an untrusted client, so its length is bounded.
             raise error.with_text(f"{str(error)[:_MOST_TEXT]}...") from None
+        if request is not None:
+            return request
+        warnings.warn(
+            f"Program {self.name!r}: parse returns the job's request. Received: None, as from the "
+            "former check.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return parameters  # type: ignore[return-value]
+
+
+def reject_inputs(program: str, inputs: Sequence[InputSpec]) -> None:
+    """Reject the inputs of a program that has none.
+
+    Raises:
+        UsageError: there is an input.
+    """
+    if inputs:
+        raise UsageError(
+            f"The program {program} has no inputs. Received: {[i.name for i in inputs][:4]}.",
+            code="unexpected-inputs",
+            operation=program,
+            received=[i.name for i in inputs][:4],
+        )
 
 
 def check_known(program: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -316,7 +377,7 @@ def third_party_programs() -> list[str]:
     )
 
 
-def load_program(name: str) -> Program:
+def load_program(name: str) -> Program[Any]:
     """Return the program of a name.
 
     Raises:

@@ -6,17 +6,62 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench.cluster import processor, profiles, tracing
 from tfe_bench.cluster.barrier import wait_at_barrier
 from tfe_bench.cluster.jobs import Context, check_known
+from tfe_bench.cluster.schema import Request, flag_field, integer_field, parsed_field
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.party import Party
 
 T = TypeVar("T")
+
+
+def _read_profile(name: object) -> str:
+    if not isinstance(name, str):
+        raise UsageError(
+            f"A profile is a name. Received: {str(name)[:80]!r}.",
+            code="wrong-type",
+            operation="profile",
+            received=str(name)[:80],
+        )
+    profiles.get_profile(name)
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledRequest(Request):
+    """A request that is planned for a network profile.
+
+    Attributes:
+        profile: the profile's name.
+    """
+
+    profile: str = parsed_field(_read_profile, str, default="local")
+
+    @property
+    def plan_profile(self) -> str:
+        """The name of the profile's costs, for plans."""
+        return profiles.get_profile(self.profile).plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRequest(ProfiledRequest):
+    """A request for a timed run.
+
+    Attributes:
+        repeat, warm_up: numbers of timed runs and of runs before them.
+        trace: whether one more run is traced.
+    """
+
+    repeat: int = integer_field(1, 1000, default=1)
+    warm_up: int = integer_field(0, 1000, default=1)
+    trace: bool = flag_field(default=False)
+
 
 PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000

@@ -17,7 +17,15 @@ from typing import Any, Self
 import numpy as np
 
 from tfe_bench.cluster import holders
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, check_known
+from tfe_bench.cluster.jobs import (
+    Check,
+    Context,
+    InputSpec,
+    Program,
+    check_known,
+    keep_parameters,
+    reject_inputs,
+)
 from tfe_bench.cluster.store import FOREIGN, NONE, OWN, UNREADABLE, Store
 from tfe_bench.cluster.store_layout import PARTS
 from tfe_bench.cluster.stored import (
@@ -322,8 +330,6 @@ def check_same(party: Party, store: Store, facts: StoredFacts) -> None:
 
 # ---- programs
 
-CheckHook = Callable[[Mapping[str, Any], Sequence[InputSpec]], None]
-
 
 def check_storage_parameters(
     program: str, parameters: Mapping[str, Any], subject: str, extra: Sequence[str] = ()
@@ -370,11 +376,11 @@ Values = Mapping[str, Shared | Seeded]
 def storing_program(
     program: str,
     kind: StoredKind,
-    check: CheckHook,
+    check: Check,
     about: str,
     prepare: Callable[[Context], tuple[Values, Mapping[str, Shared]]] = lambda c: (c.inputs, {}),
     **options: Any,
-) -> Program:
+) -> Program[Any]:
     """Return a program that stores values under a name: at all three workers, or at none.
 
     Args:
@@ -397,7 +403,9 @@ def storing_program(
         store_values(context.party, store.for_kind(kind), facts, values)
         return dict(leaving)
 
-    return Program(program, run_storing, check, about, permit=permit_storing, **options)
+    return Program(
+        program, run_storing, keep_parameters(check), about, permit=permit_storing, **options
+    )
 
 
 def removing_program(
@@ -406,7 +414,7 @@ def removing_program(
     subject: str,
     about: str,
     then: Callable[[Store, str], None] = lambda store, name: None,
-) -> Program:
+) -> Program[Any]:
     """Return a program that removes the submitting client's values of a name.
 
     Args:
@@ -416,13 +424,7 @@ def removing_program(
     def check_removal(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         check_known(program, parameters, ("name",))
         check_name(parameters.get("name"), subject)
-        if inputs:
-            raise UsageError(
-                f"The program {program} has no inputs. Received: {[i.name for i in inputs][:4]}.",
-                code="unexpected-inputs",
-                operation=program,
-                received=[i.name for i in inputs][:4],
-            )
+        reject_inputs(program, inputs)
 
     def run_removal(context: Context) -> dict[str, Shared]:
         store = require_store(context).for_kind(kind)
@@ -431,4 +433,4 @@ def removing_program(
         then(store, name)
         return {}
 
-    return Program(program, run_removal, check_removal, about)
+    return Program(program, run_removal, keep_parameters(check_removal), about)

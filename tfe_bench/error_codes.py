@@ -313,7 +313,6 @@ CODES = {
     "outside-party-function": "A protocol runs outside of party.function.",
     "own-values-out-of-range": "Values of this client's array violate an operation's range.",
     "owner-unknown": "No worker can determine the owner of a stored item.",
-    "parameter-out-of-range": "A parameter of a benchmark program is unknown or out of range.",
     "parameters-rejected": "The homomorphic library rejects the parameters.",
     "parent-not-writable": "The parent folder of a new folder is missing or read-only.",
     "parties-disagree": "Parties hold different values where all must agree.",

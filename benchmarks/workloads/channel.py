@@ -4,48 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.barrier import wait_at_barrier
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.errors import UsageError
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
+from tfe_bench.cluster.schema import Request, integer_field
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
-_KNOWN = {"rounds": 100, "megabytes": 64, "repeat": 5}
+
+@dataclass(frozen=True)
+class ChannelRequest(Request):
+    """A request for a measurement of the channel between parties 1 and 2.
+
+    Attributes:
+        rounds: exchanges in one graph.
+        megabytes: size of the bulk transfer.
+        repeat: number of timed runs.
+    """
+
+    rounds: int = integer_field(1, 4096, default=100)
+    megabytes: int = integer_field(1, 4096, default=64)
+    repeat: int = integer_field(1, 4096, default=5)
 
 
-def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Reject unknown or invalid parameters.
+def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> ChannelRequest:
+    """Parse the request of a job.
 
     Raises:
         UsageError: a parameter or an input is invalid (the text names it).
     """
-    for name, value in parameters.items():
-        if name not in _KNOWN or type(value) is not int or not 1 <= value <= 4096:
-            raise UsageError(
-                f"channel takes {', '.join(_KNOWN)} from 1 to 4096. Received: "
-                f"{str(name)[:80]}={str(value)[:80]}.",
-                code="parameter-out-of-range",
-                operation="channel",
-                received=name,
-            )
-    if inputs:
-        raise UsageError(
-            f"channel takes no inputs. Received: {len(inputs)}.",
-            code="wrong-number-of-values",
-            operation="channel",
-            received=len(inputs),
-        )
+    reject_inputs("channel", inputs)
+    return ChannelRequest.from_parameters(parameters, "channel")
 
 
 def transfer_words(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: ChannelRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the bulk transfer."""
-    return int(parameters.get("megabytes", _KNOWN["megabytes"])) * 125_000
+    return request.megabytes * 125_000
 
 
 def measure_channel(context: Context) -> dict[str, Shared]:
@@ -53,8 +53,8 @@ def measure_channel(context: Context) -> dict[str, Shared]:
     import tensorflow as tf
 
     party = context.party
-    settings = {**_KNOWN, **context.parameters}
-    count, words = int(settings["rounds"]), int(settings["megabytes"]) * 1_000_000 // 8
+    request: ChannelRequest = context.request
+    count, words = request.rounds, request.megabytes * 1_000_000 // 8
 
     def exchange_chain(kind: str) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
@@ -93,7 +93,7 @@ def measure_channel(context: Context) -> dict[str, Shared]:
         ("ping", party.function(exchange_chain("ping")), one),
         ("bulk", party.function(send_bulk), large),
     ]
-    for turn in range(1 + int(settings["repeat"])):
+    for turn in range(1 + request.repeat):
         for name, graph, argument in graphs:
             wait_at_barrier(party)
             started = time.perf_counter()
@@ -111,7 +111,7 @@ def measure_channel(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "channel",
     measure_channel,
-    check_request,
+    parse_request,
     "measures rounds and bandwidth between workers 1 and 2",
     size=transfer_words,
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.timing import check_parameters, measure_runs
+from tfe_bench.cluster.schema import flag_field, integer_field, text_field
+from tfe_bench.cluster.timing import TimedRequest, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -14,16 +16,33 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
     from tfe_bench.protocols.session.cost import Cost
 
-_OWN = ("method", "clamp", "iterations", "softmax")
+
+@dataclass(frozen=True, kw_only=True)
+class ExpRequest(TimedRequest):
+    """A request for exponentials.
+
+    Attributes:
+        method, clamp, iterations, softmax: as in functions.exponential.exp.
+    """
+
+    method: str = text_field(default="one-round")
+    clamp: str = text_field(default="none")
+    iterations: int = integer_field(-(1 << 31), 1 << 31, default=8)
+    softmax: bool = flag_field(default=False)
+
+    @property
+    def exp_options(self) -> dict[str, Any]:
+        """Arguments of functions.exponential.exp."""
+        return {name: getattr(self, name) for name in ("method", "clamp", "iterations", "softmax")}
 
 
-def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Reject unknown parameters and inputs that do not fit.
+def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> ExpRequest:
+    """Parse the request of a job.
 
     Raises:
         UsageError: a parameter or an input is invalid (the text names it).
     """
-    check_parameters("exp", parameters, _OWN)
+    request = ExpRequest.from_parameters(parameters, "exp")
     if [i.name for i in inputs] != ["x"]:
         raise UsageError(
             f'exp expects one input, "x". Received: {[i.name for i in inputs]}.',
@@ -31,37 +50,23 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             operation="exp",
             received=[i.name for i in inputs],
         )
-    _declared_cost(parameters, inputs[0])  # rejects a form that does not exist
+    _declared_cost(request, inputs[0])  # rejects a form that does not exist
+    return request
 
 
 def max_array_words(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: ExpRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return an upper bound on the words of any array: all words sent, and the local residues."""
-    return max(_declared_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].extent)
+    return max(_declared_cost(request, inputs[0]).total // 64, 8 * inputs[0].extent)
 
 
-def _declared_cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
+def _declared_cost(request: ExpRequest, x: InputSpec) -> Cost:
     from tfe_bench.protocols.functions.exponential import exp
     from tfe_bench.protocols.session.counting import Private, cost_of
 
     operand = Private((x.elements,), x.fractional_bits, limbs=x.limbs)
-    return cost_of(exp, operand, **_exp_options(parameters))
-
-
-def _exp_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = {"method": "one-round", "clamp": "none", "iterations": 8, "softmax": False}
-    options = {name: parameters.get(name, value) for name, value in defaults.items()}
-    for name, value in options.items():
-        expected_type = type(defaults[name])
-        if type(value) is not expected_type:
-            raise UsageError(
-                f"{name} is of type {expected_type.__name__}. Received: {value!r}.",
-                code="wrong-type",
-                operation=name,
-                received=value,
-            )
-    return options
+    return cost_of(exp, operand, **request.exp_options)
 
 
 def compute_exp(context: Context) -> dict[str, Shared]:
@@ -69,7 +74,7 @@ def compute_exp(context: Context) -> dict[str, Shared]:
     from tfe_bench.protocols.functions.exponential import exp
 
     party, x = context.party, context.inputs["x"]
-    options = _exp_options(context.parameters)
+    options = context.request.exp_options
     graph = party.function(lambda a: exp(party, a, **options))
 
     variant = options["method"]
@@ -85,7 +90,7 @@ def compute_exp(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "exp",
     compute_exp,
-    check_request,
+    parse_request,
     "computes the exponential of private numbers",
     wide=True,
     size=max_array_words,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.barrier import wait_at_barrier
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.errors import UsageError
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
+from tfe_bench.cluster.schema import Request, integer_field
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -16,46 +17,41 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
 PAIRS = ((0, 1), (0, 2), (1, 2))
-_KNOWN = {
-    "pings": (4, 1, 1000),
-    "kilobytes": (1000, 1, 4_000_000),
-    "turns": (1, 1, 100),
-    "ping_turns": (1, 1, 100),
-    "pair_kilobytes": (0, 0, 4_000_000),
-}
 
 
-def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Reject unknown or invalid parameters.
+@dataclass(frozen=True)
+class LinksRequest(Request):
+    """A request for a measurement of the links between the workers.
+
+    Attributes:
+        pings: there and back in one graph.
+        kilobytes: size of a worker's transfer to both others.
+        turns, ping_turns: numbers of transfers and of chains of pings.
+        pair_kilobytes: size of each pair's transfer; 0 for none.
+    """
+
+    pings: int = integer_field(1, 1000, default=4)
+    kilobytes: int = integer_field(1, 4_000_000, default=1000)
+    turns: int = integer_field(1, 100, default=1)
+    ping_turns: int = integer_field(1, 100, default=1)
+    pair_kilobytes: int = integer_field(0, 4_000_000, default=0)
+
+
+def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> LinksRequest:
+    """Parse the request of a job.
 
     Raises:
         UsageError: a parameter or an input is invalid (the text names it).
     """
-    if inputs:
-        raise UsageError(
-            f"links takes no inputs. Received: {len(inputs)}.",
-            code="wrong-number-of-values",
-            operation="links",
-            received=len(inputs),
-        )
-    for name, value in parameters.items():
-        _, least, most = _KNOWN.get(name, (0, 0, -1))
-        if type(value) is not int or not least <= value <= most:
-            raise UsageError(
-                f"links takes integers within limits: {', '.join(_KNOWN)}. Received: "
-                f"{name}={value!r}.",
-                code="parameter-out-of-range",
-                operation="links",
-                received=name,
-            )
+    reject_inputs("links", inputs)
+    return LinksRequest.from_parameters(parameters, "links")
 
 
 def transfer_words(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: LinksRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the longest transfer."""
-    settings = {k: int(parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
-    return max(settings["kilobytes"] * 1000 // 16, settings["pair_kilobytes"] * 125, 1000)
+    return max(request.kilobytes * 1000 // 16, request.pair_kilobytes * 125, 1000)
 
 
 def measure_links(context: Context) -> dict[str, Shared]:
@@ -69,8 +65,8 @@ def measure_links(context: Context) -> dict[str, Shared]:
     import tensorflow as tf
 
     party = context.party
-    settings = {k: int(context.parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
-    count, turns, ping_turns = (settings[k] for k in ("pings", "turns", "ping_turns"))
+    request: LinksRequest = context.request
+    count = request.pings
 
     def ping_pair(pair: tuple[int, int]) -> Any:
         def build(x: tf.Tensor) -> tf.Tensor:
@@ -117,7 +113,7 @@ def measure_links(context: Context) -> dict[str, Shared]:
         return build
 
     one = tf.constant([1], tf.int64)
-    words = max(1, settings["kilobytes"] * 1000 // 16)
+    words = max(1, request.kilobytes * 1000 // 16)
     large, little = tf.range(words, dtype=tf.int64), tf.range(1000, dtype=tf.int64)
     pings = [party.function(ping_pair(pair)) for pair in PAIRS]
     bulks = [party.function(send_to_both(sender), dynamic=True) for sender in range(3)]
@@ -128,24 +124,24 @@ def measure_links(context: Context) -> dict[str, Shared]:
     trips: list[list[float]] = [[], [], []]
     sent: list[list[float]] = [[], [], []]
     lost = 0
-    for _ in range(ping_turns):
+    for _ in range(request.ping_turns):
         for i, graph in enumerate(pings):
             wait_at_barrier(party)
             started = time.perf_counter()
             graph(one)
             # A chain in one graph, so that the call itself takes a small share of the time.
             trips[i].append((time.perf_counter() - started) / count)
-    for turn in range(turns):
+    for turn in range(request.turns):
         for i, graph in enumerate(bulks):
-            context.progress((turn + i / 3) / turns, f"worker {i} sends")
+            context.progress((turn + i / 3) / request.turns, f"worker {i} sends")
             wait_at_barrier(party)
             started = time.perf_counter()
             wrong = graph(large)
             sent[i].append(time.perf_counter() - started)
             if i != party.index:
                 lost += 8 * int(wrong.numpy()[0])
-    if settings["pair_kilobytes"]:
-        block = tf.range(settings["pair_kilobytes"] * 125, dtype=tf.int64)
+    if request.pair_kilobytes:
+        block = tf.range(request.pair_kilobytes * 125, dtype=tf.int64)
         context.measurements["pair_seconds"] = [
             _time_graph(party, send_to_peer(p), block) for p in PAIRS
         ]
@@ -174,7 +170,7 @@ def _time_graph(party: Party, build: Any, block: Any) -> float:
 PROGRAM = Program(
     "links",
     measure_links,
-    check_request,
+    parse_request,
     "measures delay and bandwidth between the workers",
     size=transfer_words,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
-from tfe_bench.cluster.timing import check_parameters, measure_runs
+from tfe_bench.cluster.timing import TimedRequest, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
 
-def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Reject unknown parameters and shapes that do not fit.
+def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> TimedRequest:
+    """Parse the request of a job, and reject shapes that do not fit.
 
     Raises:
         UsageError: a parameter or an input is invalid (the text names it).
     """
-    check_parameters("matmul", parameters)
+    request = TimedRequest.from_parameters(parameters, "matmul")
     shapes = [i.shape for i in inputs]
     if len(shapes) != 2 or any(len(s) != 2 for s in shapes) or shapes[0][1] != shapes[1][0]:
         raise UsageError(
@@ -29,10 +29,11 @@ def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             operation="matmul",
             received=shapes,
         )
+    return request
 
 
 def product_words(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: TimedRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the product."""
     (rows, _), (_, columns) = (spec.shape for spec in inputs)
@@ -53,7 +54,7 @@ def multiply_matrices(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "matmul",
     multiply_matrices,
-    check_request,
+    parse_request,
     "multiplies two private matrices",
     size=product_words,
 )

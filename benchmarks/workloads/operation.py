@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
@@ -15,33 +16,45 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
 
-def check_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Reject unknown operations and parameters, and inputs that the operation does not have.
+@dataclass(frozen=True)
+class OperationRequest:
+    """A request for one operation of the catalogue.
+
+    Attributes:
+        operation: the operation.
+        shape: its public size.
+        options: its options.
+        job_options: options for its largest array, with those that follow from the size.
+    """
+
+    operation: operations.Operation
+    shape: tuple[int, ...]
+    options: Mapping[str, Any]
+    job_options: Mapping[str, Any]
+
+
+def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> OperationRequest:
+    """Parse the request of a job; the operation states its parameters and inputs.
 
     Raises:
         UsageError: a parameter or an input is invalid (the text names it).
     """
     operation = operations.find_operation(str(parameters.get("operation", "")))
     check_parameters(operation.name, parameters, ("operation", *operation.options))
-    shape, _ = _settle_job(operation, parameters, inputs)
+    shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
+    requested_options = {k: v for k, v in parameters.items() if k in operation.options}
+    shape, job_options = operations.settle_options(operation, shape, requested_options)
     _check_inputs(operation, operation.shapes(shape), inputs)
+    return OperationRequest(
+        operation, shape, {**operation.options, **requested_options}, job_options
+    )
 
 
 def max_array_words(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: OperationRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the operation's largest array."""
-    operation = operations.find_operation(str(parameters["operation"]))
-    return operation.max_array_words(*_settle_job(operation, parameters, inputs))
-
-
-def _settle_job(
-    operation: operations.Operation, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> tuple[tuple[int, ...], Mapping[str, Any]]:
-    """Return the size and the options of a job."""
-    shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
-    requested_options = {k: v for k, v in parameters.items() if k in operation.options}
-    return operations.settle_options(operation, shape, requested_options)
+    return request.operation.max_array_words(request.shape, request.job_options)
 
 
 def _check_inputs(
@@ -77,14 +90,14 @@ def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 def run_operation(context: Context) -> dict[str, Shared]:
     """Run the operation `repeat` times; reveal the last result to the client."""
-    party, parameters = context.party, context.parameters
-    operation = operations.find_operation(str(parameters["operation"]))
-    options = {k: parameters.get(k, default) for k, default in operation.options.items()}
+    party = context.party
+    request: OperationRequest = context.request
+    operation = request.operation
     names = list(context.inputs)
     shares = list(context.inputs.values())
 
     def apply_operation(*shares: Shared) -> Shared:
-        return operation.run(party, dict(zip(names, shares, strict=True)), options)
+        return request.operation.run(party, dict(zip(names, shares, strict=True)), request.options)
 
     graph = apply_operation if operation.stepwise else party.function(apply_operation)
     return {"result": measure_runs(context, operation.variant, lambda _: graph(*shares))}
@@ -93,7 +106,7 @@ def run_operation(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "operation",
     run_operation,
-    check_request,
+    parse_request,
     "one operation of the catalogue",
     size=max_array_words,
 )

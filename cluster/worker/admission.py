@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tfe_bench.cluster import agreement, jobs
@@ -14,7 +15,12 @@ from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
 def accept_submission(
-    host: Host, header: dict[str, Any], client: str, slot: QueueSlot, certificate: str = ""
+    host: Host,
+    header: dict[str, Any],
+    client: str,
+    slot: QueueSlot,
+    certificate: str = "",
+    describe: Callable[[str], None] = lambda description: None,
 ) -> Job:
     """Return the job of a submission that this worker accepts.
 
@@ -23,6 +29,8 @@ def accept_submission(
         client: the client that sent it.
         slot: the job's slot in this worker's queue.
         certificate: the fingerprint of the client's presented certificate; "" without TLS.
+        describe: receives the job's description once its program has parsed it, for the log of a
+            later refusal.
 
     Raises:
         ProtocolError: it is malformed.
@@ -62,17 +70,16 @@ def accept_submission(
     policy.permit_program(header["program"])
     policy.permit_reveal(header["program"], client)
     program = jobs.load_program(header["program"])
-    program.admit(header["parameters"], job.inputs)
-    job.description = outcomes.describe_job(
-        program.name, client, program.kept_names(header["parameters"])
-    )
-    for other in program.needs(header["parameters"]):
+    job.request = program.admit(header["parameters"], job.inputs)
+    job.description = outcomes.describe_job(program.name, client, program.kept_names(job.request))
+    describe(job.description)
+    for other in program.needs(job.request):
         policy.permit_program(other)
         policy.permit_reveal(other, client)
         job.programs.append(other)
     if program.permit is not None:
-        program.permit(client, host.store, header["parameters"], job.inputs)
-    size = program.sized(client, host.store, header["parameters"], job.inputs)
+        program.permit(client, host.store, job.request, job.inputs)
+    size = program.sized(client, host.store, job.request, job.inputs)
     policy.permit_size(size)
     held_seeds = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
     for submitted in header["inputs"]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import json_limits
 from tfe_bench.cluster.jobs import Program
@@ -29,11 +29,11 @@ MOST_SAMPLES = 4096
 _MOST_BYTES = 1 << 20
 
 
-def count_samples(program: Program, job: Job) -> int:
+def count_samples(program: Program[Any], job: Job) -> int:
     """Return the number of a job's samples if it may be batched, else 0."""
     if program.together is None or any(spec.limbs != 1 or spec.late for spec in job.inputs):
         return 0
-    return program.together(job.header["parameters"], job.inputs)
+    return program.together(job.request, job.inputs)
 
 
 def is_same_computation(a: Job, b: Job) -> bool:
@@ -51,7 +51,7 @@ def is_same_computation(a: Job, b: Job) -> bool:
     return computation_key(a) == computation_key(b)
 
 
-def select_jobs(program: Program, lead: Job, waiting: Sequence[Job]) -> list[Job]:
+def select_jobs(program: Program[Any], lead: Job, waiting: Sequence[Job]) -> list[Job]:
     """Return the waiting jobs that join a batch: in their order, while there is room."""
     room = MOST_SAMPLES - count_samples(program, lead)
     selected: list[Job] = []

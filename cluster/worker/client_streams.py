@@ -53,12 +53,15 @@ class ClientStreams:
             slot = host.queue.enter(client)
             first = await self._callers.first(context, wire.MOST_MESSAGE_BYTES)
             header = await host.loop.run_in_executor(None, submission.parse_submission, first)
-            subject, about = await host.loop.run_in_executor(
-                None, outcomes.describe_submission, host.policy, client, header
-            )
+            subject, about = outcomes.describe_submission(client, header)
             certificate = self._callers.get_fingerprint(context)
+
+            def describe_parsed(description: str) -> None:
+                nonlocal about
+                about = description
+
             accepted = await host.loop.run_in_executor(
-                None, accept_submission, host, header, client, slot, certificate
+                None, accept_submission, host, header, client, slot, certificate, describe_parsed
             )
             if host.party != DEALER:  # the dealer receives seeds alone
                 host.queue.hold(slot, accepted.input_bytes)

@@ -142,6 +142,7 @@ class JobRunner:
             job.header["parameters"],
             inputs,
             report_progress,
+            request=batch[0].request,
             client=batch[0].client,
             store=self._host.store,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfe_bench.cluster.jobs import Program
 from tfe_bench.cluster.worker import batching
 from tfe_bench.cluster.worker.host import Host
@@ -14,7 +16,7 @@ from tfe_bench.protocols.session.party import Party
 
 
 def collect_inputs(
-    host: Host, party: Party, program: Program, job: Job
+    host: Host, party: Party, program: Program[Any], job: Job
 ) -> list[tuple[Job, JobInputs | None]]:
     """Return the inputs of a job and of its batch; None for a job that is refused now."""
     if not job.batched_jobs:
@@ -28,7 +30,7 @@ def collect_inputs(
             inputs = load_inputs(party, member)
             if program.permit is not None:  # the store may have changed since the submission
                 specs = member.inputs
-                program.permit(member.client, host.store, member.header["parameters"], specs)
+                program.permit(member.client, host.store, member.request, specs)
         except TfeBenchError as refusal:
             error = refusal
         collected.append((member, inputs))
@@ -47,7 +49,7 @@ def collect_inputs(
     return collected
 
 
-def form_batch(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
+def form_batch(host: Host, job: Job, party: Party, program: Program[Any]) -> list[Job]:
     """Return the waiting jobs that all three workers run together with this one."""
     if batching.count_samples(program, job) == 0:
         return []
@@ -81,7 +83,9 @@ def form_batch(host: Host, job: Job, party: Party, program: Program) -> list[Job
     return batched_jobs
 
 
-def _take_candidate(host: Host, program: Program, lead: Job, name: str, digest: str) -> Job | None:
+def _take_candidate(
+    host: Host, program: Program[Any], lead: Job, name: str, digest: str
+) -> Job | None:
     """Take a job of a name from the queue; None if it cannot join the batch."""
     job = host.jobs.get_job(name)
     if job is None or job.digest != digest or job is lead or job.began is not None:

@@ -7,7 +7,6 @@ number of lines a minute; further ones are counted.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -16,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfe_bench.cluster import jobs
-from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.worker.log import error_line, log, printable_line
-from tfe_bench.errors import ClusterError, PolicyError, SecurityError, TfeBenchError
+from tfe_bench.errors import ClusterError, PolicyError, SecurityError
 
 # Lines about refusals of one client in one window; further ones are counted.
 MOST_LINES = 20
@@ -39,16 +37,10 @@ def describe_job(program: str, client: str, names: Sequence[str] = ()) -> str:
     return f"{printable_line(program, 80)}{of}, client {client}"
 
 
-def describe_submission(
-    policy: WorkerPolicy, client: str, header: Mapping[str, Any]
-) -> tuple[str, str]:
-    """Describe a parsed submission: its job and `describe_job`, even if it is refused."""
+def describe_submission(client: str, header: Mapping[str, Any]) -> tuple[str, str]:
+    """Describe a submission before its program has parsed it: its job, and `describe_job`."""
     name = header["program"]
-    names: Sequence[str] = ()
-    with contextlib.suppress(TfeBenchError, *jobs.ARGUMENT_ERRORS):
-        names = jobs.get_name_parameter(header["parameters"])
-        policy.permit_program(name)  # (a program that is not allowed is not loaded)
-        names = jobs.load_program(name).kept_names(header["parameters"])
+    names = jobs.get_name_parameter(header["parameters"])
     return f"job {printable_line(header['job'], 12)}", describe_job(name, client, names)
 
 

@@ -51,6 +51,7 @@ class Job:
             disconnects.
         is_batched: it is part of another job's batch, and uses that job's session.
         programs: that its client must be allowed: its own, and those that it needs.
+        request: what its program parsed, by admission.accept_submission.
         description: its program, its stored values and its client, for logs.
     """
 
@@ -101,6 +102,7 @@ class Job:
         self.ended: float | None = None
         self.batched_jobs: list[Job] = []
         self.is_batched = False
+        self.request: Any = None
         self.description = ""
         self.programs: list[str] = [header["program"]]
         self._closers: list[Callable[[], object]] = []

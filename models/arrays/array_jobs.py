@@ -81,7 +81,8 @@ def _run_job(
     parameters = {"plan": built.plan.to_header(), "free": free}
     specs = [input_spec(name, value) for name, value in built.inputs.items()]
     try:
-        program.check_expression(parameters, specs)  # also here, so that a mistake costs nothing
+        # also here, so that a mistake costs nothing
+        program.check_expression(program.ComputeRequest(built.plan, tuple(free)), specs)
         return cluster.run(program.NAME, parameters, built.inputs)
     except TfeBenchError:
         freed.return_handles(free)

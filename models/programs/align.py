@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters, reject_inputs
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import DATA, TABLE, check_about
 from tfe_bench.cluster.timing import check_timing, run_recorded
-from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.errors import PolicyError
 from tfe_bench.models import stored_shares
 from tfe_bench.models.programs.provide import FEATURE_BITS
 from tfe_bench.models.programs.provide import NAME_SUBJECT as DATA_NAME_IS
@@ -54,13 +54,7 @@ def check_alignment(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) 
     about = stored_shares.check_storage_parameters("align", parameters, DATA_NAME_IS, ("profile",))
     check_timing(parameters)
     LinkageRequest.from_header(about)
-    if inputs:
-        raise UsageError(
-            f"The program align has no inputs. Received: {[i.name for i in inputs][:4]}.",
-            code="unexpected-inputs",
-            operation="align",
-            received=[i.name for i in inputs][:4],
-        )
+    reject_inputs("align", inputs)
 
 
 def _derive_alignment(
@@ -296,7 +290,7 @@ def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
 
 
 PROGRAM = Program(
-    *("align", run_alignment, check_alignment, "keeps what tables have in common"),
+    *("align", run_alignment, keep_parameters(check_alignment), "keeps what tables have in common"),
     permit=permit_alignment,
     size=estimate_alignment_size,
     kept_names=kept_names,

@@ -6,15 +6,17 @@ of the results, and compares them with its stored items and rights before anythi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, check_known
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.schema import Request, Rule, list_field, parsed_field
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, check_sources
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, check_sources
 from tfe_bench.cluster.timing import run_recorded
 from tfe_bench.errors import UsageError
 from tfe_bench.models import stored_shares
@@ -30,15 +32,15 @@ from tfe_bench.models.arrays.plan import (
     Plan,
     check_handle,
 )
-from tfe_bench.models.arrays.price import price_plan
+from tfe_bench.models.arrays.price import Price, price_plan
 from tfe_bench.models.queries import permits, stored
 from tfe_bench.models.queries.rights import Use
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 NAME = "compute"
-# Largest number of handles that one job releases.
-MAX_FREED = 1000
+# Largest number of handles that one job releases, and the name of all of them.
+MAX_FREED, ALL_HANDLES = 1000, "*"
 _WORD_BYTES = 8
 
 
@@ -52,28 +54,48 @@ def result_name(i: int) -> str:
     return f"y{i}"
 
 
-def check_expression(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check a plan, and that the inputs match it.
+def _read_handle(value: object) -> str:
+    return ALL_HANDLES if value == ALL_HANDLES else check_handle(value)
+
+
+@dataclass(frozen=True)
+class ComputeRequest(Request):
+    """A request for the values of an expression.
+
+    Attributes:
+        plan: the expression; empty if a job only releases handles.
+        free: handles that the client releases, or ALL_HANDLES.
+    """
+
+    plan: Plan = parsed_field(Plan.from_header, Plan.to_header, default=Plan((), (), ()))
+    free: tuple[str, ...] = list_field(Rule(_read_handle), 0, MAX_FREED, default=())
+
+    @functools.cached_property
+    def plan_price(self) -> Price:
+        """Types and costs of the plan."""
+        return price_plan(self.plan)
+
+
+def parse_expression(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> ComputeRequest:
+    """Parse a request, and check that the inputs match its plan.
 
     Raises:
         UsageError: a parameter or an input is invalid; the text names it.
     """
-    check_known(NAME, parameters, ("plan", "free"))
-    free = parameters.get("free", [])
-    if not isinstance(free, list) or len(free) > MAX_FREED:
-        raise UsageError(
-            f"Expected a list of at most {MAX_FREED} handles as free.",
-            code="invalid-parameters",
-            operation="free",
-            expected=MAX_FREED,
-        )
-    for handle in free:
-        if handle != "*":
-            check_handle(handle)
-    plan = read_plan(parameters)
+    request = ComputeRequest.from_parameters(parameters, NAME)
+    check_expression(request, inputs)
+    return request
+
+
+def check_expression(request: ComputeRequest, inputs: Sequence[InputSpec]) -> None:
+    """Check that the inputs match the plan of a request, and that the plan can run.
+
+    Raises:
+        UsageError: an input or the plan is invalid; the text names it.
+    """
     expected = [
         InputSpec(leaf_input_name(i), leaf.shape, leaf.scale)
-        for i, leaf in enumerate(plan.leaves)
+        for i, leaf in enumerate(request.plan.leaves)
         if leaf.source == INPUT
     ]
     if list(inputs) != expected:
@@ -85,21 +107,11 @@ def check_expression(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
             operation="compute",
             received=[i.name for i in inputs][:4],
         )
-    price_plan(plan)
-
-
-def read_plan(parameters: Mapping[str, Any]) -> Plan:
-    """Return the plan of checked parameters; an empty plan if a job only releases handles."""
-    header = parameters.get("plan")
-    return Plan((), (), ()) if header is None else Plan.from_header(header)
-
-
-def _freed_handles(parameters: Mapping[str, Any]) -> list[str]:
-    return list(parameters.get("free", []))
+    _ = request.plan_price  # (rejects a plan that cannot run)
 
 
 def permit_expression(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: ComputeRequest, inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not learn a result, hold it, or store it.
 
@@ -107,9 +119,19 @@ def permit_expression(
         UsageError, PolicyError: as permits.check_permission, Store.permit_writing,
             Handles.check_capacity.
     """
-    plan = read_plan(parameters)
+    _permit_outputs(client, store, request, set(request.free))
+
+
+def _permit_outputs(
+    client: str, store: Store, request: ComputeRequest, freed: set[str]
+) -> list[Sources]:
+    """Check the rights of all outputs; return their sources.
+
+    Args:
+        freed: handles that are released before the results are held.
+    """
+    plan = request.plan
     sources = lineage.output_sources(plan, store, client)
-    meanings = price_plan(plan).output_specs
     handles: list[str] = []
     sizes: list[int] = []
     results = list(zip(plan.outputs, sources, strict=True))
@@ -117,7 +139,9 @@ def permit_expression(
     permits.check_permission(store, client, Use.SHOW, revealed, "an expression")
     held_results = [result_sources for output, result_sources in results if output.then != REVEAL]
     permits.check_permission(store, client, Use.HOLD, held_results, "an expression")
-    for output, result_sources, meaning in zip(plan.outputs, sources, meanings, strict=True):
+    for output, result_sources, meaning in zip(
+        plan.outputs, sources, request.plan_price.output_specs, strict=True
+    ):
         if output.then == KEEP:
             about = output.about
             store.for_kind(ARRAY).permit_writing(about["name"], client, about["replace"])
@@ -125,7 +149,8 @@ def permit_expression(
         elif output.then == HANDLE:
             handles.append(output.about["handle"])
             sizes.append(_held_bytes(meaning))
-    store.handles.check_capacity(client, handles, sizes, set(_freed_handles(parameters)))
+    store.handles.check_capacity(client, handles, sizes, freed)
+    return list(sources)
 
 
 def _held_bytes(meaning: evaluate.ArraySpec) -> int:
@@ -134,11 +159,11 @@ def _held_bytes(meaning: evaluate.ArraySpec) -> int:
 
 
 def estimate_expression_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: ComputeRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting."""
-    plan_price = price_plan(read_plan(parameters))
-    return Size(plan_price.largest, plan_price.sent, plan_price.memory, plan_price.seconds("local"))
+    price = request.plan_price
+    return Size(price.largest, price.sent, price.memory, price.seconds("local"))
 
 
 def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
@@ -185,15 +210,14 @@ def _load_leaf(context: Context, store: Store, i: int, leaf: Leaf) -> Shared:
 
 def run_expression(context: Context) -> dict[str, Shared]:
     """Evaluate the plan; the words of revealed values go to the client."""
-    party, client, parameters = context.party, context.client, context.parameters
-    store = stored_shares.require_store(context)
-    store.handles.release_handles(client, _freed_handles(parameters))
-    plan = read_plan(parameters)
+    party, client = context.party, context.client
+    request: ComputeRequest = context.request
+    plan, store = request.plan, stored_shares.require_store(context)
+    store.handles.release_handles(client, list(request.free))
     if not plan.outputs:
         return {}
-    permit_expression(client, store, {**parameters, "free": []}, ())
-    sources = lineage.output_sources(plan, store, client)
-    meanings = price_plan(plan).output_specs
+    sources = _permit_outputs(client, store, request, set())
+    meanings = request.plan_price.output_specs
     name = (NAME, evaluate.trace_key(plan))
 
     def evaluate_plan() -> list[Shared]:
@@ -221,16 +245,15 @@ def run_expression(context: Context) -> dict[str, Shared]:
     return leaving
 
 
-def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+def kept_names(request: ComputeRequest) -> Sequence[str]:
     """Return the names of stored items that are read or written."""
-    plan = read_plan(parameters)
-    read = {leaf.about[1] for leaf in plan.leaves if leaf.source == STORED}
-    written = {output.about["name"] for output in plan.outputs if output.then == KEEP}
+    read = {leaf.about[1] for leaf in request.plan.leaves if leaf.source == STORED}
+    written = {output.about["name"] for output in request.plan.outputs if output.then == KEEP}
     return sorted(read | written)
 
 
 PROGRAM = Program(
-    *(NAME, run_expression, check_expression, "computes an expression on private arrays"),
+    *(NAME, run_expression, parse_expression, "computes an expression on private arrays"),
     permit=permit_expression,
     size=estimate_expression_size,
     kept_names=kept_names,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
 from tfe_bench.cluster.stored import check_deployment, check_name
 from tfe_bench.cluster.timing import check_flags, check_parameters, measure_runs
 from tfe_bench.errors import UsageError
@@ -400,7 +400,7 @@ def run_generation(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "generate",
     run_generation,
-    check_generation,
+    keep_parameters(check_generation),
     "goes on with a private text, by a private language model",
     permit=permit_generation,
     size=estimate_generation_size,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
 from tfe_bench.cluster.timing import check_flags, check_parameters, measure_runs
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import bound_analysis, execute, weights
@@ -232,7 +232,7 @@ def run_prediction(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "predict",
     run_prediction,
-    check_prediction,
+    keep_parameters(check_prediction),
     "predicts with a private model on private inputs",
     size=estimate_predict_size,
 )

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
 from tfe_bench.cluster.ledger import Charge, Ledger
+from tfe_bench.cluster.schema import parsed_field
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.timing import check_parameters, measure_runs, run_recorded
-from tfe_bench.errors import UsageError
+from tfe_bench.cluster.timing import TimedRequest, measure_runs, run_recorded
 from tfe_bench.models import stored_shares
 from tfe_bench.models.queries import dp_noise, execute, privacy, relations, stored
 from tfe_bench.models.queries.plan import Plan
@@ -28,46 +27,72 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
 
-def check_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the parameters of a query.
+@dataclass(frozen=True, kw_only=True)
+class QueryRequest(TimedRequest):
+    """A request for the result of a plan.
+
+    Attributes:
+        plan: the plan.
+    """
+
+    plan: Plan = parsed_field(Plan.from_header)
+    _derivations: list[Derivation] = field(default_factory=list, init=False, compare=False)
+
+    def derive_relations(self, client: str, store: Store) -> Derivation:
+        """Return the plan's tables as this worker stores them, and the relations of its steps.
+
+        The tables are looked up each time, with the client's rights; relations are derived once for
+        the same tables.
+
+        Raises:
+            UsageError: a table does not exist, or was replaced in the meantime; or as
+                relations.derive_relations.
+            PolicyError: as relations.derive_relations.
+        """
+        tables = {
+            alias: stored.find_table(store, name, deployment, client)[0]
+            for alias, (name, deployment) in self.plan.tables.items()
+        }
+        if not self._derivations or self._derivations[0].tables != tables:
+            facts = relations.derive_relations(self.plan, tables)
+            self._derivations[:] = [Derivation(tables, facts)]
+        return self._derivations[0]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Tables and relations of a plan at one worker.
+
+    Attributes:
+        tables: the tables by alias.
+        relations: the relation of each step.
+    """
+
+    tables: Mapping[str, Table]
+    relations: Sequence[relations.Relation]
+
+
+def parse_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> QueryRequest:
+    """Parse a request for a query.
 
     Raises:
         UsageError: a parameter is invalid; the text names it.
     """
-    check_parameters("query", parameters, ("plan",))
-    Plan.from_header(parameters.get("plan"))
-    if inputs:
-        raise UsageError(
-            f"The program query has no inputs. Received: {[i.name for i in inputs][:4]}.",
-            code="unexpected-inputs",
-            operation="query",
-            received=[i.name for i in inputs][:4],
-        )
-
-
-def _load_tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
-    """Return the tables of a plan as this worker stores them.
-
-    Raises:
-        UsageError: a table does not exist, or was replaced in the meantime.
-    """
-    return {
-        alias: stored.find_table(store, name, deployment, client)[0]
-        for alias, (name, deployment) in plan.tables.items()
-    }
+    request = QueryRequest.from_parameters(parameters, "query")
+    reject_inputs("query", inputs)
+    return request
 
 
 def permit_query(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: QueryRequest, inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not learn the result, or a plan that does not fit its tables.
 
     Raises:
-        UsageError, PolicyError: as `relations.derive_relations`, or Store.get_facts.
+        UsageError, PolicyError: as `QueryRequest.derive_relations`, or Store.get_facts.
     """
-    plan = Plan.from_header(parameters["plan"])
-    tables = _load_tables(client, store, plan)
-    if charges := _compute_charges(relations.derive_relations(plan, tables), tables):
+    derived = request.derive_relations(client, store)
+    if charges := _compute_charges(derived.relations, derived.tables):
         store.ledger.check_budgets(charges)
 
 
@@ -107,14 +132,12 @@ def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
 
 
 def estimate_query_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: QueryRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting, from the headers that this worker stores."""
-    plan = Plan.from_header(parameters["plan"])
-    tables = _load_tables(client, store, plan)
-    profile = str(parameters.get("profile", "local"))
-    plan_price = price_plan(plan, relations.derive_relations(plan, tables), tables, profile)
-    return Size(plan_price.largest, plan_price.sent, seconds=plan_price.least_seconds)
+    derived = request.derive_relations(client, store)
+    price = price_plan(request.plan, derived.relations, derived.tables, request.profile)
+    return Size(price.largest, price.sent, seconds=price.least_seconds)
 
 
 def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
@@ -125,14 +148,10 @@ def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> s
 
 def run_query(context: Context) -> dict[str, Shared]:
     """Execute the plan; all words of the result's rows go to the client."""
-    party, store, parameters = (
-        context.party,
-        stored_shares.require_store(context),
-        context.parameters,
-    )
-    plan = Plan.from_header(parameters["plan"])
-    tables = _load_tables(context.client, store, plan)
-    facts = relations.derive_relations(plan, tables)
+    party, store = context.party, stored_shares.require_store(context)
+    request: QueryRequest = context.request
+    derived = request.derive_relations(context.client, store)
+    plan, tables, facts = request.plan, derived.tables, derived.relations
     table_store, charges = store.for_kind(TABLE), _compute_charges(facts, tables)
     # drawn before the first message, as the duration of the draw depends on the result
     drawn = {
@@ -157,10 +176,9 @@ def run_query(context: Context) -> dict[str, Shared]:
         name = stored.link_name(number)
         return load_words(alias, [name])[name]
 
-    profile = profiles.get_profile(parameters.get("profile", "local")).plan
-
+    profile = request.plan_profile
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    name = ("query", graph_name(parameters["plan"], tables), profile)
+    name = ("query", graph_name(context.parameters["plan"], tables), profile)
 
     def execute_plan(progress: Callable[[float, str], None]) -> dict[str, Shared]:
         setting = execute.ExecutionContext(
@@ -168,7 +186,7 @@ def run_query(context: Context) -> dict[str, Shared]:
         )
         return execute.run_plan(party, plan, facts, setting)
 
-    if "repeat" in parameters:
+    if "repeat" in context.parameters:
         result = measure_runs(
             context, f"planned for {profile}", lambda p: execute_plan(lambda f, _: p(f))
         )
@@ -179,13 +197,13 @@ def run_query(context: Context) -> dict[str, Shared]:
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
 
 
-def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+def kept_names(request: QueryRequest) -> Sequence[str]:
     """Return the names of the tables that a plan reads."""
-    return sorted({name for name, _ in Plan.from_header(parameters["plan"]).tables.values()})
+    return sorted({name for name, _ in request.plan.tables.values()})
 
 
 PROGRAM = Program(
-    *("query", run_query, check_query, "queries private tables"),
+    *("query", run_query, parse_query, "queries private tables"),
     permit=permit_query,
     size=estimate_query_size,
     kept_names=kept_names,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import StoredFacts, check_deployment, check_name
 from tfe_bench.cluster.timing import check_parameters
@@ -129,7 +129,7 @@ def count_batchable(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) 
 PROGRAM = Program(
     "serve",
     run_serving,
-    check_served_request,
+    keep_parameters(check_served_request),
     "predicts with a kept model",
     permit=permit_serving,
     together=count_batchable,

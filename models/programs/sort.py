@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
-from tfe_bench.cluster.timing import check_flags, check_parameters, measure_runs
+from tfe_bench.cluster.schema import flag_field, parsed_field
+from tfe_bench.cluster.timing import TimedRequest, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
-_OPTIONS = ("algorithm", "descending", "indices")
+
+def _read_algorithm(name: object) -> str:
+    from tfe_bench.protocols.order.sort import choose_algorithm
+
+    choose_algorithm(str(name), 2, "local")
+    return str(name)
 
 
-def check_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the parameters and inputs of a sort.
+@dataclass(frozen=True, kw_only=True)
+class SortRequest(TimedRequest):
+    """A request for sorted keys.
+
+    Attributes:
+        algorithm: an algorithm of order.sort, or "auto".
+        descending: whether the largest key comes first.
+        indices: whether the client also receives the keys' former positions.
+    """
+
+    algorithm: str = parsed_field(_read_algorithm, str, default="auto")
+    descending: bool = flag_field(default=False)
+    indices: bool = flag_field(default=True)
+
+
+def parse_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> SortRequest:
+    """Parse the request of a sort.
 
     Raises:
         UsageError: a parameter is unknown, or inputs do not fit each other.
     """
-    from tfe_bench.protocols.order.sort import choose_algorithm, round_cost
+    from tfe_bench.protocols.order.sort import round_cost
 
-    check_parameters("sort", parameters, _OPTIONS)
-    check_flags(parameters, "descending", "indices")
-    choose_algorithm(str(parameters.get("algorithm", "auto")), 2, "local")
-    round_cost(parameters.get("profile", "local"))
+    request = SortRequest.from_parameters(parameters, "sort")
+    round_cost(request.profile)
     if not inputs or inputs[0].name != "keys":
         raise UsageError(
             'Expected "keys" as the first input of sort.',
@@ -51,52 +71,48 @@ def check_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> No
                 received=list(column.shape),
                 expected=list(inputs[0].shape),
             )
+    return request
 
 
 def estimate_sort_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, request: SortRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the largest array of the sort."""
     from tfe_bench.protocols.order.sort import max_array_words
 
     *rows, n = inputs[0].shape
-    algorithm, profile = (
-        str(parameters.get("algorithm", "auto")),
-        parameters.get("profile", "local"),
-    )
-    return max_array_words(shape_extent(rows), n, len(inputs), algorithm, profile)
+    return max_array_words(shape_extent(rows), n, len(inputs), request.algorithm, request.profile)
 
 
 def run_sort(context: Context) -> dict[str, Shared]:
     """Sort `repeat` times with fresh shuffles; the client receives the last result."""
     from tfe_bench.protocols.order.sort import SortResult, choose_algorithm, sort
 
-    parameters = context.parameters
+    request: SortRequest = context.request
     keys = context.inputs["keys"]
     names = [name for name in context.inputs if name != "keys"]
     payload = [context.inputs[name] for name in names]
-    profile = str(parameters.get("profile", "local"))
     *rows, n = keys.shape.as_list()
-    chosen = choose_algorithm(str(parameters.get("algorithm", "auto")), n, profile, *rows)
+    chosen = choose_algorithm(request.algorithm, n, request.profile, *rows)
 
     def sort_keys(progress: Callable[[float], None]) -> SortResult:
         return sort(
             context.party,
             keys,
             payload,
-            descending=parameters.get("descending", False),
+            descending=request.descending,
             algorithm=chosen,
-            profile=profile,
+            profile=request.profile,
             progress=progress,
         )
 
     result = measure_runs(context, chosen, sort_keys)
     outputs = {"keys": result.keys, **dict(zip(names, result.payload, strict=True))}
-    if parameters.get("indices", True):
+    if request.indices:
         outputs["indices"] = result.indices
     return outputs
 
 
 PROGRAM = Program(
-    "sort", run_sort, check_sort, "sorts private keys, with payload", size=estimate_sort_size
+    "sort", run_sort, parse_sort, "sorts private keys, with payload", size=estimate_sort_size
 )

@@ -42,8 +42,8 @@ _MAX_RANGE_FLAGS = 1000
 _LOSS_BITS = 16
 
 
-def check_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the parameters and inputs of a training.
+def parse_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> TrainingJob:
+    """Parse the job of a training, and check its inputs.
 
     Raises:
         UsageError, DataError: a parameter or an input is invalid; the text names it.
@@ -52,18 +52,16 @@ def check_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     job.check_inputs(inputs)
     if job.deploy is not None:
         deploying.check_trained_model(job.recipe, job.deploy)
+    return job
 
 
-def permit_training(
-    client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
-) -> None:
+def permit_training(client: str, store: Store, job: TrainingJob, _: Sequence[InputSpec]) -> None:
     """Reject a client that may not use the data, or may not store the results.
 
     Raises:
         UsageError, PolicyError: as Store.get_facts and Store.permit_writing; or the data does not
             fit.
     """
-    job = TrainingJob.from_header(parameters)
     if job.source is not None:
         job.check_schema(sources.check_permitted(job.source, store, client))
     if job.deploy is not None:
@@ -73,23 +71,21 @@ def permit_training(
         store.for_kind(CHECKPOINTS[0]).list_names()
 
 
-def required_programs(parameters: Mapping[str, Any]) -> Sequence[str]:
+def required_programs(job: TrainingJob) -> Sequence[str]:
     """Return the program that the job runs at the end: "deploy" for a trained model that stays."""
-    return () if parameters.get("deploy") is None else ("deploy",)
+    return () if job.deploy is None else ("deploy",)
 
 
-def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+def kept_names(job: TrainingJob) -> Sequence[str]:
     """Return the names of the data sets, and of the deployed model."""
-    job = TrainingJob.from_header(parameters)
     names = [] if job.source is None else list(job.source.names)
     return names if job.deploy is None else [*names, job.deploy["name"]]
 
 
 def estimate_training_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: Store, job: TrainingJob, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of all rows, of a batch's values, of test rows, or of weights."""
-    job = TrainingJob.from_header(parameters)
     recipe = job.recipe
     graph = recipe.graph
     largest = max(math.prod(shape) for shape in graph.shapes.values())
@@ -122,7 +118,7 @@ class _TrainingRun:
 
     def __init__(self, context: Context) -> None:
         self._context, self._party = context, context.party
-        self._job = TrainingJob.from_header(context.parameters)
+        self._job: TrainingJob = context.request
         self._recipe = self._job.recipe
         self._setting = step.tune_setting(
             self._recipe, profiles.get_profile(self._job.profile).plan
@@ -431,7 +427,7 @@ class _TrainingRun:
 PROGRAM = Program(
     "train",
     run_training,
-    check_training,
+    parse_training,
     "trains a private model on private data",
     permit=permit_training,
     late=True,

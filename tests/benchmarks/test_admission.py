@@ -22,6 +22,7 @@ from tfe_bench.benchmarks import operations
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program, Size
 from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.schema import Request
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import generation, rows, tables, weights
@@ -209,12 +210,14 @@ def _replace_at(value: Any, path: Sequence[Any], other: Any) -> Any:
     return changed
 
 
-def _largest_size(job: Job, program: Program, inputs: Sequence[InputSpec], parameters: Any) -> int:
-    program.admit(parameters, inputs)
-    return program.sized("client", NoStore(), parameters, inputs).words  # type: ignore[arg-type]
+def _largest_size(
+    job: Job, program: Program[Any], inputs: Sequence[InputSpec], parameters: Any
+) -> int:
+    request = program.admit(parameters, inputs)
+    return program.sized("client", NoStore(), request, inputs).words  # type: ignore[arg-type]
 
 
-def _describe_outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
+def _describe_outcome(job: Job, program: Program[Any], inputs: Any, parameters: Any) -> str:
     """Return "" for a refusal or an admission of known size, else the wrong outcome."""
     try:
         specs = [InputSpec(**{**vars(spec), **change}) for spec, change in inputs]
@@ -257,6 +260,14 @@ def test_every_parameter_of_every_program_has_one_type(
         named.update(known)
         check_known(program, parameters, known)
 
+    field_names = Request.field_names
+
+    def record_fields(request: type[Request]) -> list[str]:
+        names = field_names.__func__(request)  # type: ignore[attr-defined]
+        named.update(names)
+        return list(names)
+
+    monkeypatch.setattr(Request, "field_names", classmethod(record_fields))
     for job in ordinary:
         jobs.load_program(job.program)
     for module in list(sys.modules.values()):
@@ -316,12 +327,12 @@ def test_matrices_without_elements_whose_product_has_many_are_refused(
     policy, program = WorkerPolicy.for_local(0, None), jobs.load_program("matmul")
     with raises(TfeBenchError, "invalid-shape", "too-large"):
         inputs = [InputSpec("x", sizes, 16), InputSpec("y", sizes[::-1], 16)]
-        program.admit({}, inputs)
-        policy.permit_size(program.sized("", NoStore(), {}, inputs))  # type: ignore[arg-type]
+        request = program.admit({}, inputs)
+        policy.permit_size(program.sized("", NoStore(), request, inputs))  # type: ignore[arg-type]
 
 
 def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
-    program = Program("own", lambda context: {})
+    program: Program[Any] = Program("own", lambda context: {})
     specs = [InputSpec("a", (3, 0, 5), 0), InputSpec("b", (4,), 0)]
     program.admit({"anything": 1}, specs)
     assert program.sized("", NoStore(), {}, specs) == Size(15)  # type: ignore[arg-type]
@@ -369,7 +380,7 @@ def test_limits_of_growth_times_the_largest_input_and_of_what_is_sent() -> None:
 # ---- the sizes are upper bounds of the arrays
 
 
-def _measure_largest(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
+def _measure_largest(job: Job, program: Program[Any], inputs: Mapping[str, Any]) -> float:
     """Return the words of the largest array of a run in this process."""
     specs = {spec.name: spec for spec in job.inputs}
 
@@ -380,7 +391,8 @@ def _measure_largest(job: Job, program: Program, inputs: Mapping[str, Any]) -> f
             name: replace(share, fractional_bits=specs[name].fractional_bits)
             for name, share in zip(inputs, shares, strict=True)
         }
-        context = Context(party, job.parameters, held, lambda *told: None)
+        request = program.admit(job.parameters, job.inputs)
+        context = Context(party, job.parameters, held, lambda *_: None, request=request)
         return list(program.run(context).values())
 
     with sizes.record_arrays() as arrays:

@@ -34,7 +34,7 @@ from tfe_bench.benchmarks.measured_links import MeasuredLinks
 from tfe_bench.benchmarks.report import drawing, markdown
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Page
-from tfe_bench.benchmarks.workloads.exp import check_request
+from tfe_bench.benchmarks.workloads.exp import parse_request
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
@@ -82,7 +82,7 @@ class CleartextCluster:
         private_input: PrivateInput = inputs["x"]
         options = {k: v for k, v in parameters.items() if k not in ("repeat", "warm_up")}
         form = Form(ring_bits=64 * private_input.limbs, **options)
-        check_request(
+        parse_request(
             parameters,
             [
                 InputSpec(
@@ -490,12 +490,12 @@ def test_the_program_refuses_what_does_not_fit(
     code: str, parameters: dict[str, Any], inputs: list[InputSpec]
 ) -> None:
     with raises(UsageError, code):
-        check_request(parameters, inputs)
+        parse_request(parameters, inputs)
 
 
 def test_the_program_takes_every_form_of_the_study() -> None:
     for form in (*main_forms(), *variant_forms()):
-        check_request(
+        parse_request(
             {**form.parameters, "repeat": 3}, _input_spec(limbs=form.ring_bits // 64, bits=form.fxp)
         )
         low, high = form.valid_range()

@@ -211,7 +211,7 @@ def test_a_worker_refuses_what_does_not_fit_before_it_runs(
     parameters: dict[str, Any], inputs: list[InputSpec], code: str, operation: str, part: str
 ) -> None:
     with raises(UsageError, code, operation=operation) as caught:
-        program.check_request(parameters, inputs)
+        program.parse_request(parameters, inputs)
     assert part in str(caught.value)
 
 
@@ -222,7 +222,7 @@ def test_a_worker_takes_what_the_client_makes(name: str) -> None:
         shapes = operation.shapes(size)
         inputs = input_specs(*((n, s, operation.input_bits) for n, s in shapes.items()))
         arguments = {"k": min(16, size[-1])} if "k" in operation.options else {}
-        program.check_request({"operation": name, "repeat": 3, **arguments}, inputs)
+        program.parse_request({"operation": name, "repeat": 3, **arguments}, inputs)
     assert np.prod(operation.scaled_size(0.03)) < np.prod(operation.size)
 
 

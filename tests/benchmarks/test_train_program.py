@@ -105,12 +105,13 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
             name: replace(share, fractional_bits=bits)
             for (name, (_, bits)), share in zip(job_inputs.items(), shares, strict=True)
         }
-        train.check_training(
+        request = train.parse_training(
             job.to_header(),
             [InputSpec(k, tuple(v.shape.as_list()), v.fractional_bits) for k, v in named.items()],
         )
         context = Context(
-            party, job.to_header(), named, lambda fraction, text: fractions.append(text)
+            *(party, job.to_header(), named, lambda fraction, text: fractions.append(text)),
+            request=request,
         )
         outputs = train.run_training(context)
         measured[party.index] = context.measurements

@@ -31,4 +31,4 @@ def _run_plain(context: Context) -> Mapping[str, Shared]:
     return outputs
 
 
-PROGRAM = Program("plain", _run_plain, late=True)
+PROGRAM: Program[Any] = Program("plain", _run_plain, late=True)

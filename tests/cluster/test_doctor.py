@@ -125,18 +125,18 @@ def test_a_port_that_something_else_holds_is_no_worker(
 def test_the_program_links_refuses_unfit_parameters() -> None:
     from tfe_bench.benchmarks.workloads.links import PROGRAM
 
-    PROGRAM.check({"pings": 3, "pair_kilobytes": 1}, [])
-    for unfit in (
-        {"pings": 0},
-        {"kilobytes": 4_000_001},
-        {"pair_kilobytes": 1.5},
-        {"turns": True},
-        {"x": 1},
+    PROGRAM.parse({"pings": 3, "pair_kilobytes": 1}, [])
+    for unfit, code in (
+        ({"pings": 0}, "number-out-of-range"),
+        ({"kilobytes": 4_000_001}, "number-out-of-range"),
+        ({"pair_kilobytes": 1.5}, "wrong-type"),
+        ({"turns": True}, "wrong-type"),
+        ({"x": 1}, "unknown-option"),
     ):
-        with raises(UsageError, "parameter-out-of-range", operation="links"):
-            PROGRAM.check(unfit, [])
-    with raises(UsageError, "wrong-number-of-values", operation="links"):
-        PROGRAM.check({}, [InputSpec("a", (1,), 0)])
+        with raises(UsageError, code):
+            PROGRAM.parse(unfit, [])
+    with raises(UsageError, "unexpected-inputs", operation="links"):
+        PROGRAM.parse({}, [InputSpec("a", (1,), 0)])
 
 
 def test_a_client_sees_every_worker_and_every_link(

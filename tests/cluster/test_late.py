@@ -92,7 +92,7 @@ def test_only_programs_that_want_late_inputs_take_them(shared_cluster: LocalClus
     late = LateInput((8,), 0, lambda: PrivateInput(keys))
     with raises(UsageError, "late-input-not-supported"):
         shared_cluster.run("sort", {}, {"keys": late})
-    program = Program("p", lambda context: {}, late=True)
+    program: Program[Any] = Program("p", lambda context: {}, late=True)
     program.admit({}, [InputSpec("x", (8,), 0, late=True)])
     # an input whose creation fails ends the job, and the cluster serves the next one
     fails = LateInput((8,), 0, lambda: 1 // 0)  # type: ignore[arg-type, return-value]

@@ -19,7 +19,7 @@ from tests.models.random_rights import (
     StoredItem,
     World,
 )
-from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
 from tfe_bench.errors import UsageError
 from tfe_bench.models import sources, stored_shares
@@ -273,11 +273,20 @@ def _compute_arrays(world: World, client: str) -> Program:
     parameters = {"plan": {"leaves": leaves, "steps": steps, "outputs": outputs}, "free": []}
 
     def act() -> None:
-        compute.PROGRAM.permit(client, world.store, parameters, [])  # type: ignore[misc]
+        specs = [
+            InputSpec(compute.leaf_input_name(i), leaf.shape, leaf.scale)
+            for i, leaf in enumerate(
+                compute.ComputeRequest.from_parameters(parameters, "compute").plan.leaves
+            )
+            if leaf.source == "input"
+        ]
+        request = compute.parse_expression(parameters, specs)
+        compute.permit_expression(client, world.store, request, [])
         inputs = {compute.leaf_input_name(i): WORDS for i in range(len(leaves))}
         job = SimpleNamespace(progress=None)
         context = Context(
-            *(cast(Any, LoneParty()), parameters, inputs, cast(Any, job), {}, client, world.store)
+            *(cast(Any, LoneParty()), parameters, inputs, cast(Any, job), {}, client, world.store),
+            request=request,
         )
         compute.run_expression(context)
         for thing, _ in keeping.values():
@@ -291,7 +300,7 @@ def _compute_arrays(world: World, client: str) -> Program:
 
 def skip_computation(context: Any, result: Any) -> list[Shared]:
     """Replace `recorded` of the program: return results without computing them."""
-    return [WORDS] * len(compute.read_plan(context.parameters).outputs)
+    return [WORDS] * len(context.request.plan.outputs)
 
 
 def _unused_values(leaves: int, steps: list[Any]) -> list[int]:
@@ -402,7 +411,7 @@ def _run_query(world: World, client: str) -> Program:
     due = due and _may_ask(client, named, uses, rows, function, kind)
 
     def act() -> None:
-        query.PROGRAM.permit(client, world.store, {"plan": plan}, [])  # type: ignore[misc]
+        query.permit_query(client, world.store, query.parse_query({"plan": plan}, []), [])
 
     return "query", due, (client, plan), act
 

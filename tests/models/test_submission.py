@@ -246,7 +246,7 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
                 assert "values of another type" not in str(error), (path, what, error)
             else:
                 assert all(type(d) is int for i in job.inputs for d in i.shape), (path, what)
-                program.check(job.header["parameters"], job.inputs)
+                program.admit(job.header["parameters"], job.inputs)
     assert refused > 150
 
 

@@ -50,7 +50,7 @@ from tfe_bench.protocols.session.party import Party
 
 # Type checkers assume operations on the values of parties.
 tfb: Any = tfe_bench
-PROGRAMS: Mapping[str, Program] = {
+PROGRAMS: Mapping[str, Program[Any]] = {
     each.PROGRAM.name: each.PROGRAM
     for each in (align, array_remove, compute, provide, query, table_put, table_remove, withdraw)
 }
@@ -151,11 +151,13 @@ class Client:
         sent = json.loads(json.dumps(parameters, allow_nan=False))
         self.workers.jobs.append(sent)
         program, specs = PROGRAMS[name], [input_spec(key, value) for key, value in inputs.items()]
+        requests = []
         for store in self.workers.stores:
-            program.admit(sent, specs)
+            request = program.admit(sent, specs)
             if program.permit is not None:
-                program.permit(self.identity, store, sent, specs)
-            self.workers.policy.permit_size(program.sized(self.identity, store, sent, specs))
+                program.permit(self.identity, store, request, specs)
+            self.workers.policy.permit_size(program.sized(self.identity, store, request, specs))
+            requests.append(request)
         scales: dict[str, int] = {}
 
         def carried_out(party: Party, *arguments: Any) -> Any:
@@ -165,7 +167,10 @@ class Client:
                 for spec, value in zip(specs, arguments, strict=True)
             }
             store = self.workers.stores[party.index]
-            context = Context(party, sent, held, lambda f, t: None, {}, self.identity, store)
+            context = Context(
+                *(party, sent, held, lambda f, t: None, {}, self.identity, store),
+                request=requests[party.index],
+            )
             out = program.run(context)
             scales.update({key: value.fractional_bits for key, value in out.items()})
             return out

@@ -21,7 +21,6 @@ from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.errors import TfeBenchError
 from tfe_bench.models.arrays import evaluate, operations
 from tfe_bench.models.arrays.plan import KINDS
-from tfe_bench.models.arrays.price import price_plan
 from tfe_bench.models.programs import compute
 
 X = ["ref", 0]
@@ -209,8 +208,8 @@ def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
                     tracemalloc.reset_peak()
                     before, _ = tracemalloc.get_traced_memory()
                     with contextlib.suppress(TfeBenchError):
-                        compute.PROGRAM.admit(arguments, [spec])
-                        size = compute.PROGRAM.sized("", None, arguments, [spec])  # type: ignore[arg-type]
+                        request = compute.PROGRAM.admit(arguments, [spec])
+                        size = compute.PROGRAM.sized("", None, request, [spec])  # type: ignore[arg-type]
                         assert size.words >= spec.extent, (arguments, shape)
                     _, peak = tracemalloc.get_traced_memory()
                     assert peak - before < 16 * MEGABYTE, (arguments["plan"]["steps"], shape)
@@ -253,8 +252,8 @@ def _run_empty(name: str, workers: Workers, most: int) -> None:
             value = PrivateInput(np.zeros(shape, np.int64), fractional_bits=scale)
             meter.reset_peak()
             try:
-                compute.PROGRAM.admit(arguments, [spec])
-                if any(m.elements for m in price_plan(compute.read_plan(arguments)).output_specs):
+                request = compute.PROGRAM.admit(arguments, [spec])
+                if any(m.elements for m in request.plan_price.output_specs):
                     continue  # results with elements take memory
                 result = client.run("compute", arguments, {"x0": value})
             except TfeBenchError:

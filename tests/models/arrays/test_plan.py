@@ -295,8 +295,8 @@ def _plan_softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[In
 def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
     def size(count: int, turns: int = 0) -> Size:
         header, specs = _plan_softmaxes(count, turns)
-        compute.PROGRAM.admit(header, specs)
-        return compute.PROGRAM.sized("", None, header, specs)  # type: ignore[arg-type]
+        request = compute.PROGRAM.admit(header, specs)
+        return compute.PROGRAM.sized("", None, request, specs)  # type: ignore[arg-type]
 
     one, many = size(1), size(300)
     assert many.memory == 300 * one.memory > 256 << 20

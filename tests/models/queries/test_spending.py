@@ -16,7 +16,7 @@ from tests.models.queries.test_noise import make_budgeted, rows_of
 from tests.refusals import raises
 from tfe_bench.cli import table
 from tfe_bench.cluster import ledger
-from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
@@ -43,12 +43,17 @@ class Workers:
             store.close()
 
     def run(self, program: Any, client: str, parameters: Any, *inputs: Any) -> Simulation:
+        specs = [InputSpec("words", tuple(words.shape), 0) for words in inputs]
+
         def carried_out(party: Party, *arguments: Any) -> Any:
             store = self.stores[party.index]
+            request = program.admit(parameters, specs)
             if program.permit is not None:
-                program.permit(client, store, parameters, [])
+                program.permit(client, store, request, specs)
             held = {"words": arguments[0]} if arguments else {}
-            context = Context(party, parameters, held, lambda f, t: None, {}, client, store)
+            context = Context(
+                *(party, parameters, held, lambda f, t: None, {}, client, store), request=request
+            )
             return program.run(context)
 
         return simulate(carried_out, *inputs)

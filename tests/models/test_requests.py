@@ -1,0 +1,111 @@
+"""A worker reads a job once: its program's hooks share the request that `parse` returned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.arrays.simulated import Client, Workers
+from tests.models.queries.asked import ANALYST, OWNER, StoredTable
+from tfe_bench.cluster import jobs
+from tfe_bench.cluster.jobs import InputSpec, Program
+from tfe_bench.cluster.stored import TABLE
+from tfe_bench.models.arrays import plan as array_plans
+from tfe_bench.models.programs import compute, query
+from tfe_bench.models.queries import plan as query_plans
+from tfe_bench.models.queries import relations, sql
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Schema
+
+
+def _count_calls(monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> Counter[str]:
+    """Return a counter of calls of some functions, by their names."""
+    calls: Counter[str] = Counter()
+
+    def count(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **options)
+
+        return counted
+
+    for module, name in places:
+        monkeypatch.setattr(module, name, count(name, getattr(module, name)))
+    return calls
+
+
+def test_an_expression_is_parsed_and_priced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers(tmp_path)
+    x = Client(workers, "ann").private(np.arange(4.0))
+    calls = _count_calls(monkeypatch, (array_plans, "_parse_steps"), (compute, "price_plan"))
+    np.testing.assert_allclose((x * 2.0 + 1.0).mean().reveal(), 4.0, atol=1e-3)
+    workers.close()
+    # at the client, which checks a job before it sends it, and at three workers
+    assert calls == {"_parse_steps": 4, "price_plan": 4}
+
+
+def test_a_query_is_parsed_derived_and_priced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers(tmp_path)
+    types, rights = {"v": "int[0,9]"}, {ANALYST: {"v": ("open",)}}
+    workers.put_table("t", StoredTable(types, [(i,) for i in range(5)], rights=rights))
+    [row] = workers.stores[0].for_kind(TABLE).list_visible(ANALYST)
+    facts = ("t", OWNER, row["deployment"], Schema.from_header(row["about"]), ANALYST, 0)
+    plan = sql.compile_sql("select v + 1 w from t where v > 2", {"t": Table(*facts)})
+    calls = _count_calls(
+        monkeypatch,
+        (query_plans, "_parse_step"),
+        (relations, "derive_relations"),
+        (query, "price_plan"),
+    )
+    Client(workers, ANALYST).run("query", {"plan": plan}, {})
+    workers.close()
+    steps = len(plan["steps"])
+    assert calls == {"_parse_step": 3 * steps, "derive_relations": 3, "price_plan": 3}
+
+
+def test_a_program_of_the_former_interface_runs_with_a_warning() -> None:
+    def check(parameters: Any, inputs: Any) -> None:
+        assert list(parameters) == ["n"]
+
+    with pytest.warns(DeprecationWarning, match="check is called parse now"):
+        old: Program[Any] = Program("old", lambda context: {}, check=check)
+    assert old.admit({"n": 1}, []) == {"n": 1}
+    positional: Program[Any] = Program("old", lambda context: {}, check)
+    with pytest.warns(DeprecationWarning, match="returns the job's request"):
+        assert positional.admit({"n": 1}, []) == {"n": 1}
+
+
+def test_a_request_goes_to_every_hook() -> None:
+    received: list[Any] = []
+
+    def receive(*arguments: Any) -> Any:
+        received.append(next(a for a in arguments if isinstance(a, int)))
+        return ()
+
+    program: Program[int] = Program(
+        "p",
+        lambda context: {},
+        lambda parameters, inputs: int(parameters["n"]),
+        permit=receive,
+        kept_names=receive,
+        needs=receive,
+        size=lambda client, store, request, inputs: request,
+    )
+    request = program.admit({"n": 7}, [])
+    store: Any = None
+    assert program.permit is not None
+    program.permit("ann", store, request, [])
+    program.kept_names(request)
+    program.needs(request)
+    assert received == [7] * 3
+    assert program.sized("ann", store, request, []) == jobs.Size(7)
+    assert program.sized("ann", store, request, [InputSpec("x", (9,), 0)]) == jobs.Size(9)
