@@ -22,19 +22,19 @@ from typing import Any
 import grpc
 
 from tfe_bench.cluster import grpc_tls, tls, wire
-from tfe_bench.cluster.files import write_private, write_public
+from tfe_bench.cluster.files import write_public_file, write_secret_file
 from tfe_bench.cluster.transport import BLOB_BYTES, CHANNEL_OPTIONS
 
 _METHOD = "/tfe_bench.Bare/Stream"
 _SMALL = b"12345678"
 
 
-def _run_server(folder: Path, tls_on: bool) -> None:
+def _run_grpc_server(folder: Path, tls_on: bool) -> None:
     """Run the second process: echo, exchange or discard, as the first message asks."""
 
     def handle_stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         mode, kind, count = next(requests).split()
-        answers = _stream_answers(kind, int(count), requests)
+        answers = _stream_grpc_answers(kind, int(count), requests)
         if mode == b"duplex":
             replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
             threading.Thread(target=_queue_replies, args=(answers, replies), daemon=True).start()
@@ -49,7 +49,7 @@ def _run_server(folder: Path, tls_on: bool) -> None:
         (grpc.method_handlers_generic_handler("tfe_bench.Bare", {"Stream": handler}),)
     )
     if tls_on:
-        credentials = grpc_tls.server_credentials(
+        credentials = grpc_tls.worker_tls_credentials(
             (folder / "0.key").read_bytes(),
             (folder / "0.crt").read_bytes(),
             [(folder / "1.crt").read_bytes()],
@@ -62,7 +62,7 @@ def _run_server(folder: Path, tls_on: bool) -> None:
     sys.stdin.read()
 
 
-def _stream_answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Iterator[bytes]:
+def _stream_grpc_answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Iterator[bytes]:
     for _ in range(count):
         if kind == b"exchange":
             yield _SMALL
@@ -96,10 +96,12 @@ def measure_bare_grpc(
     """
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as name:
         folder = Path(name)
-        pairs = [tls.make_certificate(tls.party_common_name(p), days=2) for p in range(2)]
+        pairs = [
+            tls.make_self_signed_certificate(tls.party_common_name(p), days=2) for p in range(2)
+        ]
         for p, (key, certificate) in enumerate(pairs):
-            write_private(folder / f"{p}.key", key)
-            write_public(folder / f"{p}.crt", certificate)
+            write_secret_file(folder / f"{p}.key", key)
+            write_public_file(folder / f"{p}.crt", certificate)
         server = subprocess.Popen(
             [sys.executable, "-m", "tfe_bench.benchmarks.bare_grpc", name, str(int(tls_on))],
             stdin=subprocess.PIPE,
@@ -112,8 +114,8 @@ def measure_bare_grpc(
             if tls_on:
                 channel = grpc.secure_channel(
                     address,
-                    grpc_tls.channel_credentials(*pairs[1], pairs[0][1]),
-                    options=CHANNEL_OPTIONS + grpc_tls.target_options(pairs[0][1]),
+                    grpc_tls.channel_tls_credentials(*pairs[1], pairs[0][1]),
+                    options=CHANNEL_OPTIONS + grpc_tls.tls_channel_options(pairs[0][1]),
                 )
             else:
                 channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -155,4 +157,4 @@ def _time_calls(call: Any, mode: str, kind: str, count: int) -> float:
 
 
 if __name__ == "__main__":
-    _run_server(Path(sys.argv[1]), sys.argv[2] == "1")
+    _run_grpc_server(Path(sys.argv[1]), sys.argv[2] == "1")

@@ -18,7 +18,7 @@ ULP, RELATIVE, RANGE = "ulp", "relative", "range"
 _FORMATS = {ULP: "{} ulp", RELATIVE: "{} (relative above 1)", RANGE: "{} of the range"}
 
 
-def largest_error(unit: str, errors: Any, exact: Any, fractional_bits: int) -> float:
+def largest_result_error(unit: str, errors: Any, exact: Any, fractional_bits: int) -> float:
     """Return the largest error in a unit.
 
     Args:

@@ -16,7 +16,7 @@ def to_python_number(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 
 
-def check_text(name: str, value: object) -> str:
+def check_record_text(name: str, value: object) -> str:
     """Return a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise UsageError(
@@ -28,7 +28,7 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
-def check_bool(name: str, value: object) -> bool:
+def check_record_bool(name: str, value: object) -> bool:
     """Return True or False."""
     value = to_python_number(value)
     if not isinstance(value, bool):
@@ -41,7 +41,7 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
-def check_count(name: str, value: object) -> int:
+def check_record_count(name: str, value: object) -> int:
     """Return an integer from 0."""
     value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -54,7 +54,7 @@ def check_count(name: str, value: object) -> int:
     return value
 
 
-def check_number(name: str, value: object, *, finite: bool = True) -> float:
+def check_record_number(name: str, value: object, *, finite: bool = True) -> float:
     """Return a real from 0; any real unless it must be finite."""
     value = to_python_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -126,7 +126,7 @@ def _copy_json_value(name: str, value: Any) -> Any:
     )
 
 
-def check_names(
+def check_record_field_names(
     subject: str, names: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
 ) -> None:
     """Reject unknown and missing fields (DataError)."""

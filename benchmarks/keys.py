@@ -14,7 +14,7 @@ Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 _INT64 = np.iinfo(np.int64)
 
 
-def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
+def generate_sort_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
     """Return `n` generated keys, shape (n,); the same seed gives the same keys.
 
     Args:
@@ -47,7 +47,7 @@ def generate_keys(n: int, seed: int, kind: str = "int64") -> Numbers:
     return keys if kind == "sorted" else np.ascontiguousarray(keys[::-1])
 
 
-def to_ordered_integers(values: Numbers) -> npt.NDArray[np.int64]:
+def to_sortable_integers(values: Numbers) -> npt.NDArray[np.int64]:
     """Map values to int64 so that the order of values is kept.
 
     A float64 is read as a 64-bit integer: non-negative values are in order already, negative ones

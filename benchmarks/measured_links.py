@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.benchmarks.workloads.links import PAIRS
-from tfe_bench.cluster.profiles import TOLERANCE, Profile
+from tfe_bench.cluster.profiles import TOLERANCE, NetworkProfile
 from tfe_bench.errors import ProfileError
 
 # The short test, and how often it is made until the figures hold.
@@ -57,7 +57,9 @@ class MeasuredLinks:
             self.lost_bytes + other.lost_bytes,
         )
 
-    def describe_deviations(self, profile: Profile, tolerance: float = TOLERANCE) -> list[str]:
+    def describe_deviations(
+        self, profile: NetworkProfile, tolerance: float = TOLERANCE
+    ) -> list[str]:
         """Describe every figure that deviates from the profile's by more than the tolerance."""
         if not profile.shaped:
             return []
@@ -116,7 +118,7 @@ def measure_links(
     )
 
 
-def short_test_kilobytes(profile: Profile) -> int:
+def short_test_kilobytes(profile: NetworkProfile) -> int:
     """Return the size of a turn of the short test: 0.15 seconds' worth."""
     return min(int(profile.bytes_per_second * _SHORT_SECONDS / 1000), _SHORT_MOST_KILOBYTES)
 
@@ -133,7 +135,7 @@ def verify_links(
     Raises:
         ProfileError: the links miss the figures of a named profile.
     """
-    profile: Profile = cluster.profile
+    profile: NetworkProfile = cluster.profile
     if not profile.shaped:
         return None, None
     realized, off = None, list[str]()

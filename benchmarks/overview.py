@@ -14,7 +14,7 @@ from tfe_bench.benchmarks.table import (
     human_bytes,
     human_seconds,
     print_faint,
-    print_rows,
+    print_table_rows,
     strip_control,
 )
 
@@ -43,7 +43,7 @@ def print_overview(lines: Sequence[OperationLine], console: Console) -> None:
     if not lines:
         return
     width = min(console.width, _WIDEST)
-    cells = [_line_cells(line) for line in lines]
+    cells = [_operation_line_cells(line) for line in lines]
     left_out: list[str] = []
     rows: list[str] = []
     for name in (*_DISPENSABLE, None):
@@ -55,11 +55,11 @@ def print_overview(lines: Sequence[OperationLine], console: Console) -> None:
         if name is None or max(map(len, rows)) <= width:
             break
         left_out.append(name)
-    print_rows(console, rows, [not line.record.correct for line in lines], width)
+    print_table_rows(console, rows, [not line.record.correct for line in lines], width)
     print_faint(console, _overview_notes(lines, left_out), width)
 
 
-def _line_cells(line: OperationLine) -> dict[str, str]:
+def _operation_line_cells(line: OperationLine) -> dict[str, str]:
     record = line.record
     sent = sum(record.bytes_sent or ())
     return {

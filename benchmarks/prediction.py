@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.profiles import NetworkProfile
 
 _ALWAYS = ("lan", "wan")
 
 
 def modeled_seconds(
-    link: Profile, compute_seconds: float, rounds: int, bytes_by_party: Sequence[int]
+    link: NetworkProfile, compute_seconds: float, rounds: int, bytes_by_party: Sequence[int]
 ) -> float:
     """Return the modeled time on a network: compute + rounds * delay + bytes * 8 / rate.
 
@@ -27,7 +27,7 @@ def modeled_seconds(
     return compute_seconds + rounds * link.delay + max(bytes_by_party) * 8 / link.bits_per_second
 
 
-def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def measured_run_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Return (offline + online, online) rounds of a run; each call counts its slowest party."""
     steps = list(zip(*(m["rounds"] for m in measured), strict=True))
     with_dealing, online = (
@@ -36,12 +36,12 @@ def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     return with_dealing, online
 
 
-def run_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
+def measured_run_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return the time of each run: it ends when the last of the three parties ends."""
     return [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
 
 
-def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
+def critical_path_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
     """Return the rounds of a run of several graph calls.
 
     The first counts offline + online; while it runs, the dealer prepares the others.
@@ -55,12 +55,12 @@ def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
     return total
 
 
-def compute_seconds(seconds: Sequence[float], waited: Sequence[Sequence[float]]) -> float:
+def busiest_party_seconds(seconds: Sequence[float], waited: Sequence[Sequence[float]]) -> float:
     """Return the longest busy time of a party: its run without its waits."""
     return max(max(0.0, run - sum(w)) for run, w in zip(seconds, waited, strict=True))
 
 
-def predict_times(
+def predict_run_times(
     measured: Sequence[Mapping[str, Any]], profile: str, median: float
 ) -> dict[str, Any]:
     """Return a record's prediction, from the measurements of the three workers.
@@ -74,9 +74,9 @@ def predict_times(
         over predicted, None for a network that was not shaped.
     """
     steps = list(zip(*(m["rounds"] for m in measured), strict=True))
-    rounds = critical_rounds(steps)
+    rounds = critical_path_rounds(steps)
     sent = [sum(m["frames"]) for m in measured]
-    busy = compute_seconds(
+    busy = busiest_party_seconds(
         [m["breakdown"]["run"] for m in measured], [m["breakdown"]["waiting"] for m in measured]
     )
     seconds: dict[str, float] = {}

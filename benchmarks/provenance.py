@@ -40,14 +40,14 @@ class Machine:
     kernel: str
 
     def __post_init__(self) -> None:
-        fields.check_text("machine.cpu", self.cpu)
-        fields.check_text("machine.kernel", self.kernel)
+        fields.check_record_text("machine.cpu", self.cpu)
+        fields.check_record_text("machine.kernel", self.kernel)
         for name in ("cores", "memory_bytes"):
-            value = fields.check_count(f"machine.{name}", getattr(self, name))
+            value = fields.check_record_count(f"machine.{name}", getattr(self, name))
             object.__setattr__(self, name, value)
 
 
-def machine() -> Machine:
+def read_machine_facts() -> Machine:
     """Return this machine, within the limits that its container sets."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

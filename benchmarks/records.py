@@ -27,7 +27,7 @@ from tfe_bench.benchmarks.provenance import (
     VERSIONED,
     Machine,
     commit,
-    machine,
+    read_machine_facts,
     versions,
 )
 from tfe_bench.errors import DataError, UsageError
@@ -62,7 +62,7 @@ class Seconds:
     all: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        times = tuple(fields.check_number("seconds.all", t) for t in self.all)
+        times = tuple(fields.check_record_number("seconds.all", t) for t in self.all)
         if not times:
             raise UsageError(
                 "Expected at least one time in seconds.all. Received: none.",
@@ -75,7 +75,7 @@ class Seconds:
             ("min", min(times)),
             ("max", max(times)),
         ):
-            received = fields.check_number(f"seconds.{name}", getattr(self, name))
+            received = fields.check_record_number(f"seconds.{name}", getattr(self, name))
             if not math.isclose(received, expected, rel_tol=1e-9, abs_tol=1e-12):
                 raise UsageError(
                     f"Expected seconds.{name} to be {expected!r}, as computed from seconds.all. "
@@ -99,7 +99,7 @@ class Seconds:
         return cls(float(statistics.median(every)), min(every), max(every), every)
 
 
-def current_time() -> str:
+def current_record_time() -> str:
     """Return the current time in a record's format: ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -179,9 +179,9 @@ class Record:
     tls: bool
     cluster: str
     versions: Mapping[str, str | None] = field(default_factory=versions)
-    machine: Machine = field(default_factory=machine)
+    machine: Machine = field(default_factory=read_machine_facts)
     commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=current_time)
+    time: str = field(default_factory=current_record_time)
     cpu_seconds: tuple[float, float, float] | None = None
     messages: PerParty | None = None
     bytes_by_link: tuple[PerParty, ...] | None = None
@@ -193,7 +193,7 @@ class Record:
 
     def __post_init__(self) -> None:
         for record_field in dataclasses.fields(self):
-            value, check = getattr(self, record_field.name), _find_field_check(record_field)
+            value, check = getattr(self, record_field.name), _find_record_field_check(record_field)
             if check is not None and not (value is None and _is_optional(record_field)):
                 object.__setattr__(self, record_field.name, check(record_field.name, value))
         if "/" in self.cluster or "\\" in self.cluster:
@@ -239,7 +239,7 @@ class Record:
             DataError: not JSON, another schema, unknown or missing fields, or wrong types.
         """
         try:
-            flat = json.loads(text, parse_constant=_refuse_constant)
+            flat = json.loads(text, parse_constant=_refuse_record_constant)
         except (ValueError, RecursionError) as error:
             raise DataError(
                 f"Expected one JSON object as a record. Received: {error}.",
@@ -261,7 +261,9 @@ class Record:
                 operation="schema",
                 received=schema,
             )
-        fields.check_names("record", flat, [f.name for f in dataclasses.fields(cls)], _LATER)
+        fields.check_record_field_names(
+            "record", flat, [f.name for f in dataclasses.fields(cls)], _LATER
+        )
         for name, part in (("seconds", Seconds), ("machine", Machine)):
             if not isinstance(flat[name], dict):
                 raise DataError(
@@ -270,7 +272,9 @@ class Record:
                     operation=name,
                     received=flat[name],
                 )
-            fields.check_names(name, flat[name], [f.name for f in dataclasses.fields(part)])
+            fields.check_record_field_names(
+                name, flat[name], [f.name for f in dataclasses.fields(part)]
+            )
         if isinstance(flat["max_error"], str):
             flat["max_error"] = _UNBOUNDED.get(flat["max_error"], flat["max_error"])
         if not isinstance(flat["seconds"]["all"], list):
@@ -303,19 +307,20 @@ def _check_versions(_: str, value: object) -> dict[str, str | None]:
         )
     for name, version in value.items():
         if version is not None:
-            fields.check_text(f"versions.{name}", version)
+            fields.check_record_text(f"versions.{name}", version)
     return {name: value[name] for name in VERSIONED}
 
 
-def check_time(_: str, value: object) -> str:
-    """Return a time in the format of `current_time`."""
+def check_record_time(_: str, value: object) -> str:
+    """Return a time in the format of `current_record_time`."""
     try:
         offset = datetime.fromisoformat(cast(str, value)).utcoffset()
     except (TypeError, ValueError):
         offset = None
     if offset != timedelta(0):
         raise UsageError(
-            f"Expected a time in UTC by ISO 8601, such as {current_time()!r}. Received: {value!r}.",
+            f"Expected a time in UTC by ISO 8601, such as {current_record_time()!r}. Received: "
+            f"{value!r}.",
             code="invalid-time",
             operation="time",
             received=value,
@@ -323,28 +328,32 @@ def check_time(_: str, value: object) -> str:
     return cast(str, value)
 
 
-def _refuse_constant(name: str) -> float:
+def _refuse_record_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
 # By the field, or else by its type as it is written above.
 _CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
-    "max_error": functools.partial(fields.check_number, finite=False),
+    "max_error": functools.partial(fields.check_record_number, finite=False),
     "versions": _check_versions,
-    "time": check_time,
-    "str": fields.check_text,
-    "int": fields.check_count,
-    "float": fields.check_number,
-    "bool": fields.check_bool,
+    "time": check_record_time,
+    "str": fields.check_record_text,
+    "int": fields.check_record_count,
+    "float": fields.check_record_number,
+    "bool": fields.check_record_bool,
     "Mapping[str, Any]": fields.copy_json_object,
-    "PerParty": fields.check_per_party(fields.check_count),
-    "tuple[float, float, float]": fields.check_per_party(fields.check_number),
-    "tuple[PerParty, ...]": fields.check_per_party(fields.check_per_party(fields.check_count)),
+    "PerParty": fields.check_per_party(fields.check_record_count),
+    "tuple[float, float, float]": fields.check_per_party(fields.check_record_number),
+    "tuple[PerParty, ...]": fields.check_per_party(
+        fields.check_per_party(fields.check_record_count)
+    ),
     "tuple[Mapping[str, Any], ...]": fields.check_per_party(fields.copy_json_object),
 }
 
 
-def _find_field_check(record_field: dataclasses.Field[Any]) -> Callable[[str, object], Any] | None:
+def _find_record_field_check(
+    record_field: dataclasses.Field[Any],
+) -> Callable[[str, object], Any] | None:
     return _CHECKS.get(record_field.name) or _CHECKS.get(
         str(record_field.type).removesuffix(" | None")
     )
@@ -416,16 +425,18 @@ def _append_line(path: str | os.PathLike[str], line: bytes) -> bool:
         os.close(handle)
 
 
-def iterate_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+def iterate_record_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file of records that are not blank, with their numbers from 1.
 
     Raises:
         DataError: the file cannot be read.
     """
-    return ((n, line) for n, line in enumerate(read_text(path).split("\n"), 1) if line.strip())
+    return (
+        (n, line) for n, line in enumerate(read_records_text(path).split("\n"), 1) if line.strip()
+    )
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def read_records_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file of records.
 
     Raises:
@@ -449,7 +460,7 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
         DataError: the file cannot be read, or a line is not a record (the text gives its number).
     """
     records = []
-    for number, line in iterate_lines(path):
+    for number, line in iterate_record_lines(path):
         try:
             records.append(Record.from_json(line))
         except DataError as error:

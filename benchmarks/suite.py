@@ -1,6 +1,6 @@
 """The rows of suites: each is a command line and the record that it must produce.
 
-A further row is one more entry of `paper_rows`; its command needs no knowledge of suites.
+A further row is one more entry of `paper_suite_rows`; its command needs no knowledge of suites.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUICK_OPS: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Row:
+class SuiteRow:
     """One measurement of a suite.
 
     Attributes:
@@ -65,43 +65,43 @@ class Row:
         )
 
 
-def _sort_row(n: int) -> Row:
+def _sort_suite_row(n: int) -> SuiteRow:
     expected = {"n": n, "keys": "int64", "source": "int64, seed 1", "algorithm": "auto"}
     words = ("sort", "--n", str(n))
-    return Row("sort", str(n), words, "sort", {**expected, "descending": False})
+    return SuiteRow("sort", str(n), words, "sort", {**expected, "descending": False})
 
 
-def _max_row(n: int) -> Row:
+def _max_suite_row(n: int) -> SuiteRow:
     size = f"{n}x4"
     expected = {"shape": size, "source": "seed 1", "method": "auto"}
-    return Row("max", size, ("max", "--shape", size), "max", expected)
+    return SuiteRow("max", size, ("max", "--shape", size), "max", expected)
 
 
-def _resnet50_row() -> Row:
+def _resnet50_suite_row() -> SuiteRow:
     expected = {"model": "ResNet50", "batch": 1}
-    return Row("resnet50", "1 image", ("resnet50",), "resnet50", expected)
+    return SuiteRow("resnet50", "1 image", ("resnet50",), "resnet50", expected)
 
 
-def _text_row(name: str, tokens: int) -> Row:
+def _text_suite_row(name: str, tokens: int) -> SuiteRow:
     words = ("infer", name, "--tokens", str(tokens))
-    return Row(name, f"{tokens} tokens", words, name, {"tokens": tokens, "batch": 1})
+    return SuiteRow(name, f"{tokens} tokens", words, name, {"tokens": tokens, "batch": 1})
 
 
-def _generation_row(name: str, tokens: int, new: int) -> Row:
+def _generation_suite_row(name: str, tokens: int, new: int) -> SuiteRow:
     words = ("generate", name, "--tokens", str(tokens), "--new", str(new))
     expected = {"tokens": tokens, "new": new, "batch": 1}
-    return Row(name, f"{tokens} tokens and {new}", words, f"generate {name}", expected)
+    return SuiteRow(name, f"{tokens} tokens and {new}", words, f"generate {name}", expected)
 
 
-def _training_row(
+def _training_suite_row(
     name: str,
     model: str,
     optimizer: str,
     words: Sequence[object],
     expected: Mapping[str, object],
     profiles: tuple[str, ...] | None = None,
-) -> Row:
-    return Row(
+) -> SuiteRow:
+    return SuiteRow(
         name,
         f"{model} {optimizer}",
         ("train", model, "--discard", "--optimizer", optimizer, *map(str, words)),
@@ -113,34 +113,36 @@ def _training_row(
     )
 
 
-def _batch_row(model: str, optimizer: str, steps: int, rows: int) -> Row:
+def _training_batch_suite_row(model: str, optimizer: str, steps: int, rows: int) -> SuiteRow:
     """Return the row for the cost of a batch of 128."""
     words = ("--steps", steps, "--limit", rows)
-    return _training_row("train", model, optimizer, words, {"steps": steps, "rows": rows})
+    return _training_suite_row("train", model, optimizer, words, {"steps": steps, "rows": rows})
 
 
-def _learning_row(model: str, optimizer: str, epochs: int) -> Row:
+def _learning_suite_row(model: str, optimizer: str, epochs: int) -> SuiteRow:
     """Return the row for the accuracy of a model; on a WAN it is the same as here."""
     expected = {"epochs": epochs, "steps": None, "dataset": "mnist"}
-    return _training_row(
+    return _training_suite_row(
         "learn", model, optimizer, ("--epochs", epochs), expected, ("local", "lan")
     )
 
 
-def paper_rows(quick: bool = False) -> list[Row]:
+def paper_suite_rows(quick: bool = False) -> list[SuiteRow]:
     """Return the published table's rows that have commands; `quick`: small sizes."""
     sizes = (256, 1024) if quick else (1 << 10, 1 << 16, 1 << 20)
-    rows = [*(_sort_row(n) for n in sizes), *(_max_row(n) for n in sizes)]
+    rows = [*(_sort_suite_row(n) for n in sizes), *(_max_suite_row(n) for n in sizes)]
     models = ("logistic", "network-a") if quick else TRAINED
     optimizers = ("sgd",) if quick else OPTIMIZERS
     pairs = [(m, o) for m in models for o in optimizers]
-    rows.append(_resnet50_row())
-    rows += [_batch_row(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
+    rows.append(_resnet50_suite_row())
+    rows += [
+        _training_batch_suite_row(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs
+    ]
     whole = models[:1] if quick else LEARNED
-    return [*rows, *(_learning_row(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
+    return [*rows, *(_learning_suite_row(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
 
 
-def operation_rows(quick: bool = False) -> list[Row]:
+def operation_suite_rows(quick: bool = False) -> list[SuiteRow]:
     """Return every operation of the catalogue's table; `quick`: a fiftieth of the elements."""
     from tfe_bench.benchmarks import operations
 
@@ -150,11 +152,11 @@ def operation_rows(quick: bool = False) -> list[Row]:
         size = "x".join(map(str, entry.scaled_size(scale)))
         command = ("ops", "--scale", str(scale))
         expected = {"shape": size, "source": "seed 1"}
-        rows.append(Row(entry.name, size, command, entry.name, expected, entry.name))
+        rows.append(SuiteRow(entry.name, size, command, entry.name, expected, entry.name))
     return rows
 
 
-def table_rows(quick: bool = False) -> list[Row]:
+def table_suite_rows(quick: bool = False) -> list[SuiteRow]:
     """Return queries on private tables; `quick`: on few rows."""
     from tfe_bench.benchmarks.relational import WORKLOADS
 
@@ -169,27 +171,32 @@ def table_rows(quick: bool = False) -> list[Row]:
             f"--{kind}",
             f"{size:g}" if workload.scaled else str(size),
         )
-        rows.append(Row(workload.name, f"{kind} {size:g}", words, "relational", expected))
+        rows.append(SuiteRow(workload.name, f"{kind} {size:g}", words, "relational", expected))
     return rows
 
 
-def model_rows(quick: bool = False) -> list[Row]:
+def model_suite_rows(quick: bool = False) -> list[SuiteRow]:
     """Return predictions of well-known models, and a text; `quick`: the tiny ones."""
     if quick:
-        return [_text_row("bert-tiny", 16), _generation_row("gpt2-tiny", 8, 2)]
-    picture = Row("vit-b16", "1 image", ("infer", "vit-b16"), "vit-b16", {"batch": 1})
-    return [_resnet50_row(), picture, _text_row("bert-base", 128), _generation_row("gpt2", 64, 8)]
+        return [_text_suite_row("bert-tiny", 16), _generation_suite_row("gpt2-tiny", 8, 2)]
+    picture = SuiteRow("vit-b16", "1 image", ("infer", "vit-b16"), "vit-b16", {"batch": 1})
+    return [
+        _resnet50_suite_row(),
+        picture,
+        _text_suite_row("bert-base", 128),
+        _generation_suite_row("gpt2", 64, 8),
+    ]
 
 
 SUITES: Final = {
-    "paper": paper_rows,
-    "ops": operation_rows,
-    "tables": table_rows,
-    "models": model_rows,
+    "paper": paper_suite_rows,
+    "ops": operation_suite_rows,
+    "tables": table_suite_rows,
+    "models": model_suite_rows,
 }
 
 
-def suite_rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
+def suite_rows(suite: str, quick: bool = False, only: str | None = None) -> list[SuiteRow]:
     """Return the rows of a suite, or those of `only`: names separated by commas.
 
     Raises:
@@ -214,10 +221,10 @@ def suite_rows(suite: str, quick: bool = False, only: str | None = None) -> list
     return [row for row in every if row.name in names]
 
 
-class Task(NamedTuple):
+class SuiteTask(NamedTuple):
     """A row at a profile."""
 
-    row: Row
+    row: SuiteRow
     profile: str
 
     @property
@@ -226,7 +233,7 @@ class Task(NamedTuple):
         return f"{self.row.label}, {self.profile}"
 
 
-def find_record(task: Task, cluster: str, measured: Iterable[Record]) -> Record | None:
+def find_record(task: SuiteTask, cluster: str, measured: Iterable[Record]) -> Record | None:
     """Return the last correct record of the task, None without one.
 
     A wrong result finishes nothing: the row runs again.
@@ -236,10 +243,10 @@ def find_record(task: Task, cluster: str, measured: Iterable[Record]) -> Record 
     return right[-1] if right else None
 
 
-def group_tasks(pending: Sequence[Task]) -> list[list[Task]]:
+def group_tasks(pending: Sequence[SuiteTask]) -> list[list[SuiteTask]]:
     """Group tasks that one command runs together: neighbors of one command with `only`."""
 
-    def join_task(done: list[list[Task]], task: Task) -> list[list[Task]]:
+    def join_task(done: list[list[SuiteTask]], task: SuiteTask) -> list[list[SuiteTask]]:
         last = done[-1][-1] if done else None
         if (
             last is not None
@@ -255,7 +262,9 @@ def group_tasks(pending: Sequence[Task]) -> list[list[Task]]:
     return functools.reduce(join_task, pending, [])
 
 
-def command_words(batch: Sequence[Task], repeat: int = 1, pictures: str | None = None) -> list[str]:
+def command_words(
+    batch: Sequence[SuiteTask], repeat: int = 1, pictures: str | None = None
+) -> list[str]:
     """Return the command line of a batch, without output files; the profile is added here alone.
 
     Args:

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.comparison_columns import best_pair
+from tfe_bench.benchmarks.report.comparison_columns import best_published_pair
 from tfe_bench.benchmarks.table import (
     align_columns,
     format_three_digits,
     human_seconds,
     print_faint,
-    print_rows,
+    print_table_rows,
     print_within,
     strip_control,
 )
@@ -44,8 +44,10 @@ def print_suite(
     lines: Sequence[SuiteLine], failures: Sequence[str], file: Path, console: Console
 ) -> None:
     """Print the table, the failures, and the path of the records."""
-    rows = align_columns([_HEAD, *map(_line_cells, lines)], (2, 3, 4))
-    print_rows(console, rows, [line.state in ("failed", "WRONG") for line in lines], console.width)
+    rows = align_columns([_HEAD, *map(_suite_line_cells, lines)], (2, 3, 4))
+    print_table_rows(
+        console, rows, [line.state in ("failed", "WRONG") for line in lines], console.width
+    )
     for failure in failures:
         print_within(console, Text(f"failed: {strip_control(failure)}", style="red"), console.width)
     notes = [
@@ -56,8 +58,8 @@ def print_suite(
     print_faint(console, notes, console.width)
 
 
-def _line_cells(line: SuiteLine) -> tuple[str, ...]:
-    pair = best_pair(line.record) if line.record else None
+def _suite_line_cells(line: SuiteLine) -> tuple[str, ...]:
+    pair = best_published_pair(line.record) if line.record else None
     ratio = pair.ratio if pair else None
     return (
         strip_control(line.label),

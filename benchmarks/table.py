@@ -71,7 +71,9 @@ def align_columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[
     ]
 
 
-def print_rows(console: Console, lines: Sequence[str], wrong: Sequence[bool], width: int) -> None:
+def print_table_rows(
+    console: Console, lines: Sequence[str], wrong: Sequence[bool], width: int
+) -> None:
     """Print a heading and the lines under it, wrong ones in red, then an empty line."""
     for line, bad in zip(lines, (None, *wrong), strict=True):
         style = "bold" if bad is None else "bold red" if bad else ""
@@ -99,14 +101,14 @@ def print_record(record: Record, console: Console) -> None:
     figures = Table.grid(padding=(0, 2))
     figures.add_column(style="dim", min_width=_LABELS, no_wrap=True)
     figures.add_column(overflow="fold")
-    for label, value in _figure_rows(record):
+    for label, value in _run_time_rows(record):
         figures.add_row(label, value)
     figures.add_row("correct", _correctness_text(record))
     if record.agreement and "private" not in record.agreement:  # print_learning prints a training's
         figures.add_row("agreement", _describe_agreement(record.agreement))
-    for label, words in _circumstance_rows(record):
+    for label, words in _benchmark_circumstance_rows(record):
         figures.add_row(label, words)
-    for part in (title, figures, Text(), _party_table(record), Text()):
+    for part in (title, figures, Text(), _party_cost_table(record), Text()):
         print_within(console, part, width)
     print_faint(console, _pack_lines(_list_versions(record), width), width)
 
@@ -127,7 +129,7 @@ def print_learning(record: Record, console: Console) -> None:
     print_within(console, Text(), width)
     agreement = record.agreement or {}
     if rows := _score_rows(agreement):
-        table = _plain_table("epochs", ("private", "plaintext", "difference"), least=10)
+        table = _unruled_text_table("epochs", ("private", "plaintext", "difference"), least=10)
         for row in rows:
             table.add_row(*row)
         print_within(console, table, width)
@@ -141,9 +143,9 @@ def print_learning(record: Record, console: Console) -> None:
             shown = f"the label is scaled; the root of the last one is {error:.4g} in its own unit"
             print_faint(console, [shown], width)
         print_within(console, Text(), width)
-    if theirs := _published_rows(record):
+    if theirs := _published_score_rows(record):
         heads = ("network", "per batch", "theirs / ours", "5 epochs")
-        table = _plain_table("published", heads, wrap=True)
+        table = _unruled_text_table("published", heads, wrap=True)
         for line in theirs:
             table.add_row(*line)
         print_within(console, table, width)
@@ -178,7 +180,7 @@ def _format_score(value: float, squared: bool) -> str:
     return f"{value:.4f}" if squared else f"{100 * value:.2f} %"
 
 
-def _published_rows(record: Record) -> list[tuple[str, str, str, str, str]]:
+def _published_score_rows(record: Record) -> list[tuple[str, str, str, str, str]]:
     """Return published figures for this model and optimizer, at batches of 128."""
     parameters = record.parameters
     if parameters.get("batch") != 128 or parameters.get("dataset") not in ("mnist", None):
@@ -193,7 +195,7 @@ def _published_rows(record: Record) -> list[tuple[str, str, str, str, str]]:
     return rows
 
 
-def _figure_rows(record: Record) -> list[tuple[str, str]]:
+def _run_time_rows(record: Record) -> list[tuple[str, str]]:
     seconds = record.seconds
     spread = f"{human_seconds(seconds.min)} .. {human_seconds(seconds.max)}"
     run = human_seconds(seconds.median)
@@ -213,11 +215,11 @@ def _figure_rows(record: Record) -> list[tuple[str, str]]:
             "rounds",
             f"{_format_count(record.rounds)} total / {_format_count(record.rounds_ahead)} online",
         ),
-        *_prediction_rows(record),
+        *_predicted_time_rows(record),
     ]
 
 
-def _prediction_rows(record: Record) -> list[tuple[str, str]]:
+def _predicted_time_rows(record: Record) -> list[tuple[str, str]]:
     """Return predicted times on other networks, and the prediction for this one."""
     prediction = record.prediction or {}
     seconds = prediction.get("seconds")
@@ -237,7 +239,7 @@ def _prediction_rows(record: Record) -> list[tuple[str, str]]:
     return lines
 
 
-def _circumstance_rows(record: Record) -> list[tuple[str, str]]:
+def _benchmark_circumstance_rows(record: Record) -> list[tuple[str, str]]:
     emulated = f" ({strip_control(record.profile_emulation)})" if record.profile_emulation else ""
     sha, mark, dirty = (record.commit or "").partition("+")
     commit = strip_control(sha[:12] + mark + dirty) if sha else _ABSENT
@@ -306,8 +308,8 @@ def _describe_agreement(agreement: Mapping[str, Any]) -> str:
         return _ABSENT
 
 
-def _party_table(record: Record) -> Table:
-    table = _plain_table("per party", ("0", "1", "2"), least=8)
+def _party_cost_table(record: Record) -> Table:
+    table = _unruled_text_table("per party", ("0", "1", "2"), least=8)
     for label, sign, values in (
         ("sent", "", record.bytes_sent),
         ("sent framed", "", record.frame_bytes),
@@ -320,12 +322,12 @@ def _party_table(record: Record) -> Table:
         table.add_row("messages", *map(_format_count, record.messages))
     if record.cpu_seconds is not None:
         table.add_row("processor", *map(human_seconds, record.cpu_seconds))
-    for label, times in _wait_rows(record):
+    for label, times in _party_wait_rows(record):
         table.add_row(label, *times)
     return table
 
 
-def _wait_rows(record: Record) -> list[tuple[str, list[str]]]:
+def _party_wait_rows(record: Record) -> list[tuple[str, list[str]]]:
     """Return each party's busy time in the last run, and its waits for messages of the others."""
     try:
         parts = [
@@ -363,7 +365,7 @@ def _pack_lines(parts: list[str], width: int) -> list[str]:
     return lines
 
 
-def _plain_table(
+def _unruled_text_table(
     label: str, heads: Sequence[str], least: int | None = None, wrap: bool = False
 ) -> Table:
     """Return a table without rules: labels, and figures under their heads."""
@@ -376,11 +378,12 @@ def _plain_table(
 
 def _format_parameters(parameters: Mapping[str, Any]) -> str:
     return " ".join(
-        f"{strip_control(name)}={_format_value(value)}" for name, value in parameters.items()
+        f"{strip_control(name)}={_format_record_parameter(value)}"
+        for name, value in parameters.items()
     )
 
 
-def _format_value(value: Any) -> str:
+def _format_record_parameter(value: Any) -> str:
     return strip_control(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 

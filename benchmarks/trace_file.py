@@ -41,7 +41,7 @@ def clock_offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     return offsets
 
 
-def trace_events(jobs: Jobs) -> list[Row]:
+def chrome_trace_events(jobs: Jobs) -> list[Row]:
     """Return the trace events of jobs, one after the other.
 
     Args:
@@ -61,10 +61,10 @@ def trace_events(jobs: Jobs) -> list[Row]:
             at = start + origins[p] - first
             end = max(end, at + int(part["ended"]))
             offset, off_by = (ns / 1e3 for ns in shifts[p])
-            row = _slice_event(p, _STEPS, title, at, at + int(part["ended"]))
+            row = _trace_slice_event(p, _STEPS, title, at, at + int(part["ended"]))
             rows.append({**row, "args": {"clock_offset_us": offset, "off_by_at_most_us": off_by}})
             names[p, _STEPS] = "steps"
-            rows += _party_events(p, part, at, f"{number}", names)
+            rows += _party_trace_events(p, part, at, f"{number}", names)
         start = end + _BETWEEN
     both = Counter(row["id"] for row in rows if "id" in row)
     # A message whose other end was not seen has no arrow.
@@ -90,7 +90,7 @@ def _heading_event(p: int, thread: int, subject: str, **arguments: object) -> li
     ]
 
 
-def _party_events(
+def _party_trace_events(
     p: int, part: Mapping[str, Any], at: int, job: str, names: dict[tuple[int, int], str]
 ) -> list[Row]:
     sites = {int(n): str(name) for n, name in part["sites"].items()}
@@ -102,15 +102,15 @@ def _party_events(
         begin, end = at + e["begin"], at + e["end"]
         site = sites.get(e["site"], "bookkeeping")
         if kind == _STEP:
-            row = _slice_event(p, _STEPS, f"step {e['step']}", begin, end)
+            row = _trace_slice_event(p, _STEPS, f"step {e['step']}", begin, end)
         elif kind == _WAITED:
             names[p, _WAITS] = "waiting"
-            row = _slice_event(p, _WAITS, f"for party {peer}: {site}", begin, end)
+            row = _trace_slice_event(p, _WAITS, f"for party {peer}: {site}", begin, end)
             row["args"] = {"peer": peer, "site": e["site"], "step": e["step"]}
         else:
             thread = (_TO if kind == _SENT else _FROM) + peer
             names[p, thread] = f"sends to {peer}" if kind == _SENT else f"receives from {peer}"
-            row = _slice_event(p, thread, site, begin, end)
+            row = _trace_slice_event(p, thread, site, begin, end)
             details = {name: e[name] for name in ("peer", "bytes", "site", "slot", "step")}
             row["args"] = {**details, "run_ahead": bool(e["run_ahead"])}
             if e["iteration"]:
@@ -120,12 +120,12 @@ def _party_events(
                 row["args"]["queued_us" if kind == _SENT else "asked_for_us_before"] = waited / 1e3
             ends = (p, peer) if kind == _SENT else (peer, p)
             name = "/".join(map(str, (job, *ends, e["step"], e["site"], e["iteration"], e["slot"])))
-            arrows.append(_arrow_event(row, "s" if kind == _SENT else "f", name))
+            arrows.append(_trace_arrow_event(row, "s" if kind == _SENT else "f", name))
         lanes.setdefault(row["tid"], []).append(row)
     for thread, op, begin, length in part["ops"]:
         names[p, _OPS + thread] = f"ops, thread {thread}"
         begin += at
-        row = _slice_event(p, _OPS + thread, str(part["op_names"][op]), begin, begin + length)
+        row = _trace_slice_event(p, _OPS + thread, str(part["op_names"][op]), begin, begin + length)
         lanes.setdefault(row["tid"], []).append(row)
     for thread, row_of in lanes.items():
         if thread != _STEPS and thread < _OPS:
@@ -133,7 +133,7 @@ def _party_events(
     return [*(row for row_of in lanes.values() for row in row_of), *arrows]
 
 
-def _slice_event(p: int, thread: int, name: str, begin: int, end: int) -> Row:
+def _trace_slice_event(p: int, thread: int, name: str, begin: int, end: int) -> Row:
     return {
         "name": name,
         "ph": "X",
@@ -144,7 +144,7 @@ def _slice_event(p: int, thread: int, name: str, begin: int, end: int) -> Row:
     }
 
 
-def _arrow_event(row: Row, kind: str, name: str) -> Row:
+def _trace_arrow_event(row: Row, kind: str, name: str) -> Row:
     arrow = {"name": "message", "cat": "message", "ph": kind, "id": name}
     arrow.update({key: row[key] for key in ("pid", "tid", "ts")})
     if kind == "f":
@@ -168,7 +168,7 @@ def write_trace(path: str | os.PathLike[str], jobs: Jobs) -> None:
     try:
         left_out = sum(int(part["left_out"]) for _, parts in jobs for part in parts)
         whole = {
-            "traceEvents": trace_events(jobs),
+            "traceEvents": chrome_trace_events(jobs),
             "displayTimeUnit": "ms",
             "otherData": {"by": "tfe_bench", "events_left_out": left_out},
         }

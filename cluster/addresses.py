@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 
-from tfe_bench.cluster.toml_file import quote_value
+from tfe_bench.cluster.toml_file import quote_received_value
 from tfe_bench.errors import ConfigError
 
 _HOST_NAME = re.compile(
@@ -14,7 +14,7 @@ _HOST_NAME = re.compile(
 )
 
 
-def cannot_listen(party: int, address: str) -> ConfigError:
+def worker_bind_error(party: int, address: str) -> ConfigError:
     """Return the error for a worker whose address cannot be bound."""
     return ConfigError(
         f"Party {party} cannot listen on {address}. Received: the address is in use or not this "
@@ -25,7 +25,7 @@ def cannot_listen(party: int, address: str) -> ConfigError:
     )
 
 
-def check_free(party: int, host: str, port: int) -> None:
+def check_worker_port_free(party: int, host: str, port: int) -> None:
     """Reject an address that a worker cannot bind, before the worker spends seconds on its start.
 
     Raises:
@@ -34,7 +34,7 @@ def check_free(party: int, host: str, port: int) -> None:
     try:
         address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        raise cannot_listen(party, f"{host}:{port}") from None
+        raise worker_bind_error(party, f"{host}:{port}") from None
     for family, kind, protocol, _, address in address_infos:
         with socket.socket(family, kind, protocol) as probe_socket:
             probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,7 +44,7 @@ def check_free(party: int, host: str, port: int) -> None:
                 probe_socket.bind(address)
             except OSError:
                 shown_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                raise cannot_listen(party, shown_address) from None
+                raise worker_bind_error(party, shown_address) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -57,7 +57,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def parse_address(where: str, text: str) -> tuple[str, int]:
+def parse_worker_address(where: str, text: str) -> tuple[str, int]:
     """Split ``host:port`` (an IPv6 address is in brackets).
 
     Raises:
@@ -68,7 +68,7 @@ def parse_address(where: str, text: str) -> tuple[str, int]:
     bare = host[1:-1] if in_brackets else host
     if not colon or not bare or (":" in bare) != in_brackets or not re.fullmatch("[0-9]+", port):
         raise ConfigError(
-            f"{where} must be host:port. Received: {quote_value(text)}. "
+            f"{where} must be host:port. Received: {quote_received_value(text)}. "
             "Write it like 10.0.0.1:7700, or [::1]:7700.",
             code="invalid-address",
             operation=where,
@@ -91,7 +91,7 @@ def canonical_host(where: str, host: str) -> str:
         if address.is_unspecified or address.is_multicast or "%" in host:
             raise ConfigError(
                 f'{where}: "host" is the address where the others reach this party. '
-                f"Received: {quote_value(host)}. Write the machine's own address.",
+                f"Received: {quote_received_value(host)}. Write the machine's own address.",
                 code="invalid-address",
                 operation=where,
                 received=host,
@@ -102,7 +102,8 @@ def canonical_host(where: str, host: str) -> str:
     if not _HOST_NAME.fullmatch(name) or not re.search("[a-z]", name.rpartition(".")[2]):
         raise ConfigError(
             f'{where}: "host" must be an IP address or a host name, without port or protocol. '
-            f'Received: {quote_value(host)}. Write it like "10.0.0.1" and the port under "port".',
+            f'Received: {quote_received_value(host)}. Write it like "10.0.0.1" and the port under '
+            '"port".',
             code="invalid-address",
             operation=where,
             received=host,

@@ -20,7 +20,7 @@ from tfe_bench.cluster import tls
 _SHORT_DIGEST_CHARS = 16
 
 
-class Client(Protocol):
+class ClientEntry(Protocol):
     """A client of a cluster file."""
 
     @property
@@ -34,7 +34,7 @@ class Client(Protocol):
         ...
 
 
-class Party(Client, Protocol):
+class PartyEntry(ClientEntry, Protocol):
     """A party of a cluster file."""
 
     @property
@@ -53,7 +53,7 @@ class Party(Client, Protocol):
         ...
 
 
-class Cluster(Protocol):
+class ClusterEntry(Protocol):
     """A cluster file (cluster.config.ClusterConfig)."""
 
     @property
@@ -77,17 +77,17 @@ class Cluster(Protocol):
         ...
 
     @property
-    def parties(self) -> Sequence[Party]:
+    def parties(self) -> Sequence[PartyEntry]:
         """The three parties."""
         ...
 
     @property
-    def clients(self) -> Sequence[Client]:
+    def clients(self) -> Sequence[ClientEntry]:
         """Clients that the file names."""
         ...
 
 
-def list_settings(config: Cluster) -> dict[str, Any]:
+def list_cluster_settings(config: ClusterEntry) -> dict[str, Any]:
     """Return the settings that must be equal at all members, by a name for people."""
     settings: dict[str, Any] = {
         "the name": config.name,
@@ -101,27 +101,33 @@ def list_settings(config: Cluster) -> dict[str, Any]:
         settings[f"{prefix} address"] = [party.host, party.port]
         # (the order of two certificates does not matter)
         settings[f"{prefix} certificate"] = sorted(
-            tls.compute_fingerprint(pem) for pem in party.certificates
+            tls.compute_certificate_fingerprint(pem) for pem in party.certificates
         )
     return settings
 
 
-def compute_digest(config: Cluster) -> str:
+def digest_cluster_settings(config: ClusterEntry) -> str:
     """Return the SHA-256 hash (hex) of all settings."""
-    canonical = json.dumps(["tfe-bench cluster 2", list_settings(config)], sort_keys=True)
+    canonical = json.dumps(["tfe-bench cluster 2", list_cluster_settings(config)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def summarize_settings(config: Cluster) -> str:
+def summarize_cluster_settings(config: ClusterEntry) -> str:
     """Return a short digest of each setting as JSON, which members send to name differences."""
-    return json.dumps({name: _short_digest(value) for name, value in list_settings(config).items()})
+    return json.dumps(
+        {
+            name: _digest_cluster_setting(value)
+            for name, value in list_cluster_settings(config).items()
+        }
+    )
 
 
-def describe_differences(config: Cluster, received_summary: object) -> str:
+def describe_cluster_differences(config: ClusterEntry, received_summary: object) -> str:
     """Describe the settings in which another member's file differs.
 
     Args:
-        received_summary: `summarize_settings` of the other member as received; it may be anything.
+        received_summary: `summarize_cluster_settings` of the other member as received; it may be
+        anything.
 
     Returns:
         "party 1's address and tls", or "" if the other member does not send a summary.
@@ -132,24 +138,29 @@ def describe_differences(config: Cluster, received_summary: object) -> str:
         return ""
     if not isinstance(their_digests, Mapping):
         return ""
-    our_digests = {name: _short_digest(value) for name, value in list_settings(config).items()}
+    our_digests = {
+        name: _digest_cluster_setting(value)
+        for name, value in list_cluster_settings(config).items()
+    }
     different = [name for name, value in our_digests.items() if their_digests.get(name) != value]
     if len(different) == len(our_digests):
         return ""
     return " and ".join(filter(None, [", ".join(different[:-1]), *different[-1:]]))
 
 
-def digest_clients(config: Cluster) -> dict[str, str]:
+def digest_clients(config: ClusterEntry) -> dict[str, str]:
     """Return a short digest of each client's certificates, by the client's name."""
     return {client.name: digest_client(client) for client in config.clients}
 
 
-def digest_client(client: Client) -> str:
+def digest_client(client: ClientEntry) -> str:
     """Return a short digest of one client's certificates."""
-    return _short_digest(sorted(tls.compute_fingerprint(pem) for pem in client.certificates))
+    return _digest_cluster_setting(
+        sorted(tls.compute_certificate_fingerprint(pem) for pem in client.certificates)
+    )
 
 
-def describe_client_changes(before: Cluster, after: Cluster) -> list[str]:
+def describe_client_changes(before: ClusterEntry, after: ClusterEntry) -> list[str]:
     """Describe how the clients of two files differ, one line per client."""
     old_digests, new_digests = digest_clients(before), digest_clients(after)
     added = [f"client {name} was added" for name in new_digests.keys() - old_digests.keys()]
@@ -163,7 +174,7 @@ def describe_client_changes(before: Cluster, after: Cluster) -> list[str]:
     return sorted(added) + sorted(removed) + sorted(changed)
 
 
-def find_revoked_clients(before: Cluster, after: Cluster) -> set[str]:
+def find_revoked_clients(before: ClusterEntry, after: ClusterEntry) -> set[str]:
     """Return the names of clients that lose a certificate."""
     accepted = {client.name: set(client.certificates) for client in after.clients}
     return {
@@ -173,5 +184,5 @@ def find_revoked_clients(before: Cluster, after: Cluster) -> set[str]:
     }
 
 
-def _short_digest(value: object) -> str:
+def _digest_cluster_setting(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:_SHORT_DIGEST_CHARS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfe_bench.protocols.session.party import Party
 
 
-def wait_at_barrier(party: Party) -> None:
+def wait_at_worker_barrier(party: Party) -> None:
     """Return at the same time at all three workers, whatever the delay between them.
 
     After the first exchange, the last worker to arrive continues at once, one delay before the

@@ -20,8 +20,8 @@ from typing import Any
 from tfe_bench.cluster import agreement, handshake, probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, list_expiries
-from tfe_bench.cluster.policy import WorkerPolicy, unknown_names
+from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, list_certificate_expiries
+from tfe_bench.cluster.policy import WorkerPolicy, unknown_policy_names
 from tfe_bench.errors import PolicyError, TfeBenchError
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -30,7 +30,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Check:
+class HealthCheck:
     """One line of the table.
 
     Attributes:
@@ -50,44 +50,47 @@ class Check:
         return asdict(self)
 
 
-def failed_check(name: str, error: BaseException) -> Check:
+def failed_health_check(name: str, error: BaseException) -> HealthCheck:
     """Return the check of an operation that raised an error."""
     # Only our own errors carry their text: others could quote anything.
     text = str(error) if isinstance(error, TfeBenchError) else type(error).__name__
     finding, _, remedy = text.partition(". ")
-    return Check(name, FAIL, finding, remedy)
+    return HealthCheck(name, FAIL, finding, remedy)
 
 
 # ---- this machine
 
 
-def check_machine() -> Iterator[Check]:
+def check_machine() -> Iterator[HealthCheck]:
     """Check versions, the compiled ops, the processor and memory."""
-    yield Check("Python", OK, platform.python_version())
+    yield HealthCheck("Python", OK, platform.python_version())
     for package in ("grpcio", "numpy", "cryptography"):
-        yield Check(package, OK, importlib.metadata.version(package))
-    yield Check("tfe_bench", OK, handshake.package_version())
+        yield HealthCheck(package, OK, importlib.metadata.version(package))
+    yield HealthCheck("tfe_bench", OK, handshake.package_version())
     tensorflow = handshake.tensorflow_version()
     if tensorflow == "none":
-        yield Check("TensorFlow", WARN, "not installed", "a worker needs it, a client does not")
+        yield HealthCheck(
+            "TensorFlow", WARN, "not installed", "a worker needs it, a client does not"
+        )
     else:
-        yield Check("TensorFlow", OK, tensorflow)
-        yield _check_ops()
-    yield _check_processor()
-    yield from _check_memory()
+        yield HealthCheck("TensorFlow", OK, tensorflow)
+        yield _check_compiled_ops()
+    yield _check_processor_features()
+    yield from _check_machine_memory()
 
 
-def _check_ops() -> Check:
+def _check_compiled_ops() -> HealthCheck:
     from tfe_bench.protocols.session import ops
 
     try:
-        finding = f"ABI {ops.abi()}, for TensorFlow {ops.built_for(ops.library_path())}"
-        return Check("compiled ops", OK, f"{finding}, {ops.native().isa().decode()}")
+        built = ops.read_built_tensorflow_version(ops.compiled_ops_library_path())
+        finding = f"ABI {ops.abi()}, for TensorFlow {built}"
+        return HealthCheck("compiled ops", OK, f"{finding}, {ops.native().isa().decode()}")
     except Exception as error:  # the ops are missing, or TensorFlow itself is broken
-        return failed_check("compiled ops", error)
+        return failed_health_check("compiled ops", error)
 
 
-def _check_processor() -> Check:
+def _check_processor_features() -> HealthCheck:
     flags: set[str] = set()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -100,11 +103,11 @@ def _check_processor() -> Check:
     cores = f"{len(os.sched_getaffinity(0))} cores"
     if missing:
         remedy = "use an x86-64 host with AES-NI, AVX2 and BMI2; a client needs none of them"
-        return Check("processor", FAIL, f"{cores}, without {', '.join(missing)}", remedy)
-    return Check("processor", OK, ", ".join([cores, *required, *extra]))
+        return HealthCheck("processor", FAIL, f"{cores}, without {', '.join(missing)}", remedy)
+    return HealthCheck("processor", OK, ", ".join([cores, *required, *extra]))
 
 
-def _check_memory() -> Iterator[Check]:
+def _check_machine_memory() -> Iterator[HealthCheck]:
     fields: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -113,7 +116,7 @@ def _check_memory() -> Iterator[Check]:
     free, total = fields.get("MemAvailable", 0), fields.get("MemTotal", 0)
     finding = f"{free / _GIB:.1f} GiB available of {total / _GIB:.1f}"
     is_low = free < 2 * _GIB
-    yield Check(
+    yield HealthCheck(
         "memory",
         WARN if is_low else OK,
         finding,
@@ -121,19 +124,20 @@ def _check_memory() -> Iterator[Check]:
     )
     core = resource.getrlimit(resource.RLIMIT_CORE)[0]
     if core != 0:
-        yield Check("core dumps", WARN, "allowed", "ulimit -c 0 (LimitCORE=0 in systemd)")
+        yield HealthCheck("core dumps", WARN, "allowed", "ulimit -c 0 (LimitCORE=0 in systemd)")
 
 
 # ---- the files
 
 
-def check_files(config: ClusterConfig, path: Path) -> Iterator[Check]:
+def check_cluster_files(config: ClusterConfig, path: Path) -> Iterator[HealthCheck]:
     """Check the shared file and the certificates in it."""
-    yield Check("cluster file", OK, f"{path.name}, digest {config.digest()[:16]}")
+    yield HealthCheck("cluster file", OK, f"{path.name}, digest {config.digest()[:16]}")
     if not config.tls:
-        yield Check("TLS", WARN, "off: cleartext on loopback", "for trials only")
-    for expiry in list_expiries(config):
-        finding = f"{expiry.description}, SHA-256 {tls.format_fingerprint(expiry.fingerprint)}"
+        yield HealthCheck("TLS", WARN, "off: cleartext on loopback", "for trials only")
+    for expiry in list_certificate_expiries(config):
+        fingerprint = tls.format_certificate_fingerprint(expiry.fingerprint)
+        finding = f"{expiry.description}, SHA-256 {fingerprint}"
         is_unusable = expiry.days < 0 or expiry.is_not_yet_valid
         if is_unusable or expiry.days < WARN_DAYS:
             # An old certificate with a successor only has to be deleted, and a client's
@@ -144,37 +148,41 @@ def check_files(config: ClusterConfig, path: Path) -> Iterator[Check]:
                 else WARN
             )
             remedy = "delete it from cluster.toml" if expiry.replaced else RENEW
-            yield Check(f"certificate of {expiry.member}", status, finding, remedy)
+            yield HealthCheck(f"certificate of {expiry.member}", status, finding, remedy)
         else:
-            yield Check(f"certificate of {expiry.member}", OK, finding)
+            yield HealthCheck(f"certificate of {expiry.member}", OK, finding)
 
 
 def check_worker_files(
     config: ClusterConfig, path: Path
-) -> tuple[WorkerPolicy | None, list[Check]]:
+) -> tuple[WorkerPolicy | None, list[HealthCheck]]:
     """Check an operator's own file: the key and the programs."""
     try:
         policy = WorkerPolicy.load(path)
     except TfeBenchError as error:
-        return None, [failed_check("worker file", error)]
-    checks = [Check("worker file", OK, f"party {policy.party}'s, {path.name}")]
+        return None, [failed_health_check("worker file", error)]
+    checks = [HealthCheck("worker file", OK, f"party {policy.party}'s, {path.name}")]
     if config.tls:
         try:
             key, own_party = policy.load_key(), config.parties[policy.party]
-            certificate = tls.select_certificate(key, own_party.certificates)
-            fingerprint = tls.format_fingerprint(tls.compute_fingerprint(certificate))
-            checks.append(Check("private key", OK, f"0600, belongs to SHA-256 {fingerprint}"))
+            certificate = tls.select_key_certificate(key, own_party.certificates)
+            fingerprint = tls.format_certificate_fingerprint(
+                tls.compute_certificate_fingerprint(certificate)
+            )
+            checks.append(HealthCheck("private key", OK, f"0600, belongs to SHA-256 {fingerprint}"))
         except TfeBenchError as error:
-            checks.append(failed_check("private key", error))
+            checks.append(failed_health_check("private key", error))
     remedy = "correct worker.toml; or install the package, or add the client to cluster.toml"
-    checks += [Check("names", WARN, line, remedy) for line in unknown_names(config, policy)]
+    checks += [
+        HealthCheck("names", WARN, line, remedy) for line in unknown_policy_names(config, policy)
+    ]
     if not policy.allow_programs or not policy.reveal:
         remedy = "add allow_programs and [[reveal]] to worker.toml"
-        checks.append(Check("policy", WARN, "nothing is allowed", remedy))
+        checks.append(HealthCheck("policy", WARN, "nothing is allowed", remedy))
     return policy, checks
 
 
-def check_port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
+def check_worker_port(config: ClusterConfig, policy: WorkerPolicy) -> HealthCheck:
     """Check whether this party's port is free, or its own worker serves on it."""
     own_party = config.parties[policy.party]
     host = "127.0.0.1" if own_party.host == "localhost" else own_party.host
@@ -183,24 +191,26 @@ def check_port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
         probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe_socket.bind((host, own_party.port))
-            return Check("own port", OK, f"{own_party.address} is free: the worker does not run")
+            return HealthCheck(
+                "own port", OK, f"{own_party.address} is free: the worker does not run"
+            )
         except OSError as error:
             reason = error.strerror or "refused"
     if not config.tls:
-        return Check(
+        return HealthCheck(
             "own port", OK, f"{own_party.address} is in use, by the worker or something else"
         )
-    fingerprint = probe.fetch_fingerprint(own_party)
-    if fingerprint in [tls.compute_fingerprint(pem) for pem in own_party.certificates]:
-        return Check("own port", OK, f"this party's worker serves on {own_party.address}")
+    fingerprint = probe.fetch_worker_fingerprint(own_party)
+    if fingerprint in [tls.compute_certificate_fingerprint(pem) for pem in own_party.certificates]:
+        return HealthCheck("own port", OK, f"this party's worker serves on {own_party.address}")
     remedy = "stop what uses it, correct host and port, or start the worker with --bind"
-    return Check("own port", FAIL, f"{own_party.address}: {reason}", remedy)
+    return HealthCheck("own port", FAIL, f"{own_party.address}: {reason}", remedy)
 
 
 # ---- the workers
 
 
-class Caller:
+class ClusterCaller:
     """The origin of queries to the workers: a client, or a party that queries the other two.
 
     Attributes:
@@ -216,7 +226,7 @@ class Caller:
             key = certificate = b""
             if config.tls:
                 key, mine = policy.load_key(), config.parties[policy.party].certificates
-                certificate = tls.select_certificate(key, mine)
+                certificate = tls.select_key_certificate(key, mine)
             client = Client(config, key, certificate)  # (it runs no jobs)
         assert client is not None
         self._connection = client
@@ -231,19 +241,21 @@ class Caller:
         self._connection.close()
 
 
-def open_caller(
+def open_cluster_caller(
     config: ClusterConfig, path: Path, client: str | None, policy: WorkerPolicy | None
-) -> tuple[Caller | None, list[Check]]:
+) -> tuple[ClusterCaller | None, list[HealthCheck]]:
     """Open a caller's files: a named client's, else the party's, else the only client's."""
     try:
         if client is not None or policy is None:
-            return Caller(config, Client.open(path, client), policy), []
-        return Caller(config, None, policy), []
+            return ClusterCaller(config, Client.open(path, client), policy), []
+        return ClusterCaller(config, None, policy), []
     except TfeBenchError as error:
-        return None, [failed_check(f"client {client}" if client else "own credentials", error)]
+        return None, [
+            failed_health_check(f"client {client}" if client else "own credentials", error)
+        ]
 
 
-def check_workers(config: ClusterConfig, caller: Caller | None) -> Iterator[Check]:
+def check_workers(config: ClusterConfig, caller: ClusterCaller | None) -> Iterator[HealthCheck]:
     """Check reachability, certificates, versions, cluster file and clock of every worker."""
     facts: dict[int, dict[str, Any]] = {}
     for party in config.parties:
@@ -251,14 +263,15 @@ def check_workers(config: ClusterConfig, caller: Caller | None) -> Iterator[Chec
             continue
         name = f"party {party.index}"
         if config.tls:
-            fingerprint = probe.fetch_fingerprint(party)
-            pinned = [tls.compute_fingerprint(pem) for pem in party.certificates]
+            fingerprint = probe.fetch_worker_fingerprint(party)
+            pinned = [tls.compute_certificate_fingerprint(pem) for pem in party.certificates]
             if fingerprint is not None and fingerprint not in pinned:
                 remedy = "another worker, or another certificate: compare with its operator"
-                yield Check(
+                yield HealthCheck(
                     name,
                     FAIL,
-                    f"{party.address} shows SHA-256 {tls.format_fingerprint(fingerprint)}",
+                    f"{party.address} shows SHA-256 "
+                    f"{tls.format_certificate_fingerprint(fingerprint)}",
                     remedy,
                 )
                 continue
@@ -267,25 +280,25 @@ def check_workers(config: ClusterConfig, caller: Caller | None) -> Iterator[Chec
         try:
             facts[party.index] = answer = caller.get_facts(party.index)
         except TfeBenchError as error:
-            yield failed_check(name, error)
+            yield failed_health_check(name, error)
             continue
         seconds = answer["answered"] - answer["asked"]
-        yield Check(name, OK, f"{party.address} answers in {seconds * 1e3:.1f} ms")
-        yield from _compare_settings(name, answer, config, facts)
-        yield from _compare_clients(name, answer, config, caller.client)
+        yield HealthCheck(name, OK, f"{party.address} answers in {seconds * 1e3:.1f} ms")
+        yield from _compare_worker_settings(name, answer, config, facts)
+        yield from _compare_worker_clients(name, answer, config, caller.client)
         offset = float(answer["now"]) - (answer["asked"] + answer["answered"]) / 2
-        yield _check_clock(name, offset, seconds / 2)
+        yield _check_worker_clock(name, offset, seconds / 2)
 
 
-def _compare_settings(
+def _compare_worker_settings(
     name: str, answer: dict[str, Any], config: ClusterConfig, facts: dict[int, dict[str, Any]]
-) -> Iterator[Check]:
+) -> Iterator[HealthCheck]:
     digest = str(answer["cluster"])
     is_same = digest == config.digest()
-    parts = agreement.describe_differences(config, answer.get("cluster_parts"))
+    parts = agreement.describe_cluster_differences(config, answer.get("cluster_parts"))
     remedy = "" if is_same else f"one file everywhere; this one has {config.digest()[:16]}"
     finding = f"digest {digest[:16]}" + (f", differs in {parts}" if parts else "")
-    yield Check(f"{name}: cluster file", OK if is_same else FAIL, finding, remedy)
+    yield HealthCheck(f"{name}: cluster file", OK if is_same else FAIL, finding, remedy)
     first = next(iter(facts.values()))
     our_versions = {"version": handshake.package_version(), "abi": first["abi"]}
     our_versions["tensorflow"] = handshake.minor_version(str(first["tensorflow"]))
@@ -296,14 +309,14 @@ def _compare_settings(
     different = [k for k in our_versions if our_versions[k] != their_versions[k]]
     if different:
         expected = ", ".join(f"{k} {our_versions[k]}" for k in different)
-        yield Check(f"{name}: versions", FAIL, finding, f"install one version: {expected}")
+        yield HealthCheck(f"{name}: versions", FAIL, finding, f"install one version: {expected}")
     else:
-        yield Check(f"{name}: versions", OK, finding)
+        yield HealthCheck(f"{name}: versions", OK, finding)
 
 
-def _compare_clients(
+def _compare_worker_clients(
     name: str, answer: dict[str, Any], config: ClusterConfig, client: Client | None
-) -> Iterator[Check]:
+) -> Iterator[HealthCheck]:
     """Check that another worker admits the same clients with the same certificates.
 
     Args:
@@ -328,31 +341,33 @@ def _compare_clients(
         elif name_of_client not in our_clients:
             problem = "is not in this cluster.toml"
         remedy = "its jobs are refused until all three have the same; then SIGHUP the worker"
-        yield Check(f"{name}: clients", WARN, f"client {name_of_client[:40]} {problem}", remedy)
+        yield HealthCheck(
+            f"{name}: clients", WARN, f"client {name_of_client[:40]} {problem}", remedy
+        )
 
 
-def _check_clock(name: str, offset: float, uncertainty: float) -> Check:
+def _check_worker_clock(name: str, offset: float, uncertainty: float) -> HealthCheck:
     finding = f"{offset:+.2f} s from this one's (to {uncertainty:.2f} s)"
     if abs(offset) - uncertainty > 3600:
         # New certificates are valid from one hour before their creation, to allow such offsets.
         remedy = "set the clocks (NTP): certificates look expired or not valid yet"
-        return Check(f"{name}: clock", FAIL, finding, remedy)
+        return HealthCheck(f"{name}: clock", FAIL, finding, remedy)
     if abs(offset) - uncertainty > 10:
-        return Check(f"{name}: clock", WARN, finding, "set the clocks (NTP)")
-    return Check(f"{name}: clock", OK, finding)
+        return HealthCheck(f"{name}: clock", WARN, finding, "set the clocks (NTP)")
+    return HealthCheck(f"{name}: clock", OK, finding)
 
 
-def check_links(caller: Caller, megabytes: int) -> Iterator[Check]:
+def check_worker_links(caller: ClusterCaller, megabytes: int) -> Iterator[HealthCheck]:
     """Measure round trips and bandwidth of each pair of workers by the program `links`."""
     assert caller.client is not None
     try:
         sizes = {"kilobytes": 1, "ping_turns": 3, "pair_kilobytes": 1000 * megabytes}
         result = caller.client.run("links", sizes, {})
     except PolicyError as error:
-        yield Check("links", WARN, str(error).partition(". ")[0], 'allow the program "links"')
+        yield HealthCheck("links", WARN, str(error).partition(". ")[0], 'allow the program "links"')
         return
     except TfeBenchError as error:
-        yield failed_check("links", error)
+        yield failed_health_check("links", error)
         return
     for i, (a, b) in enumerate(((0, 1), (0, 2), (1, 2))):
         measurements = result.measured[a]
@@ -361,14 +376,16 @@ def check_links(caller: Caller, megabytes: int) -> Iterator[Check]:
         seconds = measurements["pair_seconds"][i]
         rate = measurements["pair_bytes"] / max(seconds - trip, 0.05 * seconds)
         finding = f"round trip {trip * 1e3:.2f} ms, {rate / 1e6:.0f} MB/s"
-        yield Check(f"link {a}-{b}", OK, finding)
+        yield HealthCheck(f"link {a}-{b}", OK, finding)
 
 
-def check_disk() -> Check:
+def check_disk_space() -> HealthCheck:
     """Check the space for temporary files and records."""
     folder = tempfile.gettempdir()
     stats = os.statvfs(folder)
     free = stats.f_bavail * stats.f_frsize
     is_low = free < _GIB // 4
     remedy = "make room: temporary files and records may be refused" if is_low else ""
-    return Check("disk", WARN if is_low else OK, f"{free / _GIB:.1f} GiB free in {folder}", remedy)
+    return HealthCheck(
+        "disk", WARN if is_low else OK, f"{free / _GIB:.1f} GiB free in {folder}", remedy
+    )

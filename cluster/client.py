@@ -21,15 +21,20 @@ from tfe_bench.cluster import agreement, handshake, probe, profiles, tls, wire
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.input_upload import (
     InputUpload,
-    check_inputs,
-    check_parameters,
+    check_job_inputs,
+    check_job_parameters,
     describe_type,
 )
-from tfe_bench.cluster.job_results import ResultCollector
+from tfe_bench.cluster.job_results import JobResultCollector
 from tfe_bench.cluster.requests import AnyInput, JobResult, Progress
-from tfe_bench.cluster.rpc import ask_worker, has_answered, no_answer_error, send_hello
-from tfe_bench.cluster.stored import ANY, check_clients
-from tfe_bench.cluster.transport import open_channel
+from tfe_bench.cluster.rpc import (
+    ask_worker,
+    has_worker_answered,
+    send_worker_hello,
+    worker_no_answer_error,
+)
+from tfe_bench.cluster.stored import ANY, check_client_names
+from tfe_bench.cluster.transport import open_worker_channel
 from tfe_bench.errors import (
     ConfigError,
     SecurityError,
@@ -84,7 +89,7 @@ class Client:
         self._last_result = -math.inf
         options = [*_RECONNECT_OPTIONS, *_RECEIVE_OPTIONS]
         self._channels: list[grpc.Channel] = [
-            open_channel(grpc, party, self._key_pair if config.tls else None, options)
+            open_worker_channel(grpc, party, self._key_pair if config.tls else None, options)
             for party in config.parties
         ]
 
@@ -106,7 +111,7 @@ class Client:
             ConfigError, SecurityError: a file is missing or malformed, or others can read the key.
         """
         config = ClusterConfig.load(cluster)
-        return cls(config, *_load_credentials(config, cluster, key, certificate))
+        return cls(config, *_load_client_credentials(config, cluster, key, certificate))
 
     @classmethod
     def open(
@@ -143,7 +148,7 @@ class Client:
         Raises:
             UsageError: naming the first unknown one and the nearest name.
         """
-        check_clients(list(clients))
+        check_client_names(list(clients))
         known_names = [client.name for client in self.config.clients]
         if known_names == [self.identity]:  # (three workers on this host, for evaluation)
             return
@@ -198,13 +203,13 @@ class Client:
                 if alive:
                     alive()
                 remaining = deadline - time.monotonic()
-                if has_answered(
-                    send_hello(self._channels[party.index], max(0.05, min(0.5, remaining)))
+                if has_worker_answered(
+                    send_worker_hello(self._channels[party.index], max(0.05, min(0.5, remaining)))
                 ):
                     break
                 refusal = tls_probe.check_once()
                 if remaining <= 0 or refusal:
-                    raise no_answer_error(party, timeout, refusal)
+                    raise worker_no_answer_error(party, timeout, refusal)
 
     def run(
         self,
@@ -241,8 +246,8 @@ class Client:
                 code="invalid-name",
                 operation="job",
             )
-        check_parameters(parameters)
-        check_inputs(inputs)
+        check_job_parameters(parameters)
+        check_job_inputs(inputs)
         header = {
             "job": job,
             "program": program,
@@ -251,13 +256,13 @@ class Client:
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
-            "cluster_parts": agreement.summarize_settings(self.config),
+            "cluster_parts": agreement.summarize_cluster_settings(self.config),
             "shaping": self.shaping,
             "warm_up_bytes": self.warm_up_bytes,
         }
         upload = InputUpload(inputs)
         self._wait_for_restart()
-        collector = ResultCollector(self.config, progress)
+        collector = JobResultCollector(self.config, progress)
         started = time.perf_counter()
 
         def send_requests(party: int) -> Iterator[bytes]:
@@ -305,8 +310,8 @@ class Client:
         """Wait briefly for starting workers; if one stays unreachable, the job fails."""
         if time.monotonic() - self._last_result < _RECENT_SECONDS:
             return
-        for call in [send_hello(channel, _RESTART_SECONDS) for channel in self._channels]:
-            has_answered(call)
+        for call in [send_worker_hello(channel, _RESTART_SECONDS) for channel in self._channels]:
+            has_worker_answered(call)
 
     # ---- queries of single workers
 
@@ -419,7 +424,7 @@ class Client:
             return list(pool.map(ask_one, range(3)))
 
 
-def _load_credentials(
+def _load_client_credentials(
     config: ClusterConfig, cluster: str | Path, key: str | Path, certificate: str | Path
 ) -> tuple[bytes, bytes]:
     """Load a client's key and certificate from files; both are empty without TLS."""
@@ -427,11 +432,11 @@ def _load_credentials(
         return b"", b""
     own_certificate = tls.load_certificate(certificate)
     if own_certificate not in {pem for client in config.clients for pem in client.certificates}:
+        fingerprint = tls.compute_certificate_fingerprint(own_certificate)
         raise SecurityError(
             f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
-            f"fingerprint {tls.format_fingerprint(tls.compute_fingerprint(own_certificate))}. "
-            "Use the key and certificate of a "
-            "[[client]] in it, or have the three parties add this one.",
+            f"fingerprint {tls.format_certificate_fingerprint(fingerprint)}. Use the key and "
+            "certificate of a [[client]] in it, or have the three parties add this one.",
             code="certificate-not-pinned",
             received=str(certificate),
         )
@@ -473,7 +478,7 @@ def load_client_files(
         )
     key = key or path.parent / f"client-{client}.key"
     certificate = certificate or path.parent / f"client-{client}.crt"
-    return config, *_load_credentials(config, path, key, certificate)
+    return config, *_load_client_credentials(config, path, key, certificate)
 
 
 def new_job() -> str:

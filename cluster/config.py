@@ -15,10 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import agreement, tls
-from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_address
-from tfe_bench.cluster.files import write_public
-from tfe_bench.cluster.member_certificates import check_certificates, load_certificates
-from tfe_bench.cluster.toml_file import TomlTable, parse_toml, prefix_errors, quote_value, read_text
+from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_worker_address
+from tfe_bench.cluster.files import write_public_file
+from tfe_bench.cluster.member_certificates import (
+    check_member_certificates,
+    load_member_certificates,
+)
+from tfe_bench.cluster.toml_file import (
+    TomlTable,
+    parse_toml,
+    prefix_config_errors,
+    quote_received_value,
+    read_config_text,
+)
 from tfe_bench.errors import ConfigError, SecurityError
 
 # The environment may name the file and the client if a command or program does not. The variables
@@ -44,7 +53,11 @@ class _PinnedMember:
     @property
     def fingerprint(self) -> str | None:
         """SHA-256 of the certificate (DER), hex; None without one."""
-        return None if self.certificate is None else tls.compute_fingerprint(self.certificate)
+        return (
+            None
+            if self.certificate is None
+            else tls.compute_certificate_fingerprint(self.certificate)
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,7 @@ class PartyConfig(_PinnedMember):
                 received=self.port,
                 expected="1 to 65535",
             )
-        _canonicalize_certificates(self, where, tls.party_common_name(self.index))
+        _canonicalize_member_certs(self, where, tls.party_common_name(self.index))
 
     @property
     def address(self) -> str:
@@ -122,7 +135,7 @@ class ClientConfig(_PinnedMember):
 
     def __post_init__(self) -> None:
         _check_name("client", self.name)
-        _canonicalize_certificates(self, f'client "{self.name}"', tls.client_common_name(self.name))
+        _canonicalize_member_certs(self, f'client "{self.name}"', tls.client_common_name(self.name))
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,7 @@ class ClusterConfig:
         if not self.name.isprintable() or len(self.name) > 100:
             raise ConfigError(
                 '[cluster]: "name" is one line of at most 100 characters. '
-                f"Received: {quote_value(self.name)}. Shorten it.",
+                f"Received: {quote_received_value(self.name)}. Shorten it.",
                 code="invalid-name",
                 operation="name",
                 received=self.name,
@@ -185,18 +198,18 @@ class ClusterConfig:
                 received=len(self.parties),
                 expected=3,
             )
-        self._check_distinct()
-        self._check_transport()
+        self._check_distinct_members()
+        self._check_transport_security()
 
     @property
     def members(self) -> tuple[PartyConfig | ClientConfig, ...]:
         """The three parties, then the clients."""
         return (*self.parties, *self.clients)
 
-    def _check_distinct(self) -> None:
+    def _check_distinct_members(self) -> None:
         names = ((_describe_member(member), member.name.lower()) for member in self.members)
-        _check_unique(names, '"name"')
-        _check_unique(
+        _check_unique_member_values(names, '"name"')
+        _check_unique_member_values(
             ((_describe_member(member), member.address) for member in self.parties),
             '"host" and "port"',
         )
@@ -204,11 +217,11 @@ class ClusterConfig:
             (_describe_member(member), key)
             for member in self.members
             # Two certificates of one member may have the same key.
-            for key in sorted({tls.key_fingerprint(pem) for pem in member.certificates})
+            for key in sorted({tls.public_key_fingerprint(pem) for pem in member.certificates})
         )
-        _check_unique(keys, '"certificate" (or the key in it)')
+        _check_unique_member_values(keys, '"certificate" (or the key in it)')
 
-    def _check_transport(self) -> None:
+    def _check_transport_security(self) -> None:
         if self.tls:
             for member in self.members:
                 if member.certificate is None:
@@ -226,7 +239,7 @@ class ClusterConfig:
                 raise SecurityError(
                     "A cluster without TLS must be on loopback (127.0.0.1, ::1, localhost), "
                     "or everyone on the network can read and change the shares. Received: "
-                    f"{_describe_member(party)} at host {quote_value(party.host)}. "
+                    f"{_describe_member(party)} at host {quote_received_value(party.host)}. "
                     "Set tls = true in cluster.toml and give every [[party]] a certificate "
                     '("python -m tfe_bench certs" creates them).',
                     code="tls-required",
@@ -244,7 +257,8 @@ class ClusterConfig:
             raise SecurityError(
                 "Without TLS a worker listens on loopback alone, or everyone on the network can "
                 "act as "
-                f"any party and any client. Received: --bind {quote_value(host)}. Set tls = true "
+                f"any party and any client. Received: --bind {quote_received_value(host)}. Set "
+                "tls = true "
                 "in "
                 'cluster.toml and give every [[party]] a certificate ("python -m tfe_bench certs" '
                 "creates them).",
@@ -265,11 +279,11 @@ class ClusterConfig:
                 file holds a private key or a certificate authority's certificate.
         """
         path = Path(path)
-        with prefix_errors(path):
-            text = read_text(path)
+        with prefix_config_errors(path):
+            text = read_config_text(path)
             if path.suffix == ".json" or text.lstrip().startswith("{"):
-                return _from_tf_encrypted(text)
-            return _from_toml(parse_toml(text), path.parent)
+                return _parse_tf_encrypted_hosts(text)
+            return _parse_cluster_toml(parse_toml(text), path.parent)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the certificates, then cluster.toml in the same folder.
@@ -285,14 +299,16 @@ class ClusterConfig:
         certificates = {
             path.with_name(name): pem
             for member in self.members
-            for name, pem in zip(_certificate_files(member), member.certificates, strict=True)
+            for name, pem in zip(
+                _member_certificate_files(member), member.certificates, strict=True
+            )
         }
         for target, content in [*certificates.items(), (path, self.to_toml().encode())]:
             if not (target.is_file() and target.read_bytes() == content):
-                write_public(target, content, overwrite=overwrite)
+                write_public_file(target, content, overwrite=overwrite)
 
     def to_toml(self) -> str:
-        """Return the text of cluster.toml; `certificate_file` names the certificates."""
+        """Return the text of cluster.toml; `member_certificate_file` names the certificates."""
         lines = [
             "# The same file on all three workers and every client.",
             "[cluster]",
@@ -304,10 +320,10 @@ class ClusterConfig:
         for party in self.parties:
             lines += ["", "[[party]]", f"name = {_quote_toml(party.name)}"]
             lines += [f"host = {_quote_toml(party.host)}", f"port = {party.port}"]
-            lines += _certificate_lines(party)
+            lines += _certificate_toml_lines(party)
         for client in self.clients:
             lines += ["", "[[client]]", f"name = {_quote_toml(client.name)}"]
-            lines += _certificate_lines(client)
+            lines += _certificate_toml_lines(client)
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
@@ -316,7 +332,7 @@ class ClusterConfig:
         It covers the parties and settings.  It is independent of the file's formatting, of file
         names and of the clients, which each worker admits by its own file.
         """
-        return agreement.compute_digest(self)
+        return agreement.digest_cluster_settings(self)
 
     def trusted_by(self, party: int) -> list[bytes]:
         """Return the certificates (PEM) whose owners may call worker ``party``: all but its own."""
@@ -332,31 +348,34 @@ class ClusterConfig:
             SecurityError: no member of this cluster has it.
         """
         for member in self.members:
-            if fingerprint in [tls.compute_fingerprint(pem) for pem in member.certificates]:
+            if fingerprint in [
+                tls.compute_certificate_fingerprint(pem) for pem in member.certificates
+            ]:
                 return member
         raise SecurityError(
             "A caller's certificate is not in cluster.toml. Received: SHA-256 fingerprint "
-            f"{quote_value(fingerprint)}. All parties must use the same cluster.toml; add the "
+            f"{quote_received_value(fingerprint)}. All parties must use the same cluster.toml; "
+            "add the "
             "caller to it if it should take part.",
             code="certificate-not-pinned",
             received=fingerprint,
         )
 
 
-def certificate_file(member: PartyConfig | ClientConfig) -> str:
+def member_certificate_file(member: PartyConfig | ClientConfig) -> str:
     """Return the file name of a member's certificate, in the folder of cluster.toml."""
     if isinstance(member, PartyConfig):
         return f"party{member.index}.crt"
     return f"client-{member.name}.crt"
 
 
-def _certificate_files(member: PartyConfig | ClientConfig) -> list[str]:
-    first = certificate_file(member)
+def _member_certificate_files(member: PartyConfig | ClientConfig) -> list[str]:
+    first = member_certificate_file(member)
     return [first, first.replace(".crt", "-new.crt")][: len(member.certificates)]
 
 
-def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
-    names = [_quote_toml(name) for name in _certificate_files(member)]
+def _certificate_toml_lines(member: PartyConfig | ClientConfig) -> list[str]:
+    names = [_quote_toml(name) for name in _member_certificate_files(member)]
     if not names:
         return []
     return [
@@ -364,7 +383,7 @@ def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
     ]
 
 
-def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
+def _parse_cluster_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
     top = TomlTable(values, "the file", ("cluster", "party", "client"))
     cluster = top.get_table("cluster", ("name", "ring", "fractional_bits", "tls"))
     parties = top.get_tables("party", ("name", "host", "port", "certificate"))
@@ -385,12 +404,12 @@ def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
                 party.get_text("name"),
                 party.get_text("host"),
                 party.get_integer("port"),
-                *load_certificates(party, folder),
+                *load_member_certificates(party, folder),
             )
             for index, party in enumerate(parties)
         ),
         clients=tuple(
-            ClientConfig(client.get_text("name"), *load_certificates(client, folder))
+            ClientConfig(client.get_text("name"), *load_member_certificates(client, folder))
             for client in clients
         ),
         ring=cluster.get_integer("ring", RING),
@@ -399,16 +418,16 @@ def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
     )
 
 
-def _from_tf_encrypted(text: str) -> ClusterConfig:
+def _parse_tf_encrypted_hosts(text: str) -> ClusterConfig:
     try:
-        values = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
+        values = json.loads(text, object_pairs_hook=_reject_duplicate_json_keys)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"This is not valid JSON: {error}. Correct the line.", code="invalid-json"
         ) from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"The file must be a JSON object. Received: {quote_value(values)}. "
+            f"The file must be a JSON object. Received: {quote_received_value(values)}. "
             'Write {"server0": "host:port", "server1": ..., "server2": ...}.',
             code="invalid-json",
         )
@@ -418,12 +437,12 @@ def _from_tf_encrypted(text: str) -> ClusterConfig:
     parties = []
     for index in range(3):
         key = f"server{index}"
-        host, port = parse_address(f'"{key}"', servers.get_text(key))
+        host, port = parse_worker_address(f'"{key}"', servers.get_text(key))
         parties.append(PartyConfig(index, key, host, port))
     return ClusterConfig(name="cluster", parties=tuple(parties), tls=False)
 
 
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_json_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         raise ConfigError(
@@ -436,30 +455,30 @@ def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: \"name\" consists of letters, digits, '-' and '_', at most 40. "
-            f"Received: {quote_value(name)}. Choose a plainer name.",
+            f"Received: {quote_received_value(name)}. Choose a plainer name.",
             code="invalid-name",
             operation=where,
             received=name,
         )
 
 
-def _canonicalize_certificates(
+def _canonicalize_member_certs(
     member: PartyConfig | ClientConfig, where: str, own_name: str
 ) -> None:
     """Replace a member's certificates by their canonical form."""
     pair = (member.certificate, member.next_certificate)
-    certificate, next_certificate = check_certificates(pair, where, own_name)
+    certificate, next_certificate = check_member_certificates(pair, where, own_name)
     object.__setattr__(member, "certificate", certificate)
     object.__setattr__(member, "next_certificate", next_certificate)
 
 
-def _check_unique(described_values: Iterable[tuple[str, str]], keys: str) -> None:
+def _check_unique_member_values(described_values: Iterable[tuple[str, str]], keys: str) -> None:
     first_with: dict[str, str] = {}
     for description, value in described_values:
         if value in first_with:
             raise ConfigError(
                 f"{first_with[value]} and {description} have the same {keys}. Received: "
-                f"{quote_value(value)} twice. Every party and client has its own.",
+                f"{quote_received_value(value)} twice. Every party and client has its own.",
                 code="duplicate-name",
                 operation=keys,
                 received=value,

@@ -48,7 +48,7 @@ _MASK_BITS = 29
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter_namespace(namespace: int) -> None:
+def enter_network_namespace(namespace: int) -> None:
     """Move the calling thread (and threads that it starts later) into a network namespace.
 
     Raises:
@@ -58,18 +58,18 @@ def enter_namespace(namespace: int) -> None:
         raise OSError(ctypes.get_errno(), "setns: " + os.strerror(ctypes.get_errno()))
 
 
-def host_addresses(subnet: str) -> list[str]:
+def emulated_host_addresses(subnet: str) -> list[str]:
     """Return the addresses of party 0, 1, 2 and the client in a subnet, by its network address."""
     head, _, last = subnet.rpartition(".")
     return [f"{head}.{int(last) + 1 + host}" for host in range(HOSTS)]
 
 
-def best_mtu(bytes_per_second: int) -> int:
+def best_link_mtu(bytes_per_second: int) -> int:
     """Return the bytes sent in a millisecond: few packets, and none occupies the link for long."""
     return min(60_000, max(1500, bytes_per_second // 1000))
 
 
-def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
+def link_buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
     """Return the most bytes in flight of a socket: those of two round trips, and a margin.
 
     A larger buffer would delay heartbeats behind queued data.
@@ -80,40 +80,46 @@ def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
 # ---- devices
 
 
-def _build_ifreq(device: str, payload: bytes = b"") -> bytes:
+def _build_interface_request(device: str, payload: bytes = b"") -> bytes:
     """Return a struct ifreq."""
     return device.encode().ljust(16, b"\0") + payload.ljust(24, b"\0")
 
 
-def _configure_device(device: str, address: str, mtu: int) -> None:
+def _configure_network_device(device: str, address: str, mtu: int) -> None:
     def build_address(text: str) -> bytes:
-        return _build_ifreq(device, struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text)))
+        return _build_interface_request(
+            device, struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text))
+        )
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        fcntl.ioctl(s, _SIOCSIFMTU, _build_ifreq(device, struct.pack("=i", mtu)))
-        fcntl.ioctl(s, _SIOCSIFTXQLEN, _build_ifreq(device, struct.pack("=i", 20_000)))
+        fcntl.ioctl(s, _SIOCSIFMTU, _build_interface_request(device, struct.pack("=i", mtu)))
+        fcntl.ioctl(s, _SIOCSIFTXQLEN, _build_interface_request(device, struct.pack("=i", 20_000)))
         fcntl.ioctl(s, _SIOCSIFADDR, build_address(address))
         mask = socket.inet_ntoa(struct.pack("!I", (0xFFFFFFFF << (32 - _MASK_BITS)) & 0xFFFFFFFF))
         fcntl.ioctl(s, _SIOCSIFNETMASK, build_address(mask))
-    _bring_up(device)
+    _bring_up_network_device(device)
 
 
-def _bring_up(device: str) -> None:
+def _bring_up_network_device(device: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        flags = struct.unpack_from("=H", fcntl.ioctl(s, _SIOCGIFFLAGS, _build_ifreq(device)), 16)[0]
-        fcntl.ioctl(s, _SIOCSIFFLAGS, _build_ifreq(device, struct.pack("=H", flags | _IFF_UP)))
+        flags = struct.unpack_from(
+            "=H", fcntl.ioctl(s, _SIOCGIFFLAGS, _build_interface_request(device)), 16
+        )[0]
+        fcntl.ioctl(
+            s, _SIOCSIFFLAGS, _build_interface_request(device, struct.pack("=H", flags | _IFF_UP))
+        )
 
 
-def _open_tun(pattern: str) -> tuple[int, str]:
+def _open_tun_device(pattern: str) -> tuple[int, str]:
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
-    reply = fcntl.ioctl(fd, _TUNSETIFF, _build_ifreq(pattern, struct.pack("=H", flags)))
+    reply = fcntl.ioctl(fd, _TUNSETIFF, _build_interface_request(pattern, struct.pack("=H", flags)))
     # Packets stay in this machine's memory, so checksums are not needed.
     fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM)
     return fd, reply[:16].rstrip(b"\0").decode()
 
 
-def _set_tcp_windows(buffer: int) -> None:
+def _set_link_tcp_windows(buffer: int) -> None:
     """Set TCP windows that the link needs; a warm connection stays warm."""
     settings = {
         "tcp_rmem": f"4096 {min(2 * buffer, 1 << 20)} {2 * buffer}",
@@ -127,14 +133,14 @@ def _set_tcp_windows(buffer: int) -> None:
             file.write(value)
 
 
-def _new_namespace(buffer: int) -> int:
+def _new_network_namespace(buffer: int) -> int:
     if _libc.unshare(CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
-    _set_tcp_windows(buffer)
+    _set_link_tcp_windows(buffer)
     ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
     with contextlib.suppress(OSError), open(ipv6, "w") as file:
         file.write("1")
-    _bring_up("lo")
+    _bring_up_network_device("lo")
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -165,7 +171,7 @@ class _LinkEmulator:
             if events:
                 wait = events[0][0] - clock()
                 if wait <= 0:
-                    self._process_due(clock())
+                    self._process_due_packets(clock())
                     wait = 0.0
             ready = select.select(descriptors, [], [], wait)[0]
             for fd in ready:
@@ -189,9 +195,9 @@ class _LinkEmulator:
                 continue
             queues[to].append(packet)
             if not self._busy[host]:
-                self._send_next(host, time.monotonic())
+                self._send_next_packet(host, time.monotonic())
 
-    def _send_next(self, host: int, now: float) -> None:
+    def _send_next_packet(self, host: int, now: float) -> None:
         """Send the next packet over a host's link; the destinations alternate."""
         queues, first_destination = self._queues[host], self._next_destination[host]
         for i in range(HOSTS):
@@ -209,13 +215,13 @@ class _LinkEmulator:
         heapq.heappush(self._events, (free, self._order, host, 0, b""))
         heapq.heappush(self._events, (free + self._delay, self._order + 1, -1, to, packet))
 
-    def _process_due(self, now: float) -> None:
+    def _process_due_packets(self, now: float) -> None:
         """Process all events that are due, each at its own time."""
         events = self._events
         while events and events[0][0] <= now:
             at, _, host, to, packet = heapq.heappop(events)
             if host >= 0:
-                self._send_next(host, at)
+                self._send_next_packet(host, at)
                 continue
             with contextlib.suppress(OSError):  # that host has ended
                 os.write(self._tuns[to], packet)
@@ -224,7 +230,7 @@ class _LinkEmulator:
 # ---- starting
 
 
-def _run_command(command: str, *words: str) -> None:
+def _run_network_command(command: str, *words: str) -> None:
     completed = subprocess.run(
         [*command.split(), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=20
     )
@@ -232,7 +238,7 @@ def _run_command(command: str, *words: str) -> None:
         raise OSError(f"{command}: {completed.stderr.decode(errors='replace').strip()[:200]}")
 
 
-def _try_netem(
+def _try_netem_links(
     home: int, hosts: list[str], settings: dict[str, Any], buffer: int
 ) -> list[int] | None:
     """Create the hosts' namespaces behind a bridge with netem; return None if the kernel cannot."""
@@ -241,55 +247,55 @@ def _try_netem(
     delay, rate = settings["delay_us"], settings["bytes_per_second"] * 8
     netem = f"root netem delay {delay}us rate {rate}bit limit 200000".split()
     try:
-        switch = _new_namespace(buffer)
-        _run_command("ip link add probe type veth peer name probe2")
-        _run_command("tc qdisc add dev probe", *netem)
-        _run_command("ip link del probe")
-        _run_command("ip link add br0 type bridge")
-        _bring_up("br0")
-        spaces = [_new_namespace(buffer) for _ in range(HOSTS - 1)] + [home]
+        switch = _new_network_namespace(buffer)
+        _run_network_command("ip link add probe type veth peer name probe2")
+        _run_network_command("tc qdisc add dev probe", *netem)
+        _run_network_command("ip link del probe")
+        _run_network_command("ip link add br0 type bridge")
+        _bring_up_network_device("br0")
+        spaces = [_new_network_namespace(buffer) for _ in range(HOSTS - 1)] + [home]
         client_device = settings["device"] + "v"
         for host, space in enumerate(spaces):
             device = client_device if host == CLIENT else "eth0"
-            enter_namespace(switch)
-            _run_command(f"ip link add port{host} type veth peer name far{host}")
-            _run_command(f"ip link set port{host} master br0")
-            _bring_up(f"port{host}")
+            enter_network_namespace(switch)
+            _run_network_command(f"ip link add port{host} type veth peer name far{host}")
+            _run_network_command(f"ip link set port{host} master br0")
+            _bring_up_network_device(f"port{host}")
             target = f"/proc/{os.getpid()}/fd/{space}"
-            _run_command(f"ip link set far{host} netns", target)
-            enter_namespace(space)
-            _run_command(f"ip link set far{host} name", device)
-            _configure_device(device, hosts[host], 1500)
-            _run_command("tc qdisc add dev", device, *netem)
+            _run_network_command(f"ip link set far{host} netns", target)
+            enter_network_namespace(space)
+            _run_network_command(f"ip link set far{host} name", device)
+            _configure_network_device(device, hosts[host], 1500)
+            _run_network_command("tc qdisc add dev", device, *netem)
         return spaces[:-1]
     except (OSError, subprocess.SubprocessError):
         return None
     finally:
         with contextlib.suppress(OSError):  # without permission the next attempt reports the reason
-            enter_namespace(home)
+            enter_network_namespace(home)
 
 
 def main(settings: dict[str, Any]) -> int:
     """Create the hosts, pass their namespaces to the parent, and forward packets until it ends."""
     control = socket.socket(fileno=0)
     rate, delay_us = int(settings["bytes_per_second"]), int(settings["delay_us"])
-    hosts = host_addresses(settings["subnet"])
+    hosts = emulated_host_addresses(settings["subnet"])
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     links = None
-    buffer = buffer_bytes(rate, delay_us)
+    buffer = link_buffer_bytes(rate, delay_us)
     try:
-        spaces = _try_netem(home, hosts, settings, buffer) if settings["netem"] else None
+        spaces = _try_netem_links(home, hosts, settings, buffer) if settings["netem"] else None
         kind = "netns+netem" if spaces else "netns+tun"
         if spaces is None:
             spaces, tuns = [], []
-            mtu = best_mtu(rate)
+            mtu = best_link_mtu(rate)
             for host in range(HOSTS):
                 if host == CLIENT:
-                    enter_namespace(home)
+                    enter_network_namespace(home)
                 else:
-                    spaces.append(_new_namespace(buffer))
-                tun, device = _open_tun(settings["device"] if host == CLIENT else "tun0")
-                _configure_device(device, hosts[host], mtu)
+                    spaces.append(_new_network_namespace(buffer))
+                tun, device = _open_tun_device(settings["device"] if host == CLIENT else "tun0")
+                _configure_network_device(device, hosts[host], mtu)
                 tuns.append(tun)
             last = [int(a.rpartition(".")[2]) for a in hosts]
             links = _LinkEmulator(tuns, last, delay_us / 1e6, rate)

@@ -13,7 +13,7 @@ RENEW = "its owner runs: python -m tfe_bench certs renew FILE.crt"
 
 
 @dataclass(frozen=True)
-class Expiry:
+class CertificateExpiry:
     """One pinned certificate.
 
     Attributes:
@@ -42,7 +42,9 @@ class Expiry:
         return f"{self.days:.0f} days left, until {self.expires_at:%Y-%m-%d}"
 
 
-def list_expiries(config: ClusterConfig, now: datetime.datetime | None = None) -> list[Expiry]:
+def list_certificate_expiries(
+    config: ClusterConfig, now: datetime.datetime | None = None
+) -> list[CertificateExpiry]:
     """List all pinned certificates of a cluster, parties first."""
     now = now or datetime.datetime.now(datetime.UTC)
     listed = []
@@ -50,24 +52,28 @@ def list_expiries(config: ClusterConfig, now: datetime.datetime | None = None) -
         name = member.index if isinstance(member, PartyConfig) else member.name
         description = f"party {name}" if isinstance(member, PartyConfig) else f"client {name}"
         for pem in member.certificates:
-            until = tls.valid_until(pem)
+            until = tls.certificate_valid_until(pem)
             listed.append(
-                Expiry(
+                CertificateExpiry(
                     description,
                     until,
                     (until - now).total_seconds() / 86400,
-                    now < tls.valid_from(pem),
-                    any(tls.valid_until(other) > until for other in member.certificates),
-                    tls.compute_fingerprint(pem),
+                    now < tls.certificate_valid_from(pem),
+                    any(
+                        tls.certificate_valid_until(other) > until for other in member.certificates
+                    ),
+                    tls.compute_certificate_fingerprint(pem),
                 )
             )
     return listed
 
 
-def expiry_warnings(config: ClusterConfig, now: datetime.datetime | None = None) -> list[str]:
+def certificate_expiry_warnings(
+    config: ClusterConfig, now: datetime.datetime | None = None
+) -> list[str]:
     """Return one line for each member whose certificate expires in less than 30 days."""
     return [
         f"the certificate of {expiry.member}: {expiry.description}; {RENEW}"
-        for expiry in list_expiries(config, now)
+        for expiry in list_certificate_expiries(config, now)
         if (expiry.days < WARN_DAYS or expiry.is_not_yet_valid) and not expiry.replaced
     ]

@@ -9,7 +9,9 @@ from tfe_bench import atomic
 from tfe_bench.errors import ConfigError
 
 
-def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+def write_secret_file(
+    path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False
+) -> None:
     """Write a secret file atomically, readable by its owner only from the first byte.
 
     Args:
@@ -20,20 +22,22 @@ def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool 
     Raises:
         ConfigError: the file exists (without ``overwrite``) or cannot be written.
     """
-    _write_file(Path(path), data, mode=0o600, overwrite=overwrite)
+    _write_file_atomically(Path(path), data, mode=0o600, overwrite=overwrite)
 
 
-def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+def write_public_file(
+    path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False
+) -> None:
     """Write a file without secrets atomically (mode 0644).
 
-    Args and errors: as for `write_private`.
+    Args and errors: as for `write_secret_file`.
     """
-    _write_file(Path(path), data, mode=0o644, overwrite=overwrite)
+    _write_file_atomically(Path(path), data, mode=0o644, overwrite=overwrite)
 
 
-def _write_file(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
+def _write_file_atomically(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
     try:
-        atomic.place_file(path, lambda file: file.write(data), mode, overwrite)
+        atomic.place_complete_file(path, lambda file: file.write(data), mode, overwrite)
     except FileExistsError:
         raise ConfigError(
             f"{path} exists already and is not overwritten. Choose another folder, or move the "

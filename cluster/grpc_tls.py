@@ -15,7 +15,7 @@ from tfe_bench.cluster import tls
 from tfe_bench.errors import SecurityError
 
 
-def server_credentials(
+def worker_tls_credentials(
     key: bytes,
     cert: bytes,
     trusted: Sequence[bytes],
@@ -38,7 +38,7 @@ def server_credentials(
         SecurityError: ``trusted`` is empty, or the worker's own certificate is not valid now.
             An expired certificate in ``trusted`` only locks out its own holder.
     """
-    cert = tls.check_key_pair(key, cert)
+    cert = tls.check_tls_key_pair(key, cert)
     if not trusted:
         raise SecurityError(
             "A server requires the certificates of its callers. Received: none. "
@@ -48,32 +48,34 @@ def server_credentials(
 
     admitted = list(trusted)
 
-    def build_configuration(certificates: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
+    def build_tls_configuration(
+        certificates: Sequence[bytes],
+    ) -> grpc.ServerCertificateConfiguration:
         roots = b"".join(tls.canonical_certificate(certificate) for certificate in certificates)
         return grpc.ssl_server_certificate_configuration([(key, cert)], roots)
 
-    def updated_configuration() -> grpc.ServerCertificateConfiguration | None:
+    def updated_tls_configuration() -> grpc.ServerCertificateConfiguration | None:
         """Return gRPC's configuration before a handshake: None if it has not changed."""
         nonlocal admitted
         if (trusted_now := on_handshake()) is None or list(trusted_now) == admitted:
             return None
-        configuration = build_configuration(trusted_now)
+        configuration = build_tls_configuration(trusted_now)
         admitted = list(trusted_now)
         return configuration
 
     return grpc.dynamic_ssl_server_credentials(
-        build_configuration(admitted),
-        updated_configuration,  # pyright: ignore[reportArgumentType]
+        build_tls_configuration(admitted),
+        updated_tls_configuration,  # pyright: ignore[reportArgumentType]
         require_client_authentication=True,
     )
 
 
-def channel_credentials(
+def channel_tls_credentials(
     key: bytes, cert: bytes, server_certificate: bytes | Sequence[bytes]
 ) -> grpc.ChannelCredentials:
     """Return TLS credentials for calls to one worker: only its pinned certificate is accepted.
 
-    Use them with `target_options` of the same certificate.
+    Use them with `tls_channel_options` of the same certificate.
 
     Args:
         key: the caller's private key (PEM).
@@ -84,9 +86,9 @@ def channel_credentials(
         ConfigError: key and certificate do not belong together, or a certificate is unusable.
         SecurityError: the caller's own certificate, or all of the worker's, are not valid now.
     """
-    cert = tls.check_key_pair(key, cert)
+    cert = tls.check_tls_key_pair(key, cert)
     pinned = [server_certificate] if isinstance(server_certificate, bytes) else server_certificate
-    tls.check_any_valid(pinned)
+    tls.check_any_certificate_valid(pinned)
     return grpc.ssl_channel_credentials(
         root_certificates=b"".join(
             tls.canonical_certificate(certificate) for certificate in pinned
@@ -96,7 +98,7 @@ def channel_credentials(
     )
 
 
-def target_options(server_cert: bytes) -> list[tuple[str, str | int]]:
+def tls_channel_options(server_cert: bytes) -> list[tuple[str, str | int]]:
     """Return gRPC channel options for calls to the worker with this pinned certificate.
 
     The expected name comes from the certificate, as hosts are known by address; an HTTP proxy
@@ -106,6 +108,6 @@ def target_options(server_cert: bytes) -> list[tuple[str, str | int]]:
         ConfigError, SecurityError: as `tls.canonical_certificate`.
     """
     return [
-        ("grpc.ssl_target_name_override", tls.server_name(server_cert)),
+        ("grpc.ssl_target_name_override", tls.certificate_server_name(server_cert)),
         ("grpc.enable_http_proxy", 0),
     ]

@@ -69,7 +69,7 @@ class HandleStore:
             PolicyError: the operator's limits do not allow another value.
         """
         with self._lock:
-            self._remove_expired()
+            self._remove_expired_handles()
             if (client, handle) in self._held:
                 raise UsageError(
                     f"Party {self._party} holds such a handle already.",
@@ -81,7 +81,7 @@ class HandleStore:
             self._held[client, handle] = HeldValue(
                 value, public_facts, size + _OVERHEAD, expires_at
             )
-            self._schedule_expiry()
+            self._schedule_handle_expiry()
 
     def check_capacity(
         self, client: str, handles: Iterable[str], sizes: list[int], released: set[str]
@@ -96,7 +96,7 @@ class HandleStore:
             UsageError, PolicyError: as `put_value`.
         """
         with self._lock:
-            self._remove_expired()
+            self._remove_expired_handles()
             if any((client, handle) in self._held for handle in handles):
                 raise UsageError(
                     f"Party {self._party} holds such a handle already.",
@@ -143,7 +143,7 @@ class HandleStore:
             UsageError: the client has no such handle, or it has expired.
         """
         with self._lock:
-            self._remove_expired()
+            self._remove_expired_handles()
             entry = self._held.get((client, handle))
             if entry is None:
                 minutes = self._seconds / 60
@@ -172,16 +172,16 @@ class HandleStore:
     def count_handles(self, client: str) -> tuple[int, int]:
         """Return the number of a client's handles, and their bytes."""
         with self._lock:
-            self._remove_expired()
+            self._remove_expired_handles()
             client_sizes = [h.size for (owner, _), h in self._held.items() if owner == client]
             return len(client_sizes), sum(client_sizes)
 
-    def _remove_expired(self) -> None:
+    def _remove_expired_handles(self) -> None:
         now = self._clock()
         for key in [k for k, h in self._held.items() if h.expires_at <= now]:
             del self._held[key]
 
-    def _schedule_expiry(self) -> None:
+    def _schedule_handle_expiry(self) -> None:
         """Release expired memory even if no other job arrives."""
         if self._timer is not None or not self._held:
             return
@@ -189,8 +189,8 @@ class HandleStore:
         def expire_later() -> None:
             with self._lock:
                 self._timer = None
-                self._remove_expired()
-                self._schedule_expiry()
+                self._remove_expired_handles()
+                self._schedule_handle_expiry()
 
         earliest = min(h.expires_at for h in self._held.values())
         self._timer = threading.Timer(max(1.0, min(earliest - self._clock(), 600.0)), expire_later)

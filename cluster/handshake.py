@@ -74,7 +74,7 @@ class Hello:
             ProtocolError: the bytes are not a hello.
         """
         problem = "A peer's first message is not a hello of tfe_bench: it"
-        values = json_limits.parse_object(blob, problem, json_limits.MOST_QUESTION)
+        values = json_limits.parse_untrusted_json_object(blob, problem, json_limits.MOST_QUESTION)
         kinds = {"int": int, "str": str}
         for field in dataclasses.fields(cls):
             if type(values.get(field.name)) is not kinds[str(field.type)]:
@@ -102,7 +102,9 @@ def tensorflow_version() -> str:
     return "none"
 
 
-def check_hello(mine: Hello, theirs: Hello, expected_party: int, differences: str = "") -> None:
+def check_peer_hello(
+    mine: Hello, theirs: Hello, expected_party: int, differences: str = ""
+) -> None:
     """Reject a peer whose hello differs.
 
     Args:

@@ -82,7 +82,7 @@ class InputUpload:
             return
         for i in range(len(self._values)):
             m = self._masked_words(i)
-            for chunk in wire.chunk_data(m.data.cast("B")):
+            for chunk in wire.chunk_stream_data(m.data.cast("B")):
                 mark_alive(party)  # a worker that receives a chunk over a slow line is alive
                 yield chunk
             with self._making:
@@ -97,7 +97,9 @@ class InputUpload:
             if i not in self._masked:
                 self._evict_masked()
                 value = self._make_input(self._values[i])
-                _, _, self._masked[i] = seeds.share_values(value.ring, value.limbs, self._seeds[i])
+                _, _, self._masked[i] = seeds.share_values_by_seeds(
+                    value.ring, value.limbs, self._seeds[i]
+                )
             return self._masked[i]
 
     def _evict_masked(self) -> None:
@@ -125,7 +127,7 @@ class InputUpload:
         return value
 
 
-def check_inputs(inputs: object) -> None:
+def check_job_inputs(inputs: object) -> None:
     """Reject inputs that cannot be sent to a worker.
 
     Raises:
@@ -144,7 +146,7 @@ def check_inputs(inputs: object) -> None:
             )
 
 
-def check_parameters(parameters: object) -> None:
+def check_job_parameters(parameters: object) -> None:
     """Reject parameters that JSON cannot represent.
 
     Raises:

@@ -21,7 +21,7 @@ from tfe_bench.errors import ClusterError, JobCancelled, PeerLost, ProtocolError
 SILENCE_SECONDS = 9.5
 
 
-class _OutputSpec(NamedTuple):
+class _JobOutputSpec(NamedTuple):
     """Public facts of one output, on which the three workers must agree."""
 
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class _OutputSpec(NamedTuple):
     limbs: int
 
 
-class ResultCollector:
+class JobResultCollector:
     """Events of the three workers about one job, read from their streams to the client.
 
     Args:
@@ -48,7 +48,7 @@ class ResultCollector:
         self._progress = progress
         self._outcomes: queue.Queue[tuple[int, BaseException | None]] = queue.Queue()
         self._parts: dict[str, dict[str, seeds.Ring]] = {}
-        self._output_specs: dict[str, _OutputSpec] = {}
+        self._output_specs: dict[str, _JobOutputSpec] = {}
         self._digests: dict[str, str] = {}
         self._lock = threading.Lock()
         self._last_alive = [time.monotonic()] * 3
@@ -81,11 +81,11 @@ class ResultCollector:
     def read_stream(self, party: int, call: Iterator[bytes]) -> None:
         """Read one worker's stream to its end."""
         try:
-            reader = wire.StreamReader(self._track_liveness(party, call), allow_nan=True)
+            reader = wire.JobStreamReader(self._track_liveness(party, call), allow_nan=True)
             while (event := reader.next_event()) is not None:
                 kind = event["event"]
                 if kind == "error":
-                    raise wire.decode_error(event)
+                    raise wire.decode_error_event(event)
                 if kind == "accepted":
                     self._accepted.add(party)
                     if len(self._accepted) == 3:
@@ -108,7 +108,7 @@ class ResultCollector:
                 "it ended the job without a result",
             )
         except grpc.RpcError as error:
-            code, details = wire.get_call_status(error)
+            code, details = wire.get_grpc_call_status(error)
             address = self.config.parties[party].address
             name = code.name.lower() if code else "unknown"
             if code is grpc.StatusCode.UNAVAILABLE and "Handshake read failed" in details:
@@ -125,10 +125,10 @@ class ResultCollector:
         except BaseException as error:
             self._outcomes.put((party, error))
 
-    def _read_result(self, event: dict[str, Any], reader: wire.StreamReader) -> None:
+    def _read_result(self, event: dict[str, Any], reader: wire.JobStreamReader) -> None:
         try:
             name = str(event["name"])
-            spec = _OutputSpec(
+            spec = _JobOutputSpec(
                 tuple(int(d) for d in event["shape"]),
                 int(event["fractional_bits"]),
                 int(event["limbs"]),
@@ -203,7 +203,7 @@ class ResultCollector:
             if error is not None:
                 errors.append(error)
 
-        def rank_error(error: BaseException) -> int:
+        def rank_worker_error(error: BaseException) -> int:
             if isinstance(error, JobCancelled):
                 return 3
             # a session that was not established; another worker reports the reason
@@ -211,4 +211,4 @@ class ResultCollector:
                 return 1
             return 0 if isinstance(error, TfeBenchError) else 2
 
-        return min(errors, key=rank_error)
+        return min(errors, key=rank_worker_error)

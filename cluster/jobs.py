@@ -17,7 +17,7 @@ import tfe_bench
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
 
@@ -131,7 +131,7 @@ class Context:
     progress: Callable[[float, str], None]
     measurements: dict[str, Any] = field(default_factory=dict)
     client: str = ""
-    store: Store | None = None
+    store: ShareStore | None = None
     at_end: Callable[[], Mapping[str, Any]] = dict
     request: Any = None
 
@@ -219,12 +219,12 @@ class Program(Generic[R]):
     parse: Callable[[Mapping[str, Any], Sequence[InputSpec]], R] = _parse_nothing
     about: str = ""
     wide: bool = False
-    permit: Callable[[str, Store, R, Sequence[InputSpec]], None] | None = None
+    permit: Callable[[str, ShareStore, R, Sequence[InputSpec]], None] | None = None
     late: bool = False
     together: Callable[[R, Sequence[InputSpec]], int] | None = None
     kept_names: Callable[[R], Sequence[str]] = get_name_parameter
     needs: Callable[[R], Sequence[str]] = lambda request: ()
-    size: Callable[[str, Store, R, Sequence[InputSpec]], int | Size] | None = None
+    size: Callable[[str, ShareStore, R, Sequence[InputSpec]], int | Size] | None = None
     check: InitVar[Check | None] = None
 
     def __post_init__(self, check: Check | None) -> None:
@@ -236,7 +236,9 @@ class Program(Generic[R]):
             )
             object.__setattr__(self, "parse", keep_parameters(check))
 
-    def sized(self, client: str, store: Store, request: R, inputs: Sequence[InputSpec]) -> Size:
+    def sized(
+        self, client: str, store: ShareStore, request: R, inputs: Sequence[InputSpec]
+    ) -> Size:
         """Return the size of a run, with at least the words of its inputs."""
         input_words = max((spec.extent for spec in inputs), default=0)
         declared = 0 if self.size is None else self.size(client, store, request, inputs)

@@ -15,7 +15,7 @@ MOST_QUESTION = 1 << 12
 MOST_DEPTH = 64
 
 
-def parse_json(
+def parse_untrusted_json(
     blob: bytes | memoryview, subject: str, max_bytes: int = MOST_BYTES, allow_nan: bool = False
 ) -> Any:
     """Parse untrusted JSON.
@@ -38,7 +38,9 @@ def parse_json(
         )
     try:
         options: dict[str, Any] = (
-            {} if allow_nan else {"parse_constant": _reject_constant, "parse_float": _parse_finite}
+            {}
+            if allow_nan
+            else {"parse_constant": _reject_json_constant, "parse_float": _parse_finite_json_number}
         )
         value = json.loads(bytes(blob), **options)
         level = [value]
@@ -63,25 +65,25 @@ def parse_json(
     )
 
 
-def parse_object(
+def parse_untrusted_json_object(
     blob: bytes | memoryview, subject: str, max_bytes: int = MOST_BYTES, allow_nan: bool = False
 ) -> dict[str, Any]:
     """Parse an untrusted JSON object.
 
     Raises:
-        ProtocolError: as `parse_json`, or the value is not an object.
+        ProtocolError: as `parse_untrusted_json`, or the value is not an object.
     """
-    value = parse_json(blob, subject, max_bytes, allow_nan)
+    value = parse_untrusted_json(blob, subject, max_bytes, allow_nan)
     if not isinstance(value, dict):
         raise ProtocolError(f"{subject} is malformed.", code="malformed-message", operation=subject)
     return value
 
 
-def _reject_constant(constant: str) -> NoReturn:
+def _reject_json_constant(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _parse_finite(digits: str) -> float:
+def _parse_finite_json_number(digits: str) -> float:
     if math.isinf(value := float(digits)):  # 1e999
         raise ValueError(digits)
     return value

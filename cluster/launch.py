@@ -15,7 +15,7 @@ from typing import Any, Self
 from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, load_client_files
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-from tfe_bench.cluster.files import write_private
+from tfe_bench.cluster.files import write_secret_file
 from tfe_bench.cluster.local_workers import LocalWorkers
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
 
@@ -104,7 +104,7 @@ class LocalCluster(BaseCluster):
         self._models = models
         self._tls = tls_on
         self.profile = profiles.get_profile(profile)
-        self._emulate = links.check_emulation(emulate)
+        self._emulate = links.check_link_emulation(emulate)
         self._links: links.Links | None = None
         if threads is not None and (type(threads) is not int or threads < 1):
             raise UsageError(
@@ -115,7 +115,7 @@ class LocalCluster(BaseCluster):
                 expected="1 or more",
             )
         if models is not None:
-            _make_folder(_check_path(models))
+            _make_models_folder(_check_path(models))
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: LocalWorkers | None = None
         self._threads = threads
@@ -127,14 +127,14 @@ class LocalCluster(BaseCluster):
 
     def _start_workers(self) -> None:
         started = time.perf_counter()
-        self._start_links()
+        self._start_emulated_links()
         keys, certificates = zip(
-            *(tls.make_certificate(tls.party_common_name(p), days=2) for p in range(3)),
+            *(tls.make_self_signed_certificate(tls.party_common_name(p), days=2) for p in range(3)),
             strict=True,
         )
-        key, certificate = tls.make_certificate(tls.client_common_name(_CLIENT), days=2)
+        key, certificate = tls.make_self_signed_certificate(tls.client_common_name(_CLIENT), days=2)
         hosts = self._links.hosts[:3] if self._links else ["127.0.0.1"] * 3
-        ports = [_LINK_PORT] * 3 if self._links else _free_ports(3)
+        ports = [_LINK_PORT] * 3 if self._links else _free_worker_ports(3)
         parties = tuple(
             PartyConfig(p, f"party{p}", hosts[p], ports[p], certificates[p]) for p in range(3)
         )
@@ -146,7 +146,7 @@ class LocalCluster(BaseCluster):
         )
         config.save(self._folder / "cluster.toml")
         for p in range(3):
-            write_private(self._folder / f"party{p}.key", keys[p])
+            write_secret_file(self._folder / f"party{p}.key", keys[p])
         command = [sys.executable, "-m", "tfe_bench", "worker", "--local", "--temporary"]
         command += ["--cluster", str(self._folder / "cluster.toml")]
         command += ["--models", str(Path(self._models or self._folder / "models").absolute())]
@@ -158,10 +158,10 @@ class LocalCluster(BaseCluster):
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self._workers = LocalWorkers(command, self._folder, environment, namespaces)
         self._init_client(config, key, certificate)
-        self.wait_ready(START_SECONDS, self._check_alive)
+        self.wait_ready(START_SECONDS, self._check_workers_alive)
         self.start_seconds = time.perf_counter() - started
 
-    def _start_links(self) -> None:
+    def _start_emulated_links(self) -> None:
         if not self.profile.shaped:
             return
         self.emulation = links.CHANNEL
@@ -180,7 +180,7 @@ class LocalCluster(BaseCluster):
         """Process ids of the three workers."""
         return [] if self._workers is None else self._workers.pids
 
-    def _check_alive(self) -> None:
+    def _check_workers_alive(self) -> None:
         for p, code, tail in self._ended_workers():
             raise ClusterError(
                 f"Worker {p} did not start. Received: exit code {code}.\n{tail}",
@@ -260,7 +260,7 @@ def _check_path(path: object) -> Path:
     return Path(path)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_models_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -273,7 +273,7 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_worker_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:

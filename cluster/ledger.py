@@ -31,7 +31,7 @@ _LOCK = threading.Lock()
 _RHO = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
 
 
-def parse_rho(text: str) -> int:
+def parse_privacy_loss(text: str) -> int:
     """Parse a privacy loss from decimal digits; return billionths.
 
     Raises:
@@ -50,14 +50,14 @@ def parse_rho(text: str) -> int:
     return loss
 
 
-def format_rho(loss: int) -> str:
+def format_privacy_loss(loss: int) -> str:
     """Format billionths as a decimal number."""
     digits = f"{loss // UNIT}.{loss % UNIT:09d}".rstrip("0")
     return digits.removesuffix(".")
 
 
 @dataclass(frozen=True)
-class Charge:
+class PrivacyLossCharge:
     """The privacy loss of a query on one table.
 
     Attributes:
@@ -71,7 +71,7 @@ class Charge:
     loss: int
 
 
-class Ledger:
+class PrivacyLedger:
     """A worker's record of spent privacy loss, in the folder of its tables.
 
     A table that replaces another one inherits its spent loss: the same people are in it.
@@ -107,7 +107,7 @@ class Ledger:
         return loss
 
     def charge_tables(
-        self, charges: Mapping[str, Charge], reported: Sequence[Mapping[str, int]] = ()
+        self, charges: Mapping[str, PrivacyLossCharge], reported: Sequence[Mapping[str, int]] = ()
     ) -> None:
         """Charge all tables of a query, or none; the records are on disk when the method returns.
 
@@ -128,7 +128,7 @@ class Ledger:
                 self._write(name, loss)
 
     def check_budgets(
-        self, charges: Mapping[str, Charge], reported: Sequence[Mapping[str, int]] = ()
+        self, charges: Mapping[str, PrivacyLossCharge], reported: Sequence[Mapping[str, int]] = ()
     ) -> dict[str, int]:
         """Return the spent loss of each table after a query; write nothing.
 
@@ -160,12 +160,14 @@ class Ledger:
             if charge.loss > remaining:
                 raise PolicyError(
                     f"The privacy budget of table {name!r} does not allow this query. Received: "
-                    f"rho {format_rho(charge.loss)}, left: {format_rho(max(remaining, 0))} of "
-                    f"{format_rho(charge.budget)}. Spend less, or ask its owner, {charge.owner!r}.",
+                    f"rho {format_privacy_loss(charge.loss)}, left: "
+                    f"{format_privacy_loss(max(remaining, 0))} of "
+                    f"{format_privacy_loss(charge.budget)}. Spend less, or ask its owner, "
+                    f"{charge.owner!r}.",
                     code="budget-exhausted",
                     operation=name,
-                    received=format_rho(charge.loss),
-                    expected=format_rho(max(remaining, 0)),
+                    received=format_privacy_loss(charge.loss),
+                    expected=format_privacy_loss(max(remaining, 0)),
                 )
             new_totals[name] = max(valid_losses) + charge.loss
         return new_totals
@@ -179,8 +181,10 @@ class Ledger:
         record = {"format": _FORMAT, "name": name, "party": self._party, "spent": loss}
         path = self._record_path(name)
         try:
-            atomic.place_file(path, lambda stream: stream.write(json.dumps(record).encode()))
-            atomic.sync_folder(self._folder)
+            atomic.place_complete_file(
+                path, lambda stream: stream.write(json.dumps(record).encode())
+            )
+            atomic.sync_folder_to_disk(self._folder)
         except OSError as error:
             # (the client reads this text, so it does not contain the file's path)
             raise DataError(

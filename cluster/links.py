@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from tfe_bench.cluster import emulator
-from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import ClusterError, unknown_name
+from tfe_bench.cluster.profiles import NetworkProfile
+from tfe_bench.errors import ClusterError, unknown_name_error
 
 EMULATIONS = ("auto", "netns", "channel")
 CHANNEL = "channel"
@@ -23,14 +23,16 @@ class NoNamespaces(ClusterError):
     """Links cannot be emulated here: the process lacks privileges, or there are no TUN devices."""
 
 
-def check_emulation(name: str) -> str:
+def check_link_emulation(name: str) -> str:
     """Return the name of an emulation.
 
     Raises:
         UsageError: the name is unknown.
     """
     if name not in EMULATIONS:
-        raise unknown_name(f"Unknown emulation of a network. Received: {name!r}.", name, EMULATIONS)
+        raise unknown_name_error(
+            f"Unknown emulation of a network. Received: {name!r}.", name, EMULATIONS
+        )
     return name
 
 
@@ -50,7 +52,7 @@ class Links:
         NoNamespaces: this process lacks the permission, or the kernel the support.
     """
 
-    def __init__(self, profile: Profile, netem: bool = True) -> None:
+    def __init__(self, profile: NetworkProfile, netem: bool = True) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.namespaces: list[int] = []
         if not sys.platform.startswith("linux") or not Path("/dev/net/tun").exists():
@@ -58,8 +60,8 @@ class Links:
                 "This system has no TUN devices. Received: no /dev/net/tun.",
                 code="emulation-not-available",
             )
-        subnet = _free_subnet()
-        self.hosts = emulator.host_addresses(subnet)
+        subnet = _free_emulation_subnet()
+        self.hosts = emulator.emulated_host_addresses(subnet)
         settings = {
             "delay_us": profile.delay_us,
             "bytes_per_second": profile.bytes_per_second,
@@ -128,7 +130,7 @@ class Links:
             self._process = None
 
 
-def _free_subnet() -> str:
+def _free_emulation_subnet() -> str:
     """Return eight unused addresses of 198.18.0.0/15, reserved for benchmarks (RFC 2544)."""
     used_routes = []
     try:

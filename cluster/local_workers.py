@@ -31,7 +31,7 @@ class LocalWorkers:
     """The three worker processes, seen from their cluster.
 
     Args:
-        command: forks the workers by `fork_workers`.
+        command: forks the workers by `fork_local_workers`.
         folder: of their logs.
         environment: of the command.
         kept: descriptors that the workers inherit.
@@ -62,7 +62,7 @@ class LocalWorkers:
         assert self._parent.stdout is not None
         os.set_blocking(self._parent.stdout.fileno(), False)
 
-    def _read_status(self) -> None:
+    def _read_status_lines(self) -> None:
         """Read the status lines that have arrived."""
         out = self._parent.stdout
         if out is None or out.closed:
@@ -76,13 +76,13 @@ class LocalWorkers:
     @property
     def pids(self) -> list[int]:
         """Process ids of the started workers, by party."""
-        self._read_status()
+        self._read_status_lines()
         return [self._pids[party] for party in sorted(self._pids)]
 
     def poll(self, party: int) -> int | None:
         """Return a worker's exit code, negative for a signal; None before its end."""
         parent_code = self._parent.poll()  # before reading: the last status line counts
-        self._read_status()
+        self._read_status_lines()
         return self._ended.get(party, parent_code)
 
     def log_tail(self, party: int) -> str:
@@ -109,7 +109,7 @@ class LocalWorkers:
 # ---- the workers' side
 
 
-def fork_workers(folder: Path, run: Callable[[int], int]) -> int:
+def fork_local_workers(folder: Path, run: Callable[[int], int]) -> int:
     """Run each party's worker in its own process, until all have ended.
 
     Call it before any thread starts, and after slow imports.
@@ -126,15 +126,15 @@ def fork_workers(folder: Path, run: Callable[[int], int]) -> int:
 
     signal.signal(signal.SIGTERM, forward_signal)
     for party in _PARTIES:
-        _print_status(party, "pid", _fork_worker(folder, party, run, parties))
+        _print_worker_status(party, "pid", _fork_local_worker(folder, party, run, parties))
     while parties:
         pid, status = os.wait()
         if pid in parties:  # (an import may have started another process)
-            _print_status(parties.pop(pid), "ended", os.waitstatus_to_exitcode(status))
+            _print_worker_status(parties.pop(pid), "ended", os.waitstatus_to_exitcode(status))
     return 0
 
 
-def _fork_worker(
+def _fork_local_worker(
     folder: Path, party: int, run: Callable[[int], int], parties: dict[int, int]
 ) -> int:
     parent = os.getpid()
@@ -176,5 +176,5 @@ def _set_process_option(option: int, value: int | bytes) -> None:
         )
 
 
-def _print_status(party: int, status: str, number: int) -> None:
+def _print_worker_status(party: int, status: str, number: int) -> None:
     print(party, status, number, flush=True)

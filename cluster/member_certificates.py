@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.toml_file import TomlTable, prefix_errors
+from tfe_bench.cluster.toml_file import TomlTable, prefix_config_errors
 from tfe_bench.errors import ConfigError
 
 CertificatePair = tuple[bytes | None, bytes | None]
 
 
-def load_certificates(table: TomlTable, folder: Path) -> CertificatePair:
+def load_member_certificates(table: TomlTable, folder: Path) -> CertificatePair:
     """Read the certificates that a table of cluster.toml names, relative to its folder.
 
     Raises:
@@ -29,12 +29,14 @@ def load_certificates(table: TomlTable, folder: Path) -> CertificatePair:
         )
     loaded: list[bytes | None] = [None, None]
     for position, name in enumerate(names):
-        with prefix_errors(f'{table.where}: certificate = "{name}" (relative to cluster.toml)'):
+        with prefix_config_errors(
+            f'{table.where}: certificate = "{name}" (relative to cluster.toml)'
+        ):
             loaded[position] = tls.load_certificate(folder / name)
     return loaded[0], loaded[1]
 
 
-def check_certificates(pair: CertificatePair, where: str, own_name: str) -> CertificatePair:
+def check_member_certificates(pair: CertificatePair, where: str, own_name: str) -> CertificatePair:
     """Return the canonical form of a member's certificates.
 
     Args:
@@ -45,7 +47,7 @@ def check_certificates(pair: CertificatePair, where: str, own_name: str) -> Cert
         ConfigError: a certificate is invalid, both are one, or their names differ.
     """
     first, second = (
-        None if pem is None else _canonical_certificate(where, pem, own_name) for pem in pair
+        None if pem is None else _canonical_member_certificate(where, pem, own_name) for pem in pair
     )
     if second is None:
         return first, second
@@ -57,7 +59,7 @@ def check_certificates(pair: CertificatePair, where: str, own_name: str) -> Cert
             operation=where,
         )
     # Callers expect the same name of the worker with either certificate.
-    names = [tls.server_name(pem) for pem in (first, second)]
+    names = [tls.certificate_server_name(pem) for pem in (first, second)]
     if names[0] != names[1]:
         raise ConfigError(
             f'{where}: both certificates under "certificate" have one DNS name. Received: '
@@ -70,11 +72,11 @@ def check_certificates(pair: CertificatePair, where: str, own_name: str) -> Cert
     return first, second
 
 
-def _canonical_certificate(where: str, pem: bytes, own_name: str) -> bytes:
+def _canonical_member_certificate(where: str, pem: bytes, own_name: str) -> bytes:
     """Return the canonical certificate; reject one that names another member of a cluster."""
-    with prefix_errors(f'{where}: "certificate"'):
+    with prefix_config_errors(f'{where}: "certificate"'):
         pem = tls.canonical_certificate(pem)
-    name = tls.server_name(pem)
+    name = tls.certificate_server_name(pem)
     if name.endswith(f".{tls.DOMAIN}") and name != own_name:
         raise ConfigError(
             f'{where}: "certificate" belongs to another member. Received: {name}, expected: '

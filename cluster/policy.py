@@ -15,7 +15,12 @@ from typing import Any
 from tfe_bench.cluster import handles, tls
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.jobs import Size, installed_programs
-from tfe_bench.cluster.toml_file import TomlTable, load_toml, prefix_errors, quote_value
+from tfe_bench.cluster.toml_file import (
+    TomlTable,
+    load_toml,
+    prefix_config_errors,
+    quote_received_value,
+)
 from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
 
 ANY = "*"
@@ -42,7 +47,7 @@ _STARTUP_FIELDS = (
 )
 
 
-def _limit_field(default: float, least: int = 1, largest: int = _ANY_NUMBER) -> Any:
+def _policy_limit_field(default: float, least: int = 1, largest: int = _ANY_NUMBER) -> Any:
     """Declare a setting of [limits] in worker.toml; seconds are above 0, others are integers."""
     return field(default=default, metadata={"least": least, "most": largest})
 
@@ -104,23 +109,23 @@ class WorkerPolicy:
     reveal: tuple[RevealRule, ...] = ()
     allow_shaping: bool = False
     models: Path | None = None
-    max_elements: int = _limit_field(DEFAULT_MAX_ELEMENTS)
-    job_seconds: float = _limit_field(3600.0)
-    stall_seconds: float = _limit_field(60.0)
-    max_jobs: int = _limit_field(16, largest=MOST_JOBS)
-    max_jobs_per_client: int = _limit_field(8, largest=MOST_JOBS)
-    max_models: int = _limit_field(64)
-    max_inputs: int = _limit_field(4096)  # more than any Keras model has
-    max_bytes_per_job: int = _limit_field(2 << 30)
-    max_bytes_per_client: int = _limit_field(4 << 30)
-    max_bytes: int = _limit_field(8 << 30)
-    max_memory_per_job: int = _limit_field(1 << 40)
-    max_sent_per_job: int = _limit_field(1 << 40)
-    max_held: int = _limit_field(handles.MOST_BYTES)
-    max_held_per_client: int = _limit_field(handles.MOST_BYTES_PER_CLIENT)
-    held_seconds: float = _limit_field(handles.SECONDS)
-    max_connections: int = _limit_field(512, 64, _MOST_CONNECTIONS)
-    max_connections_per_address: int = _limit_field(32, largest=_MOST_CONNECTIONS)
+    max_elements: int = _policy_limit_field(DEFAULT_MAX_ELEMENTS)
+    job_seconds: float = _policy_limit_field(3600.0)
+    stall_seconds: float = _policy_limit_field(60.0)
+    max_jobs: int = _policy_limit_field(16, largest=MOST_JOBS)
+    max_jobs_per_client: int = _policy_limit_field(8, largest=MOST_JOBS)
+    max_models: int = _policy_limit_field(64)
+    max_inputs: int = _policy_limit_field(4096)  # more than any Keras model has
+    max_bytes_per_job: int = _policy_limit_field(2 << 30)
+    max_bytes_per_client: int = _policy_limit_field(4 << 30)
+    max_bytes: int = _policy_limit_field(8 << 30)
+    max_memory_per_job: int = _policy_limit_field(1 << 40)
+    max_sent_per_job: int = _policy_limit_field(1 << 40)
+    max_held: int = _policy_limit_field(handles.MOST_BYTES)
+    max_held_per_client: int = _policy_limit_field(handles.MOST_BYTES_PER_CLIENT)
+    held_seconds: float = _policy_limit_field(handles.SECONDS)
+    max_connections: int = _policy_limit_field(512, 64, _MOST_CONNECTIONS)
+    max_connections_per_address: int = _policy_limit_field(32, largest=_MOST_CONNECTIONS)
 
     # (the file's name, for messages about it)
     source: str = field(default="worker.toml", compare=False)
@@ -134,7 +139,7 @@ class WorkerPolicy:
                 received=self.party,
                 expected="0, 1 or 2",
             )
-        for limit_field in _limit_fields():
+        for limit_field in _policy_limit_fields():
             value, default = getattr(self, limit_field.name), limit_field.default
             least, largest = limit_field.metadata["least"], limit_field.metadata["most"]
             if type(default) is float:
@@ -163,7 +168,7 @@ class WorkerPolicy:
             SecurityError: other users of the machine can read the key.
         """
         path = Path(path)
-        with prefix_errors(path):
+        with prefix_config_errors(path):
             known_keys = (
                 "party",
                 "key",
@@ -175,10 +180,12 @@ class WorkerPolicy:
             )
             top = TomlTable(load_toml(path), "the file", known_keys)
             rules = top.get_tables("reveal", ("program", "to"))
-            limits = top.get_table("limits", [limit_field.name for limit_field in _limit_fields()])
+            limits = top.get_table(
+                "limits", [limit_field.name for limit_field in _policy_limit_fields()]
+            )
             key, models = top.get_text("key", ""), top.get_text("models", "")
             values: dict[str, Any] = {}
-            for limit_field in _limit_fields():
+            for limit_field in _policy_limit_fields():
                 default: Any = limit_field.default
                 reader: Any = limits.get_number if type(default) is float else limits.get_integer
                 values[limit_field.name] = reader(limit_field.name, default)
@@ -253,7 +260,8 @@ class WorkerPolicy:
         if name not in self.allow_programs and ANY not in self.allow_programs:
             raise PolicyError(
                 f"Party {self.party} does not allow this program. Received: program "
-                f"{_quote_name(name)}. Its operator would allow it by adding {_quote_name(name)} "
+                f"{_quote_client_name(name)}. Its operator would allow it by adding "
+                f"{_quote_client_name(name)} "
                 "to the line allow_programs = [...] in worker.toml.",
                 code="program-not-allowed",
                 operation=name,
@@ -275,9 +283,11 @@ class WorkerPolicy:
                 return
         raise PolicyError(
             f"Party {self.party} does not allow this reveal. Received: program "
-            f"{_quote_name(program)}, to client {_quote_name(to)}. Its operator would allow it by "
-            f"adding to worker.toml: [[reveal]] with the lines program = {_quote_name(program)} "
-            f"and to = [{_quote_name(to)}].",
+            f"{_quote_client_name(program)}, to client {_quote_client_name(to)}. Its operator "
+            "would allow it by "
+            "adding to worker.toml: [[reveal]] with the lines program = "
+            f"{_quote_client_name(program)} "
+            f"and to = [{_quote_client_name(to)}].",
             code="reveal-not-allowed",
             operation=program,
             received=to,
@@ -387,7 +397,7 @@ class WorkerPolicy:
             )
 
 
-def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
+def unknown_policy_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
     """Describe programs and clients in worker.toml that do not exist, one line each.
 
     They are no errors: a client may be added to cluster.toml later, and a program be installed.
@@ -397,31 +407,34 @@ def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
     for name in policy.allow_programs:
         if name != ANY and name not in programs:
             lines.append(
-                f"{policy.source}: allow_programs has {quote_value(name)}, which is not installed "
+                f"{policy.source}: allow_programs has {quote_received_value(name)}, which is not "
+                "installed "
                 f"here.{did_you_mean(name, programs)}"
             )
     for number, rule in enumerate(policy.reveal, start=1):
         where = f"{policy.source}: [[reveal]] number {number}"
         if rule.program != ANY and rule.program not in programs:
             lines.append(
-                f"{where} is for the program {quote_value(rule.program)}, which is not installed "
+                f"{where} is for the program {quote_received_value(rule.program)}, which is not "
+                "installed "
                 f"here.{did_you_mean(rule.program, programs)}"
             )
         for name in rule.to:
             # (without TLS there is one client, "local")
             if name != ANY and name not in (clients if config.tls else ["local"]):
                 lines.append(
-                    f"{where} is to the client {quote_value(name)}, who is not in cluster.toml."
+                    f"{where} is to the client {quote_received_value(name)}, who is not in "
+                    "cluster.toml."
                     f"{did_you_mean(name, clients)}"
                 )
     return lines
 
 
-def _limit_fields() -> list[Field[Any]]:
+def _policy_limit_fields() -> list[Field[Any]]:
     return [policy_field for policy_field in fields(WorkerPolicy) if policy_field.metadata]
 
 
-def _quote_name(name: str) -> str:
+def _quote_client_name(name: str) -> str:
     """Quote a name from a client for a log: on one line and not too long."""
     quoted = json.dumps(name)
     return quoted if len(quoted) <= 80 else f"{quoted[:77]}..."

@@ -67,19 +67,19 @@ def find_tls_mismatch(party: PartyConfig, key: bytes, certificate: bytes) -> str
         party: the worker.
         key, certificate: the caller's own (PEM).
     """
-    pinned = [tls.compute_fingerprint(pem) for pem in party.certificates]
+    pinned = [tls.compute_certificate_fingerprint(pem) for pem in party.certificates]
     try:
         with (
-            open_connection(party) as plain,
-            _tls_context(key, certificate).wrap_socket(plain) as wrapped,
+            open_worker_connection(party) as plain,
+            _tls_probe_context(key, certificate).wrap_socket(plain) as wrapped,
         ):
             fingerprint = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
             if fingerprint not in pinned:
                 return (
                     "it presents a certificate that this cluster.toml does not pin (SHA-256 "
-                    f"{tls.format_fingerprint(fingerprint)})"
+                    f"{tls.format_certificate_fingerprint(fingerprint)})"
                 )
-            return _read_verdict(wrapped)
+            return _read_tls_verdict(wrapped)
     except ssl.SSLEOFError:  # closed before it presented a certificate: busy, or stopping
         return None
     except ssl.SSLError as error:
@@ -88,17 +88,20 @@ def find_tls_mismatch(party: PartyConfig, key: bytes, certificate: bytes) -> str
         return None
 
 
-def fetch_fingerprint(party: PartyConfig) -> str | None:
+def fetch_worker_fingerprint(party: PartyConfig) -> str | None:
     """Return the SHA-256 of the certificate that a worker presents; None without an answer."""
     try:
-        with open_connection(party) as plain, _tls_context().wrap_socket(plain) as wrapped:
+        with (
+            open_worker_connection(party) as plain,
+            _tls_probe_context().wrap_socket(plain) as wrapped,
+        ):
             der = wrapped.getpeercert(binary_form=True)
     except OSError:
         return None
     return hashlib.sha256(der).hexdigest() if der else None
 
 
-def _read_verdict(wrapped: ssl.SSLSocket) -> str | None:
+def _read_tls_verdict(wrapped: ssl.SSLSocket) -> str | None:
     """Return the worker's reaction to this caller's certificate, which it receives last."""
     try:
         if wrapped.recv(1):  # its settings
@@ -113,7 +116,7 @@ def _read_verdict(wrapped: ssl.SSLSocket) -> str | None:
     )
 
 
-def open_connection(party: PartyConfig) -> socket.socket:
+def open_worker_connection(party: PartyConfig) -> socket.socket:
     """Open a TCP connection to a worker.
 
     Raises:
@@ -123,7 +126,7 @@ def open_connection(party: PartyConfig) -> socket.socket:
     return socket.create_connection((host, party.port), SECONDS)
 
 
-def _tls_context(key: bytes = b"", certificate: bytes = b"") -> ssl.SSLContext:
+def _tls_probe_context(key: bytes = b"", certificate: bytes = b"") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent, only compared

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfe_bench.errors import unknown_name
+from tfe_bench.errors import unknown_name_error
 
 # A result with a larger relative deviation is not labeled with the profile's name.
 TOLERANCE = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class NetworkProfile:
     """One network.
 
     Attributes:
@@ -81,18 +81,18 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("local", 0.0, 0.0, "local", False, "this machine's loopback, not shaped"),
-        Profile("lan", 10e-6, 40e9, "lan", False, "40 Gbit/s, 0.01 ms"),
-        Profile("wan", 20e-3, 352e6, "wan", True, "352 Mbit/s per host, 20 ms"),
-        Profile("net0", 0.0, 100e9, "lan", False, "100 Gbit/s, 0 ms"),
-        Profile("net1", 1e-3, 1e9, "lan", False, "1 Gbit/s, 1 ms"),
-        Profile("net2", 10e-3, 100e6, "wan", True, "100 Mbit/s, 10 ms"),
-        Profile("net3", 100e-3, 10e6, "wan", True, "10 Mbit/s, 100 ms"),
+        NetworkProfile("local", 0.0, 0.0, "local", False, "this machine's loopback, not shaped"),
+        NetworkProfile("lan", 10e-6, 40e9, "lan", False, "40 Gbit/s, 0.01 ms"),
+        NetworkProfile("wan", 20e-3, 352e6, "wan", True, "352 Mbit/s per host, 20 ms"),
+        NetworkProfile("net0", 0.0, 100e9, "lan", False, "100 Gbit/s, 0 ms"),
+        NetworkProfile("net1", 1e-3, 1e9, "lan", False, "1 Gbit/s, 1 ms"),
+        NetworkProfile("net2", 10e-3, 100e6, "wan", True, "100 Mbit/s, 10 ms"),
+        NetworkProfile("net3", 100e-3, 10e6, "wan", True, "10 Mbit/s, 100 ms"),
     )
 }
 
 
-def get_profile(name: str) -> Profile:
+def get_profile(name: str) -> NetworkProfile:
     """Return the profile of a name.
 
     Raises:
@@ -101,5 +101,5 @@ def get_profile(name: str) -> Profile:
     profile = PROFILES.get(name) if isinstance(name, str) else None
     if profile is None:
         text = f"Unknown network profile. Received: {name!r}."
-        raise unknown_name(text, name, PROFILES, operation="profile")
+        raise unknown_name_error(text, name, PROFILES, operation="profile")
     return profile

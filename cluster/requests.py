@@ -139,7 +139,7 @@ class JobResult:
     share_seconds: float = 0.0
 
 
-def input_spec(name: str, value: AnyInput) -> InputSpec:
+def private_input_spec(name: str, value: AnyInput) -> InputSpec:
     """Return the public facts about an input."""
     late = isinstance(value, LateInput)
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)

@@ -29,12 +29,12 @@ def ask_worker(
             iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
         )
         with tls_probe.watch_call(call.cancel):
-            answer = wire.StreamReader(call, allow_nan=True).next_event(wire.MOST_ANSWER_BYTES)
+            answer = wire.JobStreamReader(call, allow_nan=True).next_event(wire.MOST_ANSWER_BYTES)
     except grpc.RpcError as error:
-        code, details = wire.get_call_status(error)
+        code, details = wire.get_grpc_call_status(error)
         unreached = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
         if tls_probe.mismatch or code in unreached:
-            raise no_answer_error(party, timeout, tls_probe.mismatch) from None
+            raise worker_no_answer_error(party, timeout, tls_probe.mismatch) from None
         raise ClusterError(
             f"Party {party.index} does not answer. Received: {details[:120] or code}. Use one "
             "version of tfe_bench everywhere.",
@@ -48,11 +48,11 @@ def ask_worker(
             party=party.index,
         )
     if answer["event"] == "error":
-        raise wire.decode_error(answer)
+        raise wire.decode_error_event(answer)
     return {**answer, "asked": started, "answered": time.time()}
 
 
-def send_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
+def send_worker_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
     """Send a query that waits up to `timeout` seconds until the worker can be reached.
 
     grpcio's own channel_ready_future leaves a thread that polls the channel for another 0.2 s
@@ -64,25 +64,25 @@ def send_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
     return call
 
 
-def has_answered(call: Iterator[bytes]) -> bool:
+def has_worker_answered(call: Iterator[bytes]) -> bool:
     """Return whether any answer arrives; the next call repeats the text of a refusal."""
     try:
         for _ in call:
             pass
     except grpc.RpcError as error:
-        return wire.get_call_status(error)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return wire.get_grpc_call_status(error)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
     return True
 
 
-def no_answer_error(
+def worker_no_answer_error(
     party: PartyConfig, timeout: float, mismatch: str | None = None
 ) -> ClusterError:
     """Return the error of a worker that does not answer: nothing listens, or TLS fails."""
     problem = f"Party {party.index} does not answer. Received:"
     if not mismatch:
         try:
-            with probe.open_connection(party) as connection:
-                closed = _is_closed_at_once(connection)
+            with probe.open_worker_connection(party) as connection:
+                closed = _is_connection_closed_at_once(connection)
         except OSError:
             return ClusterError(
                 f"{problem} nothing from {party.address} in {timeout:.0f} s. Start its worker "
@@ -108,7 +108,7 @@ def no_answer_error(
     )
 
 
-def _is_closed_at_once(connection: socket.socket) -> bool:
+def _is_connection_closed_at_once(connection: socket.socket) -> bool:
     """Return whether the other side closes the connection before any message."""
     connection.settimeout(0.5)
     try:

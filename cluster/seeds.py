@@ -47,7 +47,7 @@ def fresh() -> tuple[bytes, bytes]:
     return os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
 
 
-def share_values(
+def share_values_by_seeds(
     values: Ring, limbs: int = 1, drawn_seeds: tuple[bytes, bytes] | None = None
 ) -> tuple[bytes, bytes, Ring]:
     """Share ring elements; return (seed of l1, seed of l2, the words of m).
@@ -70,17 +70,17 @@ def share_values(
     return seed1, seed2, mask_values(flat, l1, l2, limbs)
 
 
-def add_ring(a: Ring, b: Ring, limbs: int = 1) -> Ring:
+def add_ring_words(a: Ring, b: Ring, limbs: int = 1) -> Ring:
     """Return a + b mod 2^(64 limbs), per word or pair of words; l1 + l2 is the mask."""
     if limbs == 1:
         with np.errstate(over="ignore"):
             return a + b
-    return pairs.add_words(_word_pairs(a), _word_pairs(b)).reshape(a.shape)
+    return pairs.add_128bit_words(_ring_word_pairs(a), _ring_word_pairs(b)).reshape(a.shape)
 
 
 def mask_values(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
     """Return the masked value m = x + l1 + l2 mod 2^(64 limbs)."""
-    return add_ring(add_ring(x, l1, limbs), l2, limbs)
+    return add_ring_words(add_ring_words(x, l1, limbs), l2, limbs)
 
 
 def unmask_values(m: Ring, lam: Ring, limbs: int = 1) -> Ring:
@@ -88,8 +88,8 @@ def unmask_values(m: Ring, lam: Ring, limbs: int = 1) -> Ring:
     if limbs == 1:
         with np.errstate(over="ignore"):
             return m - lam
-    return pairs.subtract_words(_word_pairs(m), _word_pairs(lam)).reshape(m.shape)
+    return pairs.subtract_128bit_words(_ring_word_pairs(m), _ring_word_pairs(lam)).reshape(m.shape)
 
 
-def _word_pairs(a: Ring) -> Ring:
+def _ring_word_pairs(a: Ring) -> Ring:
     return a.reshape(-1, 2)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.seeds import add_ring, mask_values, unmask_values
+from tfe_bench.cluster.seeds import add_ring_words, mask_values, unmask_values
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.cost import Cost
@@ -128,7 +128,7 @@ def reconstruct(parts: Sequence[Shared]) -> Array:
     first = parts[0]
     if first.limbs == 1 and first.ring_bits == 64:
         return unmask_values(
-            fields_by_name["m"], add_ring(fields_by_name["l1"], fields_by_name["l2"])
+            fields_by_name["m"], add_ring_words(fields_by_name["l1"], fields_by_name["l2"])
         )
     ring = 1 << first.ring_bits
 
@@ -192,14 +192,14 @@ def simulate(
     failures: list[tuple[int, BaseException]] = []
     lock = threading.Lock()
 
-    def run_party(p: int) -> None:
+    def run_simulated_party(p: int) -> None:
         try:
             shares = [
-                share_for_party(x, p, seed + _encode_index(i), fractional_bits, dealer, limbs)
+                share_for_party(x, p, seed + _encode_input_index(i), fractional_bits, dealer, limbs)
                 for i, x in enumerate(inputs)
             ]
             with parties[p].active():
-                outputs[p] = _to_numpy(program(parties[p], *shares))
+                outputs[p] = _convert_tensors_to_numpy(program(parties[p], *shares))
         except BaseException as error:
             with lock:
                 failures.append((p, error))
@@ -214,7 +214,9 @@ def simulate(
             if fault:
                 parties[p].check(native.call_for_error("session_fault", handles[p], FAULTS[fault]))
             native.record(handles[p], int(record))
-        threads = [threading.Thread(target=run_party, args=(p,), daemon=True) for p in range(3)]
+        threads = [
+            threading.Thread(target=run_simulated_party, args=(p,), daemon=True) for p in range(3)
+        ]
         for thread in threads:
             thread.start()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -249,12 +251,14 @@ def total_rounds(per_party: Sequence[Sequence[Any]], kind: str) -> int:
     return sum(max(getattr(s, kind) for s in step) for step in zip(*per_party, strict=True))
 
 
-def _encode_index(i: int) -> bytes:
+def _encode_input_index(i: int) -> bytes:
     """Encode an input's index in the fewest bytes."""
     return i.to_bytes(max(1, (i.bit_length() + 7) // 8), "big")
 
 
-def measure_call(party: Party, graph: Callable[..., Any], *arguments: Any) -> tuple[int, list[Any]]:
+def measure_graph_call(
+    party: Party, graph: Callable[..., Any], *arguments: Any
+) -> tuple[int, list[Any]]:
     """Run one graph call; return the payload bits that this party sent, and its rounds."""
     party.reset_counters()
     graph(*arguments)
@@ -265,7 +269,7 @@ def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int
     """Check that one graph call has its declared cost.
 
     Args:
-        calls: results of `measure_call` at party 0, 1, 2.
+        calls: results of `measure_graph_call` at party 0, 1, 2.
 
     Raises:
         AssertionError: the channel counted another cost.
@@ -305,14 +309,16 @@ def replay_masks(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any 
     party.check(native.call_for_error("session_alter", party.handle, hi, lo, at, mask_words.size))
 
 
-def _to_numpy(value: Any) -> Any:
+def _convert_tensors_to_numpy(value: Any) -> Any:
     """Convert tensors to NumPy arrays, so that no operation is pending when the session ends."""
     import tensorflow as tf
 
     if isinstance(value, tf.Tensor):
         return value.numpy()
     if isinstance(value, (list, tuple)):
-        return type(value)(_to_numpy(v) for v in value)
+        return type(value)(_convert_tensors_to_numpy(v) for v in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: _to_numpy(getattr(value, f.name)) for f in fields(value)})
+        return type(value)(
+            **{f.name: _convert_tensors_to_numpy(getattr(value, f.name)) for f in fields(value)}
+        )
     return value

@@ -40,9 +40,9 @@ import numpy as np
 from tfe_bench import atomic
 from tfe_bench.cluster import store_layout
 from tfe_bench.cluster.handles import HandleStore
-from tfe_bench.cluster.ledger import MOST, Ledger
+from tfe_bench.cluster.ledger import MOST, PrivacyLedger
 from tfe_bench.cluster.locked_folder import LockedFolder
-from tfe_bench.cluster.store_layout import PARTS, PreparedFile
+from tfe_bench.cluster.store_layout import PARTS, PreparedStoreFile
 from tfe_bench.cluster.stored import (
     MODEL,
     NAME,
@@ -51,8 +51,8 @@ from tfe_bench.cluster.stored import (
     StoredFacts,
     StoredKind,
     StoredTensor,
-    check_about,
     check_name,
+    check_public_facts,
 )
 from tfe_bench.errors import (
     ConfigError,
@@ -74,7 +74,7 @@ _MOST_HEADER = 64 << 20
 NONE, OWN, FOREIGN, UNREADABLE = range(4)
 
 
-class Store:
+class ShareStore:
     """A worker's folder of shared values.
 
     Args:
@@ -119,7 +119,7 @@ class Store:
         if self._locked_folder is not None:
             self._locked_folder.close()
 
-    def for_kind(self, kind: StoredKind) -> Store:
+    def for_kind(self, kind: StoredKind) -> ShareStore:
         """Return the same folder for another kind."""
         other = copy.copy(self)
         other.kind = kind
@@ -256,16 +256,18 @@ class Store:
 
     # ---- writing
 
-    def prepare_file(self, facts: StoredFacts, tensors: Mapping[str, StoredTensor]) -> PreparedFile:
-        """Write values to a temporary file; `PreparedFile.commit` stores them.
+    def prepare_file(
+        self, facts: StoredFacts, tensors: Mapping[str, StoredTensor]
+    ) -> PreparedStoreFile:
+        """Write values to a temporary file; `PreparedStoreFile.commit` stores them.
 
         Raises:
             UsageError: the public facts are too long.
             ConfigError: the file cannot be written.
         """
-        check_about(facts.about)
+        check_public_facts(facts.about)
         path = self._file_path(facts.name)
-        layout = store_layout.lay_out_values(tensors)
+        layout = store_layout.lay_out_stored_values(tensors)
         metadata = {
             "format": FORMATS[-1],
             "party": self.party,
@@ -301,7 +303,7 @@ class Store:
                 stream.write(blob)
 
         try:
-            return PreparedFile(path, atomic.write_aside(path, write_content))
+            return PreparedStoreFile(path, atomic.write_temporary_file(path, write_content))
         except OSError as error:
             raise ConfigError(
                 f"Party {self.party} cannot store {self.kind.noun} {facts.name!r}. Received: "
@@ -316,16 +318,16 @@ class Store:
         """Remove the file of a name, if it exists, even if it cannot be read."""
         with contextlib.suppress(FileNotFoundError):
             self._file_path(name).unlink()
-            atomic.sync_folder(self.folder)
+            atomic.sync_folder_to_disk(self.folder)
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> PrivacyLedger:
         """The record of spent privacy loss of tables.
 
         Raises:
             PolicyError: this worker stores nothing.
         """
-        return Ledger(self.folder, self.party)
+        return PrivacyLedger(self.folder, self.party)
 
     # ---- reading
 
@@ -467,9 +469,9 @@ class Store:
                     received=str(metadata["format"])[:20],
                     party=self.party,
                 )
-            places = store_layout.parse_places(header, size - 8 - length)
+            places = store_layout.parse_stored_places(header, size - 8 - length)
             facts = StoredFacts.from_header(metadata, metadata["format"] < FORMATS[-1])
-            tensors = store_layout.parse_tensors(metadata["tensors"], places)
+            tensors = store_layout.parse_stored_tensors(metadata["tensors"], places)
             identity = (facts.name, str(metadata.get("kind", "")), metadata["party"])
             precision = {key: metadata[key] for key in self._precision}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from tfe_bench import atomic
-from tfe_bench.cluster.stored import StoredTensor, lies_within, parse_tensor_row
+from tfe_bench.cluster.stored import StoredTensor, lies_within_stored_file, parse_stored_tensor_row
 
 PARTS = ("m", "l1", "l2")
 
 
 @dataclass(frozen=True)
-class FileLayout:
+class StoreFileLayout:
     """Numbers of a file and the rows of its header.
 
     Attributes:
@@ -35,7 +35,7 @@ class FileLayout:
     digests: dict[str, str]
 
 
-def lay_out_values(tensors: Mapping[str, StoredTensor]) -> FileLayout:
+def lay_out_stored_values(tensors: Mapping[str, StoredTensor]) -> StoreFileLayout:
     """Place the parts of all values one after the other."""
     blobs: list[memoryview] = []
     places: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def lay_out_values(tensors: Mapping[str, StoredTensor]) -> FileLayout:
             **({} if tensor.shape is None else {"shape": list(tensor.shape)}),
         }
     stored_parts = {part for tensor in tensors.values() for part in tensor.parts}
-    return FileLayout(
+    return StoreFileLayout(
         blobs,
         places,
         tensor_rows,
@@ -71,7 +71,7 @@ def lay_out_values(tensors: Mapping[str, StoredTensor]) -> FileLayout:
     )
 
 
-def parse_places(header: Mapping[str, Any], size: int) -> dict[str, Any]:
+def parse_stored_places(header: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return the shape and the offsets of each part, by "value/part".
 
     Args:
@@ -83,19 +83,19 @@ def parse_places(header: Mapping[str, Any], size: int) -> dict[str, Any]:
     """
     places = {key: (tuple(row["shape"]), row["data_offsets"]) for key, row in header.items()}
     for (shape, (begin, end)), row in zip(places.values(), header.values(), strict=True):
-        if row["dtype"] != "I64" or not lies_within(shape, begin, end, size):
+        if row["dtype"] != "I64" or not lies_within_stored_file(shape, begin, end, size):
             raise ValueError("a part that lies elsewhere")
     return places
 
 
-def parse_tensors(rows: Mapping[str, Any], places: Mapping[str, Any]) -> dict[str, Any]:
+def parse_stored_tensors(rows: Mapping[str, Any], places: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of each value.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: a row is malformed.
     """
     return {
-        str(k): parse_tensor_row(
+        str(k): parse_stored_tensor_row(
             row, {p: places[f"{k}/{p}"][0] for p in PARTS if f"{k}/{p}" in places}
         )
         for k, row in rows.items()
@@ -103,7 +103,7 @@ def parse_tensors(rows: Mapping[str, Any], places: Mapping[str, Any]) -> dict[st
 
 
 @dataclass(frozen=True)
-class PreparedFile:
+class PreparedStoreFile:
     """A complete file that is not yet in its place."""
 
     path: Path
@@ -112,7 +112,7 @@ class PreparedFile:
     def commit(self) -> None:
         """Move the file to its place and replace a previous one."""
         os.replace(self.temporary, self.path)
-        atomic.sync_folder(self.path.parent)
+        atomic.sync_folder_to_disk(self.path.parent)
 
     def discard(self) -> None:
         """Remove the file, if it was not committed."""

@@ -59,12 +59,12 @@ class Source:
 Sources = frozenset[Source]
 
 
-def input_source(client: str) -> Sources:
+def client_input_source(client: str) -> Sources:
     """Return the source of data that a client sent itself, or may know."""
     return frozenset([Source(INPUT, "", "", client)])
 
 
-def check_sources(sources: Sources) -> Sources:
+def check_stored_sources(sources: Sources) -> Sources:
     """Reject sources that cannot be stored.
 
     Raises:
@@ -190,7 +190,7 @@ class StoredFacts:
         """Parse a file's header.
 
         Args:
-            lacks_sources: whether the version of the file has no sources (`_parse_sources`).
+            lacks_sources: whether the version of the file has no sources (`_parse_stored_sources`).
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: it is malformed.
@@ -202,7 +202,7 @@ class StoredFacts:
             str(header["deployment"]),
             dict(header["about"]),
             {str(k): str(v) for k, v in header["digests"].items()},
-            _parse_sources(header, lacks_sources),
+            _parse_stored_sources(header, lacks_sources),
         )
 
     def is_permitted(self, client: str) -> bool:
@@ -210,7 +210,7 @@ class StoredFacts:
         return client == self.owner or client in self.clients or ANY in self.clients
 
 
-def _parse_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
+def _parse_stored_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
     """Parse the sources in a file's header.
 
     Args:
@@ -224,7 +224,7 @@ def _parse_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
     if lacks_sources:
         is_derived = header.get("kind", "") not in (MODEL.infix, DATA.infix, TABLE.infix)
         is_derived |= "made_of" in header["about"]
-        return frozenset() if is_derived else input_source(str(header["owner"]))
+        return frozenset() if is_derived else client_input_source(str(header["owner"]))
     rows = header["sources"]
     if not isinstance(rows, list) or len(rows) > MOST_SOURCES:
         raise ValueError("no list of sources")
@@ -251,7 +251,7 @@ def check_name(name: object, subject: str = "A deployed model's name") -> str:
     return name
 
 
-def check_about(about: Mapping[str, Any]) -> None:
+def check_public_facts(about: Mapping[str, Any]) -> None:
     """Reject public facts that are too long to be stored and listed, before any write.
 
     Raises:
@@ -268,7 +268,7 @@ def check_about(about: Mapping[str, Any]) -> None:
         )
 
 
-def check_clients(clients: object) -> None:
+def check_client_names(clients: object) -> None:
     """Reject values that are no names of clients.
 
     Raises:
@@ -292,7 +292,7 @@ def check_clients(clients: object) -> None:
             )
 
 
-def check_deployment(word: object) -> None:
+def check_deployment_identifier(word: object) -> None:
     """Reject a value that is no identifier of a deployment.
 
     Raises:
@@ -308,7 +308,9 @@ def check_deployment(word: object) -> None:
 SEED_WORDS = (2,)
 
 
-def parse_tensor_row(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def parse_stored_tensor_row(
+    row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
     """Parse the description of a value in a file's header.
 
     Args:
@@ -326,7 +328,7 @@ def parse_tensor_row(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
         expected_shapes = {"m": shape, "l1": SEED_WORDS, "l2": SEED_WORDS}
         if (
             values["limbs"] != 1
-            or not _is_shape(shape)
+            or not _is_stored_shape(shape)
             or shapes != {k: expected_shapes[k] for k in shapes}
         ):
             raise ValueError("seeds of another shape")
@@ -334,12 +336,12 @@ def parse_tensor_row(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     return values
 
 
-def lies_within(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
+def lies_within_stored_file(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
     """Return whether words of a shape are at this place within `size` bytes."""
-    if not _is_shape((*shape, begin, end)):
+    if not _is_stored_shape((*shape, begin, end)):
         return False
     return end - begin == 8 * math.prod(shape) and end <= size
 
 
-def _is_shape(sizes: Sequence[int]) -> bool:
+def _is_stored_shape(sizes: Sequence[int]) -> bool:
     return all(type(n) is int and n >= 0 for n in sizes)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench.cluster import processor, profiles, tracing
-from tfe_bench.cluster.barrier import wait_at_barrier
+from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, check_known
 from tfe_bench.cluster.schema import Request, flag_field, integer_field, parsed_field
 from tfe_bench.errors import UsageError
@@ -67,7 +67,7 @@ PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000
 
 
-def check_parameters(
+def check_benchmark_parameters(
     program: str, parameters: Mapping[str, Any], program_names: Iterable[str] = ()
 ) -> None:
     """Reject parameters that neither the timing loop nor the program has, and invalid values.
@@ -76,10 +76,10 @@ def check_parameters(
         UsageError: naming the parameter, with "did you mean".
     """
     check_known(program, parameters, (*PARAMETERS, *program_names))
-    check_timing(parameters)
+    check_timing_parameters(parameters)
 
 
-def check_timing(parameters: Mapping[str, Any]) -> None:
+def check_timing_parameters(parameters: Mapping[str, Any]) -> None:
     """Reject invalid parameters of the timing loop; the program checks the others.
 
     Raises:
@@ -103,7 +103,7 @@ def check_timing(parameters: Mapping[str, Any]) -> None:
             received=str(warm_up)[:80],
             expected=f"0 to {_MAX_REPEAT}",
         )
-    check_flags(parameters, "trace")
+    check_boolean_parameters(parameters, "trace")
     profile = parameters.get("profile", "local")
     if not isinstance(profile, str):
         raise UsageError(
@@ -115,7 +115,7 @@ def check_timing(parameters: Mapping[str, Any]) -> None:
     profiles.get_profile(profile)
 
 
-def check_flags(parameters: Mapping[str, Any], *names: str) -> None:
+def check_boolean_parameters(parameters: Mapping[str, Any], *names: str) -> None:
     """Reject parameters that are neither true nor false.
 
     Raises:
@@ -133,7 +133,7 @@ def check_flags(parameters: Mapping[str, Any], *names: str) -> None:
             )
 
 
-def measure_runs(
+def measure_program_runs(
     context: Context, variant: str, run_once: Callable[[Callable[[float], None]], T]
 ) -> T:
     """Run `run_once` for warm-up and then `repeat` times; set the context's measurements.
@@ -174,21 +174,21 @@ def measure_runs(
         result = None  # the previous result must not count as memory of this run
         is_last = run_index == warm_up + repeat - 1
         if is_last:
-            usage_before = processor.read_usage()
-        wait_at_barrier(party)
+            usage_before = processor.read_cpu_usage()
+        wait_at_worker_barrier(party)
         party.reset_counters()
         if is_last:
-            timeline.set_recording(party, timeline.TOTALS)
+            timeline.set_session_recording(party, timeline.TOTALS)
         built_before = party.build_seconds
         cpu, started = time.process_time(), time.perf_counter()
         result = run_once(report_progress)
         durations.append(time.perf_counter() - started)
         cpu_durations.append(time.process_time() - cpu)
     context.measurements.update(
-        _collect_statistics(
+        _collect_run_statistics(
             party, durations[-1] - (party.build_seconds - built_before), usage_before
         ),
-        **_count_sent(party),
+        **_count_sent_traffic(party),
         seconds=durations[warm_up:],
         cpu_seconds=cpu_durations[warm_up:],
         # tracing, and the additional time of the first run
@@ -201,7 +201,7 @@ def measure_runs(
     if traced:
         context.progress((total_runs - 1) / total_runs, "tracing")
         result = None
-        result, context.measurements["trace"] = tracing.trace_run(
+        result, context.measurements["trace"] = tracing.trace_worker_run(
             party, lambda: run_once(lambda fraction: None)
         )
     assert result is not None
@@ -211,11 +211,12 @@ def measure_runs(
 def run_metered(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     """Run once after a barrier; return the result, and traffic, rounds and times.
 
-    For a program whose runs depend on each other, so that `measure_runs` cannot repeat them.
+    For a program whose runs depend on each other, so that `measure_program_runs` cannot repeat
+    them.
     """
-    wait_at_barrier(party)
-    result, statistics_of_run = _observe_run(party, run_once)
-    return result, {**statistics_of_run, **_count_sent(party)}
+    wait_at_worker_barrier(party)
+    result, statistics_of_run = _observe_worker_run(party, run_once)
+    return result, {**statistics_of_run, **_count_sent_traffic(party)}
 
 
 def run_recorded(context: Context, run_once: Callable[[], T]) -> T:
@@ -224,28 +225,28 @@ def run_recorded(context: Context, run_once: Callable[[], T]) -> T:
     For a job whose purpose is its result: no worker waits until all have started or ended, which
     takes four times the delay of a network.
     """
-    result, statistics_of_run = _observe_run(context.party, run_once)
+    result, statistics_of_run = _observe_worker_run(context.party, run_once)
     context.measurements.update(statistics_of_run)
-    context.at_end = functools.partial(_read_counters, context.party)
+    context.at_end = functools.partial(_read_traffic_counters, context.party)
     return result
 
 
-def _observe_run(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+def _observe_worker_run(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     """Run once; also return its rounds and its time breakdown."""
     from tfe_bench.protocols.session import timeline
 
-    usage_before = processor.read_usage()
+    usage_before = processor.read_cpu_usage()
     party.reset_counters()
-    timeline.set_recording(party, timeline.TOTALS)
+    timeline.set_session_recording(party, timeline.TOTALS)
     built_before, started = party.build_seconds, time.perf_counter()
     result = run_once()
     duration = time.perf_counter() - started
-    return result, _collect_statistics(
+    return result, _collect_run_statistics(
         party, duration - (party.build_seconds - built_before), usage_before
     )
 
 
-def _collect_statistics(
+def _collect_run_statistics(
     party: Party, seconds: float, usage_before: processor.CpuUsage | None
 ) -> dict[str, Any]:
     """Return the rounds and the time breakdown of a run.
@@ -255,32 +256,34 @@ def _collect_statistics(
     """
     from tfe_bench.protocols.session import timeline
 
-    breakdown = _time_breakdown(seconds, timeline.read_totals(party), usage_before)
-    timeline.set_recording(party, timeline.OFF)
+    breakdown = _worker_time_breakdown(
+        seconds, timeline.read_session_time_totals(party), usage_before
+    )
+    timeline.set_session_recording(party, timeline.OFF)
     rounds = [[s.with_dealing, s.ahead] for s in party.rounds()]
     return {"rounds": rounds, "breakdown": breakdown}
 
 
-def _count_sent(party: Party) -> dict[str, Any]:
+def _count_sent_traffic(party: Party) -> dict[str, Any]:
     """Return the traffic of a run, after it has left this worker.
 
     A dealer finishes long before.  A peer's graph ends when all messages to it have arrived.
     """
     party.exchange(b"ended")
-    return _read_counters(party)
+    return _read_traffic_counters(party)
 
 
-def _read_counters(party: Party) -> dict[str, Any]:
+def _read_traffic_counters(party: Party) -> dict[str, Any]:
     """Return the traffic of a run that has ended at all three workers."""
     counters = party.counters()
     return {name: counters[name] for name in ("payload", "frames", "messages")}
 
 
-def _time_breakdown(
+def _worker_time_breakdown(
     run_seconds: float, totals: Any, usage_before: processor.CpuUsage | None
 ) -> dict[str, Any]:
     """Return the time breakdown of this worker's last run in seconds; None for unknown parts."""
-    usage_after = processor.read_usage() if usage_before is not None else None
+    usage_after = processor.read_cpu_usage() if usage_before is not None else None
     used, queued = (
         usage_after.seconds_since(usage_before)
         if usage_after is not None and usage_before is not None

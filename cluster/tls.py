@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tfe_bench.cluster.toml_file import prefix_errors
+from tfe_bench.cluster.toml_file import prefix_config_errors
 from tfe_bench.errors import ConfigError, SecurityError, UsageError
 
 DOMAIN = "tfe-bench"
@@ -50,7 +50,7 @@ def client_common_name(name: str) -> str:
     return f"client-{name}.{DOMAIN}"
 
 
-def make_certificate(
+def make_self_signed_certificate(
     common_name: str, days: int = 365, key_pem: bytes | None = None
 ) -> tuple[bytes, bytes]:
     """Create a key (ECDSA on P-256, from OS randomness) and its self-signed certificate.
@@ -90,7 +90,7 @@ def make_certificate(
             received=days,
             expected=f"1 to {MAX_DAYS}",
         )
-    key = _parse_key(key_pem) if key_pem else ec.generate_private_key(ec.SECP256R1())
+    key = _parse_private_key_pem(key_pem) if key_pem else ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.COMMON_NAME, common_name),
@@ -175,8 +175,8 @@ def load_private_key(path: str | os.PathLike[str]) -> bytes:
             code="key-not-readable",
             received=error.strerror,
         ) from None
-    with prefix_errors(path):
-        _parse_key(data)
+    with prefix_config_errors(path):
+        _parse_private_key_pem(data)
     return data
 
 
@@ -203,7 +203,7 @@ def load_certificate(path: str | os.PathLike[str]) -> bytes:
             code="file-not-readable",
             received=error.strerror,
         ) from None
-    with prefix_errors(path):
+    with prefix_config_errors(path):
         return canonical_certificate(data)
 
 
@@ -218,77 +218,79 @@ def canonical_certificate(cert_pem: bytes) -> bytes:
             accept, it has no DNS name, or it does not allow TLS for servers and clients.
         SecurityError: it holds a private key, or is a certificate authority's.
     """
-    return _parse_certificate(cert_pem).public_bytes(serialization.Encoding.PEM)
+    return _parse_certificate_pem(cert_pem).public_bytes(serialization.Encoding.PEM)
 
 
 @functools.lru_cache(maxsize=256)  # (each call has certificates of the same members)
-def compute_fingerprint(cert_pem: bytes) -> str:
+def compute_certificate_fingerprint(cert_pem: bytes) -> str:
     """Return the SHA-256 of the certificate's DER form, 64 lower-case hex digits.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
     """
-    der = _parse_certificate(cert_pem).public_bytes(serialization.Encoding.DER)
+    der = _parse_certificate_pem(cert_pem).public_bytes(serialization.Encoding.DER)
     return hashlib.sha256(der).hexdigest()
 
 
-def format_fingerprint(digest: str) -> str:
+def format_certificate_fingerprint(digest: str) -> str:
     """Format a fingerprint for comparison by people: in groups of four digits."""
     return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
 
 
-def key_fingerprint(cert_pem: bytes) -> str:
+def public_key_fingerprint(cert_pem: bytes) -> str:
     """Return the SHA-256 of the certificate's public key (DER), 64 lower-case hex digits.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
     """
-    return hashlib.sha256(_public_der(_parse_certificate(cert_pem).public_key())).hexdigest()
+    return hashlib.sha256(
+        _public_key_der(_parse_certificate_pem(cert_pem).public_key())
+    ).hexdigest()
 
 
-def server_name(cert_pem: bytes) -> str:
+def certificate_server_name(cert_pem: bytes) -> str:
     """Return the first DNS name among the certificate's subject alternative names.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
     """
-    return _dns_names(_parse_certificate(cert_pem))[0]
+    return _certificate_dns_names(_parse_certificate_pem(cert_pem))[0]
 
 
-def valid_until(cert_pem: bytes) -> datetime.datetime:
+def certificate_valid_until(cert_pem: bytes) -> datetime.datetime:
     """Return the time at which the certificate expires (UTC).
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
     """
-    return _parse_certificate(cert_pem).not_valid_after_utc
+    return _parse_certificate_pem(cert_pem).not_valid_after_utc
 
 
-def valid_from(cert_pem: bytes) -> datetime.datetime:
+def certificate_valid_from(cert_pem: bytes) -> datetime.datetime:
     """Return the time from which the certificate is valid (UTC).
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
     """
-    return _parse_certificate(cert_pem).not_valid_before_utc
+    return _parse_certificate_pem(cert_pem).not_valid_before_utc
 
 
-def select_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
+def select_key_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
     """Return the certificate of a key; of several, the one that expires last.
 
     Raises:
         ConfigError: no certificate belongs to the key.
     """
-    public = _public_der(_parse_key(key).public_key())
+    public = _public_key_der(_parse_private_key_pem(key).public_key())
     matching = [
-        c for c in certificates if _public_der(_parse_certificate(c).public_key()) == public
+        c for c in certificates if _public_key_der(_parse_certificate_pem(c).public_key()) == public
     ]
     if not matching:
-        check_key_pair(key, certificates[0])
-    return max(matching, key=valid_until)
+        check_tls_key_pair(key, certificates[0])
+    return max(matching, key=certificate_valid_until)
 
 
-def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> None:
+def check_certificate_validity(cert_pem: bytes, now: datetime.datetime | None = None) -> None:
     """Check that a certificate is valid at a time.
 
     gRPC checks the same in every handshake, but only reports that a socket was closed.
@@ -301,12 +303,12 @@ def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> 
         SecurityError: it has expired or is not valid yet.
         ConfigError: as `canonical_certificate`.
     """
-    certificate = _parse_certificate(cert_pem)
+    certificate = _parse_certificate_pem(cert_pem)
     if now is None:
         now = datetime.datetime.now(datetime.UTC)
     elif now.tzinfo is None:
         now = now.replace(tzinfo=datetime.UTC)
-    name = _dns_names(certificate)[0]
+    name = _certificate_dns_names(certificate)[0]
     if now > certificate.not_valid_after_utc:
         raise SecurityError(
             f"The certificate of {name} has expired. Received: valid until "
@@ -328,7 +330,9 @@ def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> 
         )
 
 
-def check_any_valid(certificates: Sequence[bytes], now: datetime.datetime | None = None) -> None:
+def check_any_certificate_valid(
+    certificates: Sequence[bytes], now: datetime.datetime | None = None
+) -> None:
     """Check that at least one certificate of a member is valid at a time.
 
     Raises:
@@ -337,47 +341,50 @@ def check_any_valid(certificates: Sequence[bytes], now: datetime.datetime | None
     failures: list[tuple[datetime.datetime, SecurityError]] = []
     for certificate in certificates:
         try:
-            check_certificate(certificate, now)
+            check_certificate_validity(certificate, now)
             return
         except SecurityError as error:
-            failures.append((valid_until(certificate), error))
+            failures.append((certificate_valid_until(certificate), error))
     raise max(failures, key=lambda r: r[0])[1]
 
 
-def check_key_pair(key: bytes, cert: bytes) -> bytes:
+def check_tls_key_pair(key: bytes, cert: bytes) -> bytes:
     """Check that a certificate is valid and that the key is its own; return its canonical form.
 
     Raises:
         ConfigError: key and certificate do not belong together, or are unusable.
         SecurityError: the certificate is not valid now.
     """
-    check_certificate(cert)
-    certificate = _parse_certificate(cert)
-    if _public_der(_parse_key(key).public_key()) != _public_der(certificate.public_key()):
+    check_certificate_validity(cert)
+    certificate = _parse_certificate_pem(cert)
+    if _public_key_der(_parse_private_key_pem(key).public_key()) != _public_key_der(
+        certificate.public_key()
+    ):
         raise ConfigError(
             "The private key does not belong to the certificate of "
-            f"{_dns_names(certificate)[0]}. Check which key file worker.toml names and which "
+            f"{_certificate_dns_names(certificate)[0]}. Check which key file worker.toml names "
+            "and which "
             "certificate cluster.toml names for this party.",
             code="key-mismatch",
-            operation=_dns_names(certificate)[0],
+            operation=_certificate_dns_names(certificate)[0],
         )
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _public_der(key: CertificatePublicKeyTypes) -> bytes:
+def _public_key_der(key: CertificatePublicKeyTypes) -> bytes:
     return key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
 
 
-def _is_grpc_compatible(public_key: object) -> bool:
+def _is_grpc_compatible_key(public_key: object) -> bool:
     """Return whether a gRPC handshake accepts a public key (not Ed25519, not P-521)."""
     if isinstance(public_key, ec.EllipticCurvePublicKey):
         return isinstance(public_key.curve, (ec.SECP256R1, ec.SECP384R1))
     return isinstance(public_key, rsa.RSAPublicKey) and public_key.key_size >= 2048
 
 
-def _parse_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+def _parse_private_key_pem(key_pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
     problem = f"This is not an unencrypted private key on P-256, P-384 or RSA in PEM. {_REMEDY}"
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
@@ -385,12 +392,12 @@ def _parse_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
         raise ConfigError(problem, code="key-invalid") from None
     if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
         raise ConfigError(problem, code="key-invalid")
-    if not _is_grpc_compatible(key.public_key()):
+    if not _is_grpc_compatible_key(key.public_key()):
         raise ConfigError(problem, code="key-invalid")
     return key
 
 
-def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
+def _parse_certificate_pem(cert_pem: bytes) -> x509.Certificate:
     if b"PRIVATE KEY" in cert_pem:
         raise SecurityError(
             "A certificate is public, and this file also has a private key. "
@@ -413,7 +420,7 @@ def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
         )
     [certificate] = certificates
     try:
-        _check_pinnable(certificate)
+        _check_certificate_pinnable(certificate)
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         raise ConfigError(
             f"This certificate cannot be read. Received: {error}. {_REMEDY}",
@@ -422,21 +429,21 @@ def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
     return certificate
 
 
-def _check_pinnable(certificate: x509.Certificate) -> None:
-    if not _is_grpc_compatible(certificate.public_key()):
+def _check_certificate_pinnable(certificate: x509.Certificate) -> None:
+    if not _is_grpc_compatible_key(certificate.public_key()):
         raise ConfigError(
             "A certificate needs a key that gRPC accepts: P-256, P-384 or RSA of at least 2048 "
             f"bits. Received: {type(certificate.public_key()).__name__}. {_REMEDY}",
             code="certificate-unsupported-key",
             received=type(certificate.public_key()).__name__,
         )
-    if not _dns_names(certificate):
+    if not _certificate_dns_names(certificate):
         raise ConfigError(
             f"A certificate needs a DNS name (subject alternative name). Received: none. {_REMEDY}",
             code="certificate-without-name",
         )
     extensions = certificate.extensions
-    constraints = _find_extension(extensions, x509.BasicConstraints)
+    constraints = _find_certificate_extension(extensions, x509.BasicConstraints)
     if constraints is None or constraints.ca:
         # Its holder could sign certificates for others, and every server would accept these.
         raise SecurityError(
@@ -444,8 +451,8 @@ def _check_pinnable(certificate: x509.Certificate) -> None:
             f"constraint CA:FALSE. Received: {'CA:TRUE' if constraints else 'none'}. {_REMEDY}",
             code="certificate-of-authority",
         )
-    usage = _find_extension(extensions, x509.KeyUsage)
-    extended = _find_extension(extensions, x509.ExtendedKeyUsage)
+    usage = _find_certificate_extension(extensions, x509.KeyUsage)
+    extended = _find_certificate_extension(extensions, x509.ExtendedKeyUsage)
     required_usages = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     if (usage is not None and not usage.digital_signature) or (
         extended is not None and not required_usages <= set(extended)
@@ -457,13 +464,13 @@ def _check_pinnable(certificate: x509.Certificate) -> None:
         )
 
 
-def _find_extension(extensions: x509.Extensions, kind: type[E]) -> E | None:
+def _find_certificate_extension(extensions: x509.Extensions, kind: type[E]) -> E | None:
     try:
         return extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
 
-def _dns_names(certificate: x509.Certificate) -> list[str]:
-    names = _find_extension(certificate.extensions, x509.SubjectAlternativeName)
+def _certificate_dns_names(certificate: x509.Certificate) -> list[str]:
+    names = _find_certificate_extension(certificate.extensions, x509.SubjectAlternativeName)
     return [] if names is None else list(names.get_values_for_type(x509.DNSName))

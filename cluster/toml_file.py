@@ -37,7 +37,7 @@ class TomlTable:
         for key in values:
             if key not in known:
                 raise ConfigError(
-                    f"{where}: unknown key {quote_value(key)}.{did_you_mean(key, known)} "
+                    f"{where}: unknown key {quote_received_value(key)}.{did_you_mean(key, known)} "
                     f"Known keys: {', '.join(known)}.",
                     code="unknown-option",
                     operation=where,
@@ -86,8 +86,9 @@ class TomlTable:
         values = self._values.get(key, [])
         if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
             raise ConfigError(
-                f"{self.where}: {quote_value(key)} is a list of tables, each under [[{key}]]. "
-                f"Received: {quote_value(values)}. Write [[{key}]] with double brackets.",
+                f"{self.where}: {quote_received_value(key)} is a list of tables, each under "
+                f"[[{key}]]. "
+                f"Received: {quote_received_value(values)}. Write [[{key}]] with double brackets.",
                 code="wrong-type",
                 operation=key,
                 received=values,
@@ -117,7 +118,7 @@ class TomlTable:
 
     def _type_error(self, key: str, value: Any, expected: str) -> ConfigError:
         return ConfigError(
-            f'{self.where}: "{key}" must be {expected}. Received: {quote_value(value)}.',
+            f'{self.where}: "{key}" must be {expected}. Received: {quote_received_value(value)}.',
             code="wrong-type",
             operation=key,
             received=value,
@@ -143,7 +144,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         number = int(position[1]) if position else len(lines)
         line = lines[number - 1] if 0 < number <= len(lines) else ""
         raise ConfigError(
-            f"This is not valid TOML: {error}. Received: {quote_value(line)}. Correct the line.",
+            f"This is not valid TOML: {error}. Received: {quote_received_value(line)}. Correct "
+            "the line.",
             code="invalid-toml",
         ) from None
 
@@ -154,11 +156,11 @@ def load_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be read or is malformed.
     """
-    return parse_toml(read_text(path))
+    return parse_toml(read_config_text(path))
 
 
 @contextlib.contextmanager
-def prefix_errors(prefix: object) -> Iterator[None]:
+def prefix_config_errors(prefix: object) -> Iterator[None]:
     """Prefix every ConfigError and SecurityError of the block with a file's or field's name."""
     try:
         yield
@@ -166,7 +168,7 @@ def prefix_errors(prefix: object) -> Iterator[None]:
         raise error.with_text(f"{prefix}: {error}") from None
 
 
-def read_text(path: Path) -> str:
+def read_config_text(path: Path) -> str:
     """Read the text of a configuration.
 
     Raises:
@@ -200,7 +202,7 @@ def read_text(path: Path) -> str:
         ) from None
 
 
-def quote_value(value: object) -> str:
+def quote_received_value(value: object) -> str:
     """Quote a received value for an error text."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 100 else f"{text[:97]}..."

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.barrier import wait_at_barrier
+from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.protocols.session import timeline
 from tfe_bench.protocols.session.party import Party
 
@@ -26,21 +26,21 @@ _LEAST_NS = 2_000
 _MOST_OPS = 100_000
 
 
-def trace_run(party: Party, run_once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+def trace_worker_run(party: Party, run_once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
     """Run once; return the result and the trace for the client (benchmarks/trace_file.py).
 
     All three workers do so together.
     """
-    with _Profiler() as profiler:
-        timeline.set_recording(party, timeline.EVENTS)  # a peer may start slightly earlier
-        wait_at_barrier(party)
-        begun = timeline.read_clock()
+    with _TensorflowProfiler() as profiler:
+        timeline.set_session_recording(party, timeline.EVENTS)  # a peer may start slightly earlier
+        wait_at_worker_barrier(party)
+        begun = timeline.read_session_clock()
         profiler.mark_start()
         result = run_once()
-        ended = timeline.read_clock()
-    rows = timeline.read_events(party)
-    left_out = timeline.read_totals(party).left_out
-    timeline.set_recording(party, timeline.OFF)
+        ended = timeline.read_session_clock()
+    rows = timeline.read_session_events(party)
+    left_out = timeline.read_session_time_totals(party).left_out
+    timeline.set_session_recording(party, timeline.OFF)
     rows = rows[(rows["end"] > begun) | (rows["site"] > 0)]
     rows["begin"] = np.maximum(rows["begin"] - begun, 0)
     rows["end"] = np.maximum(rows["end"] - begun, 0)
@@ -50,7 +50,7 @@ def trace_run(party: Party, run_once: Callable[[], Any]) -> tuple[Any, dict[str,
     sites = {int(n) for n in rows["site"]} - {0}
     return result, {
         "host": _host_id(),
-        "gaps": timeline.measure_clock_gaps(party),
+        "gaps": timeline.measure_party_clock_gaps(party),
         "begun": begun,
         "ended": ended - begun,
         "fields": list(rows.dtype.names or ()),
@@ -70,7 +70,7 @@ def _host_id() -> str:
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16] if parts else ""
 
 
-class _Profiler:
+class _TensorflowProfiler:
     """TensorFlow's profiler during a run; without it the trace holds no ops."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _Profiler:
         self._marked = 0
         self._ops: dict[str, Any] = {"op_names": [], "ops": [], "op_seconds": {}}
 
-    def __enter__(self) -> _Profiler:
+    def __enter__(self) -> _TensorflowProfiler:
         import tensorflow as tf
 
         self._folder = tempfile.TemporaryDirectory(prefix="tfe_bench-trace-")
@@ -114,8 +114,12 @@ class _Profiler:
             self._folder.cleanup()
 
     def _read_profile(self, folder: Path) -> None:
-        space = _parse_xspace(next(folder.rglob("*.xplane.pb")).read_bytes())
-        lines = [list(_read_events(plane, line)) for plane in space.planes for line in plane.lines]
+        space = _parse_profiler_xspace(next(folder.rglob("*.xplane.pb")).read_bytes())
+        lines = [
+            list(_read_profiler_events(plane, line))
+            for plane in space.planes
+            for line in plane.lines
+        ]
         begun = next(start for line in lines for name, start, _ in line if name == _MARK)
         ops: list[tuple[int, str, int, int]] = []
         seconds: dict[str, float] = {}
@@ -143,13 +147,13 @@ class _Profiler:
         return self._ops
 
 
-def _read_events(plane: Any, line: Any) -> Iterator[tuple[str, int, int]]:
+def _read_profiler_events(plane: Any, line: Any) -> Iterator[tuple[str, int, int]]:
     for event in line.events:
         name = str(plane.event_metadata[event.metadata_id].name)
         yield name, int(line.timestamp_ns) + event.offset_ps // 1000, event.duration_ps // 1000
 
 
-def _parse_xspace(blob: bytes) -> Any:
+def _parse_profiler_xspace(blob: bytes) -> Any:
     try:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
     except ImportError:

@@ -206,7 +206,7 @@ class SessionLink:
             # The peer's last message may still be in transit: it states why the write failed.
             await asyncio.wait({incoming}, timeout=LINGER_SECONDS)
             if write_error is not None:
-                self._fail_peer_lost(peer, _stream_reason(write_error))
+                self._fail_peer_lost(peer, _stream_failure_reason(write_error))
         except asyncio.CancelledError:
             self._fail_peer_lost(peer, "it closed the stream")
             raise
@@ -270,7 +270,7 @@ class SessionLink:
                     self._last_seen.pop(peer, None)
                     return
                 if blob.startswith(NOTICE):
-                    self.fail(_parse_notice(blob, peer))
+                    self.fail(_parse_peer_notice(blob, peer))
                     return
                 if native.push(handle, peer, blob, len(blob), text) != 0:
                     if not self._finished:
@@ -279,7 +279,7 @@ class SessionLink:
                     return
             self._fail_peer_lost(peer, "its stream ended")
         except Exception as error:
-            self._fail_peer_lost(peer, _stream_reason(error))
+            self._fail_peer_lost(peer, _stream_failure_reason(error))
 
     def _watch_silence(self) -> None:
         while self._cause is None and not self._finished:
@@ -290,7 +290,7 @@ class SessionLink:
                     self.fail(PeerLost(peer, f"it was silent for {SILENCE_SECONDS:.0f} s"))
 
 
-def open_channel(
+def open_worker_channel(
     grpc_module: ModuleType,
     target: PartyConfig,
     key_pair: tuple[bytes, bytes] | None,
@@ -303,24 +303,24 @@ def open_channel(
         key_pair: the caller's key and certificate (PEM); None without TLS.
 
     Raises:
-        ConfigError, SecurityError: as `grpc_tls.channel_credentials`.
+        ConfigError, SecurityError: as `grpc_tls.channel_tls_credentials`.
     """
     options = [*CHANNEL_OPTIONS, *options]
     if key_pair is None:
         return grpc_module.insecure_channel(target.address, options=options)
-    credentials = grpc_tls.channel_credentials(*key_pair, target.certificates)
-    options += grpc_tls.target_options(target.certificates[0])
+    credentials = grpc_tls.channel_tls_credentials(*key_pair, target.certificates)
+    options += grpc_tls.tls_channel_options(target.certificates[0])
     return grpc_module.secure_channel(target.address, credentials, options=options)
 
 
-async def _read_end(call: grpc.aio.StreamStreamCall) -> object:
+async def _read_call_status(call: grpc.aio.StreamStreamCall) -> object:
     """Return the status with which the other side ends a call, after all its messages."""
     while isinstance(await call.read(), bytes):
         pass
     return await call.code()
 
 
-async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool:
+async def end_worker_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool:
     """End a call of this side; return whether the other side has ended it in order.
 
     Args:
@@ -328,7 +328,7 @@ async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool
     """
     code: object = None
     with contextlib.suppress(Exception):
-        code = await asyncio.wait_for(_read_end(call), linger)
+        code = await asyncio.wait_for(_read_call_status(call), linger)
     call.cancel()
     # If a write fails because the other side has ended, grpc.aio regards the call as done, and its
     # cancel() has no effect.  The underlying call keeps its connection as long as one message is
@@ -339,17 +339,19 @@ async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool
     return code is grpc.StatusCode.OK
 
 
-def _stream_reason(error: Exception) -> str:
-    code, details = wire.get_call_status(error)
+def _stream_failure_reason(error: Exception) -> str:
+    code, details = wire.get_grpc_call_status(error)
     if code is None:
         return f"its stream broke ({type(error).__name__})"
     detail = f": {details.splitlines()[0][:120]}" if details else ""
     return f"its stream broke ({code.name.lower()}{detail})"
 
 
-def _parse_notice(blob: bytes, peer: int) -> TfeBenchError:
+def _parse_peer_notice(blob: bytes, peer: int) -> TfeBenchError:
     try:
-        notice = json_limits.parse_json(memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE)
+        notice = json_limits.parse_untrusted_json(
+            memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE
+        )
         kind = errors.get_error_class(notice["error"])
         message = str(notice["message"])[:2000]
         if kind is PeerLost:

@@ -40,14 +40,14 @@ def event(kind: str, **fields: Any) -> bytes:
     return _EVENT + json.dumps({"event": kind, **fields}).encode()
 
 
-def chunk_data(blob: bytes | memoryview) -> Iterator[bytes]:
+def chunk_stream_data(blob: bytes | memoryview) -> Iterator[bytes]:
     """Split a blob into chunks."""
     view = memoryview(blob)
     for start in range(0, len(view), CHUNK_BYTES):
         yield _DATA + bytes(view[start : start + CHUNK_BYTES])
 
 
-def encode_failure(error: BaseException) -> bytes:
+def encode_failure_event(error: BaseException) -> bytes:
     """Encode an error as an event.
 
     Only our own errors carry their text: others could quote any value.
@@ -58,12 +58,13 @@ def encode_failure(error: BaseException) -> bytes:
     return event(
         "error",
         error="ClusterError",
-        message=f"Internal error of the worker ({describe_error(error)}); its own log says more.",
+        message=f"Internal error of the worker ({describe_foreign_error(error)}); "
+        "its own log says more.",
         party=None,
     )
 
 
-def describe_error(error: BaseException) -> str:
+def describe_foreign_error(error: BaseException) -> str:
     """Return a foreign error's class; of a system error also its message, which quotes nothing."""
     name = type(error).__name__
     if isinstance(error, OSError) and error.errno:
@@ -71,7 +72,7 @@ def describe_error(error: BaseException) -> str:
     return name
 
 
-def decode_error(fields: dict[str, Any]) -> TfeBenchError:
+def decode_error_event(fields: dict[str, Any]) -> TfeBenchError:
     """Return the typed error of an error event."""
     kind = errors.get_error_class(fields.get("error"))
     message = str(fields.get("message"))
@@ -85,7 +86,7 @@ def decode_error(fields: dict[str, Any]) -> TfeBenchError:
     return error
 
 
-class StreamReader:
+class JobStreamReader:
     """A reader of events and data from one side of a job's stream.
 
     Args:
@@ -113,7 +114,7 @@ class StreamReader:
             raise ProtocolError(
                 "Expected an event on a job's stream. Received: data.", code="unexpected-message"
             )
-        fields = json_limits.parse_object(
+        fields = json_limits.parse_untrusted_json_object(
             memoryview(blob)[1:], "An event of a job's stream", max_bytes, self._allow_nan
         )
         if not isinstance(fields.get("event"), str):
@@ -123,7 +124,7 @@ class StreamReader:
         return fields
 
     def read_bytes(self, size: int) -> bytearray:
-        """Read exactly `size` bytes of data, in chunks of the sizes of `chunk_data`.
+        """Read exactly `size` bytes of data, in chunks of the sizes of `chunk_stream_data`.
 
         Raises:
             ProtocolError: the stream holds something else.
@@ -160,7 +161,7 @@ class StreamReader:
             yield memoryview(blob)[1:]
 
 
-def get_call_status(error: Exception) -> tuple[grpc.StatusCode | None, str]:
+def get_grpc_call_status(error: Exception) -> tuple[grpc.StatusCode | None, str]:
     """Return code and details of a failed call; None and "" if it has none."""
     code, details = (getattr(error, name, lambda: None)() for name in ("code", "details"))
     return code, str(details or "")

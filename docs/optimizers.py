@@ -6,7 +6,7 @@ import numpy as np
 
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds.layer import LayerSpec
-from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
 from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.training import state, updates
 from tfe_bench.models.training.optimizers import NAMES
@@ -24,14 +24,15 @@ def count_update_cost(name: str) -> Cost:
     layer = LayerSpec("dense", "dense", ("x",), {}, {"kernel": np.zeros((WEIGHTS, 1))})
     graph = Graph("update", {"x": (WEIGHTS,)}, (layer,), ("dense",))
     recipe = Recipe.build(graph, name, "mse")
-    numbers, public = recipe.numbers, updates.public_rates(recipe, 0)
+    numbers, public = recipe.numbers, updates.public_learning_rates(recipe, 0)
     held = {
-        s.key: Private(s.shape, s.fractional_bits).to_symbolic() for s in state.list_specs(recipe)
+        s.key: Private(s.shape, s.fractional_bits).to_symbolic()
+        for s in state.list_training_state_specs(recipe)
     }
 
     def run_update(party: Party, gradient: Shared) -> None:
-        p = ForwardContext(Operations(party, Setting()), held, numbers, public=public)
-        updates.update_state(p, recipe, {"dense/kernel": gradient})
+        p = ForwardContext(Operations(party, ProtocolSetting()), held, numbers, public=public)
+        updates.update_training_state(p, recipe, {"dense/kernel": gradient})
 
     return count_cost(run_update, Private((WEIGHTS, 1), numbers.activation + numbers.gradient)).cost
 

@@ -17,14 +17,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.calibration import MAX_REACH, Plan
+from tfe_bench.models.calibration import MAX_REACH, ModelPlan
 from tfe_bench.models.graph import LayerSpec
 from tfe_bench.models.kinds import registry
 
 Limits = Mapping[str, int | None]
 
 
-def compute_limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, int | None]:
+def compute_layer_limits(
+    plan: ModelPlan, bounds: Mapping[str, float] | None = None
+) -> dict[str, int | None]:
     """Compute the largest |v| of each value in ring units at its scale; None if it is unknown.
 
     Args:
@@ -34,7 +36,7 @@ def compute_limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dic
     if bounds is not None:
         value_limits |= {n: math.ceil(bounds[n] * 2.0 ** plan.fraction_of(n)) for n in value_limits}
     for x in plan.graph.layers:
-        kind, known_limits = registry.get_kind(x.op), input_limits(value_limits, x)
+        kind, known_limits = registry.get_layer_kind(x.op), input_limits(value_limits, x)
         if known_limits is None and not kind.is_bounded:
             value_limits[x.name] = None
         else:
@@ -42,19 +44,19 @@ def compute_limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dic
     return value_limits
 
 
-def add_reach(plan: Plan, bounds: Mapping[str, float]) -> Plan:
+def add_reach(plan: ModelPlan, bounds: Mapping[str, float]) -> ModelPlan:
     """Return the plan with the largest possible value of each sum, from the weights' values.
 
     Args:
         bounds: bounds of the inputs, as reals.
     """
-    value_limits, numbers = compute_limits(plan, bounds), dict(plan.numbers)
+    value_limits, numbers = compute_layer_limits(plan, bounds), dict(plan.numbers)
     for x in plan.graph.layers:
         known_limits = input_limits(value_limits, x)
         reach = (
             0
             if known_limits is None
-            else registry.get_kind(x.op).bound_sum_bits(plan.place_layer(x), known_limits)
+            else registry.get_layer_kind(x.op).bound_sum_bits(plan.place_layer(x), known_limits)
         )
         numbers[x.name] = replace(numbers[x.name], reach=min(reach, MAX_REACH))
     return replace(plan, numbers=numbers)
@@ -66,32 +68,34 @@ def input_limits(value_limits: Limits, x: LayerSpec) -> list[int] | None:
     return known_limits if len(known_limits) == len(x.inputs) else None
 
 
-def comparison_bits(plan: Plan, x: LayerSpec, value_limits: Limits | None = None) -> int:
+def layer_comparison_bits(plan: ModelPlan, x: LayerSpec, value_limits: Limits | None = None) -> int:
     """Return the bits of a layer's comparisons that suffice within the limits; 0 if unknown.
 
     Args:
-        value_limits: `compute_limits` of the plan, if already computed.
+        value_limits: `compute_layer_limits` of the plan, if already computed.
     """
-    known_limits = input_limits(compute_limits(plan) if value_limits is None else value_limits, x)
+    known_limits = input_limits(
+        compute_layer_limits(plan) if value_limits is None else value_limits, x
+    )
     return (
         0
         if known_limits is None
-        else registry.get_kind(x.op).bound_comparison_bits(plan.place_layer(x), known_limits)
+        else registry.get_layer_kind(x.op).bound_comparison_bits(plan.place_layer(x), known_limits)
     )
 
 
-def check_monitorable(plan: Plan) -> None:
+def check_monitorable_layers(plan: ModelPlan) -> None:
     """Reject a plan whose values cannot all be monitored.
 
     Raises:
         UsageError: the operands of some comparisons or products may be too large; the text names
             the layers.
     """
-    value_limits = compute_limits(plan)
+    value_limits = compute_layer_limits(plan)
     unbounded = [
         x.name
         for x in plan.graph.layers
-        if not registry.get_kind(x.op).can_check_range(
+        if not registry.get_layer_kind(x.op).can_check_range(
             plan.place_layer(x), input_limits(value_limits, x)
         )
     ]

@@ -18,7 +18,7 @@ from tfe_bench.models import plaintext
 from tfe_bench.models.graph import Array, Graph, LayerSpec, replace_layers
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer
-from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.ring import compare
 
 # Values of fewer fixed-point steps are coarse: their error is 0.2 % of the largest value or more.
@@ -37,7 +37,7 @@ _MAX_ROUNDING = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ModelPlan:
     """A model with its fixed-point formats, as sent to the three workers.
 
     A plan is public.  It contains the layers and, for each, the bits of its values, comparisons and
@@ -64,7 +64,7 @@ class Plan:
         return {**header, "inputs": dict(self.inputs)} if self.inputs else header
 
     @classmethod
-    def from_header(cls, header: Any) -> Plan:
+    def from_header(cls, header: Any) -> ModelPlan:
         """Read the plan of a header from an untrusted source.
 
         Raises:
@@ -111,7 +111,7 @@ class Plan:
 
     def weight_bits(self, layer: LayerSpec, name: str) -> int:
         """Return the fractional bits of a layer's weights."""
-        return registry.get_kind(layer.op).weight_bits(self.place_layer(layer), name)
+        return registry.get_layer_kind(layer.op).weight_bits(self.place_layer(layer), name)
 
 
 def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, float]:
@@ -159,7 +159,7 @@ def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict
     return bounds | dict.fromkeys(boolean_inputs, 1.0)
 
 
-def declare_ranges(
+def declare_layer_ranges(
     graph: Graph, ranges: float | Mapping[str, Any], default: float
 ) -> dict[str, float]:
     """Return declared bounds: one for all values, or by layer with `default` for the rest.
@@ -193,18 +193,18 @@ def declare_ranges(
     return bounds
 
 
-def default_bound(fraction: int) -> float:
+def default_layer_bound(fraction: int) -> float:
     """Return the bound of layers without other information: 2^14 at 16 fractional bits."""
     return float(2.0 ** (compare.LAYER_BITS - 1 - fraction) - 2.0 ** (1 - fraction))
 
 
-def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
+def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> ModelPlan:
     """Choose the fixed-point format of every layer.
 
     Args:
         graph: an optimized graph.
         bounds: bounds of |v|, by layer and by "layer:sum", from `calibrate_ranges` or
-            `declare_ranges`.
+            `declare_layer_ranges`.
         fraction: fractional bits of values that fit.
 
     Raises:
@@ -220,14 +220,14 @@ def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 
         )
     uses = graph.find_users()
     outputs = {name for name, takers in uses.items() if set(takers) == {""}}
-    planner = Planner(
-        graph.inputs, outputs, bounds, fraction, graph.shapes, _only_multiplied(graph)
+    planner = LayerFormatPlanner(
+        graph.inputs, outputs, bounds, fraction, graph.shapes, _find_weight_only_values(graph)
     )
     for name in graph.inputs:
         if planner.get_magnitude(name) + fraction > PRODUCT_BITS - FEWEST_WEIGHT_BITS:
             planner.unfit.append(f"input {name!r} reaches {bounds[name]:g}")
     for layer in graph.layers:
-        planner.numbers[layer.name] = registry.get_kind(layer.op).plan_format(planner, layer)
+        planner.numbers[layer.name] = registry.get_layer_kind(layer.op).plan_format(planner, layer)
     if planner.unfit:
         raise RangeError(
             f"Values do not fit {fraction} fractional bits even if rescaled: "
@@ -240,10 +240,10 @@ def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 
     inputs = {
         name: f for name in graph.inputs if (f := planner.get_fractional_bits(name)) != fraction
     }
-    return Plan(graph, fraction, planner.numbers, inputs)
+    return ModelPlan(graph, fraction, planner.numbers, inputs)
 
 
-def _only_multiplied(graph: Graph) -> set[str]:
+def _find_weight_only_values(graph: Graph) -> set[str]:
     """Return values whose only uses are products with weights: these may have any fine scale."""
     uses, multiplied = graph.find_users(), set[str]()
 
@@ -256,7 +256,7 @@ def _only_multiplied(graph: Graph) -> set[str]:
             return all(term["op"] != "skip" for term_input, term in terms if term_input == name)
         if x.op == "normalize":
             return True
-        return registry.get_kind(x.op).is_reshape and x.name in multiplied
+        return registry.get_layer_kind(x.op).is_reshape and x.name in multiplied
 
     for name in reversed([*graph.inputs, *(x.name for x in graph.layers)]):
         if uses[name] and all(is_multiplied_by(taker, name) for taker in uses[name]):
@@ -264,14 +264,15 @@ def _only_multiplied(graph: Graph) -> set[str]:
     return multiplied
 
 
-def find_vanishing(plan: Plan) -> list[str]:
+def find_vanishing_constants(plan: ModelPlan) -> list[str]:
     """Describe constants that keep a logarithm, root or quotient from 0 but round to 0."""
     uses, by_name = plan.graph.find_users(), plan.graph.by_name
 
     def feeds_steep_op(name: str) -> bool:
         takers = [by_name[taker] for taker in uses[name] if taker]
         return any(
-            x.op in _STEEP_OPS or (registry.get_kind(x.op).is_reshape and feeds_steep_op(x.name))
+            x.op in _STEEP_OPS
+            or (registry.get_layer_kind(x.op).is_reshape and feeds_steep_op(x.name))
             for x in takers
         )
 
@@ -291,6 +292,6 @@ def find_vanishing(plan: Plan) -> list[str]:
     return descriptions
 
 
-def rescaled_layers(plan: Plan) -> dict[str, int]:
+def rescaled_layers(plan: ModelPlan) -> dict[str, int]:
     """Return layers with fewer fractional bits than the inputs, with their fractional bits."""
     return {name: n.fraction for name, n in plan.numbers.items() if n.fraction < plan.fraction}

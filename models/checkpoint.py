@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.store import FOREIGN, NONE, Store
+from tfe_bench.cluster.store import FOREIGN, NONE, ShareStore
 from tfe_bench.cluster.stored import CHECKPOINTS, Sources, StoredFacts, StoredTensor
 from tfe_bench.errors import ConfigError, PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import stored_shares
@@ -29,7 +29,7 @@ _REPORT_FORMAT = struct.Struct(f"<BQ{_RUN_BYTES}s{_DIGEST_BYTES}s")
 
 
 @dataclass(frozen=True)
-class _FileReport:
+class _CheckpointFileReport:
     """A worker's report on one of its two files."""
 
     state: int
@@ -41,9 +41,9 @@ class _FileReport:
         return _REPORT_FORMAT.pack(self.state, self.step, bytes.fromhex(self.run), self.digest)
 
 
-def _decode_reports(encoded: bytes) -> list[_FileReport]:
+def _decode_reports(encoded: bytes) -> list[_CheckpointFileReport]:
     return [
-        _FileReport(state, at, run.hex(), digest)
+        _CheckpointFileReport(state, at, run.hex(), digest)
         for state, at, run, digest in _REPORT_FORMAT.iter_unpack(encoded)
     ]
 
@@ -62,7 +62,7 @@ class Checkpoints:
     def __init__(
         self,
         party: Party,
-        store: Store,
+        store: ShareStore,
         name: str,
         client: str,
         training_facts: Mapping[str, Any],
@@ -100,7 +100,9 @@ class Checkpoints:
                 stored_shares.check_same(self._party, self._stores[i], facts)
                 self._next = 1 - i
                 self.last_step = common.step
-                return common.step, {key: stored_shares.to_shared(t) for key, t in tensors.items()}
+                return common.step, {
+                    key: stored_shares.stored_to_shared(t) for key, t in tensors.items()
+                }
         raise AssertionError("unreachable")
 
     def save_step(self, step: int, values: Mapping[str, Shared]) -> None:
@@ -115,7 +117,7 @@ class Checkpoints:
             store.permit_writing(self._name, self._client, True)
         about = {"step": step, "what": self._digest.hex()}
         facts = StoredFacts(self._name, self._client, (), "", about, sources=self._sources)
-        stored_shares.store_values(self._party, store, facts, values)
+        stored_shares.store_share_values(self._party, store, facts, values)
         self._next = 1 - self._next
         self.last_step = step
 
@@ -147,11 +149,11 @@ class Checkpoints:
         )
 
     def _read_file(
-        self, store: Store
-    ) -> tuple[_FileReport, StoredFacts | None, dict[str, StoredTensor]]:
+        self, store: ShareStore
+    ) -> tuple[_CheckpointFileReport, StoredFacts | None, dict[str, StoredTensor]]:
         ownership = store.get_ownership(self._name, self._client)
         if ownership in (NONE, FOREIGN):
-            return _FileReport(_NONE if ownership == NONE else _FOREIGN), None, {}
+            return _CheckpointFileReport(_NONE if ownership == NONE else _FOREIGN), None, {}
         try:
             facts, tensors = store.load(self._name, self._client)
             step, digest = facts.about["step"], bytes.fromhex(facts.about["what"])
@@ -160,10 +162,12 @@ class Checkpoints:
             if len(bytes.fromhex(facts.deployment)) != _RUN_BYTES:
                 raise ValueError("no run")
         except (TfeBenchError, ValueError, KeyError, TypeError):
-            return _FileReport(_DAMAGED), None, {}
-        return _FileReport(_GOOD, step, facts.deployment, digest), facts, tensors
+            return _CheckpointFileReport(_DAMAGED), None, {}
+        return _CheckpointFileReport(_GOOD, step, facts.deployment, digest), facts, tensors
 
-    def _choose_common(self, reports: list[list[_FileReport]]) -> _FileReport | None:
+    def _choose_common(
+        self, reports: list[list[_CheckpointFileReport]]
+    ) -> _CheckpointFileReport | None:
         """Choose the checkpoint to continue from; all workers hold `reports` and decide alike."""
         if any(row.state == _FOREIGN for each in reports for row in each):
             raise self._ownership_error()

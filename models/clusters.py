@@ -31,7 +31,7 @@ class _LoadMethod:
             return load_files.__get__(None, owner)
         from tfe_bench.models.arrays import loading
 
-        return functools.partial(loading.load_stored, instance)
+        return functools.partial(loading.load_stored_array, instance)
 
 
 class _ModelJobs(client.Client):
@@ -119,7 +119,7 @@ class _ModelJobs(client.Client):
         """Return an array of this client as a private array; see arrays.array.make_private."""
         from tfe_bench.models.arrays import array as arrays
 
-        return arrays.make_private(self, array, kind, fractional_bits, bound)
+        return arrays.make_private_array(self, array, kind, fractional_bits, bound)
 
     load: Any = _LoadMethod()
 
@@ -177,7 +177,7 @@ class Client(_ModelJobs):
         if not self._closed and "_freed_handles" in self.__dict__:
             from tfe_bench.models.arrays import array_jobs
 
-            array_jobs.release_all(self)
+            array_jobs.release_all_handles(self)
         super().close()
 
 

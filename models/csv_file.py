@@ -60,7 +60,7 @@ def parse_csv(file: Path) -> CsvCells:
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
-            return _read_cells(file, stream)
+            return _read_csv_cells(file, stream)
     except UnicodeDecodeError as error:
         raise DataError(
             f"Expected UTF-8 text in {str(file)!r}. Save the file as CSV UTF-8.",
@@ -69,7 +69,7 @@ def parse_csv(file: Path) -> CsvCells:
         ) from error
 
 
-def _read_cells(file: Path, stream: IO[str]) -> CsvCells:
+def _read_csv_cells(file: Path, stream: IO[str]) -> CsvCells:
     delimiter = _detect_delimiter(stream)
     stream.seek(0)
     reader = csv.reader(stream, delimiter=delimiter, strict=True)
@@ -179,7 +179,7 @@ def read_csv(file: Path) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
-def check_column_names(source: str, names: Sequence[str]) -> None:
+def check_csv_column_names(source: str, names: Sequence[str]) -> None:
     """Reject numeric column names where a job uses all columns: the header would be a lost row.
 
     Raises:
@@ -213,7 +213,7 @@ def parse_columns(
     if len(faults) == 1:
         ((name, row, kind),) = faults
         raise DataError(
-            f"{_cell_error_text(source, row, name, kind)} Or exclude the column (--drop).",
+            f"{_csv_cell_error_text(source, row, name, kind)} Or exclude the column (--drop).",
             code="not-a-number",
             operation=name,
             received=kind,
@@ -233,16 +233,17 @@ def parse_columns(
     return values
 
 
-def parse_label(source: str, row: int, column: str, text: str) -> float:
+def parse_csv_label(source: str, row: int, column: str, text: str) -> float:
     """Parse one cell of a label as a finite number.
 
     Raises:
         DataError: the cell is not a number; the text names row and column.
     """
-    value = _parse_number(text)
+    value = _parse_csv_number(text)
     if value is None:
         raise DataError(
-            f"{_cell_error_text(source, row, column, describe_bad_cell(text))} For a label with "
+            f"{_csv_cell_error_text(source, row, column, describe_bad_cell(text))} For a label "
+            "with "
             "classes use --target classes.",
             code="not-a-number",
             operation=column,
@@ -251,7 +252,7 @@ def parse_label(source: str, row: int, column: str, text: str) -> float:
     return value
 
 
-def _cell_error_text(source: str, row: int, column: str, kind: str) -> str:
+def _csv_cell_error_text(source: str, row: int, column: str, kind: str) -> str:
     return (
         f"{source!r}, row {row + 1}, column {column!r}: expected a number. Received: {kind}. Mend "
         "the column, or write its classes as numbers."
@@ -264,20 +265,20 @@ def _fill_column(column: Array, cells: Sequence[str]) -> tuple[int, str] | None:
         column[:] = [_BOOLEANS[cell.strip().lower()] for cell in cells]
         return None
     for row, cell in enumerate(cells):
-        value = _parse_number(cell)
+        value = _parse_csv_number(cell)
         if value is None:
             return row, describe_bad_cell(cell)
         column[row] = value
     return None
 
 
-def _parse_number(text: str) -> float | None:
+def _parse_csv_number(text: str) -> float | None:
     text = text.strip()
     value = float(text) if REAL.fullmatch(text) else math.inf
     return value if math.isfinite(value) else None
 
 
-def is_almost_number(cell: str) -> bool | None:
+def is_almost_csv_number(cell: str) -> bool | None:
     """Return whether a cell is a number in another notation; None for a missing value."""
     cell = cell.strip()
     if not cell or cell.lower() in _MISSING_MARKS or NOT_FINITE.fullmatch(cell):

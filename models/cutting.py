@@ -11,7 +11,7 @@ from typing import Any
 
 from tfe_bench.models.graph import Graph, LayerSpec, replace_layers
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.rewriting import rename_values, rewrite_everywhere
+from tfe_bench.models.rewriting import rename_graph_values, rewrite_graph_everywhere
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class _AxisSlice:
         return sides
 
 
-def _read_slice(x: LayerSpec) -> _AxisSlice | None:
+def _read_slice_layer(x: LayerSpec) -> _AxisSlice | None:
     """Return the slice of a layer that crops one axis, else None."""
     if x.op != "crop":
         return None
@@ -41,10 +41,10 @@ def _read_slice(x: LayerSpec) -> _AxisSlice | None:
     return _AxisSlice(*cut[0]) if len(cut) == 1 else None
 
 
-@rewrite_everywhere
-def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def push_slices_below_layers(graph: Graph, x: LayerSpec) -> Graph | None:
     """Push a slice below row-wise layers: slice their inputs instead of their output."""
-    cut = _read_slice(x)
+    cut = _read_slice_layer(x)
     if cut is None:
         return None
     input_name, uses = x.inputs[0], graph.find_users()
@@ -55,7 +55,7 @@ def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
             and duplicate is not x
             and (duplicate.op, duplicate.options) == (x.op, x.options)
         ):
-            return rename_values(
+            return rename_graph_values(
                 graph, [y for y in graph.layers if y is not duplicate], {duplicate.name: x.name}
             )
     other_users = [graph.by_name.get(name) for name in uses[input_name] if name != x.name]
@@ -67,13 +67,13 @@ def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
     producer = graph.by_name.get(input_name)
     if producer is None or uses[input_name] != [x.name]:
         return None
-    input_slices = _slices_of_inputs(graph, producer, cut)
+    input_slices = _slices_of_layer_inputs(graph, producer, cut)
     if input_slices is None:
         return None
     layers, inputs = [], []
     for i, (name, input_slice) in enumerate(zip(producer.inputs, input_slices, strict=True)):
         inputs.append(
-            name if input_slice is None else _unused_name(graph, f"{producer.name}@cut{i}")
+            name if input_slice is None else _unused_graph_name(graph, f"{producer.name}@cut{i}")
         )
         if input_slice is not None:
             sides = input_slice.crop_sides(len(graph.shapes[name]))
@@ -92,20 +92,20 @@ def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
         weights = {"bias": table[(*places, rows)]}
     layers.append(replace(producer, inputs=tuple(inputs), options=options, weights=weights))
     other_layers = [y for y in graph.layers if y is not x and y is not producer]
-    return rename_values(graph, [*other_layers, *layers], {x.name: producer.name})
+    return rename_graph_values(graph, [*other_layers, *layers], {x.name: producer.name})
 
 
-def _unused_name(graph: Graph, name: str) -> str:
+def _unused_graph_name(graph: Graph, name: str) -> str:
     """Return a name that no value of the graph has."""
-    return name if name not in graph.shapes else _unused_name(graph, f"{name}@")
+    return name if name not in graph.shapes else _unused_graph_name(graph, f"{name}@")
 
 
-def _slices_of_inputs(
+def _slices_of_layer_inputs(
     graph: Graph, x: LayerSpec, cut: _AxisSlice
 ) -> list[_AxisSlice | None] | None:
     """Return the slices of a layer's inputs that give a slice of its value; None if impossible."""
     shapes, shape = [graph.shapes[name] for name in x.inputs], graph.shapes[x.name]
-    axis, kind = cut.axis, registry.get_kind(x.op)
+    axis, kind = cut.axis, registry.get_layer_kind(x.op)
     if x.op == "attend":
         return _slices_of_attention(x, shapes, cut)
     if x.op == "constant":

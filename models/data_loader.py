@@ -41,15 +41,15 @@ class DataLoader:
     def _load_datasets(self, source: sources.DatasetRef) -> None:
         context, job = self._context, self._job
         context.progress(0.0, "loading the owners' rows")
-        store = stored_shares.require_store(context)
+        store = stored_shares.require_share_store(context)
         # Checked again: the data may have been replaced since the job was submitted.
-        job.check_schema(sources.check_permitted(source, store, context.client))
+        job.check_schema(sources.check_permitted_datasets(source, store, context.client))
         x, y = sources.load_datasets(source, context.party, store, context.client)
         job.check_scales(x.fractional_bits, y.fractional_bits)
         learned, held_out = job.split_holdout()
         if job.holdout:
-            self.test_rows = (take_rows(x, held_out), take_rows(y, held_out))
-            x, y = take_rows(x, learned), take_rows(y, learned)
+            self.test_rows = (take_training_rows(x, held_out), take_training_rows(y, held_out))
+            x, y = take_training_rows(x, learned), take_training_rows(y, learned)
         self._x, self._y = x, y
 
     def load_batch(self, step: int) -> tuple[Shared, Shared, Any]:
@@ -71,12 +71,12 @@ class DataLoader:
             x = [chunk[0] for chunk in self._chunks]
             y = [chunk[1] for chunk in self._chunks]
             self._chunks.clear()
-            self._x, self._y = _concat_chunks(x), _concat_chunks(y)
+            self._x, self._y = _concat_training_chunks(x), _concat_training_chunks(y)
         assert self._x is not None and self._y is not None
         return self._x, self._y, rows
 
 
-def _concat_chunks(chunks: list[Shared]) -> Shared:
+def _concat_training_chunks(chunks: list[Shared]) -> Shared:
     """Concatenate chunks of rows; each field is released early, so that memory hardly doubles."""
     import tensorflow as tf
 
@@ -91,7 +91,7 @@ def _concat_chunks(chunks: list[Shared]) -> Shared:
     return replace(first, **fields)
 
 
-def take_rows(x: Shared, rows: Any) -> Shared:
+def take_training_rows(x: Shared, rows: Any) -> Shared:
     """Select rows of a shared value."""
     import tensorflow as tf
 

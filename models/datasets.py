@@ -15,9 +15,9 @@ from tfe_bench.errors import DataError, UsageError, check_one_of, did_you_mean
 from tfe_bench.models import mnist, scales
 from tfe_bench.models.csv_file import (
     MAX_TEXT,
-    check_column_names,
+    check_csv_column_names,
     parse_columns,
-    parse_label,
+    parse_csv_label,
     read_csv,
 )
 from tfe_bench.models.tables import MAX_CLASSES, TARGETS, Table
@@ -161,7 +161,7 @@ def table(
     if like is not None:
         columns = like.columns
     if label is None and columns is None:
-        check_column_names(file.name, names)
+        check_csv_column_names(file.name, names)
     for name in [*([label] if label is not None else []), *(columns or ()), *drop]:
         if name not in names:
             raise UsageError(
@@ -192,21 +192,21 @@ def table(
         if like is not None:
             scale = like.scale
         elif standardize:
-            scale = scales.fit_scale(x, tuple(feature_names))
+            scale = scales.fit_column_scale(x, tuple(feature_names))
         # a value beyond float32 also exceeds the range of shared values
         with np.errstate(over="ignore"):
             x = (x if scale is None else scale.apply(x)).astype(np.float32)
     class_names: tuple[str, ...] = ()
     if label is not None:
         fixed_classes = like.classes if like is not None else ()
-        y, class_names = _read_label(
+        y, class_names = _read_label_column(
             file, lines, names.index(label), label, target, classes, fixed_classes
         )
         if target == "number":
             if like is not None:
                 unit = like.unit
             elif standardize:
-                unit = scales.fit_scale(y[:, None], (label,))
+                unit = scales.fit_column_scale(y[:, None], (label,))
             y = y if unit is None else unit.apply(y[:, None])[:, 0]
     table_facts = Table(tuple(feature_names), target, label, class_names, scale, unit)
     return Rows(
@@ -214,7 +214,7 @@ def table(
     )
 
 
-def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
+def split_training_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     """Split rows by a seed into four fifths for training and one fifth for tests.
 
     Raises:
@@ -233,7 +233,7 @@ def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     return rows.take(order[count:]), rows.take(order[:count])
 
 
-def _read_label(
+def _read_label_column(
     file: Path,
     lines: Sequence[Sequence[str]],
     position: int,
@@ -245,7 +245,7 @@ def _read_label(
     """Read the label's column; return class numbers or reals, and the names of the classes."""
     if target == "number":
         return np.array(
-            [parse_label(file.name, i, name, ln[position]) for i, ln in enumerate(lines)]
+            [parse_csv_label(file.name, i, name, ln[position]) for i, ln in enumerate(lines)]
         ), ()
     texts = [line[position].strip() for line in lines]
     for i, text in enumerate(texts):
@@ -283,7 +283,7 @@ def _read_label(
     elif not fixed_classes:
         values = _class_names(file, name, texts, classes)
     if values == tuple(map(str, range(len(values)))):
-        texts = [_integer_text(text) for text in texts]
+        texts = [_normalize_class_text(text) for text in texts]
     class_numbers = {text: i for i, text in enumerate(values)}
     bad = next((i for i, text in enumerate(texts) if text not in class_numbers), None)
     if bad is not None:
@@ -297,7 +297,7 @@ def _read_label(
     return np.array([class_numbers[t] for t in texts], np.int64), values
 
 
-def _integer_text(text: str) -> str:
+def _normalize_class_text(text: str) -> str:
     """Normalize the text of an integer class: "1.0" becomes "1"."""
     try:
         number = float(text)

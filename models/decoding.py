@@ -17,22 +17,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfe_bench.errors import UsageError, unknown_name
+from tfe_bench.errors import UsageError, unknown_name_error
 from tfe_bench.models import execute
 from tfe_bench.models import graph as graphs
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.execute import Prediction
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.kind import NotPositionwise
 from tfe_bench.models.kinds.layer import Array, FixedPointFormat, LayerSpec, Shape
-from tfe_bench.models.kinds.operations import Setting
-from tfe_bench.models.layers.attend import Attend
-from tfe_bench.models.layers.greedy import Greedy
-from tfe_bench.models.layers.hide import Hide
+from tfe_bench.models.kinds.operations import ProtocolSetting
+from tfe_bench.models.layers.attend import DotProductAttention
+from tfe_bench.models.layers.greedy import GreedyToken
+from tfe_bench.models.layers.hide import SoftmaxMask
 from tfe_bench.models.layers.remembered import POSITION, CachedAttention, KeyValueCache
 from tfe_bench.models.layers.softmax import Softmax
-from tfe_bench.models.layers.sum import Sum
+from tfe_bench.models.layers.sum import SumOfProducts
 from tfe_bench.protocols.order import gumbel
 
 # Cached positions are a multiple of this number, so that one graph serves many lengths.
@@ -40,7 +40,7 @@ BUCKET: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Decoding:
+class TokenDecoding:
     """A language model, split into steps.
 
     Attributes:
@@ -53,7 +53,7 @@ class Decoding:
         temperature: temperature of the choice; 0 for the likeliest token.
     """
 
-    plan: Plan
+    plan: ModelPlan
     token_input: str
     position_input: str | None
     vocabulary: int
@@ -65,8 +65,8 @@ class Decoding:
 
     @classmethod
     def from_plan(
-        cls, plan: Plan, positions: str | None = None, temperature: float = 0.0
-    ) -> Decoding:
+        cls, plan: ModelPlan, positions: str | None = None, temperature: float = 0.0
+    ) -> TokenDecoding:
         """Split the plan of a model.
 
         A mask input, such as the `padding_mask` of keras-hub, is 1 at every position of a generated
@@ -82,27 +82,27 @@ class Decoding:
         """
         plan = _remove_padding_masks(plan)
         graph = plan.graph
-        token_input, position_input = _find_inputs(graph, positions)
+        token_input, position_input = _find_token_inputs(graph, positions)
         length, vocabulary = graph.inputs[token_input][:-1], graph.tokens[token_input]
         if len(length) != 1 or length[0] < 2:
-            raise _unsupported_model(
+            raise _unsupported_language_model(
                 f"its input {token_input!r} has shape {list(length)}; expected [n] with n >= 2"
             )
         if position_input is not None and graph.inputs[position_input][:-1] != length:
-            raise _unsupported_model(
+            raise _unsupported_language_model(
                 f"its inputs {token_input!r} and {position_input!r} have different lengths"
             )
-        axes = _find_position_axes(graph)
+        axes = _find_token_position_axes(graph)
         logit_layer = _find_logit_layer(graph, axes)
         if graph.shapes[logit_layer.name] != (*length, vocabulary):
-            raise _unsupported_model(
+            raise _unsupported_language_model(
                 f"{logit_layer.name!r} returns {list(graph.shapes[logit_layer.name])}; expected "
                 f"logits of {vocabulary} tokens at {length[0]} positions"
             )
         cached = dict.fromkeys(
-            name for x in graph.layers if x.op == Attend.op for name in x.inputs[1:]
+            name for x in graph.layers if x.op == DotProductAttention.op for name in x.inputs[1:]
         )
-        checked_temperature = gumbel.check_temperature(temperature)
+        checked_temperature = gumbel.check_gumbel_temperature(temperature)
         return cls(
             plan,
             token_input,
@@ -125,20 +125,20 @@ class Decoding:
         return {
             f"{x.name}/{name}": self._axes[x.name] - 1
             for x in self.plan.graph.layers
-            if registry.get_kind(x.op).has_positional_weights
+            if registry.get_layer_kind(x.op).has_positional_weights
             for name in x.weights
         }
 
     # ---- plans
 
-    def build_prefill(self, count: int, watched: bool = False) -> Plan:
+    def build_prefill(self, count: int, watched: bool = False) -> ModelPlan:
         """Build the plan for the positions of a prompt: the next token, then keys and values.
 
         Args:
             count: number of positions of the prompt.
             watched: whether the Prediction checks ranges.
         """
-        last_only = self._only_last()
+        last_only = self._find_last_token_values()
         layers: list[LayerSpec] = []
         numbers = self._layer_numbers(watched)
         inputs = {name: (count, *shape[1:]) for name, shape in self.plan.graph.inputs.items()}
@@ -156,7 +156,7 @@ class Decoding:
             if x.name not in last_only:
                 layers.append(self._resize_layer(x, count))
                 continue
-            if x.op == Attend.op:  # the last query attends to all positions
+            if x.op == DotProductAttention.op:  # the last query attends to all positions
                 layer_inputs = [take_last(x.inputs[0]), *x.inputs[1:]]
                 x = replace(x, options={**x.options, "causal": False})
             else:
@@ -164,7 +164,7 @@ class Decoding:
             layers.append(self._resize_layer(replace(x, inputs=tuple(layer_inputs)), 1))
         return self._build_plan(inputs, layers, numbers, self.cached_values)
 
-    def build_step(self, bucket: int, watched: bool = False) -> Plan:
+    def build_step(self, bucket: int, watched: bool = False) -> ModelPlan:
         """Build the plan for one position: the next token, then keys and values up to it.
 
         Inputs are those of the model, and the cached keys and values of earlier positions.
@@ -183,7 +183,7 @@ class Decoding:
             layers.append(LayerSpec(remembered, KeyValueCache.op, (before, name)))
             numbers[remembered] = FixedPointFormat(fractions[before])
         for x in self._layers_with_choice():
-            if x.op == Attend.op:
+            if x.op == DotProductAttention.op:
                 query, *key_value_names = x.inputs
                 layer_inputs = (query, *(f"{name}@remembered" for name in key_value_names))
                 layers.append(replace(x, op=CachedAttention.op, inputs=layer_inputs))
@@ -201,12 +201,12 @@ class Decoding:
         numbers: Mapping[str, FixedPointFormat],
         remembered: Sequence[str],
         fractions: Mapping[str, int] | None = None,
-    ) -> Plan:
+    ) -> ModelPlan:
         outputs = (self._logit_layer.name, *remembered)
         graph = Graph(self.plan.graph.name, inputs, tuple(layers), outputs)
         layer_numbers = {x.name: numbers[x.name] for x in layers}
         input_fractions = self.plan.inputs if fractions is None else fractions
-        return Plan(graph, self.plan.fraction, layer_numbers, input_fractions)
+        return ModelPlan(graph, self.plan.fraction, layer_numbers, input_fractions)
 
     def _layers_with_choice(self) -> list[LayerSpec]:
         """Return the layers up to the logits, followed by the choice of a token."""
@@ -222,7 +222,7 @@ class Decoding:
         # results are logits times a factor, which does not change the largest logit but scales the
         # noise
         noise = gumbel.MAX_MAGNITUDE * self.temperature * self._logit_scale
-        return Greedy.from_sum(
+        return GreedyToken.from_sum(
             self._logit_layer, logit_numbers, self.plan.fraction_of(self.token_input), noise
         )
 
@@ -242,31 +242,31 @@ class Decoding:
 
     def _layer_numbers(self, watched: bool) -> dict[str, FixedPointFormat]:
         """Return the formats of all layers; comparisons are as wide as in the whole model."""
-        nodes = Prediction(self.plan, Setting(), watched=watched).placed_layers()
+        nodes = Prediction(self.plan, ProtocolSetting(), watched=watched).placed_layers()
         numbers = {node.layer.name: node.numbers for node in nodes}
         return {**numbers, self._logit_layer.name: self._build_greedy_layer()[1]}
 
     def _resize_layer(self, x: LayerSpec, count: int) -> LayerSpec:
-        kind, axis = registry.get_kind(x.op), self._axes[x.name]
+        kind, axis = registry.get_layer_kind(x.op), self._axes[x.name]
         if kind.has_positional_weights:
             weights = {name: _take_positions(w, axis - 1, count) for name, w in x.weights.items()}
             return replace(x, weights=weights)
         return kind.resize_positions(x, axis, count)
 
-    def _only_last(self) -> set[str]:
+    def _find_last_token_values(self) -> set[str]:
         """Return the names of values that are needed at the last position alone."""
         whole: set[str] = set()
         layers = self._layers_with_choice()
         for x in reversed(layers):
             if x.name in whole:
                 whole.update(x.inputs)
-            elif x.op == Attend.op:
+            elif x.op == DotProductAttention.op:
                 whole.update(x.inputs[1:])
         return {x.name for x in layers} - whole
 
 
-def build_predictions(
-    d: Decoding, prompt: int, tokens: int, profile: str, batch: int = 1, watched: bool = False
+def build_decoding_predictions(
+    d: TokenDecoding, prompt: int, tokens: int, profile: str, batch: int = 1, watched: bool = False
 ) -> tuple[Prediction, Prediction]:
     """Build the predictions for a prompt and for a step, each with its fastest protocol setting."""
     bucket = d.round_up_length(prompt + tokens)
@@ -279,18 +279,20 @@ def build_predictions(
 
 def _take_positions(w: Array, axis: int, count: int) -> Array:
     return (
-        np.take(w, range(count), axis) if any(w.strides) else _placeholder_weights(w, axis, count)
+        np.take(w, range(count), axis)
+        if any(w.strides)
+        else _placeholder_model_weights(w, axis, count)
     )
 
 
-def _placeholder_weights(w: Array, axis: int, count: int) -> Array:
+def _placeholder_model_weights(w: Array, axis: int, count: int) -> Array:
     """Return zeros in place of weights that are not in this process."""
     shape = list(w.shape)
     shape[axis] = count
     return np.broadcast_to(np.zeros((), w.dtype), shape)
 
 
-def _unsupported_model(reason: str) -> UsageError:
+def _unsupported_language_model(reason: str) -> UsageError:
     return UsageError(
         "Text generation requires a causal language model: it maps tokens [n] to logits of the "
         "next token at each of n positions, which depend on earlier positions alone. Received: "
@@ -305,7 +307,7 @@ def _unsupported_model(reason: str) -> UsageError:
 _MASK_PRESERVING = ("reshape", "permute", "repeat", "crop", "take", "concat", "multiply")
 
 
-def _remove_padding_masks(plan: Plan) -> Plan:
+def _remove_padding_masks(plan: ModelPlan) -> ModelPlan:
     """Remove masks from the plan for a text without padding: mask inputs are 1 everywhere.
 
     Raises:
@@ -319,12 +321,12 @@ def _remove_padding_masks(plan: Plan) -> Plan:
         masked = [name in ones for name in layer_inputs]
         if all(masked) and x.op in _MASK_PRESERVING:
             ones.add(x.name)
-        elif x.op == Attend.op and masked == [False, False, False, True]:
+        elif x.op == DotProductAttention.op and masked == [False, False, False, True]:
             layers.append(replace(x, inputs=layer_inputs[:3]))
-        elif x.op == Hide.op and masked == [False, True] and not x.options["inverted"]:
+        elif x.op == SoftmaxMask.op and masked == [False, True] and not x.options["inverted"]:
             replacements[x.name] = layer_inputs[0]
         elif any(masked):
-            raise _unsupported_model(
+            raise _unsupported_language_model(
                 f"the layer {x.name!r} ({x.op}) uses the mask {_quote_masks(graph)}"
             )
         else:
@@ -341,10 +343,10 @@ def _quote_masks(graph: Graph) -> str:
     return ", ".join(map(repr, graph.masks))
 
 
-def _find_inputs(graph: Graph, positions: str | None) -> tuple[str, str | None]:
+def _find_token_inputs(graph: Graph, positions: str | None) -> tuple[str, str | None]:
     """Find the input of tokens and the input of positions."""
     if positions is not None and positions not in graph.inputs:
-        raise unknown_name(
+        raise unknown_name_error(
             f"The model has no input {positions!r}.",
             str(positions),
             graph.inputs,
@@ -352,49 +354,53 @@ def _find_inputs(graph: Graph, positions: str | None) -> tuple[str, str | None]:
         )
     tokens = [name for name in graph.inputs if name != positions]
     if any(name not in graph.tokens for name in graph.inputs) or len(tokens) != 1:
-        raise _unsupported_model(
+        raise _unsupported_language_model(
             f"the inputs are {', '.join(map(repr, graph.inputs))}; expected one input of tokens, "
             "and one of position numbers if it is named (positions=...)"
         )
     if positions is not None:
         length = graph.inputs[positions][0]
         if graph.tokens[positions] < length:
-            raise _unsupported_model(
+            raise _unsupported_language_model(
                 f"{positions!r} accepts {graph.tokens[positions]} numbers, fewer than {length}"
             )
     return tokens[0], positions
 
 
-def _find_position_axes(graph: Graph) -> dict[str, int]:
+def _find_token_position_axes(graph: Graph) -> dict[str, int]:
     """Find the axis of the positions in each value, counted with the batch."""
     axis_by_name = dict.fromkeys(graph.inputs, 1)
     for x in graph.layers:
         input_shapes = [graph.shapes[name] for name in x.inputs]
         try:
             axes = [axis_by_name[name] for name in x.inputs]
-            axis_by_name[x.name] = registry.get_kind(x.op).find_position_axis(x, input_shapes, axes)
+            axis_by_name[x.name] = registry.get_layer_kind(x.op).find_position_axis(
+                x, input_shapes, axes
+            )
         except NotPositionwise as error:
-            raise _unsupported_model(f"the layer {x.name!r} ({x.op}) {error}") from None
+            raise _unsupported_language_model(f"the layer {x.name!r} ({x.op}) {error}") from None
     return axis_by_name
 
 
 def _find_logit_layer(graph: Graph, axes: Mapping[str, int]) -> LayerSpec:
     """Find the layer of the logits; a final softmax has its largest value at the same position."""
     if len(graph.outputs) != 1:
-        raise _unsupported_model(f"the number of outputs is {len(graph.outputs)}")
+        raise _unsupported_language_model(f"the number of outputs is {len(graph.outputs)}")
     for factor, offset in graph.results:
         if np.size(factor) > 1 or np.size(offset) > 1 or np.min(factor) <= 0:
-            raise _unsupported_model("the scaling of the output depends on the token")
+            raise _unsupported_language_model("the scaling of the output depends on the token")
     x = graph.by_name.get(graph.outputs[0])
     if x is not None and x.op == Softmax.op:
         x = graph.by_name.get(x.inputs[0])
-    if x is None or x.op != Sum.op or x.options["activation"] != "none":
+    if x is None or x.op != SumOfProducts.op or x.options["activation"] != "none":
         name = graph.outputs[0] if x is None else x.name
-        raise _unsupported_model(
+        raise _unsupported_language_model(
             f"{name!r} is the output; expected a Dense layer without activation"
         )
     if x.name in {i for y in graph.layers if y.op != Softmax.op for i in y.inputs}:
-        raise _unsupported_model(f"{x.name!r} returns logits that other layers use")
+        raise _unsupported_language_model(f"{x.name!r} returns logits that other layers use")
     if axes[x.name] != 1:
-        raise _unsupported_model(f"{x.name!r} returns logits along another axis than the last")
+        raise _unsupported_language_model(
+            f"{x.name!r} returns logits along another axis than the last"
+        )
     return x

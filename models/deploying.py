@@ -12,7 +12,7 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.stored import Sources
 from tfe_bench.errors import UsageError
 from tfe_bench.models import service, stored_shares, weights
-from tfe_bench.models.calibration import MARGIN, Plan
+from tfe_bench.models.calibration import MARGIN, ModelPlan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.programs import deploy as program
 from tfe_bench.protocols.session.sharing import Shared
@@ -64,12 +64,12 @@ def check_trained_model(recipe: Recipe, parameters: Mapping[str, Any]) -> None:
             code="invalid-parameters",
             operation="about",
         )
-    plan = Plan.from_header(about["plan"])
+    plan = ModelPlan.from_header(about["plan"])
     program.check_deployed_model(parameters, weights.weight_specs(plan))
     _state_keys(recipe, plan)
 
 
-def _state_keys(recipe: Recipe, plan: Plan) -> list[str]:
+def _state_keys(recipe: Recipe, plan: ModelPlan) -> list[str]:
     """Return the key in the training state of each weight array of a plan.
 
     Raises:
@@ -107,9 +107,9 @@ def store_trained_model(
     from tfe_bench.models.kinds.operations import add_fractional_bits
     from tfe_bench.protocols.ring import refresh, truncation
 
-    party, store = context.party, stored_shares.require_store(context)
+    party, store = context.party, stored_shares.require_share_store(context)
     store.permit_writing(parameters["name"], context.client, parameters["replace"])
-    plan = Plan.from_header(parameters["about"]["plan"])
+    plan = ModelPlan.from_header(parameters["about"]["plan"])
     parts = list(weights.weight_parts(plan))
 
     def rescale_weights(*values: Shared) -> list[Shared]:
@@ -126,6 +126,6 @@ def store_trained_model(
         return rescaled
 
     values = party.function(rescale_weights)(*(state[key] for key in _state_keys(recipe, plan)))
-    facts = stored_shares.build_facts(parameters, context.client, sources)
+    facts = stored_shares.build_stored_facts(parameters, context.client, sources)
     values_by_name = {weights.weight_input_name(i): x for i, x in enumerate(values)}
-    stored_shares.store_values(party, store, facts, values_by_name)
+    stored_shares.store_share_values(party, store, facts, values_by_name)

@@ -12,11 +12,11 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Size
 from tfe_bench.errors import UsageError
 from tfe_bench.models import bound_analysis, dealer_schedule, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import LayerSpec
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import PlacedLayer
-from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
 from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, rotation, small_ring
@@ -43,8 +43,8 @@ class Prediction:
             (dealer_schedule.assign_dealers); empty: one dealer for all.
     """
 
-    plan: Plan
-    setting: Setting
+    plan: ModelPlan
+    setting: ProtocolSetting
     batch: int = 1
     watched: bool = False
     public: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Prediction:
 
     @functools.cached_property
     def _placed_layers(self) -> list[PlacedLayer]:
-        value_limits = bound_analysis.compute_limits(self.plan) if self.watched else None
+        value_limits = bound_analysis.compute_layer_limits(self.plan) if self.watched else None
         nodes, round_bits = [], (self.setting.round_bits or 0) // self.batch
         # from the last layer back: a value is as wide as its widest use, and outputs have all 64
         # bits
@@ -71,7 +71,8 @@ class Prediction:
             nodes.append(node)
             for i, name in enumerate(x.inputs):
                 width_by_name[name] = max(
-                    width_by_name.get(name, 2), registry.get_kind(x.op).count_input_bits(node, i)
+                    width_by_name.get(name, 2),
+                    registry.get_layer_kind(x.op).count_input_bits(node, i),
                 )
         return nodes[::-1]
 
@@ -80,7 +81,9 @@ class Prediction:
         node = replace(self.plan.place_layer(x), is_range_checked=True, input_limits=known_limits)
         if not node.numbers.bits:
             return node
-        bits = max(node.numbers.bits, bound_analysis.comparison_bits(self.plan, x, value_limits))
+        bits = max(
+            node.numbers.bits, bound_analysis.layer_comparison_bits(self.plan, x, value_limits)
+        )
         return replace(node, numbers=replace(node.numbers, bits=bits))
 
     def make_placeholder(self, name: str) -> Shared:
@@ -126,7 +129,7 @@ class _DealerLayers:
 
 def _compute_layer(p: ForwardContext, node: PlacedLayer, layer_inputs: Sequence[Shared]) -> Shared:
     """Compute a layer's value; reduce inputs to the rings it reads, and the result to its ring."""
-    kind = registry.get_kind(node.layer.op)
+    kind = registry.get_layer_kind(node.layer.op)
     reduced_inputs = [
         small_ring.reduce_ring(x, kind.count_input_bits(node, i))
         for i, x in enumerate(layer_inputs)
@@ -162,7 +165,7 @@ def _run_layers(
     return [*outputs, functools.reduce(arithmetic.add, flags)]
 
 
-def _placeholder_weights(plan: Plan) -> dict[str, Shared]:
+def _placeholder_model_weights(plan: ModelPlan) -> dict[str, Shared]:
     return {
         key: Private(part.shape, part.fractional_bits).to_symbolic()
         for part in weights.weight_parts(plan)
@@ -170,15 +173,15 @@ def _placeholder_weights(plan: Plan) -> dict[str, Shared]:
     }
 
 
-def _count_cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
-    model_weights = _placeholder_weights(s.plan)
+def _count_prediction_cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
+    model_weights = _placeholder_model_weights(s.plan)
     inputs = [s.make_placeholder(name) for name in s.plan.graph.inputs]
     return count_cost(lambda party: run(party, s, model_weights, inputs)).cost
 
 
 def layer_cost_reports(s: Prediction) -> list[CostReport]:
     """Count the cost and the work of each layer on its own."""
-    model_weights = _placeholder_weights(s.plan)
+    model_weights = _placeholder_model_weights(s.plan)
     return [_layer_cost_report(s, model_weights, node) for node in s.placed_layers()]
 
 
@@ -202,7 +205,7 @@ _DEFAULT_ROUND_BITS = 3_000_000
 
 
 def tune_prediction(
-    plan: Plan,
+    plan: ModelPlan,
     profile: str = "local",
     batch: int = 1,
     watched: bool = False,
@@ -216,7 +219,7 @@ def tune_prediction(
         public: public values for layers that need them.
     """
     default_prediction = Prediction(
-        plan, Setting(profile, _DEFAULT_ROUND_BITS), batch, watched, public or {}
+        plan, ProtocolSetting(profile, _DEFAULT_ROUND_BITS), batch, watched, public or {}
     )
     if profile != "wan":
         return default_prediction
@@ -226,7 +229,9 @@ def tune_prediction(
         cost = model_cost(s)
         return network.microseconds(cost.by_party(0), cost.rounds, not has_rotating_dealers(s))
 
-    choices = [replace(default_prediction, setting=Setting(profile, bits)) for bits in _ROUND_BITS]
+    choices = [
+        replace(default_prediction, setting=ProtocolSetting(profile, bits)) for bits in _ROUND_BITS
+    ]
     best = min(choices, key=estimate_time)
     if has_rotating_dealers(best):
         return best
@@ -240,16 +245,16 @@ def has_rotating_dealers(s: Prediction) -> bool:
     if s.setting.profile != "wan" or s.batch < 3:
         return False
     return rotation.is_worthwhile(
-        _count_cost(s, _run_layers), extremes.ROUND_BITS[s.setting.profile]
+        _count_prediction_cost(s, _run_layers), extremes.ROUND_BITS[s.setting.profile]
     )
 
 
 def model_cost(s: Prediction) -> Cost:
     """Count the cost of `run_model` for a batch."""
-    return _count_cost(s, run_model)
+    return _count_prediction_cost(s, run_model)
 
 
-def compare_costs(
+def compare_prediction_costs(
     predictions: Sequence[Prediction], baselines: Sequence[Prediction]
 ) -> tuple[float, int]:
     """Return the relative extra bytes and the extra rounds of predictions over baselines."""
@@ -267,7 +272,7 @@ _COPIES = 4
 _PREFETCH_BYTES, _LAYER_GRAPH_BYTES = 64 << 20, 1 << 20
 
 
-def estimate_size(s: Prediction) -> Size:
+def estimate_prediction_size(s: Prediction) -> Size:
     """Estimate the size of `run_model`: its largest array, a value or a message, and its memory.
 
     The memory is that of the layer that needs most, plus the masks of the largest weights.
@@ -275,7 +280,7 @@ def estimate_size(s: Prediction) -> Size:
     shapes = s.plan.graph.shapes
     words, layer_words = 2 * s.batch * max(math.prod(shape) for shape in shapes.values()), 0
     for node, tally in zip(s.placed_layers(), layer_cost_reports(s), strict=True):
-        cost, slice_count = tally.cost, registry.get_kind(node.layer.op).count_stages(node)
+        cost, slice_count = tally.cost, registry.get_layer_kind(node.layer.op).count_stages(node)
         sent = max(cost.dealer, cost.e1, cost.e2) // slice_count // 64
         words = max(words, sent)
         value_words = s.batch * sum(math.prod(shape) for shape in (*node.input_shapes, node.shape))
@@ -299,8 +304,8 @@ def run_model(
     """Compute the model's outputs for a batch, inside party.function.
 
     Args:
-        model_weights: the weights from weights.map_by_key, over Z_2^64, with the dealer of the
-            inputs.
+        model_weights: the weights from weights.map_weights_by_key, over Z_2^64, with the dealer of
+            the inputs.
         inputs: [batch, ...] in the order of the graph's inputs, with plan.fraction_of fractional
             bits.
 
@@ -319,24 +324,24 @@ def run_model(
     return rotation.compute_by_thirds(party, run_third, inputs)
 
 
-def check_executable(plan: Plan) -> None:
+def check_executable_plan(plan: ModelPlan) -> None:
     """Reject a plan with layers that must be optimized first, or with invalid numbers.
 
     Raises:
         UsageError: a layer is invalid; the text names the first one.
     """
     for x in plan.graph.layers:
-        if not registry.get_kind(x.op).can_predict:
+        if not registry.get_layer_kind(x.op).can_predict:
             raise UsageError(
                 f"Layer {x.name!r} ({x.op}) cannot run as it is. Optimize the graph first.",
                 code="unsupported-layer",
                 operation=x.name,
                 received=x.op,
             )
-    model_weights, s = _placeholder_weights(plan), Prediction(plan, Setting())
+    model_weights, s = _placeholder_model_weights(plan), Prediction(plan, ProtocolSetting())
     for x in plan.graph.layers:
         try:
-            registry.get_kind(x.op).check_format(plan.place_layer(x))
+            registry.get_layer_kind(x.op).check_format(plan.place_layer(x))
         except (UsageError, ValueError, OverflowError) as error:
             raise UsageError(
                 f"Invalid layer {x.name!r} of the plan: {error}",

@@ -20,7 +20,7 @@ from tfe_bench.errors import (
     OpsMissing,
     UsageError,
     did_you_mean,
-    import_optional,
+    import_optional_library,
 )
 from tfe_bench.models import keras_ops, keras_signature
 from tfe_bench.models.graph import Graph, LayerSpec
@@ -74,7 +74,7 @@ def load_model(path: str | Path) -> Any:
             operation=str(path),
         )
     if _needs_keras_hub(path):
-        import_optional(
+        import_optional_library(
             "keras_hub", f"{path.name!r} holds a model of keras-hub", 'Install "tfe-bench[hub]"'
         )
     try:
@@ -115,21 +115,22 @@ class ConvertedModel:
     keras: Any
 
 
-def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph:
+def from_keras(model: Any, make: Callable[[Any], KerasReader] | None = None) -> Graph:
     """Convert a Keras model or a .keras file to a graph, and verify that both compute the same.
 
-    Args, raises: as `read_model`; also UsageError if the outputs differ, with the layer's name.
+    Args, raises: as `read_keras_model`; also UsageError if the outputs differ, with the layer's
+    name.
     """
     from tfe_bench.models import optimize, verify
 
-    reading = read_model(model, make)
+    reading = read_keras_model(model, make)
     verify.compare_with_keras(reading, optimize.convert_to_inference(reading.graph))
     return reading.graph
 
 
-def read_model(
+def read_keras_model(
     model: Any,
-    make: Callable[[Any], Reader] | None = None,
+    make: Callable[[Any], KerasReader] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     length: int | None = None,
 ) -> ConvertedModel:
@@ -157,17 +158,19 @@ def read_model(
             operation="convert",
             received=type(model).__name__,
         )
-    reader = (make or Reader)(keras)
-    function = reader.function_of(model)
+    reader = (make or KerasReader)(keras)
+    function = reader.functional_graph_of(model)
     is_keyed = keras_signature.takes_inputs_by_name(function)
     if shapes or length is not None:
         function = keras_signature.resize_inputs(
-            keras, function, keras_signature.resolve_shapes(function, shapes or {}, length)
+            keras,
+            function,
+            keras_signature.resolve_model_input_shapes(function, shapes or {}, length),
         )
     inputs: dict[str, tuple[int, ...]] = {}
     values: list[str] = []
     for tensor, input_name in zip(
-        function.inputs, keras_signature.input_names(function), strict=True
+        function.inputs, keras_signature.keras_input_names(function), strict=True
     ):
         shape = tuple(tensor.shape[1:])
         if None in shape or not shape:
@@ -183,7 +186,7 @@ def read_model(
         inputs[name] = tuple(int(n) for n in shape)
         values.append(name)
     reader.inputs = frozenset(inputs)
-    outputs = reader.read_function(function, values, "")
+    outputs = reader.read_functional_graph(function, values, "")
     reader.check_tokens()
     if reader.unfit:
         raise UsageError(
@@ -208,7 +211,7 @@ def read_model(
         inputs,
         tuple(layers),
         tuple(outputs),
-        labels=keras_signature.output_labels(function),
+        labels=keras_signature.model_output_labels(function),
         tokens=tokens,
         masks=tuple(reader.masks),
         keyed=is_keyed,
@@ -221,7 +224,7 @@ def read_model(
     return ConvertedModel(model, function, graph, tuple(reader.tensors), keras)
 
 
-def _name_arguments(
+def _name_layer_arguments(
     node: Any, values: Mapping[int, str], hidden: Mapping[int, str]
 ) -> dict[str, Any]:
     """Return the arguments of a layer's call by name, with values of the model as `CallValue`."""
@@ -234,16 +237,16 @@ def _name_arguments(
             return value
         return reading.CallValue(value_name, tuple(value.shape[1:]), hidden.get(id(value), ""))
 
-    return {name: wrap_value(value) for name, value in _bind_arguments(node).items()}
+    return {name: wrap_value(value) for name, value in _bind_layer_arguments(node).items()}
 
 
-def _bind_arguments(node: Any) -> dict[str, Any]:
+def _bind_layer_arguments(node: Any) -> dict[str, Any]:
     """Bind the arguments of a layer's call to their names."""
     signature = inspect.signature(node.operation.call)
     return dict(signature.bind(*node.arguments.args, **node.arguments.kwargs).arguments)
 
 
-class Reader(reading.Reader):
+class KerasReader(reading.Reader):
     """Reader of a model and of its nested models."""
 
     def __init__(self, keras: Any) -> None:
@@ -252,7 +255,7 @@ class Reader(reading.Reader):
         )
         self.tensors: list[tuple[Any, str]] = []
 
-    def function_of(self, model: Any) -> Any:
+    def functional_graph_of(self, model: Any) -> Any:
         """Return the functional graph of a model.
 
         Raises:
@@ -279,7 +282,7 @@ class Reader(reading.Reader):
             received=type(model).__name__,
         )
 
-    def read_function(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
+    def read_functional_graph(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
         """Read a functional graph; return the names of its outputs."""
         return self._walk_function(function, inputs, [""] * len(inputs), prefix)[0]
 
@@ -315,7 +318,7 @@ class Reader(reading.Reader):
         kind = self.kinds.get(type(layer))
         accepted = kind.call_arguments if kind is not None else ()
         nested = isinstance(layer, self.keras.Model)
-        idle = nested or (masks.ignores_mask(layer) and not self.training)
+        idle = nested or (masks.ignores_keras_mask(layer) and not self.training)
         if extra := self._unsupported_arguments(node, accepted, idle):
             self._reject_layer(layer, prefix, f"called with {extra}; call it with its inputs alone")
             return [input_names[0]] * len(node.outputs)
@@ -327,7 +330,7 @@ class Reader(reading.Reader):
         input_names = [values[id(t)] for t in tensors]
         if nested:
             try:
-                inner = self.function_of(layer)
+                inner = self.functional_graph_of(layer)
                 if any(None in t.shape[1:] for t in inner.inputs):
                     inner = keras_signature.resize_inputs(
                         self.keras, inner, [t.shape[1:] for t in tensors]
@@ -352,13 +355,13 @@ class Reader(reading.Reader):
             tensor_masks = tuple(mask_by_tensor.get(id(t), "") for t in tensors)
             call = reading.LayerCall(layer, name, input_names, shapes, shape, masks=tensor_masks)
             if accepted:
-                call = replace(call, arguments=_name_arguments(node, values, mask_by_tensor))
+                call = replace(call, arguments=_name_layer_arguments(node, values, mask_by_tensor))
             self.mask, self.unmasked = "", set()
             output_name = kind.convert_layer(self, call)
             mask = (
                 self.mask
                 if kind.handles_masks
-                else masks.infer_output_mask(self, call, first_masks)
+                else masks.infer_layer_output_mask(self, call, first_masks)
             )
             for t in tensors:
                 if values[id(t)] in self.unmasked:
@@ -377,7 +380,7 @@ class Reader(reading.Reader):
         Args:
             idle: whether the argument `mask` is excluded from the tensors.
         """
-        flatten, bound = self.keras.tree.flatten, _bind_arguments(node)
+        flatten, bound = self.keras.tree.flatten, _bind_layer_arguments(node)
         explicit_masks = flatten(bound["mask"]) if idle and bound.get("mask") is not None else []
         if any(m is not None and id(m) not in values for m in explicit_masks):
             raise reading.UnsupportedLayer("called with a mask that is not a value of the model")
@@ -391,8 +394,8 @@ class Reader(reading.Reader):
 
     def convert_inner_layer(self, layer: Any, call: reading.LayerCall) -> str:
         if isinstance(layer, self.keras.Model):
-            (output_name,) = self.read_function(
-                self.function_of(layer), call.inputs, f"{call.name}/"
+            (output_name,) = self.read_functional_graph(
+                self.functional_graph_of(layer), call.inputs, f"{call.name}/"
             )
             return output_name
         kind = self.kinds.get(type(layer))
@@ -408,8 +411,8 @@ class Reader(reading.Reader):
     def _read_operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
         """Read x + y, keras.ops.relu(x), ...; return no names if the operation is rejected."""
         keras_operation = node.operation
-        calls.load_readers(keras_ops.__name__, *keras_ops.__path__)
-        if not calls.is_supported(keras_operation):
+        calls.load_keras_op_readers(keras_ops.__name__, *keras_ops.__path__)
+        if not calls.is_supported_keras_op(keras_operation):
             self._reject_layer(keras_operation, prefix, "an operation that is not supported")
             return []
         name = self.make_unique(prefix + keras_operation.name)
@@ -422,7 +425,7 @@ class Reader(reading.Reader):
             return calls.TensorValue(values[id(t)], tuple(t.shape[1:]), str(t.dtype))
 
         try:
-            return calls.convert_operation(self, operation, node, wrap_tensor)
+            return calls.convert_keras_operation(self, operation, node, wrap_tensor)
         except reading.UnsupportedLayer as error:
             self._reject_layer(keras_operation, prefix, str(error))
             return []
@@ -442,7 +445,7 @@ class Reader(reading.Reader):
             positional = ()
             named = {
                 k: v
-                for k, v in _bind_arguments(node).items()
+                for k, v in _bind_layer_arguments(node).items()
                 if k not in accepted and v is not False
             }
         training = named.pop("training", None)

@@ -10,7 +10,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.requests import AnyInput, JobResult, PrivateInput, Progress
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import decoding, execute, plaintext, service
-from tfe_bench.models.decoding import Decoding
+from tfe_bench.models.decoding import TokenDecoding
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import generate as program
@@ -72,21 +72,21 @@ def generate(
             deployed.private,
             {"name": deployed.name, "deployment": deployed.deployment},
         )
-    service.check_private(model, "generate", "convert(model), or a deployed model's name")
+    service.check_private_model(model, "generate", "convert(model), or a deployed model's name")
     assert isinstance(model, PrivateModel)
-    parameters, inputs = build_request(
+    parameters, inputs = build_generation_request(
         model, prompt, tokens, positions, profile_name, check_range, temperature
     )
     if deployment:
         parameters = {**{k: v for k, v in parameters.items() if k != "plan"}, **deployment}
     else:
-        service.check_precision(cluster)
+        service.check_cluster_precision(cluster)
         inputs = {**model.shared_weights(), **inputs}
-    generated = read_tokens(model, cluster.run("generate", parameters, inputs, progress))
+    generated = read_generated_tokens(model, cluster.run("generate", parameters, inputs, progress))
     return generated if np.ndim(prompt) > 1 else generated[0]
 
 
-def build_request(
+def build_generation_request(
     private: PrivateModel,
     prompt: Any,
     tokens: int,
@@ -100,7 +100,7 @@ def build_request(
     Raises:
         UsageError: as `generate`; no error contains a token.
     """
-    d = Decoding.from_plan(private.plan, positions, temperature)
+    d = TokenDecoding.from_plan(private.plan, positions, temperature)
     prompt_array = np.asarray(prompt)
     if prompt_array.size == 0 and prompt_array.ndim in (1, 2):
         prompt_array = prompt_array.astype(np.int64)  # NumPy converts an empty list to reals
@@ -135,18 +135,20 @@ def build_request(
     return parameters, {program.PROMPT: PrivateInput(ring, bits)}
 
 
-def _can_check_ranges(d: Decoding, prompt: int, tokens: int, profile: str) -> bool:
+def _can_check_ranges(d: TokenDecoding, prompt: int, tokens: int, profile: str) -> bool:
     """Return whether ranges of a model's steps can be checked; its ranges may be assumed ones."""
     plan = profiles.get_profile(profile).plan
     try:
-        for prediction in decoding.build_predictions(d, prompt, tokens, plan, watched=True):
+        for prediction in decoding.build_decoding_predictions(
+            d, prompt, tokens, plan, watched=True
+        ):
             execute.model_cost(prediction)
     except UsageError:
         return False
     return True
 
 
-def read_tokens(private: PrivateModel, result: JobResult) -> Array:
+def read_generated_tokens(private: PrivateModel, result: JobResult) -> Array:
     """Return the tokens of a job, [texts, tokens].
 
     Raises:

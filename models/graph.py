@@ -75,7 +75,7 @@ class Graph:
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {}
         for name, shape in self.inputs.items():
-            if not name or not shape or not all(_is_size(n) for n in shape):
+            if not name or not shape or not all(_is_layer_size(n) for n in shape):
                 raise UsageError(
                     "Expected known sizes of the model's inputs, without the batch. Received: "
                     f"{name!r} of shape {list(shape)}.",
@@ -177,7 +177,7 @@ class Graph:
                 operation="labels",
             )
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
-            if not all(_is_scale(part, shapes[name]) for part in pair):
+            if not all(_is_channel_scale(part, shapes[name]) for part in pair):
                 raise UsageError(
                     f"The scaling of {name!r} does not fit its shape, or is not finite.",
                     code="shape-mismatch",
@@ -325,7 +325,7 @@ class Graph:
         contents: dict[str, Any] = {f"w/{name}": w for name, w in self.weight_arrays().items()}
         contents["header"] = np.frombuffer(json.dumps(self.to_header()).encode(), np.uint8)
         # readable by its owner alone, as the weights are secret
-        atomic.place_file(Path(path), lambda file: np.savez(file, **contents))
+        atomic.place_complete_file(Path(path), lambda file: np.savez(file, **contents))
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
@@ -356,7 +356,7 @@ def _read_layer(
     weights: dict[str, Array] = {}
     for name, (dtype, shape, *shared_key) in sorted(row["weights"].items()):
         key = f"{row['name']}/{name}"
-        if dtype not in ("float32", "float64") or not all(_is_size(n) for n in shape):
+        if dtype not in ("float32", "float64") or not all(_is_layer_size(n) for n in shape):
             raise DataError(
                 "Expected weights of type float32 or float64 and known sizes. Received: "
                 f"{dtype!r}, {shape!r}.",
@@ -379,11 +379,11 @@ def _read_layer(
     return LayerSpec(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
 
 
-def _is_size(n: Any) -> bool:
+def _is_layer_size(n: Any) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) > 0
 
 
-def _is_scale(part: Any, shape: Shape) -> bool:
+def _is_channel_scale(part: Any, shape: Shape) -> bool:
     """Return whether a scaling is finite: one number, or one number per channel."""
     try:
         numbers = np.asarray(part, np.float64)
@@ -432,7 +432,7 @@ def replace_layers(graph: Graph, layers: Sequence[LayerSpec], **changed: Any) ->
     return Graph(layers=sort_layers(layers, fields["inputs"]), **fields)
 
 
-def subgraph_until(graph: Graph, name: str) -> Graph:
+def subgraph_until_layer(graph: Graph, name: str) -> Graph:
     """Return the part of a graph up to a layer of Keras, its activation included.
 
     Raises:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfe_bench.models.graph import Graph, LayerSpec, replace_layers
-from tfe_bench.models.layers.hide import Hide
+from tfe_bench.models.layers.hide import SoftmaxMask
 from tfe_bench.models.layers.softmax import Softmax
-from tfe_bench.models.rewriting import rewrite_everywhere
+from tfe_bench.models.rewriting import rewrite_graph_everywhere
 
 # Smaller constants are ordinary sums.
 MIN_MASK_OFFSET = 1e4
@@ -50,8 +50,8 @@ class _MaskedSum:
     new_layers: tuple[LayerSpec, ...] = ()
 
 
-@rewrite_everywhere
-def hide_masked(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def hide_masked_softmax_inputs(graph: Graph, x: LayerSpec) -> Graph | None:
     """Replace the constant of a mask before a softmax, such as 1e9, by a sufficient offset."""
     if x.op != Softmax.op:
         return None
@@ -66,19 +66,19 @@ def _find_masked_sum(
     x = graph.by_name.get(name)
     if x is None or graph.find_users()[name] != [user]:
         return None
-    if x.op != Hide.op and (masked_sum := _match_masked_sum(graph, x)) is not None:
+    if x.op != SoftmaxMask.op and (masked_sum := _match_masked_sum(graph, x)) is not None:
         return x, between, masked_sum
-    scalars, candidates = _affine_scalars(x), x.inputs[:1]
+    scalars, candidates = _layer_affine_scalars(x), x.inputs[:1]
     if x.op in ("add", "subtract"):
         candidates = x.inputs if x.op == "add" else candidates
         candidates = tuple(i for i in candidates if graph.shapes[i] == graph.shapes[name])
-    elif x.op != Hide.op and x.op not in _RESHAPING_OPS and not (scalars and scalars[0] > 0):
+    elif x.op != SoftmaxMask.op and x.op not in _RESHAPING_OPS and not (scalars and scalars[0] > 0):
         return None
     matches = (_find_masked_sum(graph, i, name, [*between, x]) for i in candidates)
     return next((match for match in matches if match is not None), None)
 
 
-def _affine_scalars(x: LayerSpec) -> tuple[float, float] | tuple[()]:
+def _layer_affine_scalars(x: LayerSpec) -> tuple[float, float] | tuple[()]:
     """Return (scale, offset) of a layer that computes x * scale + offset by numbers, else ()."""
     if x.op == "rescale":
         scale, offset = (np.asarray(x.options[k], np.float64) for k in ("scale", "offset"))
@@ -112,7 +112,9 @@ def _match_added_mask(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
         if term is None or name in other_inputs:
             continue
         if len(other_inputs) > 1:
-            rest = LayerSpec(_unused_name(graph, f"{x.name}@rest"), "add", tuple(other_inputs))
+            rest = LayerSpec(
+                _unused_graph_name(graph, f"{x.name}@rest"), "add", tuple(other_inputs)
+            )
             return replace(term, value=rest.name, new_layers=(rest,))
         if graph.shapes[other_inputs[0]] == shape:
             return replace(term, value=other_inputs[0])
@@ -122,13 +124,13 @@ def _match_added_mask(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
 def _match_mask_term(graph: Graph, name: str, sign: float) -> _MaskedSum | None:
     """Match a term that is 0 where a mask shows a position and far below 0 elsewhere."""
     factor, offset, reshapes = sign, 0.0, list[LayerSpec]()
-    while not _is_boolean(graph, name):
+    while not _is_boolean_mask(graph, name):
         x = graph.by_name.get(name)
         if x is None:
             return None
         if x.op in _RESHAPING_OPS:
             reshapes.append(x)
-        elif scalars := _affine_scalars(x):
+        elif scalars := _layer_affine_scalars(x):
             factor, offset = factor * scalars[0], offset + factor * scalars[1]
         else:
             return None
@@ -144,7 +146,7 @@ def _match_mask_term(graph: Graph, name: str, sign: float) -> _MaskedSum | None:
     return None
 
 
-def _is_boolean(graph: Graph, name: str) -> bool:
+def _is_boolean_mask(graph: Graph, name: str) -> bool:
     """Return whether a value contains 0 and 1 alone, or derives from inputs that may have to."""
     pending, visited = [name], set[str]()
     while pending:
@@ -159,7 +161,7 @@ def _is_boolean(graph: Graph, name: str) -> bool:
             continue
         if x.op == "constant" and np.isin(x.weights["bias"], (0.0, 1.0)).all():
             continue
-        if x.op not in _MASK_OPS and _affine_scalars(x) != (-1.0, 1.0):
+        if x.op not in _MASK_OPS and _layer_affine_scalars(x) != (-1.0, 1.0):
             return False
         pending += x.inputs
     return True
@@ -184,7 +186,7 @@ def _mask_inputs(graph: Graph, hidden: _MaskedSum) -> list[str]:
 def _match_where_value(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     """Match where(m, x, -1e9), which is m (x + 1e9) - 1e9."""
     product = graph.by_name.get(x.inputs[0])
-    scalars = _affine_scalars(x)
+    scalars = _layer_affine_scalars(x)
     if (
         not scalars
         or scalars[0] != 1
@@ -199,7 +201,9 @@ def _match_where_value(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
         shifted_value = graph.by_name.get(shifted_name)
         if shifted_value is None or graph.shapes[shifted_value.inputs[0]] != graph.shapes[x.name]:
             continue
-        if _affine_scalars(shifted_value) == (1.0, -scalars[1]) and _is_boolean(graph, mask):
+        if _layer_affine_scalars(shifted_value) == (1.0, -scalars[1]) and _is_boolean_mask(
+            graph, mask
+        ):
             return _MaskedSum(shifted_value.inputs[0], mask, (), -scalars[1], False)
     return None
 
@@ -215,13 +219,17 @@ def _match_where_constant(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
         for mask, shifted_name in (product.inputs, product.inputs[::-1]):
             shifted_value = graph.by_name.get(shifted_name)
             scalars = (
-                _affine_scalars(shifted_value)
+                _layer_affine_scalars(shifted_value)
                 if shifted_value is not None and shifted_value.inputs == (value,)
                 else ()
             )
             if not scalars or graph.shapes[value] != graph.shapes[x.name]:
                 continue
-            if scalars[0] == -1 and scalars[1] <= -MIN_MASK_OFFSET and _is_boolean(graph, mask):
+            if (
+                scalars[0] == -1
+                and scalars[1] <= -MIN_MASK_OFFSET
+                and _is_boolean_mask(graph, mask)
+            ):
                 return _MaskedSum(value, mask, (), -scalars[1], True)
     return None
 
@@ -237,7 +245,7 @@ def _match_constant_table(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
         return None
     input_name, rest = x.inputs[0], np.where(is_masked, 0.0, bias)
     mask_layer = LayerSpec(
-        _unused_name(graph, f"{x.name}@shown"),
+        _unused_graph_name(graph, f"{x.name}@shown"),
         "constant",
         (input_name,),
         {},
@@ -246,7 +254,7 @@ def _match_constant_table(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     new_layers: tuple[LayerSpec, ...] = (mask_layer,)
     if rest.any():
         rest_layer = LayerSpec(
-            _unused_name(graph, f"{x.name}@rest"), "offset", (input_name,), {}, {"bias": rest}
+            _unused_graph_name(graph, f"{x.name}@rest"), "offset", (input_name,), {}, {"bias": rest}
         )
         new_layers, input_name = (mask_layer, rest_layer), rest_layer.name
     return _MaskedSum(input_name, mask_layer.name, (), mask_offset, False, new_layers)
@@ -280,11 +288,11 @@ def _insert_hide_layer(
     for x in reversed(reshapes):
         mask = add_layer(f"{x.name}@mask", replace(x, inputs=(mask,)))
     for x in between:
-        scalars = _affine_scalars(x)
+        scalars = _layer_affine_scalars(x)
         mask_offset *= scalars[0] if scalars else 1.0
     last = between[0].name if between else masked_sum.value
     options = {"least": mask_offset, "inverted": masked_sum.inverted}
-    name = add_layer(f"{softmax.name}@hidden", LayerSpec("", Hide.op, (last, mask), options))
+    name = add_layer(f"{softmax.name}@hidden", LayerSpec("", SoftmaxMask.op, (last, mask), options))
     swap = {softmax.name: replace(softmax, inputs=(name,))}
     for x in graph.layers:
         if sum_.name in x.inputs and x.name != softmax.name:
@@ -293,7 +301,7 @@ def _insert_hide_layer(
     other_layers = [swap.get(x.name, x) for x in graph.layers if x is not sum_]
     mask_names = dict.fromkeys([*graph.masks, *_mask_inputs(graph, masked_sum)])
     masks = tuple(n for n in mask_names if n not in graph.tokens)
-    return _prune_unused(replace_layers(graph, [*other_layers, *layers], masks=masks))
+    return _prune_unused_layers(replace_layers(graph, [*other_layers, *layers], masks=masks))
 
 
 def _shape_of_mask(graph: Graph, masked_sum: _MaskedSum) -> tuple[int, ...]:
@@ -305,7 +313,7 @@ def _shape_of_mask(graph: Graph, masked_sum: _MaskedSum) -> tuple[int, ...]:
     return tuple(graph.shapes[masked_sum.mask])
 
 
-def _prune_unused(graph: Graph) -> Graph:
+def _prune_unused_layers(graph: Graph) -> Graph:
     """Remove layers whose values are unused."""
     needed, needed_layers = {*graph.outputs}, list[LayerSpec]()
     for x in reversed(graph.layers):
@@ -315,5 +323,5 @@ def _prune_unused(graph: Graph) -> Graph:
     return replace_layers(graph, needed_layers[::-1])
 
 
-def _unused_name(graph: Graph, name: str) -> str:
-    return name if name not in graph.shapes else _unused_name(graph, f"{name}@")
+def _unused_graph_name(graph: Graph, name: str) -> str:
+    return name if name not in graph.shapes else _unused_graph_name(graph, f"{name}@")

@@ -12,8 +12,8 @@ from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import RangeError
 from tfe_bench.models.training import step
 from tfe_bench.models.training.evaluate import LARGEST_WEIGHT
-from tfe_bench.models.training.state import list_specs
-from tfe_bench.models.training_job import RANGE, TrainingJob, state_name
+from tfe_bench.models.training.state import list_training_state_specs
+from tfe_bench.models.training_job import RANGE, TrainingJob, training_state_name
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class History:
     checked: str = ""
 
 
-def build_history(job: TrainingJob, result: JobResult) -> History:
+def build_training_history(job: TrainingJob, result: JobResult) -> History:
     """Build the history of a job without its model."""
     measured = result.measured[0]
     recipe, end_step = job.recipe, int(measured["steps"])
@@ -66,7 +66,7 @@ def build_history(job: TrainingJob, result: JobResult) -> History:
         ends = scored
         values = FixedPoint(result.fractional_bits["scores"]).decode(result.outputs["scores"])
         tested = job.test or job.holdout
-        name = score_name(recipe)
+        name = evaluation_score_name(recipe)
         samples = tested * int(np.prod(recipe.output_shape)) if name == "val_mse" else tested
         metrics[name] = [float(v) / samples for v in np.asarray(values).reshape(-1)]
     if measured["losses"]:
@@ -101,7 +101,7 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
     flags, ends = result.outputs.get(RANGE), measured["watched"]
     if flags is not None and np.any(flags):
         setting = step.tune_setting(recipe, profiles.get_profile(job.profile).plan)
-        names = step.list_range_checks(recipe, setting, job.reveal_loss, job.watch)
+        names = step.list_step_range_checks(recipe, setting, job.reveal_loss, job.watch)
         out_of_range = np.asarray(flags).reshape(len(ends), len(names)) != 0
         first = int(np.flatnonzero(out_of_range.any(1))[0])
         begin = (ends[first - 1] if first else 0) + 1
@@ -114,8 +114,8 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
             code="left-planned-range",
             operation=name,
         )
-    for i, spec in enumerate(list_specs(recipe)):
-        array = result.outputs.get(state_name(i))
+    for i, spec in enumerate(list_training_state_specs(recipe)):
+        array = result.outputs.get(training_state_name(i))
         if array is not None:
             size = np.abs(FixedPoint(spec.fractional_bits).decode(array)).max(initial=0.0)
             if not size < LARGEST_WEIGHT:
@@ -128,7 +128,7 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
                 )
 
 
-def score_name(recipe: Recipe) -> str:
+def evaluation_score_name(recipe: Recipe) -> str:
     """Return the name of the evaluation score in a history."""
     return "val_accuracy" if recipe.loss.counts_answers else "val_mse"
 

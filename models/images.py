@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, UsageError, unknown_name
+from tfe_bench.errors import DataError, UsageError, unknown_name_error
 
 # caffe: BGR, centered (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
 # standardized (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
@@ -82,7 +82,7 @@ def check_preprocessing(preprocessing: str, channels: int) -> None:
         UsageError: the preprocessing is invalid.
     """
     if preprocessing not in PREPROCESSINGS:
-        raise unknown_name(
+        raise unknown_name_error(
             f"Unknown preprocessing {preprocessing!r}.",
             preprocessing,
             PREPROCESSINGS,

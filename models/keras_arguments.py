@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from tfe_bench.models.training.callbacks import Callbacks
+    from tfe_bench.models.training.callbacks import TrainingCallbacks
     from tfe_bench.models.training.losses.loss import Loss
 
 # Unsupported arguments of Keras: the neutral value, and what to use instead.
@@ -41,7 +41,7 @@ _METRICS = (
 _ROWS = "Expected x and y, or rows_of, or columns_of with labels_of in fit."
 
 
-def reject_arguments(
+def reject_keras_arguments(
     method: str,
     arguments: Mapping[str, Any],
     unsupported: Mapping[str, tuple[Any, str]],
@@ -70,7 +70,7 @@ def reject_arguments(
             )
 
 
-def parse_metrics(metrics: Any, loss: Loss) -> list[Any]:
+def parse_keras_metrics(metrics: Any, loss: Loss) -> list[Any]:
     """Return the metrics of compile as a list.
 
     Raises:
@@ -88,7 +88,7 @@ def parse_metrics(metrics: Any, loss: Loss) -> list[Any]:
     return requested
 
 
-def check_rows(
+def check_fit_rows(
     x: Any, y: Any, rows_of: Any, columns_of: Any, labels_of: Any, has_client_options: bool
 ) -> None:
     """Check that fit gets the rows of this client or those of owners, and not both.
@@ -134,7 +134,9 @@ def check_validation_data(validation_data: Any) -> None:
         )
 
 
-def check_callbacks(callbacks: Callbacks, checkpoint: str | None, deploy: str | None) -> None:
+def check_callbacks(
+    callbacks: TrainingCallbacks, checkpoint: str | None, deploy: str | None
+) -> None:
     """Check that callbacks go with a checkpoint and with deployment.
 
     Raises:

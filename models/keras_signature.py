@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import UsageError, unknown_name
+from tfe_bench.errors import UsageError, unknown_name_error
 
 
-def input_names(function: Any) -> list[str]:
+def keras_input_names(function: Any) -> list[str]:
     """Return the names of a model's inputs: keys of Model({...}), or names of its keras.Inputs."""
     struct = function._inputs_struct
     key_by_tensor = (
@@ -28,7 +28,7 @@ def takes_inputs_by_name(function: Any) -> bool:
     return isinstance(struct, dict) and list(struct) != sorted(struct)
 
 
-def resolve_shapes(
+def resolve_model_input_shapes(
     function: Any, shapes: Mapping[str, Sequence[int]], length: int | None
 ) -> list[tuple[int, ...]]:
     """Return the shapes of all inputs, with unknown sizes filled in.
@@ -36,11 +36,11 @@ def resolve_shapes(
     Raises:
         UsageError: an input does not exist, or a shape contradicts the known sizes.
     """
-    names = input_names(function)
+    names = keras_input_names(function)
     known_shapes = {n: tuple(t.shape[1:]) for n, t in zip(names, function.inputs, strict=True)}
     for name, shape in shapes.items():
         if name not in known_shapes:
-            raise unknown_name(
+            raise unknown_name_error(
                 f"The model has no input {name!r}.", str(name), known_shapes, operation="shapes"
             )
         known_shape = known_shapes[name]
@@ -75,7 +75,9 @@ def resize_inputs(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) 
     """Rebuild the functional graph with inputs of known sizes."""
     inputs = [
         keras.Input(shape, dtype=tensor.dtype, name=name)
-        for shape, tensor, name in zip(shapes, function.inputs, input_names(function), strict=True)
+        for shape, tensor, name in zip(
+            shapes, function.inputs, keras_input_names(function), strict=True
+        )
     ]
     struct = keras.tree.pack_sequence_as(function._inputs_struct, inputs)
     try:
@@ -91,7 +93,7 @@ def resize_inputs(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) 
     return keras.Model(struct, outputs, name=function.name)
 
 
-def output_labels(function: Any) -> tuple[str, ...]:
+def model_output_labels(function: Any) -> tuple[str, ...]:
     """Return the names of the outputs if the model returns a dict."""
     struct = getattr(function, "_outputs_struct", None)
     if not isinstance(struct, dict) or len(struct) != len(function.outputs):

@@ -74,11 +74,11 @@ def load(folder: str | os.PathLike[str] | None = None) -> Mnist:
             code="file-not-found",
             operation=str(where),
         )
-    paths = {name: _find_file(where, stem) for name, stem in _FILES.items()}
-    return _check_arrays({name: read_idx(path) for name, path in paths.items()}, str(where))
+    paths = {name: _find_mnist_file(where, stem) for name, stem in _FILES.items()}
+    return _check_arrays({name: read_idx_array(path) for name, path in paths.items()}, str(where))
 
 
-def read_idx(path: str | os.PathLike[str]) -> Bytes:
+def read_idx_array(path: str | os.PathLike[str]) -> Bytes:
     """Read the array of an IDX file of unsigned bytes, decompressed if its name ends in .gz.
 
     Raises:
@@ -133,7 +133,7 @@ def _parse_idx(file: Path, stream: IO[bytes]) -> Bytes:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _find_file(folder: Path, stem: str) -> Path:
+def _find_mnist_file(folder: Path, stem: str) -> Path:
     for name in (stem, f"{stem}.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -153,10 +153,10 @@ def check_there(folder: str | os.PathLike[str] | None = None) -> None:
     """
     if folder is None:
         if not keras_cache_file().is_file():
-            raise _missing_error()
+            raise _missing_mnist_error()
         return
     for stem in _FILES.values():
-        _find_file(Path(folder), stem)
+        _find_mnist_file(Path(folder), stem)
 
 
 def keras_cache_file() -> Path:
@@ -165,7 +165,7 @@ def keras_cache_file() -> Path:
     return Path(home) / "datasets" / "mnist.npz"
 
 
-def _missing_error() -> DataError:
+def _missing_mnist_error() -> DataError:
     return DataError(
         "MNIST is not on this machine; it is not downloaded automatically. Received: no file "
         f"{str(keras_cache_file())!r}. Download it once: python -c 'import keras; "
@@ -179,7 +179,7 @@ def _missing_error() -> DataError:
 def _load_from_keras() -> Mnist:
     file = keras_cache_file()
     if not file.is_file():
-        raise _missing_error()
+        raise _missing_mnist_error()
     try:
         with np.load(file, allow_pickle=False) as arrays:
             train, test = ((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))

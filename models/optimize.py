@@ -13,33 +13,33 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models import scales
-from tfe_bench.models.cutting import push_down_slices
+from tfe_bench.models.cutting import push_slices_below_layers
 from tfe_bench.models.graph import Array, Graph, LayerSpec, replace_layers
-from tfe_bench.models.hiding import hide_masked
+from tfe_bench.models.hiding import hide_masked_softmax_inputs
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.layers.sum import TERMS
 from tfe_bench.models.rewriting import (
     GraphPass,
-    can_absorb_factors,
+    can_kernel_absorb_factors,
+    find_only_user_layer,
     is_channel_mixing,
     merge_layers,
-    only_user,
-    rename_values,
-    replace_name,
-    rewrite_everywhere,
-    to_float64,
+    rename_graph_values,
+    replace_value_name,
+    rewrite_graph_everywhere,
+    weights_to_float64,
 )
 from tfe_bench.models.transposes import fuse_transposes
 from tfe_bench.models.window_passes import (
-    fold_averages,
+    fold_average_pools,
     fold_padding,
     move_pool_before_conv,
     move_relu_after_pool,
 )
 
 
-def _bias_or_zeros(layer: LayerSpec, count: int) -> Array:
-    return to_float64(layer.weights["bias"]) if "bias" in layer.weights else np.zeros(count)
+def _layer_bias_or_zeros(layer: LayerSpec, count: int) -> Array:
+    return weights_to_float64(layer.weights["bias"]) if "bias" in layer.weights else np.zeros(count)
 
 
 # ---- removing layers and moving them to the clients
@@ -53,19 +53,19 @@ def convert_to_inference(graph: Graph) -> Graph:
     """
 
     return replace_layers(
-        graph, [registry.get_kind(x.op).prepare_inference(x) for x in graph.layers]
+        graph, [registry.get_layer_kind(x.op).prepare_inference(x) for x in graph.layers]
     )
 
 
-def drop_identities(graph: Graph) -> Graph:
+def drop_identity_layers(graph: Graph) -> Graph:
     """Drop layers that are the identity; keep one if the model has no other layer."""
-    names = {x.name: x.inputs[0] for x in graph.layers if registry.get_kind(x.op).is_identity}
+    names = {x.name: x.inputs[0] for x in graph.layers if registry.get_layer_kind(x.op).is_identity}
     other_layers = [x for x in graph.layers if x.name not in names]
-    return rename_values(graph, other_layers, names) if other_layers and names else graph
+    return rename_graph_values(graph, other_layers, names) if other_layers and names else graph
 
 
-@rewrite_everywhere
-def scale_inputs(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def move_rescaling_to_owner(graph: Graph, x: LayerSpec) -> Graph | None:
     """Move the Rescaling of an input to the owner of the data: its numbers are public."""
     input_name = x.inputs[0]
     if (
@@ -76,19 +76,19 @@ def scale_inputs(graph: Graph, x: LayerSpec) -> Graph | None:
         return None
     if len(graph.find_users()[input_name]) != 1:
         return None
-    factor, offset = (to_float64(v) for v in graph.scaling.get(input_name, (1.0, 0.0)))
-    scale, shift = to_float64(x.options["scale"]), to_float64(x.options["offset"])
+    factor, offset = (weights_to_float64(v) for v in graph.scaling.get(input_name, (1.0, 0.0)))
+    scale, shift = weights_to_float64(x.options["scale"]), weights_to_float64(x.options["offset"])
     pair = ((factor * scale).tolist(), (offset * scale + shift).tolist())
     other_layers = [y for y in graph.layers if y is not x]
     scaled = replace_layers(
         graph,
-        [replace(y, inputs=replace_name(y.inputs, x.name, input_name)) for y in other_layers],
-        outputs=replace_name(graph.outputs, x.name, input_name),
+        [replace(y, inputs=replace_value_name(y.inputs, x.name, input_name)) for y in other_layers],
+        outputs=replace_value_name(graph.outputs, x.name, input_name),
     )
     return replace_layers(scaled, scaled.layers, scaling={**graph.scaling, input_name: pair})
 
 
-def scale_outputs(graph: Graph) -> Graph:
+def move_rescaling_to_client(graph: Graph) -> Graph:
     """Move the coarse scale of a final Rescaling to the client-side post-processing."""
     layers, outputs = list(graph.layers), list(graph.outputs)
     results = list(graph.results) or [(1.0, 0.0)] * len(outputs)
@@ -97,15 +97,15 @@ def scale_outputs(graph: Graph) -> Graph:
         if x is None or x.op != "rescale" or graph.find_users()[name] != [""] or len(layers) == 1:
             continue
         rest, (factor, offset) = scales.split_scale_last(x.options["scale"], x.options["offset"])
-        old, old_offset = (to_float64(v) for v in results[i])
+        old, old_offset = (weights_to_float64(v) for v in results[i])
         results[i] = ((factor * old).tolist(), (offset * old + old_offset).tolist())
         place = layers.index(x)
-        if scales.is_identity(rest) and x.inputs[0] not in graph.inputs:
+        if scales.is_identity_scale(rest) and x.inputs[0] not in graph.inputs:
             del layers[place]
             outputs[i] = x.inputs[0]
         else:
-            layers[place] = replace(x, options=scales.as_options(rest))
-    if all(scales.is_identity(pair) for pair in results):
+            layers[place] = replace(x, options=scales.as_rescale_options(rest))
+    if all(scales.is_identity_scale(pair) for pair in results):
         return graph
     return replace_layers(graph, layers, outputs=tuple(outputs), results=tuple(results))
 
@@ -117,17 +117,24 @@ def rescaling_to_affine(graph: Graph) -> Graph:
     """
 
     def convert_rescaling(x: LayerSpec) -> LayerSpec:
-        scale, offset = to_float64(x.options["scale"]), to_float64(x.options["offset"])
+        scale, offset = (
+            weights_to_float64(x.options["scale"]),
+            weights_to_float64(x.options["offset"]),
+        )
         if scale.size == offset.size == 1 and abs(float(scale.item())) == 1:
-            before, after = graph.by_name.get(x.inputs[0]), only_user(graph, x.name)
-            folds = before is not None and before.op in TERMS and only_user(graph, before.name) is x
+            before, after = graph.by_name.get(x.inputs[0]), find_only_user_layer(graph, x.name)
+            folds = (
+                before is not None
+                and before.op in TERMS
+                and find_only_user_layer(graph, before.name) is x
+            )
             if not folds and not (after is not None and is_channel_mixing(after)):
                 options = {"sign": int(scale.item()), "offset": offset.item()}
                 return replace(x, op="shift", options=options)
         channels = graph.shapes[x.name][-1]
         weights = {
-            "kernel": np.broadcast_to(to_float64(x.options["scale"]), (channels,)).copy(),
-            "bias": np.broadcast_to(to_float64(x.options["offset"]), (channels,)).copy(),
+            "kernel": np.broadcast_to(weights_to_float64(x.options["scale"]), (channels,)).copy(),
+            "bias": np.broadcast_to(weights_to_float64(x.options["offset"]), (channels,)).copy(),
         }
         return replace(x, op="affine", options={}, weights=weights)
 
@@ -150,8 +157,8 @@ def split_products(graph: Graph) -> Graph:
     return replace_layers(graph, [x for several in layers for x in several])
 
 
-@rewrite_everywhere
-def fold_constants(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def fold_constant_offsets(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fold a constant that is added to a value into an offset layer."""
     if x.op != "add" or len(x.inputs) != 2:
         return None
@@ -160,7 +167,7 @@ def fold_constants(graph: Graph, x: LayerSpec) -> Graph | None:
         if (
             constant is None
             or constant.op != "constant"
-            or only_user(graph, constant.name) is not x
+            or find_only_user_layer(graph, constant.name) is not x
         ):
             continue
         if graph.shapes[constant.name] == graph.shapes[other_name] == graph.shapes[x.name]:
@@ -179,25 +186,32 @@ def _is_per_channel(graph: Graph, x: LayerSpec) -> bool:
     return x.op == "affine" and x.weights["kernel"].shape == graph.shapes[x.name][-1:]
 
 
-@rewrite_everywhere
-def fold_backward(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def fold_batch_norm_backward(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fold batch normalization after a convolution or dense layer into that layer's weights."""
     producer = graph.by_name.get(x.inputs[0])
-    if not _is_per_channel(graph, x) or producer is None or not can_absorb_factors(producer):
+    if not _is_per_channel(graph, x) or producer is None or not can_kernel_absorb_factors(producer):
         return None
-    if only_user(graph, producer.name) is not x:
+    if find_only_user_layer(graph, producer.name) is not x:
         return None
-    factor, shift = to_float64(x.weights["kernel"]), _bias_or_zeros(x, graph.shapes[x.name][-1])
+    factor, shift = (
+        weights_to_float64(x.weights["kernel"]),
+        _layer_bias_or_zeros(x, graph.shapes[x.name][-1]),
+    )
     weights = {
-        "kernel": TERMS[producer.op].scale_kernel(to_float64(producer.weights["kernel"]), factor),
-        "bias": _bias_or_zeros(producer, len(factor)) * factor + shift,
+        "kernel": TERMS[producer.op].scale_kernel(
+            weights_to_float64(producer.weights["kernel"]), factor
+        ),
+        "bias": _layer_bias_or_zeros(producer, len(factor)) * factor + shift,
     }
     merged = replace(producer, weights=weights)
-    return rename_values(graph, merge_layers(graph, x, producer, merged), {x.name: producer.name})
+    return rename_graph_values(
+        graph, merge_layers(graph, x, producer, merged), {x.name: producer.name}
+    )
 
 
-@rewrite_everywhere
-def fold_forward(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def fold_batch_norm_forward(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fold batch normalization, or a norm's gamma and beta, into the products that use it.
 
     These products are convolutions without padding and dense layers.  The layer stays for other
@@ -228,18 +242,21 @@ def _shared_weight_names(graph: Graph) -> set[str]:
 
 def _fold_into_product(x: LayerSpec, after: LayerSpec) -> LayerSpec:
     """Fold a factor and a shift per channel into a following product."""
-    kernel = to_float64(after.weights["kernel"])
-    factor, shift = to_float64(x.weights["kernel"]), _bias_or_zeros(x, kernel.shape[-2])
+    kernel = weights_to_float64(after.weights["kernel"])
+    factor, shift = (
+        weights_to_float64(x.weights["kernel"]),
+        _layer_bias_or_zeros(x, kernel.shape[-2]),
+    )
     over = tuple(range(kernel.ndim - 1))
     weights = {
         "kernel": kernel * factor[:, None],
-        "bias": _bias_or_zeros(after, kernel.shape[-1]) + (kernel * shift[:, None]).sum(over),
+        "bias": _layer_bias_or_zeros(after, kernel.shape[-1]) + (kernel * shift[:, None]).sum(over),
     }
     return replace(after, inputs=x.inputs, weights=weights)
 
 
-@rewrite_everywhere
-def fold_scores(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def fold_attention_score_scale(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fold the scale of attention scores into the product that computes the queries.
 
     With the scale ln 2, the scores have base 2, and no multiplication remains.
@@ -249,16 +266,20 @@ def fold_scores(graph: Graph, x: LayerSpec) -> Graph | None:
     producer = graph.by_name.get(x.inputs[0])
     while (
         producer is not None
-        and only_user(graph, producer.name)
-        and registry.get_kind(producer.op).is_local
+        and find_only_user_layer(graph, producer.name)
+        and registry.get_layer_kind(producer.op).is_local
     ):
         producer = graph.by_name.get(producer.inputs[0]) if len(producer.inputs) == 1 else None
-    if producer is None or producer.op != "dense" or only_user(graph, producer.name) is None:
+    if (
+        producer is None
+        or producer.op != "dense"
+        or find_only_user_layer(graph, producer.name) is None
+    ):
         return None
     if any(f"{producer.name}/{name}" in _shared_weight_names(graph) for name in producer.weights):
         return None
     factor = x.options["scale"] / math.log(2)
-    weights = {name: to_float64(w) * factor for name, w in producer.weights.items()}
+    weights = {name: weights_to_float64(w) * factor for name, w in producer.weights.items()}
     swap = {
         producer.name: replace(producer, weights=weights),
         x.name: replace(x, options={**x.options, "scale": math.log(2)}),
@@ -285,8 +306,8 @@ def fuse_products(graph: Graph) -> Graph:
     return replace_layers(graph, [to_sum(x) for x in graph.layers])
 
 
-@rewrite_everywhere
-def fuse_additions(graph: Graph, x: LayerSpec) -> Graph | None:
+@rewrite_graph_everywhere
+def fuse_residual_additions(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fuse additions with products before truncation: a residual, or a second product."""
     if x.op not in ("add", "subtract"):
         return None
@@ -306,7 +327,7 @@ def _is_open_sum(graph: Graph, part: LayerSpec, user: LayerSpec) -> bool:
     return (
         part.op == "sum"
         and part.options["activation"] == "none"
-        and only_user(graph, part.name) is user
+        and find_only_user_layer(graph, part.name) is user
     )
 
 
@@ -329,7 +350,7 @@ def _join_sums(x: LayerSpec, parts: list[LayerSpec | None]) -> LayerSpec:
             terms.append({**term, "sign": sign * term["sign"]})
             inputs.append(input_name)
         if "bias" in part.weights:
-            signed_bias = sign * to_float64(part.weights["bias"])
+            signed_bias = sign * weights_to_float64(part.weights["bias"])
             bias = signed_bias if bias is None else bias + signed_bias
     if bias is not None:
         weights["bias"] = bias
@@ -337,7 +358,7 @@ def _join_sums(x: LayerSpec, parts: list[LayerSpec | None]) -> LayerSpec:
     return LayerSpec(x.name, "sum", tuple(inputs), options, weights)
 
 
-@rewrite_everywhere
+@rewrite_graph_everywhere
 def fuse_activations(graph: Graph, x: LayerSpec) -> Graph | None:
     """Fuse a ReLU after a product into it, before truncation."""
     producer = graph.by_name.get(x.inputs[0]) if x.op == "relu" else None
@@ -345,42 +366,49 @@ def fuse_activations(graph: Graph, x: LayerSpec) -> Graph | None:
         return None
     options = {**producer.options, "activation": "relu", **x.options}
     merged = replace(producer, options=options)
-    return rename_values(graph, merge_layers(graph, x, producer, merged), {x.name: producer.name})
+    return rename_graph_values(
+        graph, merge_layers(graph, x, producer, merged), {x.name: producer.name}
+    )
 
 
 PASSES: tuple[GraphPass, ...] = (
-    drop_identities,
-    hide_masked,
+    drop_identity_layers,
+    hide_masked_softmax_inputs,
     fuse_transposes,
     split_products,
-    fold_constants,
-    scale_inputs,
-    scale_outputs,
+    fold_constant_offsets,
+    move_rescaling_to_owner,
+    move_rescaling_to_client,
     rescaling_to_affine,
-    fold_backward,
-    fold_forward,
-    fold_scores,
+    fold_batch_norm_backward,
+    fold_batch_norm_forward,
+    fold_attention_score_scale,
     fold_padding,
     move_relu_after_pool,
     move_pool_before_conv,
-    fold_averages,
-    push_down_slices,
+    fold_average_pools,
+    push_slices_below_layers,
     fuse_products,
-    fuse_additions,
+    fuse_residual_additions,
     fuse_activations,
 )
 
 
 # Passes that merge numbers of other layers into a layer's weights.
 _WEIGHT_MERGING = (
-    *(hide_masked, fold_backward, fold_forward, fold_scores),
-    *(fold_averages, push_down_slices, fuse_additions),
+    *(
+        hide_masked_softmax_inputs,
+        fold_batch_norm_backward,
+        fold_batch_norm_forward,
+        fold_attention_score_scale,
+    ),
+    *(fold_average_pools, push_slices_below_layers, fuse_residual_additions),
 )
 
 
 def mask_inputs(graph: Graph) -> tuple[str, ...]:
     """Return the names of all mask inputs, including masks in sums before a softmax."""
-    return hide_masked(drop_identities(convert_to_inference(graph))).masks
+    return hide_masked_softmax_inputs(drop_identity_layers(convert_to_inference(graph))).masks
 
 
 def optimize_graph(graph: Graph, merge: bool = True) -> Graph:

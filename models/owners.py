@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import AnyInput, JobResult, Progress, input_spec
+from tfe_bench.cluster.requests import AnyInput, JobResult, Progress, private_input_spec
 from tfe_bench.cluster.stored import DATA, check_name
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import service
 from tfe_bench.models.datasets import Rows
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import provide as program
-from tfe_bench.models.rows import encode_labels, share_features, share_targets
+from tfe_bench.models.rows import encode_labels, share_training_features, share_training_targets
 from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 from tfe_bench.models.tables import Table
 
@@ -66,7 +66,7 @@ def provide(
                 code="missing-features",
                 operation="through",
             )
-        service.check_private(through, "provide", "convert(model).until(layer)")
+        service.check_private_model(through, "provide", "convert(model).until(layer)")
         if through.fractional_bits != cluster.config.fractional_bits:
             raise UsageError(
                 f"Expected features with the {cluster.config.fractional_bits} fractional bits of "
@@ -80,9 +80,9 @@ def provide(
         inputs.update(through.shared_weights() | through.shared_inputs(rows.x))
         shape = list(through.graph.shapes[through.graph.outputs[0]])
     elif rows.x is not None:
-        inputs["x"] = share_features(rows.x, cluster.config.fractional_bits)
+        inputs["x"] = share_training_features(rows.x, cluster.config.fractional_bits)
     if rows.y is not None:
-        inputs["y"] = share_targets(encode_labels(rows))
+        inputs["y"] = share_training_targets(encode_labels(rows))
     about = {
         "rows": len(rows),
         "x": shape,
@@ -90,13 +90,13 @@ def provide(
         "target": rows.target,
         "classes": rows.classes,
         "columns": [] if through else list(rows.columns),
-        **_unit_facts(None if through else rows.table),
+        **_dataset_unit_facts(None if through else rows.table),
     }
     parameters = storage_parameters(name, clients, replace, about)
     if through is not None:
         model_parameters = through.parameters(cluster.profile.name, check_range=None)
         parameters[program.THROUGH] = model_parameters
-    specs = [input_spec(name, value) for name, value in inputs.items()]
+    specs = [private_input_spec(name, value) for name, value in inputs.items()]
     program.check_dataset(parameters, specs)  # checked at the client too, before anything is sent
     result = cluster.run("provide", parameters, inputs, progress)
     out_of_range = None if through is None else through.left_range(result)
@@ -112,7 +112,7 @@ def provide(
     return result
 
 
-def _unit_facts(table: Table | None) -> dict[str, Any]:
+def _dataset_unit_facts(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
     header = table.to_header()

@@ -185,7 +185,7 @@ def evaluate_graph(
         observe(name, values[name])
     for layer in graph.layers:
         input_values = [values[i] for i in layer.inputs]
-        kind = registry.get_kind(layer.op)
+        kind = registry.get_layer_kind(layer.op)
         value = (kind.compute_approximation if approximated else kind.compute_plaintext)(
             layer, input_values, observe
         )
@@ -194,10 +194,10 @@ def evaluate_graph(
         for i in set(layer.inputs):
             if last_user[i] == layer.name:
                 del values[i]
-    return finish_outputs(graph, [values[o] for o in graph.outputs])
+    return finish_model_outputs(graph, [values[o] for o in graph.outputs])
 
 
-def finish_outputs(graph: Graph, outputs: Sequence[Array]) -> list[Array]:
+def finish_model_outputs(graph: Graph, outputs: Sequence[Array]) -> list[Array]:
     """Return the outputs as their recipient reads them."""
     finished_outputs = list(outputs)
     if graph.results:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfe_bench.models import plaintext
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Array, replace_layers
 
 # Number of evaluated samples; 1 for models with more than _LARGE_MODEL weights.
@@ -41,7 +41,7 @@ class LayerError:
         return self.largest / self.range if self.range else 0.0
 
 
-def estimate_errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, LayerError]:
+def estimate_layer_errors(plan: ModelPlan, samples: Mapping[str, Array]) -> dict[str, LayerError]:
     """Estimate the errors of all layers, by name.
 
     Args:

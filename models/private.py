@@ -51,7 +51,7 @@ class PrivateModel:
 
     def __init__(
         self,
-        plan: calibration.Plan,
+        plan: calibration.ModelPlan,
         bounds: Mapping[str, float],
         calibrated: bool,
         samples: Mapping[str, Array] | None = None,
@@ -118,7 +118,7 @@ class PrivateModel:
     @functools.cached_property
     def errors(self) -> Mapping[str, precision.LayerError]:
         """Estimated errors of each layer's values on the samples; empty without samples."""
-        return precision.estimate_errors(self.plan, self.samples) if self.samples else {}
+        return precision.estimate_layer_errors(self.plan, self.samples) if self.samples else {}
 
     def plain(self, images: Any) -> Any:
         """Return the outputs for public images in float64, as a reference for private outputs.
@@ -126,7 +126,7 @@ class PrivateModel:
         Raises:
             UsageError: the model does not accept the images.
         """
-        return _structure_outputs(self.graph, plaintext.evaluate_graph(self.graph, images))
+        return _structure_keras_outputs(self.graph, plaintext.evaluate_graph(self.graph, images))
 
     def agreement(self, images: Any, private: Any) -> agreement.Agreement:
         """Compare private outputs for some images with the plaintext outputs."""
@@ -142,8 +142,8 @@ class PrivateModel:
         """
         weight_inputs: dict[str, AnyInput] = {}
         for i, part in enumerate(weights.weight_parts(self.plan)):
-            weights.check_magnitude(part)
-            encode = functools.partial(_encode_part, part)
+            weights.check_weight_magnitude(part)
+            encode = functools.partial(_encode_weight_input, part)
             weight_inputs[weights.weight_input_name(i)] = LazyInput(
                 part.shape, part.fractional_bits, encode
             )
@@ -161,7 +161,7 @@ class PrivateModel:
         job_inputs: dict[str, AnyInput] = {}
         arrays = plaintext.scale_owner_inputs(self.graph, images)
         for model_input, name in zip(
-            self.graph.inputs, program.input_names(self.plan), strict=True
+            self.graph.inputs, program.prediction_input_names(self.plan), strict=True
         ):
             array = arrays[model_input]
             # not >, which is false for NaN
@@ -226,10 +226,10 @@ class PrivateModel:
             UsageError: the values of this model cannot all be checked.
         """
         if check_range:
-            bound_analysis.check_monitorable(self.plan)
+            bound_analysis.check_monitorable_layers(self.plan)
         elif check_range is None:
             try:
-                bound_analysis.check_monitorable(self.plan)
+                bound_analysis.check_monitorable_layers(self.plan)
                 check_range = True
             except UsageError:
                 check_range = False
@@ -254,13 +254,15 @@ class PrivateModel:
         out_of_range = self.left_range(result)
         decoded = [
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
-            for name in program.output_names(self.plan)
+            for name in program.prediction_output_names(self.plan)
         ]
         withholds = withhold and out_of_range is not None and bool(out_of_range.any())
         if withholds:
             for value in decoded:
                 value[out_of_range] = np.nan
-        outputs = _structure_outputs(self.graph, plaintext.finish_outputs(self.graph, decoded))
+        outputs = _structure_keras_outputs(
+            self.graph, plaintext.finish_model_outputs(self.graph, decoded)
+        )
         if not withholds or out_of_range is None:
             return outputs
         # the error states how many, not which, as it may be logged
@@ -285,11 +287,11 @@ class PrivateModel:
         )
 
 
-def _encode_part(part: weights.WeightPart) -> PrivateInput:
-    return PrivateInput(weights.encode_part(part), part.fractional_bits)
+def _encode_weight_input(part: weights.WeightPart) -> PrivateInput:
+    return PrivateInput(weights.encode_weight_part(part), part.fractional_bits)
 
 
-def _structure_outputs(graph: Graph, outputs: list[Array]) -> Any:
+def _structure_keras_outputs(graph: Graph, outputs: list[Array]) -> Any:
     """Return outputs in the structure of the Keras model: by name, in order, or a single one."""
     if graph.labels:
         return dict(zip(graph.labels, outputs, strict=True))
@@ -349,7 +351,7 @@ def build_private_model(
             optimized, [FourierSeries.replace_activation(x) for x in optimized.layers]
         )
     for x in optimized.layers:
-        warning = registry.get_kind(x.op).describe_conversion_risk(
+        warning = registry.get_layer_kind(x.op).describe_conversion_risk(
             x, [optimized.shapes[i] for i in x.inputs]
         )
         if warning:
@@ -358,14 +360,14 @@ def build_private_model(
         samples = plaintext.check_model_inputs(optimized, samples)
         bounds = calibration.calibrate_ranges(optimized, samples, margin)
     else:
-        default = calibration.default_bound(fractional_bits)
-        bounds = calibration.declare_ranges(
+        default = calibration.default_layer_bound(fractional_bits)
+        bounds = calibration.declare_layer_ranges(
             optimized, {} if stated_ranges is None else stated_ranges, default
         )
     final_plan = bound_analysis.add_reach(
         calibration.plan_fixed_point(optimized, bounds, fractional_bits), bounds
     )
-    if vanishing_constants := calibration.find_vanishing(final_plan):
+    if vanishing_constants := calibration.find_vanishing_constants(final_plan):
         warnings.warn(
             f"{graph.name!r} uses numbers below the resolution of fixed point: "
             f"{'; '.join(vanishing_constants)}. There, logarithms or quotients of small values "
@@ -377,7 +379,7 @@ def build_private_model(
     }
 
     def cut_model(layer: str) -> PrivateModel:
-        part = graphs.subgraph_until(graph, layer)
+        part = graphs.subgraph_until_layer(graph, layer)
         return build_private_model(
             part, samples, stated_ranges, fractional_bits, margin, merge, activations
         )
@@ -442,7 +444,7 @@ def convert(
         return build_private_model(
             model, samples, ranges, fractional_bits, margin, activations=activations
         )
-    reading = from_keras.read_model(model, shapes=shapes, length=length)
+    reading = from_keras.read_keras_model(model, shapes=shapes, length=length)
     private = build_private_model(
         reading.graph, samples, ranges, fractional_bits, margin, activations=activations
     )

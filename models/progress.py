@@ -13,7 +13,7 @@ Progress = Callable[[float, str], None]
 VERBOSE = ("auto", 0, 1, 2)
 
 
-def check_verbose(verbose: object) -> None:
+def check_training_verbosity(verbose: object) -> None:
     """Reject a value of `verbose` that Keras does not accept either.
 
     Raises:
@@ -30,7 +30,7 @@ def check_verbose(verbose: object) -> None:
 
 
 @contextmanager
-def show_progress(verbose: Any) -> Iterator[Progress | None]:
+def show_training_progress(verbose: Any) -> Iterator[Progress | None]:
     """Provide the callback for a job's progress; None if no display is available."""
     if verbose not in ("auto", 1):
         yield None
@@ -39,16 +39,16 @@ def show_progress(verbose: Any) -> Iterator[Progress | None]:
 
     console = Console(stderr=True)
     if console.is_jupyter:
-        yield _notebook_line()
+        yield _training_notebook_line()
     elif console.is_terminal:
-        with _terminal_bar(console) as update:
+        with _training_progress_bar(console) as update:
             yield update
     else:
         yield None
 
 
 @contextmanager
-def _terminal_bar(console: Any) -> Iterator[Progress]:
+def _training_progress_bar(console: Any) -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -59,7 +59,7 @@ def _terminal_bar(console: Any) -> Iterator[Progress]:
         )
 
 
-def _notebook_line() -> Progress:
+def _training_notebook_line() -> Progress:
     """Return a callback that updates one line of a notebook; rich's own bar requires ipywidgets."""
     display = importlib.import_module("IPython.display").display(
         {"text/plain": "sharing"}, raw=True, display_id=True

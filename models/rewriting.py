@@ -15,7 +15,9 @@ from tfe_bench.models.layers.sum import TERMS
 GraphPass = Callable[[Graph], Graph]
 
 
-def rename_values(graph: Graph, layers: Sequence[LayerSpec], names: Mapping[str, str]) -> Graph:
+def rename_graph_values(
+    graph: Graph, layers: Sequence[LayerSpec], names: Mapping[str, str]
+) -> Graph:
     """Return the graph of some layers, with uses of one name replaced by another."""
 
     def final_name(name: str) -> str:
@@ -29,7 +31,7 @@ def rename_values(graph: Graph, layers: Sequence[LayerSpec], names: Mapping[str,
     )
 
 
-def rewrite_everywhere(step: Callable[[Graph, LayerSpec], Graph | None]) -> GraphPass:
+def rewrite_graph_everywhere(step: Callable[[Graph, LayerSpec], Graph | None]) -> GraphPass:
     """Return the pass that applies a step at the first possible layer until none is left."""
 
     @functools.wraps(step)
@@ -44,7 +46,7 @@ def rewrite_everywhere(step: Callable[[Graph, LayerSpec], Graph | None]) -> Grap
     return apply_repeatedly
 
 
-def only_user(graph: Graph, name: str) -> LayerSpec | None:
+def find_only_user_layer(graph: Graph, name: str) -> LayerSpec | None:
     """Return the single layer that uses a value; None if there are several or it is an output."""
     takers = graph.find_users()[name]
     return graph.by_name[takers[0]] if len(takers) == 1 and takers[0] else None
@@ -57,17 +59,17 @@ def merge_layers(
     return [new if y is old else y for y in graph.layers if y is not removed]
 
 
-def to_float64(a: Any) -> Array:
+def weights_to_float64(a: Any) -> Array:
     """Convert weights to float64."""
     return np.asarray(a, np.float64)
 
 
-def replace_name(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+def replace_value_name(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
     """Replace a name among the names of inputs or outputs."""
     return tuple(new if n == old else n for n in names)
 
 
-def can_absorb_factors(x: LayerSpec) -> bool:
+def can_kernel_absorb_factors(x: LayerSpec) -> bool:
     """Return whether a layer's kernel may change; a table shared with another layer must not."""
     return x.op in TERMS and "transposed" not in x.options
 
@@ -79,5 +81,5 @@ def is_channel_mixing(x: LayerSpec) -> bool:
         kind is not None
         and kind.mixes_channels
         and kind.has_no_padding(x)
-        and can_absorb_factors(x)
+        and can_kernel_absorb_factors(x)
     )

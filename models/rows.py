@@ -17,7 +17,7 @@ from tfe_bench.models.csv_file import MAX_ROWS
 from tfe_bench.models.datasets import Array, Rows
 from tfe_bench.models.training.losses.loss import LARGEST as LARGEST_LABEL
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
-from tfe_bench.models.training.shuffling import draw_permutation
+from tfe_bench.models.training.shuffling import draw_epoch_permutation
 
 # Stands in for the epoch in the draw of a client's own shuffling (job.batch_rows).
 SHUFFLED = -2
@@ -30,7 +30,7 @@ _CHUNK_ELEMENTS = 1 << 22
 _BLOCK_ROWS = 4096
 
 
-class Order(Protocol):
+class TrainingRowOrder(Protocol):
     """Properties of a training that determine the sharing of its rows (see TrainingJob)."""
 
     @property
@@ -49,7 +49,7 @@ class Order(Protocol):
         ...
 
 
-class Examples(NamedTuple):
+class TrainingExamples(NamedTuple):
     """Rows of a client: features, labels, and weights of the samples if these differ."""
 
     x: Any
@@ -57,7 +57,7 @@ class Examples(NamedTuple):
     weights: Array | None = None
 
 
-def check_features(x: Any, subject: str = "features", first: int = 0) -> Any:
+def check_training_features(x: Any, subject: str = "features", first: int = 0) -> Any:
     """Reject features that fixed point cannot hold.
 
     Args:
@@ -94,16 +94,18 @@ def check_features(x: Any, subject: str = "features", first: int = 0) -> Any:
     return array
 
 
-def share_features(x: Any, fractional_bits: int, subject: str = "features") -> PrivateInput:
+def share_training_features(
+    x: Any, fractional_bits: int, subject: str = "features"
+) -> PrivateInput:
     """Encode features as their owner's input.
 
     A warning counts columns (for images: all pixels together) whose values are all so small that
     fixed point holds them coarsely.
 
     Raises:
-        UsageError, RangeError: as `check_features`.
+        UsageError, RangeError: as `check_training_features`.
     """
-    array = check_features(x, subject)
+    array = check_training_features(x, subject)
     ring = np.empty(array.shape, np.int64)
     largest = np.zeros(array.shape[1] if array.ndim == 2 else 1, np.int64)
     # block by block, as float64 copies of all rows would be large
@@ -123,7 +125,7 @@ def share_features(x: Any, fractional_bits: int, subject: str = "features") -> P
     return PrivateInput(ring, fractional_bits)
 
 
-def share_targets(y: Any) -> PrivateInput:
+def share_training_targets(y: Any) -> PrivateInput:
     """Encode labels, one-hot or as numbers [rows, outputs], as their owner's input."""
     return PrivateInput(
         np.rint(np.asarray(y, np.float64) * 2.0**LABEL_BITS).astype(np.int64), LABEL_BITS
@@ -159,7 +161,7 @@ def encode_labels(rows: Rows) -> Any:
     return np.eye(rows.classes)[labels]
 
 
-def choose_chunk(recipe: Recipe, rows: int) -> int:
+def choose_training_chunk(recipe: Recipe, rows: int) -> int:
     """Choose the number of rows per chunk; 0 if all rows are few enough to share at once."""
     row_elements = max(1, int(np.prod(recipe.input_shape)))
     chunk = max(1, _CHUNK_ELEMENTS // row_elements // recipe.batch) * recipe.batch
@@ -167,7 +169,10 @@ def choose_chunk(recipe: Recipe, rows: int) -> int:
 
 
 def share_examples(
-    job: Order, train: Examples | None, test: Examples | None, scatter: bool = False
+    job: TrainingRowOrder,
+    train: TrainingExamples | None,
+    test: TrainingExamples | None,
+    scatter: bool = False,
 ) -> dict[str, PrivateInput | LateInput]:
     """Return a client's rows as inputs of its training: at once, or in chunks.
 
@@ -176,42 +181,48 @@ def share_examples(
             on sorted rows would learn one class after the other.
 
     Raises:
-        UsageError, RangeError: as `share_rows`.
+        UsageError, RangeError: as `share_training_rows`.
     """
     recipe = job.recipe
     inputs: dict[str, PrivateInput | LateInput] = {}
     if train is not None and not job.chunk:
-        inputs |= share_rows(recipe, train)
+        inputs |= share_training_rows(recipe, train)
     if test is not None:
-        inputs |= share_rows(recipe, test, "test_")
+        inputs |= share_training_rows(recipe, test, "test_")
     if train is not None and job.chunk:
-        check_rows(recipe, train.x, train.y)
+        check_training_rows(recipe, train.x, train.y)
         ordered_examples = shuffle_examples(job.seed, train) if scatter else train
-        inputs |= chunked_inputs(recipe, ordered_examples, job.chunk)
+        inputs |= chunked_training_inputs(recipe, ordered_examples, job.chunk)
     return inputs
 
 
-def shuffle_examples(seed: int, examples: Examples) -> Examples:
+def shuffle_examples(seed: int, examples: TrainingExamples) -> TrainingExamples:
     """Shuffle rows by a seed."""
-    order = draw_permutation(seed, SHUFFLED, len(examples.x))
-    return Examples(*(None if rows is None else np.asarray(rows)[order] for rows in examples))
+    order = draw_epoch_permutation(seed, SHUFFLED, len(examples.x))
+    return TrainingExamples(
+        *(None if rows is None else np.asarray(rows)[order] for rows in examples)
+    )
 
 
-def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
+def check_training_rows(recipe: Recipe, x: Any, y: Any) -> None:
     """Reject rows that cannot be shared, before any of them is sent.
 
     Raises:
-        UsageError, RangeError: as `share_rows`.
+        UsageError, RangeError: as `share_training_rows`.
     """
     check_counts(x, y)
     recipe.encode_labels(y, "labels")
     for begin in range(0, len(x), _BLOCK_ROWS):
         part = recipe.encode_features(x[begin : begin + _BLOCK_ROWS])
-        check_features(part, "features", begin)
+        check_training_features(part, "features", begin)
 
 
-def chunked_inputs(recipe: Recipe, examples: Examples, chunk: int) -> dict[str, LateInput]:
-    """Return features and labels that passed `check_rows` as inputs sent chunk by chunk."""
+def chunked_training_inputs(
+    recipe: Recipe, examples: TrainingExamples, chunk: int
+) -> dict[str, LateInput]:
+    """Return features and labels that passed `check_training_rows` as inputs sent chunk by
+    chunk.
+    """
     x, y, weights = examples
     targets = append_weights(recipe, recipe.encode_labels(y, "labels"), weights)
     inputs: dict[str, LateInput] = {}
@@ -220,10 +231,12 @@ def chunked_inputs(recipe: Recipe, examples: Examples, chunk: int) -> dict[str, 
         count = cut.stop - cut.start
 
         def share_chunk_features(cut: slice = cut) -> PrivateInput:
-            return share_features(recipe.encode_features(x[cut]), recipe.numbers.activation)
+            return share_training_features(
+                recipe.encode_features(x[cut]), recipe.numbers.activation
+            )
 
         def share_chunk_labels(cut: slice = cut) -> PrivateInput:
-            return share_targets(targets[cut])
+            return share_training_targets(targets[cut])
 
         bits = recipe.numbers
         inputs[f"x{number}"] = LateInput(
@@ -235,7 +248,9 @@ def chunked_inputs(recipe: Recipe, examples: Examples, chunk: int) -> dict[str, 
     return inputs
 
 
-def share_rows(recipe: Recipe, examples: Examples, prefix: str = "") -> dict[str, PrivateInput]:
+def share_training_rows(
+    recipe: Recipe, examples: TrainingExamples, prefix: str = ""
+) -> dict[str, PrivateInput]:
     """Encode features and labels of one client as its inputs.
 
     Raises:
@@ -243,11 +258,11 @@ def share_rows(recipe: Recipe, examples: Examples, prefix: str = "") -> dict[str
     """
     x, y, weights = examples
     check_counts(x, y)
-    features = share_features(
+    features = share_training_features(
         recipe.encode_features(x), recipe.numbers.activation, f"{prefix}features"
     )
     targets = append_weights(recipe, recipe.encode_labels(y, f"{prefix}labels"), weights)
-    return {f"{prefix}x": features, f"{prefix}y": share_targets(targets)}
+    return {f"{prefix}x": features, f"{prefix}y": share_training_targets(targets)}
 
 
 def check_counts(x: Any, y: Any) -> None:
@@ -334,7 +349,9 @@ def append_weights(recipe: Recipe, targets: Array, weights: Any) -> Array:
     return np.concatenate([targets, weight_column], -1)
 
 
-def split_validation(examples: Examples, fraction: object) -> tuple[Examples, Examples]:
+def split_validation(
+    examples: TrainingExamples, fraction: object
+) -> tuple[TrainingExamples, TrainingExamples]:
     """Split off the last part of the rows, as validation_split of Keras does.
 
     Raises:
@@ -359,4 +376,4 @@ def split_validation(examples: Examples, fraction: object) -> tuple[Examples, Ex
             received=len(x),
         )
     training_weights = None if weights is None else weights[:at]
-    return Examples(x[:at], y[:at], training_weights), Examples(x[at:], y[at:])
+    return TrainingExamples(x[:at], y[:at], training_weights), TrainingExamples(x[at:], y[at:])

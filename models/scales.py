@@ -22,7 +22,7 @@ _CONSTANT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Scale:
+class ColumnScale:
     """The map x * factor + offset for each column.
 
     Attributes:
@@ -33,7 +33,7 @@ class Scale:
     offset: tuple[float, ...]
 
     @classmethod
-    def identity(cls, count: int) -> Scale:
+    def identity(cls, count: int) -> ColumnScale:
         """Return the scale that leaves columns unchanged."""
         return cls((1.0,) * count, (0.0,) * count)
 
@@ -45,13 +45,13 @@ class Scale:
         """Return the scale as JSON: factors and offsets."""
         return [list(self.factor), list(self.offset)]
 
-    def inverse(self) -> Scale:
+    def inverse(self) -> ColumnScale:
         """Return the inverse scale; it is exact, as factors are powers of two."""
         pairs = zip(self.factor, self.offset, strict=True)
-        return Scale(tuple(1 / f for f in self.factor), tuple(-o / f for f, o in pairs))
+        return ColumnScale(tuple(1 / f for f in self.factor), tuple(-o / f for f, o in pairs))
 
 
-def fit_scale(x: Array, names: tuple[str, ...]) -> Scale:
+def fit_column_scale(x: Array, names: tuple[str, ...]) -> ColumnScale:
     """Fit the coarse scale of columns: deviations become 0.7 to 1.5, means lie within 1/4 of 0.
 
     Constant columns become 0.
@@ -76,7 +76,7 @@ def fit_scale(x: Array, names: tuple[str, ...]) -> Scale:
         )
     factor = 2.0 ** -np.rint(steps)
     offset = np.where(is_constant, -mean, -np.rint(2 * mean * factor) / 2)
-    return Scale(tuple(factor.tolist()), tuple((offset + 0.0).tolist()))
+    return ColumnScale(tuple(factor.tolist()), tuple((offset + 0.0).tolist()))
 
 
 def split_scale(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
@@ -104,12 +104,12 @@ def split_scale_last(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[A
     return (rest, (offset - public_offset) / public), (public, public_offset)
 
 
-def is_identity(pair: tuple[Any, Any]) -> bool:
+def is_identity_scale(pair: tuple[Any, Any]) -> bool:
     """Return whether a scale leaves values unchanged."""
     return bool((np.asarray(pair[0]) == 1.0).all() and not np.asarray(pair[1]).any())
 
 
-def as_options(pair: tuple[Any, Any]) -> dict[str, Any]:
+def as_rescale_options(pair: tuple[Any, Any]) -> dict[str, Any]:
     """Return a scale as the options of a layer "rescale"."""
     factor, offset = (np.asarray(v, np.float64) for v in pair)
     if not (np.isfinite(factor).all() and np.isfinite(offset).all()):

@@ -17,7 +17,7 @@ from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models import weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import deploy as program
 from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
@@ -35,7 +35,9 @@ class DeployedModel(StoredEntry):
             DataError, UsageError: this version cannot read them; the text names the model.
         """
         try:
-            return PrivateModel(Plan.from_header(self.about["plan"]), self.about["bounds"], True)
+            return PrivateModel(
+                ModelPlan.from_header(self.about["plan"]), self.about["bounds"], True
+            )
         except (DataError, UsageError) as error:
             text = f"The deployed model {self.name!r} cannot be read. {error}"
             raise error.with_text(text) from None
@@ -49,7 +51,7 @@ class DeployedModel(StoredEntry):
     @property
     def table(self) -> Table | None:
         """Names of columns and classes; None if the model was not trained on a table."""
-        return program.read_table(self.about)
+        return program.read_deployed_table(self.about)
 
 
 def list_deployed(cluster: Client) -> list[DeployedModel]:
@@ -118,8 +120,8 @@ def deploy(
     """
     cluster.check_open()
     cluster.check_members(clients)
-    check_private(private, "deploy", "convert(model)")
-    check_precision(cluster)
+    check_private_model(private, "deploy", "convert(model)")
+    check_cluster_precision(cluster)
     parameters = deployment_parameters(private, name, clients, replace, preprocessing, table)
     # Checked at the client too, before anything is sent.
     program.check_deployed_model(parameters, weights.weight_specs(private.plan))
@@ -193,19 +195,19 @@ def predict(
         inputs = deployed.private.shared_inputs(images)
         result = cluster.run("serve", parameters, inputs, progress)
         return deployed.private.decode(result), result
-    check_private(
+    check_private_model(
         model,
         "predict",
         "convert(model), or a deployed model's name; of a Trainable, convert(private.keras)",
     )
-    check_precision(cluster)
+    check_cluster_precision(cluster)
     inputs = {**model.shared_weights(), **model.shared_inputs(images)}
     parameters = model.parameters(profile_name, batch, check_range)
     result = cluster.run("predict", parameters, inputs, progress)
     return model.decode(result), result
 
 
-def check_private(private: object, operation: str, expected: str) -> None:
+def check_private_model(private: object, operation: str, expected: str) -> None:
     """Reject an object that `convert` did not return.
 
     Raises:
@@ -220,7 +222,7 @@ def check_private(private: object, operation: str, expected: str) -> None:
         )
 
 
-def check_precision(cluster: Client) -> None:
+def check_cluster_precision(cluster: Client) -> None:
     """Reject a cluster with another ring than that of models; models have their own scales.
 
     Raises:

@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import DATA, Sources, check_deployment, check_name, input_source
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import (
+    DATA,
+    Sources,
+    check_deployment_identifier,
+    check_name,
+    client_input_source,
+)
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import stored_shares
 from tfe_bench.models.owners import list_datasets
-from tfe_bench.models.programs.provide import NAME_SUBJECT, read_table
+from tfe_bench.models.programs.provide import NAME_SUBJECT, read_dataset_table
 from tfe_bench.models.queries import permits
-from tfe_bench.models.queries.rights import Use
-from tfe_bench.models.scales import Scale
+from tfe_bench.models.queries.rights import ColumnUse
+from tfe_bench.models.scales import ColumnScale
 from tfe_bench.models.tables import Table
 
 if TYPE_CHECKING:
@@ -87,7 +93,7 @@ class DatasetRef:
                 operation="features",
             )
         for word in dataset_ref.deployments.values():
-            check_deployment(word)
+            check_deployment_identifier(word)
         return dataset_ref
 
 
@@ -111,7 +117,7 @@ class CombinedSchema:
     table: Table | None = None
 
 
-def check_target(joined: CombinedSchema, loss: Loss) -> None:
+def check_training_labels(joined: CombinedSchema, loss: Loss) -> None:
     """Reject labels that a loss does not support; as they are secret, nothing else detects this.
 
     Raises:
@@ -132,7 +138,7 @@ def check_target(joined: CombinedSchema, loss: Loss) -> None:
         )
 
 
-def combine_schemas(
+def combine_dataset_schemas(
     source: DatasetRef, facts: Mapping[str, tuple[str, Mapping[str, Any]]]
 ) -> CombinedSchema:
     """Combine the schemas of the data sets.
@@ -178,15 +184,17 @@ def combine_schemas(
                         received=other_facts[key],
                         expected=about[key],
                     )
-            _check_units(
-                read_table(about),
-                read_table(other_facts),
+            _check_dataset_units(
+                read_dataset_table(about),
+                read_dataset_table(other_facts),
                 describe_dataset(first),
                 describe_dataset(name),
             )
         rows = sum(facts[name][1]["rows"] for name in source.features)
         shapes = tuple(about["x"]), tuple(about["y"])
-        return CombinedSchema(rows, *shapes, about["classes"], about["target"], read_table(about))
+        return CombinedSchema(
+            rows, *shapes, about["classes"], about["target"], read_dataset_table(about)
+        )
     for name in source.names:
         other_facts = facts[name][1]
         if "made_of" in other_facts and len(source.names) > 1:
@@ -218,15 +226,15 @@ def combine_schemas(
             )
     labels = facts[source.labels][1]
     column_count = sum(facts[name][1]["x"][0] for name in source.features)
-    tables = [read_table(facts[name][1]) for name in source.features]
-    table = _combine_tables(source.features, tables, read_table(labels))
+    tables = [read_dataset_table(facts[name][1]) for name in source.features]
+    table = _combine_tables(source.features, tables, read_dataset_table(labels))
     shape = tuple(labels["y"])
     return CombinedSchema(
         about["rows"], (column_count,), shape, labels["classes"], labels["target"], table
     )
 
 
-def _check_units(
+def _check_dataset_units(
     first: Table | None, other: Table | None, first_name: str, other_name: str
 ) -> None:
     """Reject rows of two owners whose numbers have different scales in one column.
@@ -238,7 +246,7 @@ def _check_units(
         return  # data sets from arrays state no units
     subject = f"the label {first.label!r}"
     if (first.classes, first.unit) == (other.classes, other.unit):
-        scales = [t.scale or Scale.identity(len(t.columns)) for t in (first, other)]
+        scales = [t.scale or ColumnScale.identity(len(t.columns)) for t in (first, other)]
         parts = zip(*(zip(s.factor, s.offset, strict=True) for s in scales), strict=True)
         differ = [i for i, (a, b) in enumerate(parts) if a != b]
         if not differ:
@@ -269,18 +277,18 @@ def _combine_tables(
     )
     scale = None
     if any(t.scale is not None for t in known_tables):
-        scales = [t.scale or Scale.identity(len(t.columns)) for t in known_tables]
+        scales = [t.scale or ColumnScale.identity(len(t.columns)) for t in known_tables]
         factors, offsets = [s.factor for s in scales], [s.offset for s in scales]
-        scale = Scale(tuple(sum(factors, ())), tuple(sum(offsets, ())))
+        scale = ColumnScale(tuple(sum(factors, ())), tuple(sum(offsets, ())))
     return replace(label, columns=columns, scale=scale)
 
 
-def check_permitted(source: DatasetRef, store: Store, client: str) -> CombinedSchema:
+def check_permitted_datasets(source: DatasetRef, store: ShareStore, client: str) -> CombinedSchema:
     """Return the schema of the data sets that a client may train on, from the worker's store.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.get_facts; or the deployment
-            changed, or the data sets do not fit each other.
+        UsageError, PolicyError, ConfigError, SecurityError: as ShareStore.get_facts; or the
+            deployment changed, or the data sets do not fit each other.
     """
     dataset_store = store.for_kind(DATA)
     facts: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -296,48 +304,50 @@ def check_permitted(source: DatasetRef, store: Store, client: str) -> CombinedSc
                 operation=name,
                 party=store.party,
             )
-        made_of = permits.loaded_sources(stored_facts, DATA)
+        made_of = permits.stored_item_sources(stored_facts, DATA)
         tables = ", ".join(repr(table["table"]) for table in stored_facts.about.get("made_of", ()))
         subject = f"the data set {name!r}" + (f", made of tables {tables}," if tables else "")
-        permits.check_permission(store, client, Use.ALIGNED, [made_of], subject)
+        permits.check_permission(store, client, ColumnUse.ALIGNED, [made_of], subject)
         facts[name] = (stored_facts.owner, stored_facts.about)
-    return combine_schemas(source, facts)
+    return combine_dataset_schemas(source, facts)
 
 
-def derive_sources(source: DatasetRef | None, store: Store, client: str) -> Sources:
+def derive_training_sources(source: DatasetRef | None, store: ShareStore, client: str) -> Sources:
     """Return the sources of a training's results, if the client may use its data sets.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.get_facts.
+        UsageError, PolicyError, ConfigError, SecurityError: as ShareStore.get_facts.
     """
-    result_sources = input_source(client)
+    result_sources = client_input_source(client)
     for name in source.names if source is not None else ():
-        result_sources |= permits.loaded_sources(store.for_kind(DATA).get_facts(name, client), DATA)
+        result_sources |= permits.stored_item_sources(
+            store.for_kind(DATA).get_facts(name, client), DATA
+        )
     return result_sources
 
 
 def load_datasets(
-    source: DatasetRef, party: Party, store: Store, client: str
+    source: DatasetRef, party: Party, store: ShareStore, client: str
 ) -> tuple[Shared, Shared]:
     """Load the features and labels of all data sets, combined.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as `check_permitted`.
+        UsageError, PolicyError, ConfigError, SecurityError: as `check_permitted_datasets`.
         ProtocolError: the workers' shares do not match.
     """
     from tfe_bench.protocols.ring import shapes
 
     dataset_store = store.for_kind(DATA)
-    check_permitted(source, store, client)
+    check_permitted_datasets(source, store, client)
     features: list[Shared] = []
     labels: list[Shared] = []
     for name in source.names:
         facts, tensors = dataset_store.load(name, client)
         stored_shares.check_same(party, dataset_store, facts)
         if name in source.features:
-            features.append(stored_shares.to_shared(tensors.pop("x")))
+            features.append(stored_shares.stored_to_shared(tensors.pop("x")))
         if source.labels is None or source.labels == name:
-            labels.append(stored_shares.to_shared(tensors.pop("y")))
+            labels.append(stored_shares.stored_to_shared(tensors.pop("y")))
     axis = 0 if source.labels is None else -1
 
     def concat_parts(parts: list[Shared], along: int) -> Shared:
@@ -373,4 +383,4 @@ def resolve_datasets(
             )
     facts = {name: (datasets[name].owner, datasets[name].about) for name in source.names}
     deployments = {name: datasets[name].deployment for name in source.names}
-    return DatasetRef(source.features, labels, deployments), combine_schemas(source, facts)
+    return DatasetRef(source.features, labels, deployments), combine_dataset_schemas(source, facts)

@@ -26,17 +26,17 @@ from tfe_bench.cluster.jobs import (
     keep_parameters,
     reject_inputs,
 )
-from tfe_bench.cluster.store import FOREIGN, NONE, OWN, UNREADABLE, Store
+from tfe_bench.cluster.store import FOREIGN, NONE, OWN, UNREADABLE, ShareStore
 from tfe_bench.cluster.store_layout import PARTS
 from tfe_bench.cluster.stored import (
     Sources,
     StoredFacts,
     StoredKind,
     StoredTensor,
-    check_clients,
+    check_client_names,
     check_name,
-    check_sources,
-    input_source,
+    check_stored_sources,
+    client_input_source,
 )
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
 from tfe_bench.protocols.session import aligned_buffers, seeded
@@ -98,7 +98,7 @@ def storage_parameters(
     }
 
 
-def refresh_values(party: Party, values: Mapping[str, Shared]) -> dict[str, Shared]:
+def refresh_stored_shares(party: Party, values: Mapping[str, Shared]) -> dict[str, Shared]:
     """Refresh the masks of values for this session, in one graph call."""
     from tfe_bench.protocols.ring import refresh
 
@@ -110,7 +110,7 @@ def refresh_values(party: Party, values: Mapping[str, Shared]) -> dict[str, Shar
     return dict(zip(values, fresh_values, strict=True))
 
 
-def require_store(context: Context) -> Store:
+def require_share_store(context: Context) -> ShareStore:
     """Return the store of the worker that runs a job.
 
     Raises:
@@ -132,21 +132,23 @@ def to_stored_tensor(x: Shared | Seeded) -> StoredTensor:
     return StoredTensor(parts, x.dealer, x.fractional_bits, x.limbs)
 
 
-def to_shared(tensor: StoredTensor) -> Shared:
+def stored_to_shared(tensor: StoredTensor) -> Shared:
     """Convert a stored tensor to a shared value, without copying its words if possible."""
-    return seeded.expand_masks(to_shared_or_seeded(tensor))
+    return seeded.expand_masks(stored_to_shared_or_seeded(tensor))
 
 
-def to_shared_or_seeded(tensor: StoredTensor) -> Shared | Seeded:
+def stored_to_shared_or_seeded(tensor: StoredTensor) -> Shared | Seeded:
     """Convert a stored tensor to a shared value, with seeds in place of words if it has seeds."""
     if tensor.shape is not None:
         words = {k: v for k, v in tensor.parts.items() if k != "m"}
         seeds = {k: v.view(np.uint8) for k, v in words.items()}
         m = tensor.parts.get("m")
-        m = None if m is None else aligned_buffers.as_tensor(m)
+        m = None if m is None else aligned_buffers.view_words_as_tensor(m)
         return Seeded.from_seeds(m, seeds, tensor.shape, tensor.dealer, tensor.fractional_bits)
     parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
-    parts.update({k: aligned_buffers.as_tensor(words) for k, words in tensor.parts.items()})
+    parts.update(
+        {k: aligned_buffers.view_words_as_tensor(words) for k, words in tensor.parts.items()}
+    )
     return Shared(
         **parts,
         dealer=tensor.dealer,
@@ -155,101 +157,101 @@ def to_shared_or_seeded(tensor: StoredTensor) -> Shared | Seeded:
     )
 
 
-def load_cached(
-    store: Store, name: str, client: str
+def load_cached_shares(
+    store: ShareStore, name: str, client: str
 ) -> tuple[StoredFacts, dict[str, Shared | Seeded]]:
     """Load all values of a name; they are read once and cached until the file changes.
 
     The last used values stay in memory, and others as long as all together fit.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, at each call.
+        UsageError, PolicyError, ConfigError, SecurityError: as ShareStore.load, at each call.
     """
     facts = store.get_facts(name, client)
-    key = _cache_key(store, name, facts)
+    key = _shares_cache_key(store, name, facts)
     values = store.program_cache.pop(key, None)
     if values is None:
-        evict_cached(store, name)
+        evict_cached_shares(store, name)
         facts, tensors = store.load(name, client)
-        values = {part: to_shared_or_seeded(tensors.pop(part)) for part in list(tensors)}
-    _evict_oldest(store, _value_bytes(values))
+        values = {part: stored_to_shared_or_seeded(tensors.pop(part)) for part in list(tensors)}
+    _evict_oldest_shares(store, _share_bytes(values))
     store.program_cache[key] = values
     return facts, dict(values)
 
 
-def _evict_oldest(store: Store, size: int) -> bool:
+def _evict_oldest_shares(store: ShareStore, size: int) -> bool:
     """Evict the least recently used values until a size fits; return whether it fits."""
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MOST_IN_MEMORY
-    used = sum(map(_value_bytes, store.program_cache.values()))
+    used = sum(map(_share_bytes, store.program_cache.values()))
     for oldest in list(store.program_cache):
         if used + size > room:
-            used -= _value_bytes(store.program_cache.pop(oldest))
+            used -= _share_bytes(store.program_cache.pop(oldest))
     return size <= room
 
 
 def take_seeded_inputs(context: Context) -> tuple[Values, Mapping[str, Shared]]:
     """Return a job's inputs for `storing_program`, large ones with seeds in place of masks."""
-    return {name: seeded.get_held_input(context.inputs, name) for name in context.inputs}, {}
+    return {name: seeded.get_seeded_input(context.inputs, name) for name in context.inputs}, {}
 
 
-def is_cached(store: Store, name: str, client: str) -> bool:
-    """Return whether `load_cached` would read nothing from disk.
+def are_shares_cached(store: ShareStore, name: str, client: str) -> bool:
+    """Return whether `load_cached_shares` would read nothing from disk.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.get_facts.
+        UsageError, PolicyError, ConfigError, SecurityError: as ShareStore.get_facts.
     """
-    return _cache_key(store, name, store.get_facts(name, client)) in store.program_cache
+    return _shares_cache_key(store, name, store.get_facts(name, client)) in store.program_cache
 
 
-def _cache_key(store: Store, name: str, facts: StoredFacts) -> tuple[Any, ...]:
+def _shares_cache_key(store: ShareStore, name: str, facts: StoredFacts) -> tuple[Any, ...]:
     return store.kind.infix, name, facts.deployment, store.file_stamp(name)
 
 
-def evict_cached(store: Store, name: str) -> None:
+def evict_cached_shares(store: ShareStore, name: str) -> None:
     """Evict all cached values of a name."""
     for key in [k for k in store.program_cache if k[:2] == (store.kind.infix, name)]:
         del store.program_cache[key]
 
 
-def _value_bytes(values: Mapping[str, Shared | Seeded]) -> int:
+def _share_bytes(values: Mapping[str, Shared | Seeded]) -> int:
     parts = (t for x in values.values() for t in (x.m, x.l1, x.l2) if t is not None)
     return sum(8 * math.prod(t.shape) for t in parts)
 
 
-def load_values(
-    party: Party, store: Store, name: str, client: str, deployment: str, names: Sequence[str]
+def load_stored_shares(
+    party: Party, store: ShareStore, name: str, client: str, deployment: str, names: Sequence[str]
 ) -> dict[str, Shared]:
     """Load some values of a name, from the deployment that was checked before.
 
-    They are cached as by `load_cached` if they fit; other values of the name are not.
+    They are cached as by `load_cached_shares` if they fit; other values of the name are not.
 
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, at each call; the values
-            were just replaced.
+        UsageError, PolicyError, ConfigError, SecurityError: as ShareStore.load, at each call; the
+            values were just replaced.
         ProtocolError: the workers' shares do not match.
     """
     facts = store.get_facts(name, client)
-    key = (*_cache_key(store, name, facts), "some")
+    key = (*_shares_cache_key(store, name, facts), "some")
     values = store.program_cache.pop(key, {})
     missing = [part for part in names if part not in values]
     if missing:
-        evict_cached(store, name)
+        evict_cached_shares(store, name)
         facts, tensors = store.load(name, client, missing)
-        values = {**values, **{part: to_shared(tensors.pop(part)) for part in missing}}
+        values = {**values, **{part: stored_to_shared(tensors.pop(part)) for part in missing}}
     if facts.deployment != deployment:
         raise UsageError(
             f"The {store.kind.noun} {name!r} was just replaced. Submit the job again.",
             code="deployment-changed",
             operation=name,
         )
-    if _evict_oldest(store, _value_bytes(values)):
+    if _evict_oldest_shares(store, _share_bytes(values)):
         store.program_cache[key] = values
     check_same(party, store, facts)
     return {part: values[part] for part in names}
 
 
-def store_values(
-    party: Party, store: Store, facts: StoredFacts, values: Mapping[str, Shared | Seeded]
+def store_share_values(
+    party: Party, store: ShareStore, facts: StoredFacts, values: Mapping[str, Shared | Seeded]
 ) -> None:
     """Store values under a name: at all three workers, or at none.
 
@@ -264,17 +266,17 @@ def store_values(
     drawn = b"".join(party.exchange(os.urandom(_DEPLOYMENT_BYTES)))
     named = json.dumps([store.kind.infix, facts.name, facts.owner]).encode()
     deployment = hashlib.sha256(drawn + named).hexdigest()[: 2 * _DEPLOYMENT_BYTES]
-    facts = replace(facts, deployment=deployment, sources=check_sources(facts.sources))
+    facts = replace(facts, deployment=deployment, sources=check_stored_sources(facts.sources))
     prepared = store.prepare_file(facts, {k: to_stored_tensor(x) for k, x in values.items()})
     try:
         party.exchange(b"written")
-        evict_cached(store, facts.name)
+        evict_cached_shares(store, facts.name)
         prepared.commit()
     finally:
         prepared.discard()
 
 
-def remove_values(party: Party, store: Store, name: str, client: str) -> None:
+def remove_stored_shares(party: Party, store: ShareStore, name: str, client: str) -> None:
     """Remove a client's values of a name at all three workers.
 
     A worker without the file, or with an unreadable file, follows the others' record of the owner.
@@ -302,12 +304,12 @@ def remove_values(party: Party, store: Store, name: str, client: str) -> None:
             code="not-stored",
             operation=name,
         )
-    evict_cached(store, name)
+    evict_cached_shares(store, name)
     if ownership != NONE:
         store.remove_file(name)
 
 
-def check_same(party: Party, store: Store, facts: StoredFacts) -> None:
+def check_same(party: Party, store: ShareStore, facts: StoredFacts) -> None:
     """Check that the workers hold shares of one deployment: each field equals that of its peer.
 
     Raises:
@@ -346,7 +348,7 @@ def check_storage_parameters(
     known_names = ("name", "clients", "replace", "about", *extra)
     check_known(program, parameters, known_names)
     check_name(parameters.get("name"), subject)
-    check_clients(parameters.get("clients"))
+    check_client_names(parameters.get("clients"))
     if type(parameters.get("replace")) is not bool:
         raise UsageError(
             f"Expected true or false as replace. Received: {parameters.get('replace')!r}.",
@@ -358,15 +360,15 @@ def check_storage_parameters(
     return about if isinstance(about, Mapping) else {}
 
 
-def build_facts(
+def build_stored_facts(
     parameters: Mapping[str, Any], owner: str, sources: Sources = frozenset()
 ) -> StoredFacts:
-    """Build the stored facts from checked parameters; `store_values` draws the deployment.
+    """Build the stored facts from checked parameters; `store_share_values` draws the deployment.
 
     Args:
         sources: sources of the values; by default, the input of their owner.
     """
-    p, derived = parameters, sources or input_source(owner)
+    p, derived = parameters, sources or client_input_source(owner)
     return StoredFacts(p["name"], owner, tuple(p["clients"]), "", p["about"], sources=derived)
 
 
@@ -390,17 +392,17 @@ def storing_program(
     """
 
     def permit_storing(
-        client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+        client: str, store: ShareStore, parameters: Mapping[str, Any], _: Sequence[InputSpec]
     ) -> None:
         store.for_kind(kind).permit_writing(parameters["name"], client, parameters["replace"])
 
     def run_storing(context: Context) -> dict[str, Shared]:
-        store = require_store(context)
+        store = require_share_store(context)
         permit_storing(context.client, store, context.parameters, ())
         values, leaving = prepare(context)
         context.progress(0.0, "writing")
-        facts = build_facts(context.parameters, context.client)
-        store_values(context.party, store.for_kind(kind), facts, values)
+        facts = build_stored_facts(context.parameters, context.client)
+        store_share_values(context.party, store.for_kind(kind), facts, values)
         return dict(leaving)
 
     return Program(
@@ -413,7 +415,7 @@ def removing_program(
     kind: StoredKind,
     subject: str,
     about: str,
-    then: Callable[[Store, str], None] = lambda store, name: None,
+    then: Callable[[ShareStore, str], None] = lambda store, name: None,
 ) -> Program[Any]:
     """Return a program that removes the submitting client's values of a name.
 
@@ -427,9 +429,9 @@ def removing_program(
         reject_inputs(program, inputs)
 
     def run_removal(context: Context) -> dict[str, Shared]:
-        store = require_store(context).for_kind(kind)
+        store = require_share_store(context).for_kind(kind)
         name = context.parameters["name"]
-        remove_values(context.party, store, name, context.client)
+        remove_stored_shares(context.party, store, name, context.client)
         then(store, name)
         return {}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models import execute
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.precision import MAX_ERROR, LayerError
 from tfe_bench.protocols.session.cost import Cost
@@ -117,7 +117,9 @@ class Summary:
         return [r.name for r in self.rows if r.error is not None and r.error.relative > MAX_ERROR]
 
 
-def _estimate_seconds(cost: Cost, work: int, wide: float, profile: profiles.Profile) -> float:
+def _estimate_layer_seconds(
+    cost: Cost, work: int, wide: float, profile: profiles.NetworkProfile
+) -> float:
     """Estimate the time of computation, and of the slower of dealer and evaluators.
 
     Args:
@@ -135,7 +137,7 @@ def _estimate_seconds(cost: Cost, work: int, wide: float, profile: profiles.Prof
 
 
 def summarize_plan(
-    plan: Plan,
+    plan: ModelPlan,
     profile: str = "local",
     batch: int = 1,
     errors: Mapping[str, LayerError] | None = None,
@@ -155,18 +157,18 @@ def summarize_plan(
     tallies = execute.layer_cost_reports(s)
     for x, tally in zip(plan.graph.layers, tallies, strict=True):
         cost = tally.cost
-        wide_share = registry.get_kind(x.op).uses_wide_words
+        wide_share = registry.get_layer_kind(x.op).uses_wide_words
         sent, wide = sent + cost.total, wide + wide_share * cost.total
         shape = (batch, *plan.graph.shapes[x.name])
-        seconds = _estimate_seconds(cost, tally.work, float(wide_share), network)
-        kind, fraction = registry.get_kind(x.op).describe_layer(x), plan.fraction_of(x.name)
+        seconds = _estimate_layer_seconds(cost, tally.work, float(wide_share), network)
+        kind, fraction = registry.get_layer_kind(x.op).describe_layer(x), plan.fraction_of(x.name)
         error = (errors or {}).get(x.name)
         rows.append(LayerSummary(x.name, kind, shape, fraction, cost, seconds, error))
     total = execute.model_cost(s)
     work = sum(tally.work for tally in tallies)
     if rotated:  # each party then performs a third of each role
         work = work * 5 // 6
-    seconds = _estimate_seconds(total, work, wide / max(sent, 1), network)
+    seconds = _estimate_layer_seconds(total, work, wide / max(sent, 1), network)
     graph = plan.graph
     return Summary(
         graph.name, profile, batch, graph.weight_count, tuple(rows), total, seconds, rotated

@@ -21,7 +21,7 @@ from tfe_bench.models import graph as graphs
 from tfe_bench.models.csv_file import MAX_COLUMNS, MAX_TEXT, parse_columns
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import PrivateModel
-from tfe_bench.models.scales import Scale
+from tfe_bench.models.scales import ColumnScale
 
 TARGETS = ("binary", "classes", "number")
 MAX_CLASSES = 10_000
@@ -48,8 +48,8 @@ class Table:
     target: str
     label: str | None = None
     classes: tuple[str, ...] = ()
-    scale: Scale | None = None
-    unit: Scale | None = None
+    scale: ColumnScale | None = None
+    unit: ColumnScale | None = None
     logits: bool = True
 
     # ---- serialization
@@ -59,7 +59,7 @@ class Table:
         header = {}
         for name, value in vars(self).items():
             value = list(value) if isinstance(value, tuple) else value
-            header[name] = value.to_header() if isinstance(value, Scale) else value
+            header[name] = value.to_header() if isinstance(value, ColumnScale) else value
         return header
 
     @classmethod
@@ -179,7 +179,7 @@ class Table:
 _MAX_NAMES = {"columns": MAX_COLUMNS, "classes": MAX_CLASSES}
 
 
-def _compose_scaling(inner: Any, scale: Scale) -> tuple[Any, Any]:
+def _compose_scaling(inner: Any, scale: ColumnScale) -> tuple[Any, Any]:
     """Compose a scale with the input scaling that a graph already has."""
     factor, offset = (1.0, 0.0) if inner is None else inner
     first = np.multiply(scale.factor, factor)
@@ -201,7 +201,7 @@ def _read_names(value: object, limit: int) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _read_scale(value: object, count: int) -> Scale | None:
+def _read_scale(value: object, count: int) -> ColumnScale | None:
     if value is None:
         return None
     if isinstance(value, list) and len(value) == 2:
@@ -213,7 +213,7 @@ def _read_scale(value: object, count: int) -> Scale | None:
             for part in value
         )
         if fits and all(v != 0 for v in factor):
-            return Scale(tuple(factor), tuple(offset))
+            return ColumnScale(tuple(factor), tuple(offset))
     raise DataError(
         f"Expected {count} nonzero factors and {count} offsets as scale.",
         code="invalid-parameters",

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, input_spec
+from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, private_input_spec
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import keras_arguments, sources
-from tfe_bench.models.history import History, build_history, check_ranges, print_epochs, score_name
-from tfe_bench.models.progress import Progress, check_verbose, show_progress
+from tfe_bench.models.history import (
+    History,
+    build_training_history,
+    check_ranges,
+    evaluation_score_name,
+    print_epochs,
+)
+from tfe_bench.models.progress import Progress, check_training_verbosity, show_training_progress
 from tfe_bench.models.rows import (
-    Examples,
+    TrainingExamples,
     check_counts,
-    choose_chunk,
+    choose_training_chunk,
     combine_weights,
     share_examples,
     split_validation,
@@ -30,14 +36,14 @@ from tfe_bench.models.training.losses import read_keras_loss
 from tfe_bench.models.training_job import (
     CheckpointOptions,
     TrainingJob,
-    choose_range_checks,
-    snapshot_name,
-    state_name,
+    choose_training_range_checks,
+    training_state_name,
+    weight_snapshot_name,
 )
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
-    from tfe_bench.models.training.callbacks import Callbacks
+    from tfe_bench.models.training.callbacks import TrainingCallbacks
     from tfe_bench.models.training.recipe import Recipe
 
 # Rows of a step, the default of Keras.
@@ -86,26 +92,26 @@ class Trainable:
             UsageError: private training does not support a layer, the optimizer, the loss, a metric
                 or an argument; the text names everything that is not supported.
         """
-        from tfe_bench.models.kinds.operations import Setting
+        from tfe_bench.models.kinds.operations import ProtocolSetting
         from tfe_bench.models.training import step
         from tfe_bench.models.training.recipe import Recipe
 
-        keras_arguments.reject_arguments(
+        keras_arguments.reject_keras_arguments(
             "compile",
             other,
             keras_arguments.UNSUPPORTED_COMPILE,
             ("optimizer", "loss", "metrics", "seed"),
         )
         recipe = Recipe.build(self.keras, optimizer, loss, seed=seed)
-        step.step_cost(recipe, Setting())  # runs every layer once with a cost party
-        requested_metrics = keras_arguments.parse_metrics(metrics, recipe.loss)
+        step.step_cost(recipe, ProtocolSetting())  # runs every layer once with a cost party
+        requested_metrics = keras_arguments.parse_keras_metrics(metrics, recipe.loss)
         self._compiled, self._metrics = (optimizer, loss, seed), requested_metrics
 
     def initial_model(self) -> Any:
         """Return the Keras model with the weights at which the last training began."""
         from tfe_bench.models.training import reader
 
-        return reader.copy_model(self._keras_model(), self._start)
+        return reader.copy_keras_model(self._keras_model(), self._start)
 
     def _keras_model(self) -> Any:
         """Return the Keras model; load it first if it was passed as a file."""
@@ -220,31 +226,31 @@ class Trainable:
             PolicyError: an owner or an operator does not permit the training.
         """
         from tfe_bench.models.training import magnitudes
-        from tfe_bench.models.training.callbacks import Callbacks
+        from tfe_bench.models.training.callbacks import TrainingCallbacks
 
-        keras_arguments.reject_arguments(
+        keras_arguments.reject_keras_arguments(
             "fit",
             other,
             keras_arguments.UNSUPPORTED_FIT,
             list(inspect.signature(self.fit).parameters)[:-1],
         )
-        check_verbose(verbose)
+        check_training_verbosity(verbose)
         recipe = self.recipe(DEFAULT_BATCH if batch_size is None else batch_size)
         source, rows, joined = None, 0, None
         has_weights = class_weight is not None or sample_weight is not None
-        keras_arguments.check_rows(
+        keras_arguments.check_fit_rows(
             *(x, y, rows_of, columns_of, labels_of, has_weights or bool(validation_split))
         )
         if rows_of is not None or columns_of is not None:
             source, joined = sources.resolve_datasets(
                 cluster, rows_of or columns_of or (), labels_of
             )
-            sources.check_target(joined, recipe.loss)
+            sources.check_training_labels(joined, recipe.loss)
             rows = joined.rows - holdout
         train = test = None
         if source is None:
             check_counts(x, y)
-            train = Examples(np.asarray(x), np.asarray(y))
+            train = TrainingExamples(np.asarray(x), np.asarray(y))
             if has_weights:
                 weights = combine_weights(recipe, train.y, sample_weight, class_weight)
                 train, recipe = train._replace(weights=weights), with_weight_bound(recipe, weights)
@@ -257,7 +263,7 @@ class Trainable:
         if validation_data is not None:
             keras_arguments.check_validation_data(validation_data)
             check_counts(*validation_data)
-            test = Examples(*validation_data)
+            test = TrainingExamples(*validation_data)
         if self._metrics and test is None and not holdout:
             raise UsageError(
                 "Metrics require validation rows. Received: metrics without such rows. Pass "
@@ -267,8 +273,8 @@ class Trainable:
                 operation="metrics",
             )
         log_names = ["loss"] if reveal_loss else []
-        log_names += [score_name(recipe)] if test is not None or holdout else []
-        callback_plan = Callbacks.from_keras(callbacks, [*log_names, "learning_rate"])
+        log_names += [evaluation_score_name(recipe)] if test is not None or holdout else []
+        callback_plan = TrainingCallbacks.from_keras(callbacks, [*log_names, "learning_rate"])
         keras_arguments.check_callbacks(callback_plan, checkpoint, deploy)
         if deploy_for:
             cluster.check_members(deploy_for)
@@ -295,15 +301,15 @@ class Trainable:
             else self._deployment_parameters(deploy, deploy_for, joined),
             guard=guard_every,
             reveal_loss=reveal_loss,
-            chunk=choose_chunk(recipe, rows) if train is not None and prefetch else 0,
+            chunk=choose_training_chunk(recipe, rows) if train is not None and prefetch else 0,
             first=initial_epoch,
             shuffle=shuffle,
             stopping=callback_plan.stopping,
             snapshots=callback_plan.snapshots,
-            watch=choose_range_checks(recipe, profile, reveal_loss, check_range),
+            watch=choose_training_range_checks(recipe, profile, reveal_loss, check_range),
         )
         inputs = self.inputs(job, train, test, scatter=shuffle)
-        with show_progress(0 if progress is not None else verbose) as bar:
+        with show_training_progress(0 if progress is not None else verbose) as bar:
             history = self.run(cluster, job, inputs, progress or bar, callback_plan)
         history.table = None if joined is None else joined.table
         self._deployed = deploy
@@ -351,12 +357,16 @@ class Trainable:
         recipe = self.recipe()
         check_counts(x, y)
         job = TrainingJob(recipe, 0, 0, 0, profile=profile or cluster.profile.name, test=len(x))
-        history = self.run(cluster, job, self.inputs(job, None, Examples(x, y)), progress)
+        history = self.run(cluster, job, self.inputs(job, None, TrainingExamples(x, y)), progress)
         [value] = next(iter(history.history.values()))
         return value
 
     def inputs(
-        self, job: TrainingJob, train: Examples | None, test: Examples | None, scatter: bool = False
+        self,
+        job: TrainingJob,
+        train: TrainingExamples | None,
+        test: TrainingExamples | None,
+        scatter: bool = False,
     ) -> dict[str, PrivateInput | LateInput]:
         """Return the inputs of a job: the initial weights and this client's rows.
 
@@ -376,10 +386,10 @@ class Trainable:
         job: TrainingJob,
         inputs: Mapping[str, PrivateInput | LateInput],
         progress: Progress | None = None,
-        callbacks: Callbacks | None = None,
+        callbacks: TrainingCallbacks | None = None,
     ) -> History:
         """Run a job that `fit` or a command has built."""
-        job.check_inputs([input_spec(name, value) for name, value in inputs.items()])
+        job.check_inputs([private_input_spec(name, value) for name, value in inputs.items()])
         bits, ring = cluster.config.fractional_bits, cluster.config.ring
         if bits != job.recipe.numbers.activation or ring != 64:
             raise UsageError(
@@ -392,7 +402,7 @@ class Trainable:
             )
         result = cluster.run("train", job.to_header(), inputs, progress)
         check_ranges(job, result)
-        history = build_history(job, result)
+        history = build_training_history(job, result)
         if job.total_steps and job.deploy is None:
             history.model = self._keras_model()
             self._start = history.model.get_weights()
@@ -408,8 +418,8 @@ class Trainable:
         """Return the initial state of the training as inputs of the job."""
         from tfe_bench.models.training import state
 
-        arrays, inputs = state.build_initial_state(recipe), {}
-        for i, spec in enumerate(state.list_specs(recipe)):
+        arrays, inputs = state.build_initial_training_state(recipe), {}
+        for i, spec in enumerate(state.list_training_state_specs(recipe)):
             array = arrays[spec.key]
             if not np.abs(array).max(initial=0.0) < _LARGEST_WEIGHT:
                 raise RangeError(
@@ -418,7 +428,7 @@ class Trainable:
                     operation=spec.key,
                     expected=_LARGEST_WEIGHT,
                 )
-            inputs[state_name(i)] = PrivateInput(
+            inputs[training_state_name(i)] = PrivateInput(
                 np.rint(array * 2.0**spec.fractional_bits).astype(np.int64), spec.fractional_bits
             )
         return inputs
@@ -437,7 +447,7 @@ class Trainable:
         )
 
     def _run_callbacks(
-        self, callbacks: Callbacks, job: TrainingJob, result: JobResult, history: History
+        self, callbacks: TrainingCallbacks, job: TrainingJob, result: JobResult, history: History
     ) -> None:
         """Run the callbacks; they may end the training at an earlier epoch."""
         model, last_epoch = self._keras_model(), len(history.epoch) - 1
@@ -470,14 +480,14 @@ class Trainable:
         from tfe_bench.models.training import reader, state
 
         arrays = {}
-        for i, spec in enumerate(state.list_specs(recipe)):
-            name = state_name(i) if epoch is None else snapshot_name(epoch, i)
+        for i, spec in enumerate(state.list_training_state_specs(recipe)):
+            name = training_state_name(i) if epoch is None else weight_snapshot_name(epoch, i)
             if name in result.outputs:
                 decoded = FixedPoint(spec.fractional_bits).decode(result.outputs[name])
                 arrays[spec.key] = np.asarray(decoded).reshape(spec.shape)
         weights = state.to_keras_weights(recipe, arrays)
         model = self._keras_model()
-        for variable, array in zip(reader.list_variables(model), weights, strict=True):
+        for variable, array in zip(reader.list_weight_variables(model), weights, strict=True):
             variable.assign(array)
 
     def __repr__(self) -> str:

@@ -16,10 +16,10 @@ from tfe_bench.models.csv_file import MAX_ROWS
 from tfe_bench.models.datasets import Array
 from tfe_bench.models.sources import CombinedSchema, DatasetRef
 from tfe_bench.models.training import step
-from tfe_bench.models.training.recipe import Recipe, anonymize_recipe
-from tfe_bench.models.training.shuffling import draw_batches, draw_permutation
-from tfe_bench.models.training.state import list_specs
-from tfe_bench.models.training.stopping import Stopping
+from tfe_bench.models.training.recipe import Recipe, anonymize_training_recipe
+from tfe_bench.models.training.shuffling import draw_epoch_batches, draw_epoch_permutation
+from tfe_bench.models.training.state import list_training_state_specs
+from tfe_bench.models.training.stopping import EarlyStoppingRule
 
 MAX_CHUNKS = 1 << 14
 MAX_EPOCHS, MAX_STEPS = 100_000, 10**9
@@ -112,7 +112,7 @@ class TrainingJob:
     chunk: int = 0
     first: int = 0
     shuffle: bool = True
-    stopping: Stopping | None = None
+    stopping: EarlyStoppingRule | None = None
     snapshots: bool = False
     watch: str = step.NOTHING
     _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
@@ -256,10 +256,12 @@ class TrainingJob:
             size = self.recipe.batch
             if epoch or not self.chunk:
                 named = epoch + self.first
-                self._orders[epoch] = draw_batches(self.seed, named, self.rows, size, self.shuffle)
+                self._orders[epoch] = draw_epoch_batches(
+                    self.seed, named, self.rows, size, self.shuffle
+                )
             else:
                 parts = [
-                    b.start + draw_batches(self.seed, -3 - number, len(b), size, self.shuffle)
+                    b.start + draw_epoch_batches(self.seed, -3 - number, len(b), size, self.shuffle)
                     for number, b in enumerate(self.chunk_ranges)
                 ]
                 self._orders[epoch] = np.concatenate(parts)
@@ -275,7 +277,7 @@ class TrainingJob:
 
     def split_holdout(self) -> tuple[Array, Array]:
         """Return the row indices (training, test) of data sets: public."""
-        order = draw_permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
+        order = draw_epoch_permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
         return np.sort(order[self.holdout :]), np.sort(order[: self.holdout])
 
     # ---- serialization
@@ -327,7 +329,7 @@ class TrainingJob:
         stopping = options.pop("stopping", None)
         return cls(
             recipe,
-            stopping=None if stopping is None else Stopping.from_header(stopping),
+            stopping=None if stopping is None else EarlyStoppingRule.from_header(stopping),
             source=None if source is None else DatasetRef.from_header(source),
             saving=saving,
             **options,
@@ -339,7 +341,7 @@ class TrainingJob:
         The learning rates are excluded: a training that diverged continues with lower ones.
         """
         facts = {k: v for k, v in self.to_header().items() if k in _CHECKPOINT_FIELDS}
-        recipe = anonymize_recipe(facts["recipe"])
+        recipe = anonymize_training_recipe(facts["recipe"])
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
         return {**facts, "recipe": {**recipe, "optimizer": optimizer}}
 
@@ -347,8 +349,8 @@ class TrainingJob:
         """Return the expected inputs of the job."""
         recipe, numbers = self.recipe, self.recipe.numbers
         specs_list = [
-            InputSpec(state_name(i), spec.shape, spec.fractional_bits)
-            for i, spec in enumerate(list_specs(recipe))
+            InputSpec(training_state_name(i), spec.shape, spec.fractional_bits)
+            for i, spec in enumerate(list_training_state_specs(recipe))
         ]
 
         def add_rows(
@@ -437,18 +439,20 @@ class TrainingJob:
             )
 
 
-def choose_range_checks(recipe: Recipe, profile: str, loss: bool, requested: bool | None) -> str:
+def choose_training_range_checks(
+    recipe: Recipe, profile: str, loss: bool, requested: bool | None
+) -> str:
     """Choose the values of a training whose range is checked.
 
     Args:
         requested: True for all, False for none; None: as far as that costs little
-            (step.choose_range_checks).
+            (step.choose_step_range_checks).
 
     Raises:
         UsageError: requested has another type, or the profile is unknown.
     """
     if requested is None:
-        return step.choose_range_checks(
+        return step.choose_step_range_checks(
             recipe, step.tune_setting(recipe, profiles.get_profile(profile).plan), loss
         )
     if type(requested) is not bool:
@@ -461,14 +465,14 @@ def choose_range_checks(recipe: Recipe, profile: str, loss: bool, requested: boo
     return step.ALL if requested else step.NOTHING
 
 
-def state_name(number: int) -> str:
+def training_state_name(number: int) -> str:
     """Return the name of a state array as an input and an output of the job."""
     return f"state{number}"
 
 
-def snapshot_name(epoch: int, number: int) -> str:
+def weight_snapshot_name(epoch: int, number: int) -> str:
     """Return the name of a weight array after an epoch of the job (from 0), as its output."""
-    return f"epoch{epoch}/{state_name(number)}"
+    return f"epoch{epoch}/{training_state_name(number)}"
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tfe_bench.models.graph import Graph, LayerSpec, replace_layers
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.rewriting import rename_values, rewrite_everywhere
+from tfe_bench.models.rewriting import rename_graph_values, rewrite_graph_everywhere
 
 
 def _transpose_order(x: LayerSpec | None) -> tuple[int, ...] | None:
@@ -25,7 +25,7 @@ def _without_unused(graph: Graph, layers: list[LayerSpec], outputs: tuple[str, .
         layers = used_layers
 
 
-@rewrite_everywhere
+@rewrite_graph_everywhere
 def fuse_transposes(graph: Graph, x: LayerSpec) -> Graph | None:
     """Move transposes behind elementwise layers, and fuse or cancel adjacent ones."""
     return _merge_transposes(graph, x) if x.op == "permute" else _transpose_later(graph, x)
@@ -42,7 +42,7 @@ def _merge_transposes(graph: Graph, x: LayerSpec) -> Graph | None:
     if list(order) == sorted(order):
         if len(graph.layers) == 1 or (x.name in graph.outputs and input_name in graph.inputs):
             return None
-        renamed_graph = rename_values(
+        renamed_graph = rename_graph_values(
             graph, [y for y in graph.layers if y is not x], {x.name: input_name}
         )
         return _without_unused(renamed_graph, list(renamed_graph.layers), renamed_graph.outputs)
@@ -53,7 +53,7 @@ def _merge_transposes(graph: Graph, x: LayerSpec) -> Graph | None:
 def _transpose_later(graph: Graph, x: LayerSpec) -> Graph | None:
     transposes = [graph.by_name.get(name) for name in x.inputs]
     orders = {_transpose_order(t) for t in transposes}
-    kind = registry.get_kind(x.op)
+    kind = registry.get_layer_kind(x.op)
     if len(orders) != 1 or None in orders or x.weights:
         return None
     (order,) = orders
@@ -71,10 +71,10 @@ def _transpose_later(graph: Graph, x: LayerSpec) -> Graph | None:
         name += "'"
     transpose = LayerSpec(name, "permute", (x.name,), {"order": list(order or ())})
     swap = {x.name: transpose.name}
-    layers = [untransposed if y is x else _swap_inputs(y, swap) for y in graph.layers]
+    layers = [untransposed if y is x else _swap_transposes_of_inputs(y, swap) for y in graph.layers]
     outputs = tuple(swap.get(name, name) for name in graph.outputs)
     return _without_unused(graph, [*layers, transpose], outputs)
 
 
-def _swap_inputs(x: LayerSpec, swap: dict[str, str]) -> LayerSpec:
+def _swap_transposes_of_inputs(x: LayerSpec, swap: dict[str, str]) -> LayerSpec:
     return replace(x, inputs=tuple(swap.get(name, name) for name in x.inputs))

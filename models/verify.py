@@ -26,7 +26,7 @@ _TOKEN_SHARE = 0.75
 _LARGE_MODEL = 1_000_000
 
 
-class Conversion(Protocol):
+class KerasConversion(Protocol):
     """A Keras model and its converted graph (from_keras.ConvertedModel)."""
 
     @property
@@ -55,7 +55,7 @@ class Conversion(Protocol):
         ...
 
 
-def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -> None:
+def compare_with_keras(reading: KerasConversion, graph: Graph, samples: Any = None) -> None:
     """Compare a graph with the Keras model that it was read from.
 
     Args:
@@ -66,7 +66,7 @@ def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -
     Raises:
         UsageError: the outputs differ; the text names the first layer that differs.
     """
-    inputs = _draw_inputs(reading, samples)
+    inputs = _draw_model_inputs(reading, samples)
     function = reading.function
     keras_inputs = [
         _to_keras_dtype(t, inputs[n]) for t, n in zip(function.inputs, graph.inputs, strict=True)
@@ -83,12 +83,15 @@ def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -
             operation=reading.model.name,
             received=type(error).__name__,
         ) from None
-    keras_outputs = [_to_float64(reading, y) for y in outputs]
-    tolerance = _choose_tolerance(reading.model)
-    graph_outputs = _evaluate_outputs(graph, inputs)
-    if all(_are_close(a, b, tolerance) for a, b in zip(graph_outputs, keras_outputs, strict=True)):
+    keras_outputs = [_keras_output_to_float64(reading, y) for y in outputs]
+    tolerance = _choose_keras_tolerance(reading.model)
+    graph_outputs = _evaluate_graph_outputs(graph, inputs)
+    if all(
+        _are_outputs_close(a, b, tolerance)
+        for a, b in zip(graph_outputs, keras_outputs, strict=True)
+    ):
         return
-    location = _find_first_difference(reading, keras_inputs, inputs, graph_outputs, tolerance)
+    location = _find_first_layer_difference(reading, keras_inputs, inputs, graph_outputs, tolerance)
     if location is not None:
         raise UsageError(
             f"{reading.model.name!r} would give other values than in Keras, {location}: it uses "
@@ -116,8 +119,8 @@ def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
         return tf.function(function, autograph=False, jit_compile=True)(*arguments, **named)
 
 
-def _find_first_difference(
-    reading: Conversion,
+def _find_first_layer_difference(
+    reading: KerasConversion,
     keras_inputs: Sequence[Any],
     inputs: dict[str, Array],
     graph_outputs: Sequence[Array],
@@ -131,11 +134,13 @@ def _find_first_difference(
     names = set()
     for name, values, want in _compare_layers(reading, keras_inputs, inputs):
         names.add(name)
-        if not _are_close(values, want, tolerance):
-            return f"first in layer {name!r}, by {_largest_difference(values, want):.2g}"
-    unoptimized_outputs = _evaluate_outputs(optimize.convert_to_inference(reading.graph), inputs)
+        if not _are_outputs_close(values, want, tolerance):
+            return f"first in layer {name!r}, by {_largest_output_difference(values, want):.2g}"
+    unoptimized_outputs = _evaluate_graph_outputs(
+        optimize.convert_to_inference(reading.graph), inputs
+    )
     outputs_agree = all(
-        _are_close(a, b, _FLOAT64_TOLERANCE)
+        _are_outputs_close(a, b, _FLOAT64_TOLERANCE)
         for a, b in zip(graph_outputs, unoptimized_outputs, strict=True)
     )
     return (
@@ -143,12 +148,12 @@ def _find_first_difference(
     )
 
 
-def _evaluate_outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
+def _evaluate_graph_outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
     with np.errstate(all="ignore"):
         return plaintext.evaluate_graph(graph, inputs)
 
 
-def _draw_inputs(reading: Conversion, samples: Any) -> dict[str, Array]:
+def _draw_model_inputs(reading: KerasConversion, samples: Any) -> dict[str, Array]:
     """Draw a batch of numbers for each input, the same in every call."""
     rng = np.random.default_rng(20261122)
     count = 1 if reading.graph.weight_count > _LARGE_MODEL else 2
@@ -186,36 +191,36 @@ def _to_keras_dtype(tensor: Any, value: Array) -> Any:
     return value.astype(np.float32 if kind.startswith(("float", "bfloat")) else kind)
 
 
-def _to_float64(reading: Conversion, value: Any) -> Array:
+def _keras_output_to_float64(reading: KerasConversion, value: Any) -> Array:
     converted = reading.keras.ops.convert_to_numpy(reading.keras.ops.cast(value, "float32"))
     return np.asarray(converted, np.float64)
 
 
-def _choose_tolerance(model: Any) -> float:
+def _choose_keras_tolerance(model: Any) -> float:
     kinds = {getattr(layer, "compute_dtype", "float32") for layer in model._flatten_layers()}
     return max(_TOLERANCE.get(str(kind), 1e-4) for kind in kinds)
 
 
-def _largest_difference(values: Array, want: Array) -> float:
+def _largest_output_difference(values: Array, want: Array) -> float:
     # where Keras returns no number, such as the logarithm of a negative number, any result is
     # accepted
     is_finite = np.isfinite(want)
     return float(np.abs(np.where(is_finite, values - want, 0)).max(initial=0))
 
 
-def _are_close(values: Array, want: Array, tolerance: float) -> bool:
+def _are_outputs_close(values: Array, want: Array, tolerance: float) -> bool:
     if values.shape != want.shape:
         return False
     is_finite = np.isfinite(want)
     if not np.isfinite(values[is_finite]).all():
         return False
-    return _largest_difference(values, want) <= tolerance * float(
+    return _largest_output_difference(values, want) <= tolerance * float(
         np.abs(want[is_finite]).max(initial=1e-3)
     )
 
 
 def _compare_layers(
-    reading: Conversion, keras_inputs: Sequence[Any], inputs: dict[str, Array]
+    reading: KerasConversion, keras_inputs: Sequence[Any], inputs: dict[str, Array]
 ) -> Iterator[tuple[str, Array, Array]]:
     """Compute each layer of the outer model here and in Keras, in order, from the same inputs."""
     graph = optimize.convert_to_inference(reading.graph)
@@ -224,7 +229,8 @@ def _compare_layers(
     inner = reading.keras.Model(reading.function.inputs, [t for t, _ in compared_tensors])
     values = reading.keras.tree.flatten(run_in_keras(inner, list(keras_inputs), training=False))
     keras_values = {
-        name: _to_float64(reading, v) for (_, name), v in zip(compared_tensors, values, strict=True)
+        name: _keras_output_to_float64(reading, v)
+        for (_, name), v in zip(compared_tensors, values, strict=True)
     }
     graph_values: dict[str, Array] = {}
 

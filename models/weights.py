@@ -10,7 +10,7 @@ import numpy as np
 
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Array, LayerSpec
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.session import seeded
@@ -49,7 +49,7 @@ class WeightPart:
         return self.keys[0]
 
 
-def weight_parts(plan: Plan) -> Iterator[WeightPart]:
+def weight_parts(plan: ModelPlan) -> Iterator[WeightPart]:
     """Yield the arrays of a plan in order; arrays that layers share at one scale appear once."""
     parts_by_array: dict[tuple[int, int, bool], WeightPart] = {}
     for layer in plan.graph.layers:
@@ -69,7 +69,7 @@ def weight_parts(plan: Plan) -> Iterator[WeightPart]:
     yield from parts_by_array.values()
 
 
-def encode_weights(plan: Plan) -> list[Array]:
+def encode_weights(plan: ModelPlan) -> list[Array]:
     """Encode the arrays as ring elements, int64; kernels of subtracted terms are negated.
 
     Raises:
@@ -77,18 +77,20 @@ def encode_weights(plan: Plan) -> list[Array]:
     """
     arrays = []
     for part in weight_parts(plan):
-        check_magnitude(part)
-        arrays.append(encode_part(part))
+        check_weight_magnitude(part)
+        arrays.append(encode_weight_part(part))
     return arrays
 
 
-def check_magnitude(part: WeightPart) -> None:
+def check_weight_magnitude(part: WeightPart) -> None:
     """Reject weights that are too large for their scale.
 
     Raises:
         RangeError: a weight is too large; the text names the layer.
     """
-    largest = max((float(np.abs(block).max()) for block in _iterate_blocks(part)), default=0.0)
+    largest = max(
+        (float(np.abs(block).max()) for block in _iterate_weight_blocks(part)), default=0.0
+    )
     if largest * 2.0**part.fractional_bits >= MAX_ENCODED:
         raise RangeError(
             f"Layer {part.layer.name!r} has weights {part.name!r} up to {largest:g}, too large "
@@ -99,29 +101,29 @@ def check_magnitude(part: WeightPart) -> None:
         )
 
 
-def encode_part(part: WeightPart) -> Array:
+def encode_weight_part(part: WeightPart) -> Array:
     """Encode an array as ring elements, int64; the kernel of a subtracted term is negated."""
     scale = 2.0**part.fractional_bits * (-1 if part.negated else 1)
     ring_elements, begin = np.empty(math.prod(part.shape), np.int64), 0
-    for block in _iterate_blocks(part):
+    for block in _iterate_weight_blocks(part):
         ring_elements[begin : begin + block.size] = np.rint(block * scale)
         begin += block.size
     return ring_elements.reshape(part.shape)
 
 
-def _iterate_blocks(part: WeightPart) -> Iterator[Array]:
+def _iterate_weight_blocks(part: WeightPart) -> Iterator[Array]:
     """Yield the weights in float64 block by block: a whole table would take twice its memory."""
     flat = np.asarray(part.layer.weights[part.name]).reshape(-1)
     for begin in range(0, flat.size, _BLOCK_WEIGHTS):
         yield np.asarray(flat[begin : begin + _BLOCK_WEIGHTS], np.float64)
 
 
-def map_by_key(plan: Plan, inputs: Mapping[str, Shared]) -> dict[str, Shared | Seeded]:
+def map_weights_by_key(plan: ModelPlan, inputs: Mapping[str, Shared]) -> dict[str, Shared | Seeded]:
     """Return the private arrays by the keys of layers, from the inputs by `weight_input_name`."""
     weights_by_key: dict[str, Shared | Seeded] = {}
     for i, part in enumerate(weight_parts(plan)):
         weights_by_key.update(
-            dict.fromkeys(part.keys, seeded.get_held_input(inputs, weight_input_name(i)))
+            dict.fromkeys(part.keys, seeded.get_seeded_input(inputs, weight_input_name(i)))
         )
     return weights_by_key
 
@@ -130,7 +132,7 @@ class ExpandedWeights(Mapping[str, Shared]):
     """The weights for a pass over a model: masks held as seeds are expanded on access.
 
     Args:
-        model_weights: the weights from `map_by_key`.
+        model_weights: the weights from `map_weights_by_key`.
         dealer: the dealer to whom the weights are assigned.
 
     Attributes:
@@ -162,7 +164,7 @@ def weight_input_name(number: int) -> str:
     return f"weights{number}"
 
 
-def weight_specs(plan: Plan) -> list[InputSpec]:
+def weight_specs(plan: ModelPlan) -> list[InputSpec]:
     """Return a plan's weights as input specifications of a job."""
     return [
         InputSpec(weight_input_name(i), part.shape, part.fractional_bits)

@@ -153,7 +153,7 @@ def example_error(name: str) -> errors.TfeBenchError:
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> None:
     error = example_error(name)
-    arrived = wire.decode_error(json.loads(wire.encode_failure(error)[1:]))
+    arrived = wire.decode_error_event(json.loads(wire.encode_failure_event(error)[1:]))
     assert type(arrived) is type(error) and str(arrived) == str(error)
     assert arrived.to_fields() == error.to_fields()
 
@@ -162,7 +162,7 @@ def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> Non
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_peer(name: str) -> None:
     error = example_error(name)
     notice = {**error.to_fields(), "error": name, "message": str(error)}
-    arrived = transport._parse_notice(transport.NOTICE + json.dumps(notice).encode(), 1)
+    arrived = transport._parse_peer_notice(transport.NOTICE + json.dumps(notice).encode(), 1)
     assert type(arrived) is type(error) and arrived.to_fields() == error.to_fields()
 
 

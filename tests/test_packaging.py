@@ -82,7 +82,7 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
     code = (
         "from tfe_bench.protocols.session import ops\n"
         "from tfe_bench.errors import OpsMissing\n"
-        "try: ops.built_for(ops.library_path())\n"
+        "try: ops.read_built_tensorflow_version(ops.compiled_ops_library_path())\n"
         "except OpsMissing as e: print(e); assert e.exit_code == 50\n"
     )
     done = _run_code(code, copy)

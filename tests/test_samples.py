@@ -62,7 +62,7 @@ def test_every_query_is_sql_of_duckdb() -> None:
     assert len(queries) >= 4
     for query in queries:
         assert len(duckdb.extract_statements(query)) == 1, query
-        accepted.check_nodes(sql.parse_sql(query))
+        accepted.check_sql_nodes(sql.parse_sql(query))
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -39,17 +39,17 @@ def __getattr__(name: str) -> object:
         known = "" if name.startswith("_") else did_you_mean(name, [*_public_modules()])
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
     value = getattr(_import_module(_public_modules()[name]), name)
-    return _dispatch_arrays(name, value) if _is_operation(name) else value
+    return _dispatch_private_arrays(name, value) if _is_public_operation(name) else value
 
 
-def _is_operation(name: str) -> bool:
+def _is_public_operation(name: str) -> bool:
     """Return whether a public name is an operation on private values."""
     module = _public_modules()[name]
     return module.startswith(("tfe_bench.protocols.api.", "tfe_bench.protocols.ring."))
 
 
 @_functools.cache
-def _dispatch_arrays(name: str, function: _Callable[..., object]) -> _Callable[..., object]:
+def _dispatch_private_arrays(name: str, function: _Callable[..., object]) -> _Callable[..., object]:
     """Wrap an operation: values with an `__tfe_operation__` (lazy private arrays) run their own."""
 
     @_functools.wraps(function)

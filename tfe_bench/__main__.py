@@ -65,7 +65,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         worker,
     )
 
-    parser = parsing.Parser(
+    parser = parsing.CommandParser(
         groups=listing.GROUPS,
         prog=parsing.typed_command(),
         description="Secure three-party computation as TensorFlow graphs, and what it costs. "
@@ -75,7 +75,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, parser_class=parsing.Parser
+        dest="command", metavar="COMMAND", required=True, parser_class=parsing.CommandParser
     )
     before = [sort, compare, exp, matmul]
     after = [
@@ -107,7 +107,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     if is_complete:
         from tfe_bench.cli import operation
 
-        unlisted = operation.add_parsers(commands)
+        unlisted = operation.add_operation_parsers(commands)
         parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
     for module in after:
         _add_commands(commands, module.COMMANDS, command_names)
@@ -130,7 +130,7 @@ def _add_commands(
         p = commands.add_parser(
             name,
             description=rest or summary,
-            epilog=listing.format_examples(name),
+            epilog=listing.format_command_examples(name),
             **({} if name in RENAMED else listed),
         )
         if name in command_names:
@@ -141,12 +141,12 @@ def _add_commands(
 def parse_command(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; the result can parse others, for commands that run commands."""
     parsed: argparse.Namespace = make_parser(words).parse_args(words)
-    defaults.apply_defaults(parsed)
+    defaults.apply_environment_defaults(parsed)
     parsed.parse = parse_command
     return parsed
 
 
-def _expand_shortcuts(words: list[str]) -> list[str]:
+def _expand_command_shortcuts(words: list[str]) -> list[str]:
     """Translate words to options: no words and `help` to the help, `version` to the version."""
     match words:
         case [] | ["help"]:
@@ -163,18 +163,18 @@ def run() -> int:
     from tfe_bench.cli import quiet_imports
 
     if sys.stderr is None:  # closed: errors are not read, and no file may get its number
-        _redirect_to_null(2)
+        _redirect_output_to_null(2)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
-        _redirect_to_null(1)
+        _redirect_output_to_null(1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        return _report_error(
+        return _report_command_error(
             DataError(
                 "Standard output is closed. Redirect it: > /dev/null.", code="output-not-writable"
             )
         )
     before = sys.stdout
-    sys.stdout = _Output(
+    sys.stdout = _CheckedOutput(
         before.buffer,
         encoding=before.encoding,
         errors=before.errors,
@@ -185,7 +185,7 @@ def run() -> int:
     try:
         return main()
     except BrokenPipeError:
-        _redirect_to_null(1)
+        _redirect_output_to_null(1)
         return _BROKEN_PIPE
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # (the console of a table ends this way)
@@ -193,7 +193,7 @@ def run() -> int:
         raise
 
 
-def _redirect_to_null(descriptor: int) -> None:
+def _redirect_output_to_null(descriptor: int) -> None:
     """Discard all further output, also when Python itself flushes."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     if nowhere != descriptor:
@@ -201,12 +201,12 @@ def _redirect_to_null(descriptor: int) -> None:
         os.close(nowhere)
 
 
-def _report_error(error: TfeBenchError) -> int:
+def _report_command_error(error: TfeBenchError) -> int:
     print(f"tfe_bench: {type(error).__name__}: {error} [{error.code}]", file=sys.stderr)
     return error.exit_code
 
 
-class _Output(io.TextIOWrapper):
+class _CheckedOutput(io.TextIOWrapper):
     """Standard output whose write errors are typed errors."""
 
     def write(self, text: str, /) -> int:
@@ -224,7 +224,7 @@ class _Output(io.TextIOWrapper):
         except BrokenPipeError:
             raise
         except OSError as error:
-            _redirect_to_null(1)
+            _redirect_output_to_null(1)
             raise DataError(
                 "Standard output cannot be written to; the command may have run. Received: "
                 f"{error.strerror or type(error).__name__}. Redirect it to another file or device.",
@@ -242,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:
-        parsed = parse_command(_expand_shortcuts([a for a in arguments if a != "--debug"]))
+        parsed = parse_command(_expand_command_shortcuts([a for a in arguments if a != "--debug"]))
         if (name := RENAMED.get(parsed.command)) is not None:
             warning = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
             print(f"tfe_bench: {warning}", file=sys.stderr)
@@ -252,7 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     except TfeBenchError as error:
         if debug:
             traceback.print_exc()
-        return _report_error(error)
+        return _report_command_error(error)
     except KeyboardInterrupt:
         if debug:
             traceback.print_exc()

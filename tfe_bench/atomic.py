@@ -12,7 +12,7 @@ from typing import IO
 from tfe_bench.errors import DataError
 
 
-def check_writable(file: Path, option: str, subject: str, existing: bool = False) -> None:
+def check_output_writable(file: Path, option: str, subject: str, existing: bool = False) -> None:
     """Check before a long computation that a file can be written after it.
 
     Args:
@@ -39,13 +39,13 @@ def check_writable(file: Path, option: str, subject: str, existing: bool = False
 def write_atomically(
     file: Path, write_content: Callable[[IO[bytes]], object], mode: int = 0o600
 ) -> None:
-    """Write a file atomically and replace an existing one; see `place_file`.
+    """Write a file atomically and replace an existing one; see `place_complete_file`.
 
     Raises:
         DataError: it cannot be written.
     """
     try:
-        place_file(file, write_content, mode)
+        place_complete_file(file, write_content, mode)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise DataError(
@@ -53,7 +53,7 @@ def write_atomically(
         ) from error
 
 
-def place_file(
+def place_complete_file(
     file: Path,
     write_content: Callable[[IO[bytes]], object],
     mode: int = 0o600,
@@ -69,7 +69,7 @@ def place_file(
     Raises:
         OSError: it cannot be written; FileExistsError if it exists and is not replaced.
     """
-    temporary = write_aside(file, write_content, mode)
+    temporary = write_temporary_file(file, write_content, mode)
     try:
         if overwrite:
             os.replace(temporary, file)
@@ -79,7 +79,7 @@ def place_file(
         temporary.unlink(missing_ok=True)
 
 
-def write_aside(
+def write_temporary_file(
     file: Path, write_content: Callable[[IO[bytes]], object], mode: int = 0o600
 ) -> Path:
     """Write a complete temporary file in the folder of its future place; return its path.
@@ -102,7 +102,7 @@ def write_aside(
     return temporary
 
 
-def sync_folder(folder: Path) -> None:
+def sync_folder_to_disk(folder: Path) -> None:
     """Make renames and removals in a folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

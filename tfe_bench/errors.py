@@ -198,12 +198,12 @@ class RangeError(TfeBenchError):
     def with_place(self, words: str) -> Self:
         """Return the error with other words for the position, such as a line of a file."""
         assert self.position is not None
-        error = self.with_text(str(self).replace(describe_position(self.position), words))
+        error = self.with_text(str(self).replace(describe_array_position(self.position), words))
         error.position = None
         return error
 
 
-def describe_position(position: tuple[int, ...]) -> str:
+def describe_array_position(position: tuple[int, ...]) -> str:
     """Describe a position in an array in words."""
     match position:
         case ():
@@ -280,7 +280,7 @@ def check_one_of(
         )
 
 
-def unknown_name(
+def unknown_name_error(
     text: str,
     name: object,
     known: Iterable[str],
@@ -303,7 +303,7 @@ def unknown_name(
     )
 
 
-def import_optional(module: str, needed: str, instead: str) -> Any:
+def import_optional_library(module: str, needed: str, instead: str) -> Any:
     """Import an optional library.
 
     Args:

@@ -30,7 +30,7 @@ _LONGEST: Final = 1 << 20  # of what a baseline prints
 
 
 @dataclass(frozen=True)
-class Request:
+class BaselineRequest:
     """The workload that a baseline is to run.
 
     Raises:
@@ -101,7 +101,7 @@ class Baseline(Protocol):
         """Return None if the baseline can run, else the reason."""
         ...
 
-    def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
+    def run(self, request: BaselineRequest) -> BaselineResult | UnavailableBaseline:
         """Run the workload; never raise for a fault of the baseline."""
         ...
 
@@ -129,32 +129,33 @@ class VenvBaseline:
 
     def find_obstacle(self) -> UnavailableBaseline | None:
         """Return None if the environment has the package."""
-        python = find_python(self._folder, self.option, self.hint)
+        python = find_baseline_python(self._folder, self.option, self.hint)
         if isinstance(python, UnavailableBaseline):
             return python
         if isinstance(
-            run_process([str(python), "-c", f"import {self.package}"], 120.0), UnavailableBaseline
+            run_baseline_process([str(python), "-c", f"import {self.package}"], 120.0),
+            UnavailableBaseline,
         ):
             return UnavailableBaseline(
                 f"not found: {self._folder} has no package {self.name}{self.hint}"
             )
         return None
 
-    def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
+    def run(self, request: BaselineRequest) -> BaselineResult | UnavailableBaseline:
         """Run the workload in the environment."""
-        python = find_python(self._folder, self.option)
+        python = find_baseline_python(self._folder, self.option)
         if isinstance(python, UnavailableBaseline):
             return python
-        missing = None if self.on_networks else refuse_networks(self.name, request)
-        missing = missing or (None if self.scripts else refuse_join(self.name, request))
+        missing = None if self.on_networks else refuse_baseline_networks(self.name, request)
+        missing = missing or (None if self.scripts else refuse_baseline_join(self.name, request))
         if missing is not None:
             return missing
         name = self.scripts.get(request.workload, f"{self.package}_run.py")
         script = Path(__file__).parent / "scripts" / name
-        return run_script(python, script, request)
+        return run_baseline_script(python, script, request)
 
 
-def refuse_networks(name: str, request: Request) -> UnavailableBaseline | None:
+def refuse_baseline_networks(name: str, request: BaselineRequest) -> UnavailableBaseline | None:
     """Refuse networks that are not imposed on baselines."""
     if request.profile == "local":
         return None
@@ -163,12 +164,14 @@ def refuse_networks(name: str, request: Request) -> UnavailableBaseline | None:
     )
 
 
-def refuse_join(name: str, request: Request) -> UnavailableBaseline | None:
+def refuse_baseline_join(name: str, request: BaselineRequest) -> UnavailableBaseline | None:
     """Refuse joins, which few systems support."""
     return UnavailableBaseline(f"{name} brings no join") if request.workload == "join" else None
 
 
-def find_python(folder: Path | None, option: str, hint: str = "") -> Path | UnavailableBaseline:
+def find_baseline_python(
+    folder: Path | None, option: str, hint: str = ""
+) -> Path | UnavailableBaseline:
     """Return the interpreter of a virtual environment."""
     if folder is None:
         return UnavailableBaseline(f"not found: no {option} DIR was given{hint}")
@@ -178,8 +181,8 @@ def find_python(folder: Path | None, option: str, hint: str = "") -> Path | Unav
     return python
 
 
-def run_script(
-    python: Path, script: Path, request: Request
+def run_baseline_script(
+    python: Path, script: Path, request: BaselineRequest
 ) -> BaselineResult | UnavailableBaseline:
     """Run a script in a baseline's environment: the request as JSON in, one JSON object out.
 
@@ -200,7 +203,7 @@ def run_script(
             spaces = links.namespaces
             payload |= {"hosts": links.hosts[:3], "namespaces": spaces}
         command = [str(python), str(script)]
-        done = run_process(command, request.timeout, json.dumps(payload), pass_fds=spaces)
+        done = run_baseline_process(command, request.timeout, json.dumps(payload), pass_fds=spaces)
     if isinstance(done, UnavailableBaseline):
         return done
     lines = [line for line in done.splitlines() if line.strip()]
@@ -210,7 +213,7 @@ def run_script(
         return UnavailableBaseline("failed: it printed no result")
 
 
-def parse_answer(answer: Mapping[str, Any], request: Request) -> BaselineResult:
+def parse_answer(answer: Mapping[str, Any], request: BaselineRequest) -> BaselineResult:
     """Parse a script's answer.
 
     Raises:
@@ -228,7 +231,7 @@ def parse_answer(answer: Mapping[str, Any], request: Request) -> BaselineResult:
     return BaselineResult(seconds, sent, correct, version, setting)
 
 
-def run_process(
+def run_baseline_process(
     command: Sequence[str],
     timeout: float,
     standard_input: str = "",

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, run_process
+from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, run_baseline_process
 from tfe_bench.errors import UsageError
 
 _RUNNER = "tfe_bench.tf_encrypted.checkout"
@@ -139,7 +139,7 @@ def _quiet_environment() -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def select_programs(parts: Sequence[str]) -> list[str]:
+def select_example_programs(parts: Sequence[str]) -> list[str]:
     """Return the example programs whose names contain one of these parts; all without parts.
 
     Raises:
@@ -163,7 +163,7 @@ def run_with_tfe_bench(
     file, *arguments = PROGRAMS[program]
     command = [sys.executable, "-m", _RUNNER, str(source), str(source / file)]
     command += ["--script", *arguments, "--config", "local"]
-    return _parse_times(run_process(command, timeout))
+    return _parse_times(run_baseline_process(command, timeout))
 
 
 def run_with_tf_encrypted(
@@ -173,7 +173,9 @@ def run_with_tf_encrypted(
     file, *arguments = PROGRAMS[program]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         config = Path(folder) / "config.json"
-        config.write_text(json.dumps({name: f"127.0.0.1:{_free_port()}" for name in _PLAYERS}))
+        config.write_text(
+            json.dumps({name: f"127.0.0.1:{_find_player_port()}" for name in _PLAYERS})
+        )
         for name in _PLAYERS:
             player = [str(python), "-m", "tf_encrypted.player", name, "--config", str(config)]
             process = subprocess.Popen(
@@ -183,10 +185,10 @@ def run_with_tf_encrypted(
             stack.callback(process.kill)
         command = [str(python), "-c", _SCRIPT, str(source / file)]
         command += [*arguments, "--config", str(config)]
-        return _parse_times(run_process(command, timeout, folder=Path(folder)))
+        return _parse_times(run_baseline_process(command, timeout, folder=Path(folder)))
 
 
-def _free_port() -> int:
+def _find_player_port() -> int:
     with socket.socket() as probe_socket:
         probe_socket.bind(("127.0.0.1", 0))
         return int(probe_socket.getsockname()[1])

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from tfe_bench.benchmarks.baselines.base import (
+    BaselineRequest,
     BaselineResult,
-    Request,
     UnavailableBaseline,
-    refuse_join,
-    refuse_networks,
-    run_process,
+    refuse_baseline_join,
+    refuse_baseline_networks,
+    run_baseline_process,
 )
 
 _PROGRAM: Final = "replicated-ring-party.x"
@@ -51,9 +51,11 @@ class MpSpdz:
                 return UnavailableBaseline(f"not found: {self._folder} has no {name}")
         return None
 
-    def run(self, request: Request) -> BaselineResult | UnavailableBaseline:
+    def run(self, request: BaselineRequest) -> BaselineResult | UnavailableBaseline:
         """Compile the workload with 64-bit shares, run it, and remove its program again."""
-        missing = refuse_networks(self.name, request) or refuse_join(self.name, request)
+        missing = refuse_baseline_networks(self.name, request) or refuse_baseline_join(
+            self.name, request
+        )
         missing = missing or self.find_obstacle()
         if missing is not None or self._folder is None:
             return missing or UnavailableBaseline("not found")
@@ -71,15 +73,17 @@ class MpSpdz:
                     left.unlink(missing_ok=True)
 
     def _compile_and_run(
-        self, folder: Path, name: str, request: Request
+        self, folder: Path, name: str, request: BaselineRequest
     ) -> BaselineResult | UnavailableBaseline:
-        compiled = run_process(["./compile.py", "-R", "64", name], request.timeout, folder=folder)
+        compiled = run_baseline_process(
+            ["./compile.py", "-R", "64", name], request.timeout, folder=folder
+        )
         if isinstance(compiled, UnavailableBaseline):
             return compiled
         seconds: list[float] = []
         sent: int | None = None
         for _ in range(request.repeat):
-            out = run_process(["Scripts/ring.sh", name], request.timeout, folder=folder)
+            out = run_baseline_process(["Scripts/ring.sh", name], request.timeout, folder=folder)
             if isinstance(out, UnavailableBaseline):
                 return out
             timed = _TIME.search(out)

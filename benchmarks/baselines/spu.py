@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 from types import MappingProxyType
 
-from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, VenvBaseline, run_process
+from tfe_bench.benchmarks.baselines.base import (
+    UnavailableBaseline,
+    VenvBaseline,
+    run_baseline_process,
+)
 
 PACKAGE = "spu==0.9.5"
 _INSTALL_SECONDS = 1800.0
@@ -45,9 +49,9 @@ class Spu(VenvBaseline):
                 return UnavailableBaseline(
                     f"not installed: {folder} exists and is no virtual environment"
                 )
-            venv_result = run_process([sys.executable, "-m", "venv", str(folder)], 300.0)
+            venv_result = run_baseline_process([sys.executable, "-m", "venv", str(folder)], 300.0)
             if isinstance(venv_result, UnavailableBaseline):
                 return venv_result
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE]
-        done = run_process(pip, _INSTALL_SECONDS)
+        done = run_baseline_process(pip, _INSTALL_SECONDS)
         return done if isinstance(done, UnavailableBaseline) else None

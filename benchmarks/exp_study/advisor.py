@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, Form
+from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, ExpForm
 from tfe_bench.benchmarks.exp_study.levels import LEVELS
 from tfe_bench.benchmarks.prediction import modeled_seconds
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.profiles import NetworkProfile
 from tfe_bench.errors import UsageError, check_range
 
 RANGES = ((-10.0, 10.0), (-10.0, 0.0), (-20.0, 20.0), (-30.0, 0.0), (-40.0, 20.0), (-40.0, 40.0))
@@ -27,7 +27,7 @@ class FormAdvice:
         seconds: of the network alone for n elements, by level (modeled).
     """
 
-    form: Form
+    form: ExpForm
     low: float
     high: float
     failure: float
@@ -37,14 +37,14 @@ class FormAdvice:
     seconds: dict[str, float]
 
 
-def list_candidates() -> list[Form]:
+def list_exp_forms() -> list[ExpForm]:
     """Return every form that exists, except for other numbers of squarings."""
     candidates = []
     for ring in (64, 128):
         for method in METHODS:
             for softmax in (False, True) if method in SOFTMAX else (False,):
                 for clamp in CLAMPS:
-                    form = Form(method, ring, clamp, softmax=softmax)
+                    form = ExpForm(method, ring, clamp, softmax=softmax)
                     try:
                         form.cost(1)
                         form.useful_range()
@@ -54,7 +54,9 @@ def list_candidates() -> list[Form]:
     return candidates
 
 
-def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[FormAdvice]:
+def rank_exp_forms(
+    low: float, high: float, n: int, level: NetworkProfile = LEVELS[2]
+) -> list[FormAdvice]:
     """Return forms that cover [low, high] with an error below 1 %, cheapest at `level` first.
 
     Raises:
@@ -68,7 +70,7 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
         )
     check_range("n", n, 1)
     ranked = []
-    for form in list_candidates():
+    for form in list_exp_forms():
         first, last = form.useful_range()
         if not first <= low <= high <= last:
             continue
@@ -93,9 +95,11 @@ def rank_forms(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> l
     return ranked
 
 
-def advice_sentence(low: float, high: float, n: int = 10_000, level: Profile = LEVELS[2]) -> str:
+def advice_sentence(
+    low: float, high: float, n: int = 10_000, level: NetworkProfile = LEVELS[2]
+) -> str:
     """Return one line of advice for a range."""
-    ranked = rank_forms(low, high, n, level)
+    ranked = rank_exp_forms(low, high, n, level)
     where = f"x in [{low:g}, {high:g}]"
     if not ranked:
         return f"{where}: no form covers it; clamp or scale x first."

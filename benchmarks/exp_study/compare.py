@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.benchmarks.exp_study import published
-from tfe_bench.benchmarks.exp_study.forms import Form
+from tfe_bench.benchmarks.exp_study.forms import ExpForm
 from tfe_bench.benchmarks.exp_study.grid import NAMES
 from tfe_bench.benchmarks.exp_study.levels import CLOSED_FORM, LEVELS, MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.measurement import Measurement
+from tfe_bench.benchmarks.exp_study.measurement import ExpMeasurement
 from tfe_bench.benchmarks.exp_study.published import Published
-from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, Study, TimePoint
+from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, ExpStudy, TimePoint
 from tfe_bench.benchmarks.workloads.links import PAIRS as PAIRS_OF_WORKERS
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.profiles import NetworkProfile
 
 Row = dict[str, Any]
 PROTOCOL = "RSS3"
 
 PAIRS = (
-    (Form("one-round", 128), "prime"),
-    (Form("prime", 128), "prime"),
-    (Form("prime", 128, "low"), "prime"),
-    (Form("taylor", 128), "taylor-8"),
-    (Form("pade", 128), "pade"),
-    (Form("pade", 128, "both"), "pade"),
-    (Form("one-round", 64), "prime"),
-    (Form("taylor", 64), "taylor-8"),
-    (Form("pade", 64), "pade"),
+    (ExpForm("one-round", 128), "prime"),
+    (ExpForm("prime", 128), "prime"),
+    (ExpForm("prime", 128, "low"), "prime"),
+    (ExpForm("taylor", 128), "taylor-8"),
+    (ExpForm("pade", 128), "pade"),
+    (ExpForm("pade", 128, "both"), "pade"),
+    (ExpForm("one-round", 64), "prime"),
+    (ExpForm("taylor", 64), "taylor-8"),
+    (ExpForm("pade", 64), "pade"),
 )
 """Which form is held against which published column."""
 # Of these metrics more is better.
@@ -39,7 +39,7 @@ _NO_DEALER = "like for like: the dealer's not counted on either side"
 _DEALER_AHEAD = "like for like: the dealer's material is there on either side"
 
 
-def exp_rows(study: Study) -> list[Row]:
+def exp_rows(study: ExpStudy) -> list[Row]:
     """Return exp.csv: each measurement locally and at four levels, and larger n by closed forms.
 
     A level's time is measured there, or modeled if it was not; bytes, rounds and memory are
@@ -60,7 +60,7 @@ def exp_rows(study: Study) -> list[Row]:
     return rows
 
 
-def _form_columns(form: Form) -> Row:
+def _form_columns(form: ExpForm) -> Row:
     return {
         "protocol": PROTOCOL,
         "ring_bits": form.ring_bits,
@@ -82,7 +82,9 @@ _LEFT_BLANK = dict.fromkeys(
 )
 
 
-def _make_row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
+def _make_exp_row(
+    form: ExpForm, n: int, level: str, sent: Sequence[int], source: str, more: Row
+) -> Row:
     """Return a line of exp.csv; columns that `more` lacks are blank."""
     return {
         **_form_columns(form),
@@ -96,7 +98,7 @@ def _make_row(form: Form, n: int, level: str, sent: Sequence[int], source: str, 
     }
 
 
-def _exp_row(form: Form, m: Measurement, level: str, time: TimePoint, links: str) -> Row:
+def _exp_row(form: ExpForm, m: ExpMeasurement, level: str, time: TimePoint, links: str) -> Row:
     measured = {
         "rounds": m.rounds,
         "rounds_ahead": m.rounds_ahead,
@@ -108,17 +110,17 @@ def _exp_row(form: Form, m: Measurement, level: str, time: TimePoint, links: str
         "predicted_over_measured": "" if math.isnan(time.ratio) else time.ratio,
         "links": links,
     }
-    return _make_row(form, m.n, level, m.sent, MEASURED, measured)
+    return _make_exp_row(form, m.n, level, m.sent, MEASURED, measured)
 
 
-def _closed_form_row(form: Form, n: int) -> Row:
+def _closed_form_row(form: ExpForm, n: int) -> Row:
     cost = form.cost(n)
     sent = [bits // 8 for bits in cost.by_party(0)]
     declared = {"rounds": cost.with_dealing, "rounds_ahead": cost.rounds, "repeat": 0}
-    return _make_row(form, n, "", sent, CLOSED_FORM, declared)
+    return _make_exp_row(form, n, "", sent, CLOSED_FORM, declared)
 
 
-def level_rows(study: Study) -> list[Row]:
+def exp_level_rows(study: ExpStudy) -> list[Row]:
     """Return exp_levels.csv: each level, its measured links, and the accuracy of the model."""
     rows = []
     for level in LEVELS:
@@ -150,14 +152,14 @@ def level_rows(study: Study) -> list[Row]:
     return rows
 
 
-def level_ratios(study: Study, name: str) -> list[float]:
+def level_ratios(study: ExpStudy, name: str) -> list[float]:
     """Return predicted over measured for every time that was measured at a level."""
     level = next(v for v in LEVELS if v.name == name)
     every = (t.ratio for form in study.main_forms for t in study.times_at_level(form, level))
     return [ratio for ratio in every if not math.isnan(ratio)]
 
 
-def accuracy_rows(study: Study) -> list[Row]:
+def exp_accuracy_rows(study: ExpStudy) -> list[Row]:
     """Return exp_accuracy.csv."""
     rows = []
     for form, a in study.accuracy.items():
@@ -183,7 +185,7 @@ def accuracy_rows(study: Study) -> list[Row]:
     return rows
 
 
-def fit_rows(study: Study) -> list[Row]:
+def exp_fit_rows(study: ExpStudy) -> list[Row]:
     """Return exp_fits.csv: y = a n + b for every quantity of every main form.
 
     A line through times measured at a level is listed with the model's over the same sizes.
@@ -211,7 +213,7 @@ def fit_rows(study: Study) -> list[Row]:
     return rows
 
 
-def compare_rows(study: Study) -> list[Row]:
+def exp_comparison_rows(study: ExpStudy) -> list[Row]:
     """Return exp_compare.csv: ours, the published figure, and the factor of improvement."""
     rows = []
     for form, method in PAIRS:
@@ -220,7 +222,7 @@ def compare_rows(study: Study) -> list[Row]:
     return rows
 
 
-def _compare_with_method(study: Study, form: Form, theirs: Published) -> list[Row]:
+def _compare_with_method(study: ExpStudy, form: ExpForm, theirs: Published) -> list[Row]:
     per_party = study.bytes_per_element(form)
     largest, accuracy = study.largest_measurement(form), study.accuracy[form]
     bytes_per_element, rounds = theirs.bytes_per_element, theirs.rounds
@@ -247,11 +249,11 @@ def _compare_with_method(study: Study, form: Form, theirs: Published) -> list[Ro
     rows = [(metric, a, b, MEASURED, note) for metric, a, b, note in measured]
     if form in study.main_forms:
         rows += [_time_at_level(study, form, theirs, v) for v in LEVELS if v.name in theirs.times]
-    return [_comparison_row(form, theirs.method, *row) for row in rows]
+    return [_exp_comparison_row(form, theirs.method, *row) for row in rows]
 
 
 def _time_at_level(
-    study: Study, form: Form, theirs: Published, level: Profile
+    study: ExpStudy, form: ExpForm, theirs: Published, level: NetworkProfile
 ) -> tuple[str, float, float, str, str]:
     quantity = f"seconds_{level.name}"
     source = study.quantity_source(form, quantity)
@@ -269,8 +271,8 @@ def _time_at_level(
     )
 
 
-def _comparison_row(
-    form: Form, method: str, metric: str, ours: float, other: float, source: str, note: str
+def _exp_comparison_row(
+    form: ExpForm, method: str, metric: str, ours: float, other: float, source: str, note: str
 ) -> Row:
     more = metric in _MORE
     ratio = (ours / other if more else other / ours) if ours > 0 and other > 0 else math.nan
@@ -293,7 +295,7 @@ def _comparison_row(
 AXES = ("bytes", "rounds", "range\nscore", "MAPE", "memory\nslope", "net2 time\nslope")
 
 
-def radar_scores(study: Study) -> dict[str, tuple[float, ...]]:
+def radar_scores(study: ExpStudy) -> dict[str, tuple[float, ...]]:
     """Return six scores by label, 1 for the best: 1 / (1 + log10(factor worse than the best))."""
     figures: dict[str, tuple[float, ...]] = {}
     for form in study.main_forms:

@@ -29,7 +29,7 @@ FRACTIONAL_BITS = {64: 16, 128: 40}
 
 
 @dataclass(frozen=True)
-class Form:
+class ExpForm:
     """One way to compute exp.
 
     Attributes:
@@ -97,7 +97,7 @@ class Form:
     def _choose_exp_form(self) -> exponential.ExpForm:
         from tfe_bench.protocols.functions import exponential
 
-        return exponential.choose_form(
+        return exponential.choose_exp_form(
             self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
         )
 
@@ -132,17 +132,17 @@ class Form:
         return self._choose_exp_form().failure_probability
 
 
-def main_forms() -> list[Form]:
+def main_exp_forms() -> list[ExpForm]:
     """Return the four forms in both rings."""
-    return [Form(method, ring) for ring in (64, 128) for method in METHODS]
+    return [ExpForm(method, ring) for ring in (64, 128) for method in METHODS]
 
 
-def variant_forms(quick: bool = False) -> list[Form]:
+def variant_exp_forms(quick: bool = False) -> list[ExpForm]:
     """Return other clamps, the softmax ranges, and other numbers of squarings."""
-    variants = [Form("prime", 128, "low"), Form("prime", 128, "both")]
-    variants += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
+    variants = [ExpForm("prime", 128, "low"), ExpForm("prime", 128, "both")]
+    variants += [ExpForm(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
     if not quick:
-        variants += [Form("one-round", 128, "low"), Form("one-round", 128, "both")]
-        variants.append(Form("pade", 128, "both"))
-        variants += [Form("taylor", 128, iterations=k) for k in (4, 6, 10, 12)]
+        variants += [ExpForm("one-round", 128, "low"), ExpForm("one-round", 128, "both")]
+        variants.append(ExpForm("pade", 128, "both"))
+        variants += [ExpForm("taylor", 128, iterations=k) for k in (4, 6, 10, 12)]
     return variants

@@ -51,7 +51,7 @@ class Accuracy:
         return float(np.mean(self.shares))
 
 
-def grid_points(float32: bool = False) -> Reals:
+def exp_grid_points(float32: bool = False) -> Reals:
     """Return the points of RANGE, then those of ERROR_RANGE, [2 * POINTS].
 
     Args:
@@ -61,8 +61,8 @@ def grid_points(float32: bool = False) -> Reals:
     return both.astype(np.float32).astype(np.float64) if float32 else both
 
 
-def score_accuracy(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
-    """Score the results for `grid_points()`.
+def score_exp_accuracy(x: Reals, y: Any, declared: tuple[float, float]) -> Accuracy:
+    """Score the results for `exp_grid_points()`.
 
     Args:
         x: exactly as encoded.

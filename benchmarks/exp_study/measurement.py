@@ -9,16 +9,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfe_bench.benchmarks.exp_study import grid
-from tfe_bench.benchmarks.exp_study.forms import Form
+from tfe_bench.benchmarks.exp_study.forms import ExpForm
 from tfe_bench.benchmarks.fields import PerParty
 from tfe_bench.benchmarks.measured_links import MeasuredLinks
-from tfe_bench.benchmarks.prediction import modeled_seconds, run_seconds, total_rounds
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.benchmarks.prediction import (
+    measured_run_rounds,
+    measured_run_seconds,
+    modeled_seconds,
+)
+from tfe_bench.cluster.profiles import NetworkProfile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 
-class Runner(Protocol):
+class ExpRunner(Protocol):
     """A cluster with measured links."""
 
     @property
@@ -37,7 +41,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ExpMeasurement:
     """Measured costs of one form at one n.
 
     Attributes:
@@ -49,7 +53,7 @@ class Measurement:
         seconds: time of each run, of the slowest party.
     """
 
-    form: Form
+    form: ExpForm
     n: int
     sent: PerParty
     rounds: int
@@ -63,7 +67,7 @@ class Measurement:
         """Median of the seconds."""
         return statistics.median(self.seconds)
 
-    def modeled_seconds(self, level: Profile) -> float:
+    def modeled_seconds(self, level: NetworkProfile) -> float:
         """Return the modeled seconds at a network level, from a local measurement."""
         return modeled_seconds(level, self.median, self.rounds, self.sent)
 
@@ -75,32 +79,32 @@ class Measurement:
         return (tuple(8 * b for b in self.sent), self.rounds_ahead, self.rounds) == declared
 
 
-def encode_inputs(form: Form, x: Any) -> dict[str, PrivateInput]:
+def encode_exp_inputs(form: ExpForm, x: Any) -> dict[str, PrivateInput]:
     """Return x, encoded for the program "exp"."""
     point = FixedPoint(form.fxp, form.ring_bits)
     return {"x": PrivateInput(point.encode(x), form.fxp, point.limbs)}
 
 
-def decode_result(form: Form, result: JobResult) -> Any:
+def decode_exp_result(form: ExpForm, result: JobResult) -> Any:
     """Return exp(x) as float64."""
     bits = result.fractional_bits["y"]
     return FixedPoint(bits, 64 * result.limbs["y"]).decode(result.outputs["y"])
 
 
-def drawing_range(form: Form) -> tuple[float, float]:
+def drawing_range(form: ExpForm) -> tuple[float, float]:
     """Return the declared range within that of the accuracy points: the range of random x."""
     low, high = form.valid_range()
     return max(grid.RANGE[0], low), min(grid.RANGE[1], high)
 
 
-def measure_form(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
+def measure_exp_form(cluster: ExpRunner, form: ExpForm, n: int, repeat: int) -> ExpMeasurement:
     """Run a form on n points of its range, `repeat` times."""
     x = np.linspace(*drawing_range(form), n)
-    result = cluster.run("exp", {**form.parameters, "repeat": repeat}, encode_inputs(form, x))
+    result = cluster.run("exp", {**form.parameters, "repeat": repeat}, encode_exp_inputs(form, x))
     measured = result.measured
-    with_dealing, online = total_rounds(measured)
+    with_dealing, online = measured_run_rounds(measured)
     a, b, c = measured
-    return Measurement(
+    return ExpMeasurement(
         form=form,
         n=n,
         sent=(sum(a["payload"]), sum(b["payload"]), sum(c["payload"])),
@@ -108,7 +112,7 @@ def measure_form(cluster: Runner, form: Form, n: int, repeat: int) -> Measuremen
         rounds_ahead=online,
         peak_rss=(_peak_bytes(a), _peak_bytes(b), _peak_bytes(c)),
         growth=(a["peak_memory"], b["peak_memory"], c["peak_memory"]),
-        seconds=tuple(run_seconds(measured)),
+        seconds=tuple(measured_run_seconds(measured)),
     )
 
 
@@ -116,10 +120,10 @@ def _peak_bytes(measured: dict[str, Any]) -> int:
     return int(measured["idle_memory"]) + int(measured["peak_memory"])
 
 
-def measure_accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accuracy:
+def measure_exp_accuracy(cluster: ExpRunner, form: ExpForm, float32: bool) -> grid.Accuracy:
     """Run a form on the points of `grid`."""
-    x = grid.grid_points(float32)
+    x = grid.exp_grid_points(float32)
     parameters = {**form.parameters, "repeat": 1, "warm_up": 0}
-    y = decode_result(form, cluster.run("exp", parameters, encode_inputs(form, x)))
+    y = decode_exp_result(form, cluster.run("exp", parameters, encode_exp_inputs(form, x)))
     # Compared at the points before rounding, as in the published benchmark: input rounding counts.
-    return grid.score_accuracy(grid.grid_points(), y, form.valid_range())
+    return grid.score_exp_accuracy(grid.exp_grid_points(), y, form.valid_range())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tfe_bench.benchmarks.exp_study import published
 from tfe_bench.benchmarks.exp_study.compare import level_ratios
 from tfe_bench.benchmarks.exp_study.levels import LEVELS
-from tfe_bench.benchmarks.exp_study.study import Study
+from tfe_bench.benchmarks.exp_study.study import ExpStudy
 
 
-def collect_notes(study: Study) -> list[str]:
+def collect_study_notes(study: ExpStudy) -> list[str]:
     """Return the notes, including contradictions of the published figures."""
     every = [study.measurements, *(at.measurements for at in study.levels.values())]
     declared = all(
@@ -36,7 +36,7 @@ def collect_notes(study: Study) -> list[str]:
     return notes + published.find_contradictions()
 
 
-def _time_notes(study: Study) -> list[str]:
+def _time_notes(study: ExpStudy) -> list[str]:
     """Return notes on which times are measured, the error of the model, and modeled times."""
     notes = []
     for name, at in study.levels.items():

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.exp_study import advisor, published, tables
 from tfe_bench.benchmarks.exp_study.levels import MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.notes import collect_notes
-from tfe_bench.benchmarks.exp_study.study import Study
+from tfe_bench.benchmarks.exp_study.notes import collect_study_notes
+from tfe_bench.benchmarks.exp_study.study import ExpStudy
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Figure, Items, Page, Part, Section
 
 
-def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
+def build_study_page(study: ExpStudy, pictures: Mapping[str, Picture]) -> Page:
     """Return the page of a study."""
-    here, versions = provenance.machine(), provenance.versions()
+    here, versions = provenance.read_machine_facts(), provenance.versions()
     lede = [
         f"Three workers, replicated sharing, {'quick' if study.plan.quick else 'full'} study. "
         f"Beside it: {published.SOURCE}.",
@@ -27,7 +27,7 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
         "Bytes and rounds are measured. Score: the mean of six shares of 10,000 points on "
         "[-40, 40] (APE < 5 %, 1 %, 0.05 %; AE < 5, 1, 0.05). MAPE: on [-20, 20]. Failure: "
         "declared probability that one element of the declared range comes out wrong.",
-        tables.summary_table(study),
+        tables.exp_summary_table(study),
         Figure(
             pictures["exp_radar"],
             "six dimensions",
@@ -48,8 +48,8 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
     ]
     time: list[Part] = [
         "Slopes of least-squares lines over n, local ones without shaped links.",
-        tables.times_table(study),
-        f"({tables.describe_marks(study)}.)",
+        tables.exp_times_table(study),
+        f"({tables.describe_exp_table_marks(study)}.)",
         Figure(
             pictures["exp_time"],
             "time at four network levels",
@@ -80,7 +80,7 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
         Section("levels", "Network levels", _level_parts(study)),
         Section("published", "Comparison with the published figures", comparison_parts),
         Section("advice", "Which form to take", advice),
-        Section("notes", "Notes", [Items(collect_notes(study))]),
+        Section("notes", "Notes", [Items(collect_study_notes(study))]),
     ]
     foot = (
         "Files: exp.csv (every measurement), exp_accuracy.csv, exp_fits.csv (y = a n + b), "
@@ -91,18 +91,18 @@ def build_page(study: Study, pictures: Mapping[str, Picture]) -> Page:
     return Page(title, lede, sections, foot)
 
 
-def _net2_source(study: Study) -> str:
+def _net2_source(study: ExpStudy) -> str:
     sources = {study.quantity_source(form, "seconds_net2") for form in study.main_forms}
     return MEASURED if sources == {MEASURED} else MODELED.upper()
 
 
-def _level_parts(study: Study) -> list[Part]:
+def _level_parts(study: ExpStudy) -> list[Part]:
     parts: list[Part] = [
         "Delay and egress: what the links were found to hold before anything was measured. "
         "Predicted: local time + rounds x latency + bytes of the busiest party x 8 / rate.",
-        tables.links_table(study),
+        tables.exp_links_table(study),
     ]
-    checked = tables.model_table(study)
+    checked = tables.exp_model_table(study)
     if len(checked.head) > 1:
         parts += [
             "Measured seconds / predicted over measured, at the largest n that all forms share:",

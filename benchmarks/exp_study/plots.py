@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tfe_bench.benchmarks.exp_study import compare, grid, published
-from tfe_bench.benchmarks.exp_study.forms import Form
+from tfe_bench.benchmarks.exp_study.forms import ExpForm
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.study import Study, TimePoint
+from tfe_bench.benchmarks.exp_study.study import ExpStudy, TimePoint
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, new_figure, new_panels
 
@@ -31,7 +31,7 @@ _RINGS: Final = {
 }
 
 
-def draw_pictures(study: Study) -> dict[str, Picture]:
+def draw_pictures(study: ExpStudy) -> dict[str, Picture]:
     """Draw all pictures.
 
     Raises:
@@ -55,7 +55,7 @@ def _line_style(label: str) -> dict[str, Any]:
     return {"color": _COLORS[method], "ls": _LINES[method]}
 
 
-def _forms_of_ring(study: Study, bits: int) -> Iterator[Form]:
+def _forms_of_ring(study: ExpStudy, bits: int) -> Iterator[ExpForm]:
     return (form for form in study.main_forms if form.ring_bits == bits)
 
 
@@ -93,7 +93,7 @@ def _plot_published(axes: Any, method: str, points: Sequence[tuple[float, float]
     axes.plot(*zip(*points, strict=True), "s:", label=f"{method} (published)", **look)
 
 
-def _plot_radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
+def _plot_radar(study: ExpStudy, theme: Theme, narrow: bool) -> Drawing:
     scores = compare.radar_scores(study)
     down, across = (3, 1) if narrow else (1, 3)
     figure = new_figure(NARROW if narrow else 13, 5.4 * down)
@@ -127,7 +127,7 @@ def _plot_radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
     return figure
 
 
-def _plot_error(study: Study, theme: Theme, narrow: bool) -> Drawing:
+def _plot_error(study: ExpStudy, theme: Theme, narrow: bool) -> Drawing:
     figure, axes = new_panels(2, 2, narrow, (5.5, 3.75))
     kinds = (
         ("relative error (APE)", grid.APE_LIMITS, (1e-15, 1e2)),
@@ -161,13 +161,13 @@ def _max_envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
     return middle, np.maximum(error[:whole].reshape(-1, width).max(axis=1), 1e-30)
 
 
-def _plot_range(study: Study, theme: Theme, narrow: bool) -> Drawing:
+def _plot_range(study: ExpStudy, theme: Theme, narrow: bool) -> Drawing:
     figure = new_figure(NARROW if narrow else 10, 1.4 + 0.34 * len(study.accuracy))
     axes: Any = figure.subplots()
     for i, (form, a) in enumerate(study.accuracy.items()):
         exact = np.exp(a.x)
         good = np.abs(a.y - exact) / exact < 0.01
-        for first, last in _find_intervals(a.x, good):
+        for first, last in _find_accurate_intervals(a.x, good):
             color = _line_style(form.name)["color"]
             axes.barh(i, last - first, left=first, height=0.55, color=color)
         for end in form.valid_range():
@@ -180,7 +180,7 @@ def _plot_range(study: Study, theme: Theme, narrow: bool) -> Drawing:
     return figure
 
 
-def _find_intervals(x: Any, good: Any) -> list[tuple[float, float]]:
+def _find_accurate_intervals(x: Any, good: Any) -> list[tuple[float, float]]:
     """Return intervals of neighboring good points; single points get the grid's width."""
     half = float(x[1] - x[0]) / 2
     edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
@@ -190,7 +190,7 @@ def _find_intervals(x: Any, good: Any) -> list[tuple[float, float]]:
     ]
 
 
-def _plot_time(study: Study, theme: Theme, narrow: bool) -> Drawing:
+def _plot_time(study: ExpStudy, theme: Theme, narrow: bool) -> Drawing:
     figure, every = new_panels(1, 4, narrow, (3.3, 4.2), sharey=True)
     for level, axes in zip(LEVELS, every, strict=True):
         for form in _forms_of_ring(study, 128):
@@ -204,7 +204,7 @@ def _plot_time(study: Study, theme: Theme, narrow: bool) -> Drawing:
     return _label_elements(figure, every, "seconds", narrow)
 
 
-def _plot_our_times(axes: Any, form: Form, times: list[TimePoint], theme: Theme) -> None:
+def _plot_our_times(axes: Any, form: ExpForm, times: list[TimePoint], theme: Theme) -> None:
     """Plot measured times filled and joined, modeled times hollow."""
     look = _line_style(form.name)
     measured = [(t.n, t.seconds) for t in times if t.source == MEASURED]
@@ -220,7 +220,7 @@ def _plot_our_times(axes: Any, form: Form, times: list[TimePoint], theme: Theme)
         axes.plot(*zip(*alone, strict=True), label=f"{form.name} (modeled)", **points)
 
 
-def _plot_memory(study: Study, theme: Theme, narrow: bool) -> Drawing:
+def _plot_memory(study: ExpStudy, theme: Theme, narrow: bool) -> Drawing:
     figure, every = new_panels(1, 2, narrow, (5.0, 4.4), sharey=True)
     for ring, axes in zip((64, 128), every, strict=True):
         for form in _forms_of_ring(study, ring):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.benchmarks.exp_study import compare, page, plots
-from tfe_bench.benchmarks.exp_study.study import Study
+from tfe_bench.benchmarks.exp_study.study import ExpStudy
 from tfe_bench.benchmarks.report import html, markdown
 from tfe_bench.benchmarks.report.drawing import require_matplotlib
 from tfe_bench.errors import DataError
@@ -47,7 +47,7 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def write_report(study: Study, folder: Path) -> list[str]:
+def write_report(study: ExpStudy, folder: Path) -> list[str]:
     """Write the report; the folder appears once all its files are written.
 
     Returns:
@@ -63,7 +63,7 @@ def write_report(study: Study, folder: Path) -> list[str]:
     try:
         parent = folder.absolute().parent
         unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=parent))
-        _write_files(study, unfinished)
+        _write_study_files(study, unfinished)
         unfinished.chmod(0o777 & ~_current_umask())
         if folder.exists():
             folder.rmdir()  # empty, as checked: os.rename may not replace it everywhere
@@ -88,16 +88,16 @@ def _current_umask() -> int:
     return mask
 
 
-def _write_files(study: Study, folder: Path) -> None:
+def _write_study_files(study: ExpStudy, folder: Path) -> None:
     _write_csv(folder / "exp.csv", compare.exp_rows(study))
-    _write_csv(folder / "exp_accuracy.csv", compare.accuracy_rows(study))
-    _write_csv(folder / "exp_fits.csv", compare.fit_rows(study))
-    _write_csv(folder / "exp_levels.csv", compare.level_rows(study))
-    _write_csv(folder / "exp_compare.csv", compare.compare_rows(study))
+    _write_csv(folder / "exp_accuracy.csv", compare.exp_accuracy_rows(study))
+    _write_csv(folder / "exp_fits.csv", compare.exp_fit_rows(study))
+    _write_csv(folder / "exp_levels.csv", compare.exp_level_rows(study))
+    _write_csv(folder / "exp_compare.csv", compare.exp_comparison_rows(study))
     pictures = plots.draw_pictures(study)
     for name, picture in pictures.items():
         (folder / f"{name}.png").write_bytes(picture.light)
-    whole = page.build_page(study, pictures)
+    whole = page.build_study_page(study, pictures)
     (folder / "report.html").write_text(html.render_html(whole), encoding="utf-8")
     (folder / "report.md").write_text(markdown.render_markdown(whole), encoding="utf-8")
 
@@ -106,10 +106,10 @@ def _write_csv(path: Path, rows: Sequence[compare.Row]) -> None:
     with path.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: _format_cell(v) for k, v in row.items()} for row in rows)
+        writer.writerows({k: _format_csv_cell(v) for k, v in row.items()} for row in rows)
 
 
-def _format_cell(value: Any) -> Any:
+def _format_csv_cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.7g}" if isinstance(value, float) else value

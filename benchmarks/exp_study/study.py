@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.fits import Fit, fit_line
-from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variant_forms
+from tfe_bench.benchmarks.exp_study.forms import ExpForm, main_exp_forms, variant_exp_forms
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.measurement import (
-    Measurement,
-    Runner,
-    measure_accuracy,
-    measure_form,
+    ExpMeasurement,
+    ExpRunner,
+    measure_exp_accuracy,
+    measure_exp_form,
 )
 from tfe_bench.benchmarks.measured_links import HOST_LIMITED, MeasuredLinks
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.profiles import NetworkProfile
 from tfe_bench.errors import PolicyError, ProfileError
 
 ProgressCallback = Callable[[float, str], None]
 LOCAL = "local"
-ClusterOpener = Callable[[str], contextlib.AbstractContextManager[Runner]]
+ClusterOpener = Callable[[str], contextlib.AbstractContextManager[ExpRunner]]
 """Gives workers whose links are those of a profile."""
 
 
@@ -59,10 +59,10 @@ class LevelResults:
         refused: the reason why the level was not measured, or ''.
     """
 
-    level: Profile
+    level: NetworkProfile
     emulation: str = ""
     realized: MeasuredLinks | None = None
-    measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
+    measurements: dict[ExpForm, list[ExpMeasurement]] = field(default_factory=dict)
     refused: str = ""
 
     @property
@@ -72,7 +72,7 @@ class LevelResults:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """Sizes and limits of a study.
 
     Attributes:
@@ -99,7 +99,7 @@ class Plan:
     levels: Mapping[str, LevelPlan] = field(default_factory=lambda: LEVEL_PLANS)
 
 
-QUICK = Plan(
+QUICK = StudyPlan(
     sizes=(100, 1_000, 10_000),
     job_seconds=5.0,
     fresh=False,
@@ -131,7 +131,7 @@ class TimePoint:
 
 
 @dataclass
-class Study:
+class ExpStudy:
     """Results of the study.
 
     Attributes:
@@ -141,22 +141,22 @@ class Study:
         cut: skipped sizes, with the reason.
     """
 
-    plan: Plan
-    measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
+    plan: StudyPlan
+    measurements: dict[ExpForm, list[ExpMeasurement]] = field(default_factory=dict)
     levels: dict[str, LevelResults] = field(default_factory=dict)
-    accuracy: dict[Form, grid.Accuracy] = field(default_factory=dict)
+    accuracy: dict[ExpForm, grid.Accuracy] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
 
     @property
-    def main_forms(self) -> list[Form]:
+    def main_forms(self) -> list[ExpForm]:
         """Forms measured at several sizes."""
         return [f for f, rows in self.measurements.items() if len(rows) > 1]
 
-    def largest_measurement(self, form: Form) -> Measurement:
+    def largest_measurement(self, form: ExpForm) -> ExpMeasurement:
         """Return the measurement at the largest n."""
         return self.measurements[form][-1]
 
-    def bytes_per_element(self, form: Form) -> tuple[float, float, float]:
+    def bytes_per_element(self, form: ExpForm) -> tuple[float, float, float]:
         """Return bytes per element by party: the slope over the sizes, or the only figure."""
         rows = self.measurements[form]
         if len(rows) > 1:
@@ -165,7 +165,7 @@ class Study:
             a, b, c = (sent / rows[0].n for sent in rows[0].sent)
         return a, b, c
 
-    def times_at_level(self, form: Form, level: Profile) -> list[TimePoint]:
+    def times_at_level(self, form: ExpForm, level: NetworkProfile) -> list[TimePoint]:
         """Return times at a network level for each locally measured n: measured or modeled."""
         at = self.levels.get(level.name)
         there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
@@ -182,7 +182,7 @@ class Study:
                 )
         return points
 
-    def fitted_times(self, form: Form, level: Profile) -> list[TimePoint]:
+    def fitted_times(self, form: ExpForm, level: NetworkProfile) -> list[TimePoint]:
         """Return the times for a level's fit: measured ones if there are two, else modeled ones."""
         rows = self.times_at_level(form, level)
         measured = [t for t in rows if t.source == MEASURED]
@@ -190,12 +190,12 @@ class Study:
             return measured
         return [replace(t, seconds=t.modeled, source=MODELED) for t in rows]
 
-    def quantity_source(self, form: Form, quantity: str) -> str:
+    def quantity_source(self, form: ExpForm, quantity: str) -> str:
         """Return MEASURED or MODELED for the points of a fit."""
         level = _LEVEL_OF.get(quantity)
         return MEASURED if level is None else self.fitted_times(form, level)[0].source
 
-    def fit_quantity(self, form: Form, quantity: str) -> Fit:
+    def fit_quantity(self, form: ExpForm, quantity: str) -> Fit:
         """Return the fit of one of QUANTITIES over the sizes of a main form."""
         level = _LEVEL_OF.get(quantity)
         if level is not None:
@@ -205,13 +205,13 @@ class Study:
         rows = self.measurements[form]
         return fit_line([m.n for m in rows], [value(m) for m in rows])
 
-    def fit_memory(self, form: Form) -> Fit:
+    def fit_memory(self, form: ExpForm) -> Fit:
         """Return the fit of peak memory in kB of the worker with the steepest slope."""
         return max(
             (self.fit_quantity(form, f"peak_rss_kb_P{p}") for p in range(3)), key=lambda f: f.a
         )
 
-    def model_fit(self, form: Form, quantity: str) -> Fit | None:
+    def model_fit(self, form: ExpForm, quantity: str) -> Fit | None:
         """Return the modeled fit over the sizes of `fit_quantity`; None unless a level's time."""
         level = _LEVEL_OF.get(quantity)
         if level is None:
@@ -220,7 +220,7 @@ class Study:
         return fit_line([t.n for t in times], [t.modeled for t in times])
 
 
-_MEASURED: dict[str, Callable[[Measurement], float]] = {
+_MEASURED: dict[str, Callable[[ExpMeasurement], float]] = {
     **{f"bytes_P{p}": lambda m, p=p: m.sent[p] for p in range(3)},  # type: ignore[misc]
     "bytes_total": lambda m: sum(m.sent),
     **{f"peak_rss_kb_P{p}": lambda m, p=p: m.peak_rss[p] / 1024 for p in range(3)},  # type: ignore[misc]
@@ -232,8 +232,10 @@ QUANTITIES = (*_MEASURED, *_LEVEL_OF)
 
 
 def run_study(
-    open_cluster: ClusterOpener, plan: Plan, tell: ProgressCallback = lambda fraction, text: None
-) -> Study:
+    open_cluster: ClusterOpener,
+    plan: StudyPlan,
+    tell: ProgressCallback = lambda fraction, text: None,
+) -> ExpStudy:
     """Measure every form: without shaped links, then at each network level of the plan.
 
     Links that miss a level's figures, or that the workers' operators do not allow to be shaped,
@@ -247,8 +249,8 @@ def run_study(
     Raises:
         TfeBenchError: a worker failed.
     """
-    study = Study(plan)
-    main, others = main_forms(), variant_forms(plan.quick)
+    study = ExpStudy(plan)
+    main, others = main_exp_forms(), variant_exp_forms(plan.quick)
     at_levels = {
         level: len(main) * len(plan.levels[level.name].sizes)
         for level in LEVELS
@@ -257,25 +259,25 @@ def run_study(
     work = len(main) * (len(plan.sizes) + 1) + 2 * len(others) + sum(at_levels.values())
     done = 0
 
-    def report_step(form: Form, text: str) -> None:
+    def report_step(form: ExpForm, text: str) -> None:
         nonlocal done
         tell(done / work, f"{form.label}: {text}")
         done += 1
 
-    def measure_one(cluster: Runner, form: Form, sizes: tuple[int, ...]) -> None:
+    def measure_one(cluster: ExpRunner, form: ExpForm, sizes: tuple[int, ...]) -> None:
         nonlocal done
         rows = study.measurements.setdefault(form, [])
         for i, n in enumerate(sizes):
-            if rows and (reason := _reason_to_skip(plan, rows[-1], n)):
+            if rows and (reason := _reason_to_skip_size(plan, rows[-1], n)):
                 study.cut.append(f"{form.label}: n = {n:,} left out, {reason}")
                 done += len(sizes) - i
                 break
             report_step(form, f"n = {n:,}")
-            rows.append(measure_form(cluster, form, n, plan.repeat))
+            rows.append(measure_exp_form(cluster, form, n, plan.repeat))
         report_step(form, f"accuracy on {grid.POINTS:,} points")
-        study.accuracy[form] = measure_accuracy(cluster, form, plan.float32)
+        study.accuracy[form] = measure_exp_accuracy(cluster, form, plan.float32)
 
-    def measure_level(level: Profile) -> LevelResults:
+    def measure_level(level: NetworkProfile) -> LevelResults:
         """Measure the main forms at a level, on one set of workers."""
         results, level_plan = LevelResults(level), plan.levels[level.name]
         with contextlib.ExitStack() as stack:
@@ -289,14 +291,14 @@ def run_study(
                 known = {m.n: m for m in study.measurements[form]}
                 for n in (n for n in level_plan.sizes if n in known):
                     seconds = known[n].modeled_seconds(level) * (plan.repeat + 1)
-                    if reason := _describe_excess(seconds, level_plan.job_seconds):
+                    if reason := _describe_time_excess(seconds, level_plan.job_seconds):
                         study.cut.append(
                             f"{form.label} at {level.name}: n = {n:,} left out, {reason}"
                         )
                         break
                     report_step(form, f"n = {n:,} at {level.name}")
                     rows = results.measurements.setdefault(form, [])
-                    rows.append(measure_form(cluster, form, n, plan.repeat))
+                    rows.append(measure_exp_form(cluster, form, n, plan.repeat))
         return results
 
     with contextlib.ExitStack() as stack:
@@ -310,7 +312,7 @@ def run_study(
         shared = shared or stack.enter_context(open_cluster(LOCAL))
         for form in others:
             measure_one(shared, form, (plan.variant_size,))
-    refused: list[Profile] = []
+    refused: list[NetworkProfile] = []
     for again in (False, True):  # a second attempt after the others: a busy moment may be over
         for level in refused if again else at_levels:
             before = done
@@ -323,16 +325,18 @@ def run_study(
     return study
 
 
-def _describe_excess(seconds: float, limit: float) -> str:
+def _describe_time_excess(seconds: float, limit: float) -> str:
     return f"about {seconds:.0f} s of runs (limit {limit:.0f} s)" if seconds > limit else ""
 
 
-def _reason_to_skip(plan: Plan, before: Measurement, n: int) -> str:
+def _reason_to_skip_size(plan: StudyPlan, before: ExpMeasurement, n: int) -> str:
     """Return why n is not measured, or '', from the cost of the size before it."""
     factor = n / before.n
     if before.n < 1_000:  # fixed costs only
         return ""
-    if reason := _describe_excess(before.median * factor * (plan.repeat + 1), plan.job_seconds):
+    if reason := _describe_time_excess(
+        before.median * factor * (plan.repeat + 1), plan.job_seconds
+    ):
         return reason
     growth = max(before.growth) * factor
     if before.n >= 100_000 and growth > plan.job_bytes:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tfe_bench.benchmarks.exp_study import compare, published
 from tfe_bench.benchmarks.exp_study.fits import Fit
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
-from tfe_bench.benchmarks.exp_study.study import LOCAL, Study
+from tfe_bench.benchmarks.exp_study.study import LOCAL, ExpStudy
 from tfe_bench.benchmarks.report.parts import Table
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.profiles import NetworkProfile
 
 
-def summary_table(study: Study) -> Table:
+def exp_summary_table(study: ExpStudy) -> Table:
     """Return one line per form, then the published ones: bytes, rounds, accuracy."""
     head = (
         *("form / ring", "B/element P0/P1/P2", "rounds total/online", "declared range"),
@@ -39,7 +39,7 @@ def summary_table(study: Study) -> Table:
     return Table(head, rows)
 
 
-def links_table(study: Study) -> Table:
+def exp_links_table(study: ExpStudy) -> Table:
     """Return each level's nominal and measured figures, and the accuracy of the model."""
     head = ("level", "one-way delay", "egress per host", "links", "times", "predicted / measured")
     rows: list[tuple[str, ...]] = []
@@ -61,9 +61,9 @@ def _format_range(values: Sequence[float], unit: str) -> str:
     return f"{low} {unit}" if low == high else f"{low} .. {high} {unit}"
 
 
-def model_table(study: Study) -> Table:
+def exp_model_table(study: ExpStudy) -> Table:
     """Return measured seconds and predicted / measured, at the largest n that all forms share."""
-    columns: list[tuple[Profile, int]] = []
+    columns: list[tuple[NetworkProfile, int]] = []
     for level in LEVELS:
         sizes = [
             {t.n for t in study.times_at_level(form, level) if t.source == MEASURED}
@@ -87,7 +87,7 @@ def model_table(study: Study) -> Table:
     return Table(("form / ring", *(f"{level.name} n = {n:,}" for level, n in columns)), rows)
 
 
-def times_table(study: Study) -> Table:
+def exp_times_table(study: ExpStudy) -> Table:
     """Return time and memory per element of the main forms and the published ones.
 
     Times are measured; "~" marks modeled ones, "*" published ones.
@@ -113,8 +113,8 @@ def _memory_cells(fit: Fit) -> tuple[str, str]:
     return f"{fit.a:.3f}", f"{fit.b / 1024:.0f}"
 
 
-def describe_marks(study: Study) -> str:
-    """Describe the marks of `times_table`."""
+def describe_exp_table_marks(study: ExpStudy) -> str:
+    """Describe the marks of `exp_times_table`."""
     marks = "* published, measured on shaped links"
     quantities = [f"seconds_{level.name}" for level in LEVELS]
     if any(study.quantity_source(f, q) == MODELED for f in study.main_forms for q in quantities):
@@ -135,10 +135,10 @@ _COMPARED = {
 }
 
 
-def comparison_table(study: Study) -> Table:
+def comparison_table(study: ExpStudy) -> Table:
     """Return the factor by which ours is better than the published figure, one line per pair."""
     pairs: dict[tuple[str, str], dict[str, str]] = {}
-    for row in compare.compare_rows(study):
+    for row in compare.exp_comparison_rows(study):
         pair = (f"{row['ours_form']} / {row['ring_bits']}", row["published_method"])
         mark = "~" if row["ours_source"] == MODELED else ""
         pairs.setdefault(pair, {})[row["metric"]] = f"{mark}{row['times_better']:.2g}x"

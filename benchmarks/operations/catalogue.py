@@ -34,12 +34,12 @@ FRACTIONAL_BITS = 16
 ULP = 2.0**-FRACTIONAL_BITS
 
 
-def same_shapes(*names: str) -> Shapes:
+def same_operand_shapes(*names: str) -> Shapes:
     """Return a shape function for inputs that all have the operation's size."""
     return lambda size: {name: size for name in names}
 
 
-_only_x = same_shapes("x")
+_only_x = same_operand_shapes("x")
 
 
 def _accept_all(*_: Any) -> None:

@@ -146,12 +146,14 @@ def judge_result(
     error = np.abs(decoded - exact)
     allowed = operation.tolerance.allowed(reals, exact) + np.abs(exact) * _FLOAT_ERROR
     unit = operation.tolerance.unit
-    parts = error_metrics.largest_error(error_metrics.RELATIVE, error, exact, fractional_bits)
+    parts = error_metrics.largest_result_error(
+        error_metrics.RELATIVE, error, exact, fractional_bits
+    )
     return Verdict(
         bool(np.all(error <= allowed)),
         float(error.max(initial=0.0)),
         math.ldexp(parts, fractional_bits),
         error_metrics.error_to_json(
-            unit, error_metrics.largest_error(unit, error, exact, fractional_bits)
+            unit, error_metrics.largest_result_error(unit, error, exact, fractional_bits)
         ),
     )

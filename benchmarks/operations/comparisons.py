@@ -13,7 +13,7 @@ import numpy as np
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
 from tfe_bench.cluster.jobs import shape_extent
-from tfe_bench.errors import RangeError, UsageError, check_known, describe_position
+from tfe_bench.errors import RangeError, UsageError, check_known, describe_array_position
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, order_statistics, sort
 from tfe_bench.protocols.ring import convert, full_range, logic, relational
@@ -25,7 +25,7 @@ MOST_BITS = 64
 LAYER_BITS = 31
 
 
-def check_magnitudes(name: str, rings: Arrays, bits: int, limit_text: str) -> None:
+def check_operand_magnitudes(name: str, rings: Arrays, bits: int, limit_text: str) -> None:
     """Reject ring elements of 2^bits and more; the text gives the position, never the value.
 
     Raises:
@@ -39,7 +39,7 @@ def check_magnitudes(name: str, rings: Arrays, bits: int, limit_text: str) -> No
             position = tuple(int(i) for i in index)
             raise RangeError(
                 f"{name} is correct for values of {limit_text}. Received: a larger one "
-                f"{describe_position(position)}.",
+                f"{describe_array_position(position)}.",
                 position,
                 code="own-values-out-of-range",
                 operation=name,
@@ -49,7 +49,7 @@ def check_magnitudes(name: str, rings: Arrays, bits: int, limit_text: str) -> No
 # ---- comparisons of two values
 
 
-def draw_real_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def draw_compared_reals(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw reals of all magnitudes; a quarter of the pairs are equal, a quarter neighbors."""
     x = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     y = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
@@ -58,7 +58,7 @@ def draw_real_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": x, "y": np.where(kind == 0, x, np.where(kind == 1, near, y))}
 
 
-def draw_integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def draw_compared_integers(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw integers of the whole 64-bit range; a quarter of the pairs are equal, some neighbors."""
     info = np.iinfo(np.int64)
     x, y = (rng.integers(info.min, info.max, size, np.int64, endpoint=True) for _ in range(2))
@@ -108,14 +108,17 @@ def _exact_comparison(compared: Callable[[Array, Array], Array]) -> catalogue.Re
 
 
 _pairwise = partial(
-    catalogue.register, tolerance=None, size=(1 << 18,), shapes=catalogue.same_shapes("x", "y")
+    catalogue.register,
+    tolerance=None,
+    size=(1 << 18,),
+    shapes=catalogue.same_operand_shapes("x", "y"),
 )
 _SELECTION = "LUT-msb 64 bits, injection"
 
 for _name, (_sign, _ufunc) in COMPARISONS.items():
     _pairwise(
         *(_name, f"[x {_sign} y] as 0 or 1", _comparison_run(_name), _exact_comparison(_ufunc)),
-        inputs=draw_real_pairs,
+        inputs=draw_compared_reals,
         integers=True,
         variant="LUT-msb",
         listed=_name in ("less", "equal"),
@@ -126,12 +129,12 @@ _pairwise(
     "the larger of x and y",
     call(relational.maximum, "x", "y"),
     lambda x, _: np.maximum(x["x"], x["y"]),
-    inputs=draw_real_pairs,
+    inputs=draw_compared_reals,
     variant=_SELECTION,
 )
 
 
-def _select_where(party: Party, x: catalogue.Shares, options: Options) -> Shared:
+def _run_operand_selection(party: Party, x: catalogue.Shares, options: Options) -> Shared:
     bits = relational.is_negative(party, x["c"])
     return relational.where(party, bits, x["x"], x["y"])
 
@@ -139,12 +142,12 @@ def _select_where(party: Party, x: catalogue.Shares, options: Options) -> Shared
 _pairwise(
     "where",
     "x where c < 0, else y (with the comparison)",
-    _select_where,
+    _run_operand_selection,
     lambda x, _: np.where(x["c"] < 0, x["x"], x["y"]),
-    shapes=catalogue.same_shapes("c", "x", "y"),
+    shapes=catalogue.same_operand_shapes("c", "x", "y"),
     inputs=lambda size, rng: {
         **catalogue.uniform(-100, 100, "c")(size, rng),
-        **draw_real_pairs(size, rng),
+        **draw_compared_reals(size, rng),
     },
     variant=_SELECTION,
 )
@@ -153,7 +156,7 @@ _pairwise(
 # ---- with zero
 
 
-def _check_relu(size: Shape, options: Options) -> None:
+def _check_relu_options(size: Shape, options: Options) -> None:
     bits = options["bits"]
     if not 2 <= bits <= MOST_BITS:
         raise UsageError(
@@ -168,10 +171,10 @@ def _check_relu_domain(rings: Arrays, options: Options) -> None:
     if options["bits"] < MOST_BITS:
         limit = options["bits"] - 1
         what = f"less than 2^{limit} ring units (2^{limit - 16} for reals; more bits take more)"
-        check_magnitudes("relu", rings, limit, what)
+        check_operand_magnitudes("relu", rings, limit, what)
 
 
-def _draw_layer_values(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_activation_inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw values of a layer: most of them small, some of any magnitude below 2^14."""
     large = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-16, 16, size))}
@@ -184,11 +187,11 @@ catalogue.register(
     lambda x, _: np.maximum(x["x"], 0),
     tolerance=None,
     size=(1 << 18,),
-    inputs=_draw_layer_values,
+    inputs=_draw_activation_inputs,
     options={"bits": LAYER_BITS},
     help="set private values below zero to zero",
     helps={"bits": "compare K bits: |x| < 2^(K-17), of integers 2^(K-1); 64 for all (default 31)"},
-    check=_check_relu,
+    check=_check_relu_options,
     domain=_check_relu_domain,
     integers=True,
     variant="LUT-msb, injection",
@@ -198,15 +201,15 @@ catalogue.register(
 # ---- along rows
 
 
-def _check_extreme(size: Shape, options: Options) -> None:
-    extremes.choose_method(options["method"], size[0], size[-1], options["profile"])
+def _check_extremes_options(size: Shape, options: Options) -> None:
+    extremes.choose_extreme_method(options["method"], size[0], size[-1], options["profile"])
 
 
 def _check_extreme_domain(rings: Arrays, options: Options) -> None:
-    check_magnitudes("max", rings, 62, "less than 2^62, as differences must fit 64 bits")
+    check_operand_magnitudes("max", rings, 62, "less than 2^62, as differences must fit 64 bits")
 
 
-def _draw_rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_order_statistic_rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw reals of all magnitudes, some of a row equal."""
     x = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.1, x[..., :1], x)}
@@ -216,10 +219,10 @@ _extreme = partial(
     catalogue.register,
     tolerance=None,
     size=(1 << 16, 4),
-    inputs=_draw_rows,
+    inputs=_draw_order_statistic_rows,
     options={"method": "auto", "profile": "local"},
     helps={"method": "auto, tree, all-pairs", "profile": "auto plans"},
-    check=_check_extreme,
+    check=_check_extremes_options,
     domain=_check_extreme_domain,
     integers=True,
     variant=_SELECTION,
@@ -242,13 +245,13 @@ _ORDER = {"algorithm": "auto", "profile": "local"}
 _ORDER_HELPS = {"algorithm": ", ".join(sort.ALGORITHMS), "profile": "auto and quick plan"}
 
 
-def _check_order(size: Shape, options: Options) -> None:
+def _check_sort_options(size: Shape, options: Options) -> None:
     for name, known in (("algorithm", sort.ALGORITHMS), ("profile", tuple(sort.ROUND_COST))):
         check_known(name, options[name], known)
 
 
-def _check_top_k(size: Shape, options: Options) -> None:
-    _check_order(size, options)
+def _check_top_k_options(size: Shape, options: Options) -> None:
+    _check_sort_options(size, options)
     k = options["k"]
     if not 1 <= k <= size[-1]:
         raise UsageError(
@@ -259,15 +262,17 @@ def _check_top_k(size: Shape, options: Options) -> None:
         )
 
 
-def _sort_words(size: Shape, options: Options) -> int:
+def _count_sort_words(size: Shape, options: Options) -> int:
     *rows, n = size
-    return sort.max_array_words(shape_extent(rows), n, 1, options["algorithm"], options["profile"])
+    return sort.max_sort_array_words(
+        shape_extent(rows), n, 1, options["algorithm"], options["profile"]
+    )
 
 
 _sorted = partial(
     catalogue.register,
     size=(1, 4096),
-    most=_sort_words,
+    most=_count_sort_words,
     shrinks=(1,),
     per_input=True,
     stepwise=True,
@@ -278,10 +283,10 @@ _sorted(
     lambda party, x, options: order_statistics.top_k(party, x["x"], **options)[0],
     lambda x, o: -np.sort(-x["x"], axis=-1)[..., : o["k"]],
     tolerance=None,
-    inputs=_draw_rows,
+    inputs=_draw_order_statistic_rows,
     options={"k": 16, **_ORDER},
     helps={"k": "how many of each row (default 16)", **_ORDER_HELPS},
-    check=_check_top_k,
+    check=_check_top_k_options,
     variant="sort",
     least=(1, 1),
 )
@@ -294,6 +299,6 @@ _sorted(
     inputs=catalogue.uniform(-1e6, 1e6),
     options=_ORDER,
     helps=_ORDER_HELPS,
-    check=_check_order,
+    check=_check_sort_options,
     variant="sort, T3",
 )

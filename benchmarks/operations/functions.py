@@ -11,7 +11,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
-from tfe_bench.benchmarks.operations.comparisons import check_magnitudes
+from tfe_bench.benchmarks.operations.comparisons import check_operand_magnitudes
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
 from tfe_bench.protocols.nn import activations, gelu, silu
@@ -24,15 +24,15 @@ _MOST_CLASSES = 1 << 16
 # ---- activations
 
 
-def _draw_logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_activation_logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw values where the function bends, and a quarter of any magnitude below 2^14."""
     large = catalogue.draw_log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-12, 12, size))}
 
 
-def _layer_domain_check(name: str) -> Callable[[Arrays, Options], None]:
+def _activation_operand_check(name: str) -> Callable[[Arrays, Options], None]:
     what = "less than 2^14"
-    return lambda rings, options: check_magnitudes(name, rings, _LAYER, what)
+    return lambda rings, options: check_operand_magnitudes(name, rings, _LAYER, what)
 
 
 _function = partial(catalogue.register, size=(1 << 16,))
@@ -42,7 +42,7 @@ def _register_activation(
     name: str, run: catalogue.Run, reference: catalogue.Reference, **more: Any
 ) -> None:
     """Register a function of a layer's values."""
-    more = {"inputs": _draw_logits, "domain": _layer_domain_check(name), **more}
+    more = {"inputs": _draw_activation_logits, "domain": _activation_operand_check(name), **more}
     _function(name, "for |x| < 2^14", run, reference, **more)
 
 
@@ -87,7 +87,7 @@ def _check_softmax(size: Shape, options: Options) -> None:
             operation="softmax",
             received=size[-1],
         )
-    extremes.choose_method("auto", size[0], size[-1], options["profile"])
+    extremes.choose_extreme_method("auto", size[0], size[-1], options["profile"])
 
 
 _function(
@@ -97,12 +97,12 @@ _function(
     _exact_softmax,
     tolerance=catalogue.ulps(2),
     size=(128, 10),
-    inputs=_draw_logits,
+    inputs=_draw_activation_logits,
     options={"profile": "local"},
     help="compute softmax of rows of private values",
     helps={"profile": "its maximum plans"},
     check=_check_softmax,
-    domain=_layer_domain_check("softmax"),
+    domain=_activation_operand_check("softmax"),
     variant="one-round exponential, reciprocal",
 )
 
@@ -126,11 +126,13 @@ _function(
 _LOW, _HIGH = 2.0**-16, 2.0**45.9
 
 
-def _draw_positive(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_positive_operands(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": catalogue.draw_log_uniform(rng, _LOW, _HIGH, size)}
 
 
-_of_positive = partial(_function, inputs=_draw_positive, variant="normalization, polynomial")
+_of_positive = partial(
+    _function, inputs=_draw_positive_operands, variant="normalization, polynomial"
+)
 _of_positive(
     "log",
     "ln(x) for 0 < x < 2^46",
@@ -151,7 +153,7 @@ for _name, _protocol, _exact in (
     )
 
 
-def _draw_quotients(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_division_operands(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw |x| < 2^14 and y > 0 of all magnitudes for which |x / y| < 2^14."""
     y = catalogue.draw_log_uniform(rng, 2.0**-14, _HIGH, size)
     x = catalogue.draw_log_uniform(
@@ -166,8 +168,8 @@ _of_positive(
     call(reciprocal.divide, "x", "y"),
     lambda x, _: x["x"] / x["y"],
     tolerance=catalogue.relative(20, 1.25),
-    shapes=catalogue.same_shapes("x", "y"),
-    inputs=_draw_quotients,
+    shapes=catalogue.same_operand_shapes("x", "y"),
+    inputs=_draw_division_operands,
 )
 
 # ---- polynomials

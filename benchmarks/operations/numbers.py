@@ -11,7 +11,7 @@ import numpy as np
 from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import ULP, Array, Arrays, Options, Shape
-from tfe_bench.benchmarks.operations.comparisons import check_magnitudes
+from tfe_bench.benchmarks.operations.comparisons import check_operand_magnitudes
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import (
     bitwise,
@@ -28,24 +28,26 @@ from tfe_bench.protocols.session.sharing import Shared
 _ONE = 1 << catalogue.FRACTIONAL_BITS
 
 
-def _bind_function(function: Callable[..., Shared], *names: str) -> catalogue.Run:
+def _bind_public_function(function: Callable[..., Shared], *names: str) -> catalogue.Run:
     """Return a runner of a public function on the named inputs."""
     return lambda party, x, options: function(*(x[name] for name in names or ("x",)))
 
 
 _function = partial(catalogue.register, size=(1 << 16,))
 _exact = partial(_function, tolerance=None)
-_of_two = catalogue.same_shapes("x", "y")
+_of_two = catalogue.same_operand_shapes("x", "y")
 
 
-def _magnitude_check(name: str, bits: int, limit_text: str) -> Callable[[Arrays, Options], None]:
-    return lambda rings, options: check_magnitudes(name, rings, bits, limit_text)
+def _operand_magnitude_check(
+    name: str, bits: int, limit_text: str
+) -> Callable[[Arrays, Options], None]:
+    return lambda rings, options: check_operand_magnitudes(name, rings, bits, limit_text)
 
 
 # ---- rounding
 
 
-def _draw_halves(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_rounding_operands(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Draw reals of all magnitudes, a quarter of them halves."""
     x = catalogue.draw_log_uniform(rng, ULP, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, rng.integers(-99, 99, size) / 2, x)}
@@ -54,22 +56,24 @@ def _draw_halves(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
 _exact(
     "floor",
     "the largest whole number that is not above x",
-    _bind_function(rounding.floor),
+    _bind_public_function(rounding.floor),
     lambda x, _: x["x"] // _ONE * _ONE,
-    inputs=_draw_halves,
+    inputs=_draw_rounding_operands,
     variant="T5",
 )
 _exact(
     "round",
     "the nearest whole number, of two the even one",
-    _bind_function(rounding.round),
+    _bind_public_function(rounding.round),
     lambda x, _: np.rint(x["x"] / _ONE).astype(np.int64) * _ONE,
-    inputs=lambda size, rng: {"x": np.clip(_draw_halves(size, rng)["x"], -(2.0**30), 2.0**30)},
+    inputs=lambda size, rng: {
+        "x": np.clip(_draw_rounding_operands(size, rng)["x"], -(2.0**30), 2.0**30)
+    },
     variant="bit extraction, T5",
 )
 
 
-def _draw_dividends(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+def _draw_remainder_operands(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     y = catalogue.draw_log_uniform(rng, 2.0**-6, 2.0**13, size, signed=True)
     return {"x": rng.uniform(-(2.0**13), 2.0**13, size), "y": y}
 
@@ -77,11 +81,11 @@ def _draw_dividends(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
 _exact(
     "floordiv",
     "floor(x / y) for |x|, |y| < 2^14, |x / y| < 2^21",
-    _bind_function(rounding.floordiv, "x", "y"),
+    _bind_public_function(rounding.floordiv, "x", "y"),
     lambda x, _: x["x"] // x["y"] * _ONE,
     shapes=_of_two,
-    inputs=_draw_dividends,
-    domain=_magnitude_check("floordiv", 30, "less than 2^14"),
+    inputs=_draw_remainder_operands,
+    domain=_operand_magnitude_check("floordiv", 30, "less than 2^14"),
     variant="reciprocal, two comparisons",
 )
 
@@ -90,7 +94,7 @@ _exact(
 _word = partial(_exact, size=(1 << 12,), input_bits=0)
 
 
-def _draw_words(*names: str) -> catalogue.Inputs:
+def _draw_word_operands(*names: str) -> catalogue.Inputs:
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         return {n: rng.integers(-(2**63), 2**63 - 1, size, np.int64) for n in names}
 
@@ -100,9 +104,9 @@ def _draw_words(*names: str) -> catalogue.Inputs:
 _word(
     "popcount",
     "how many bits of 64 are 1",
-    _bind_function(bitwise.popcount),
+    _bind_public_function(bitwise.popcount),
     lambda x, _: np.bitwise_count(x["x"].view(np.uint64)).astype(np.int64),
-    inputs=_draw_words("x"),
+    inputs=_draw_word_operands("x"),
     variant="LUT-msb of every width",
 )
 # ---- angles and powers
@@ -110,7 +114,7 @@ _word(
 _function(
     "sin",
     "sin(x) for every x",
-    _bind_function(elementary.sin),
+    _bind_public_function(elementary.sin),
     lambda x, _: np.sin(x["x"]),
     tolerance=catalogue.ulps(2.1),
     inputs=catalogue.uniform(-1e4, 1e4),
@@ -119,25 +123,25 @@ _function(
 _function(
     "atan2",
     "the angle of (x, y), |x|, |y| < 2^14",
-    _bind_function(elementary.atan2, "y", "x"),
+    _bind_public_function(elementary.atan2, "y", "x"),
     lambda x, _: np.arctan2(x["y"], x["x"]),
     tolerance=catalogue.ulps(4),
-    shapes=catalogue.same_shapes("y", "x"),
+    shapes=catalogue.same_operand_shapes("y", "x"),
     inputs=lambda size, rng: {
         name: catalogue.draw_log_uniform(rng, 2.0**-8, 2.0**13.9, size, signed=True)
         for name in "yx"
     },
-    domain=_magnitude_check("atan2", 30, "less than 2^14"),
+    domain=_operand_magnitude_check("atan2", 30, "less than 2^14"),
     variant="division, polynomial",
 )
 _function(
     "erf",
     "for |x| < 2^14",
-    _bind_function(elementary.erf),
+    _bind_public_function(elementary.erf),
     lambda x, _: np.vectorize(math.erf, [float])(x["x"]),
     tolerance=catalogue.ulps(3),
     inputs=catalogue.uniform(-5, 5),
-    domain=_magnitude_check("erf", 30, "less than 2^14"),
+    domain=_operand_magnitude_check("erf", 30, "less than 2^14"),
     variant="piecewise polynomial",
 )
 
@@ -150,7 +154,7 @@ def _power_error(inputs: Arrays, exact: Array) -> Array:
 _function(
     "pow",
     "x^y for x > 0 and a private y",
-    _bind_function(powers.pow, "x", "y"),
+    _bind_public_function(powers.pow, "x", "y"),
     lambda x, _: x["x"] ** x["y"],
     tolerance=catalogue.Tolerance(_power_error, error_metrics.RELATIVE),
     shapes=_of_two,
@@ -229,12 +233,12 @@ _exact(
 )
 
 
-def _lookup_shapes(size: Shape) -> dict[str, Shape]:
+def _lookup_operand_shapes(size: Shape) -> dict[str, Shape]:
     n, width, index_count = size
     return {"x": (n, width), "i": (index_count,)}
 
 
-def _lookup_size(shapes: Sequence[Shape]) -> Shape:
+def _lookup_operation_size(shapes: Sequence[Shape]) -> Shape:
     if [len(s) for s in shapes] != [2, 1]:
         raise UsageError(
             f"gather expects a table [n, width] and indices [m]. Received: {list(shapes)}.",
@@ -251,8 +255,8 @@ _exact(
     lambda party, x, _: indexing.gather(x["x"], x["i"]),
     lambda x, _: x["x"][x["i"]],
     size=(256, 16, 256),
-    shapes=_lookup_shapes,
-    size_of=_lookup_size,
+    shapes=_lookup_operand_shapes,
+    size_of=_lookup_operation_size,
     input_bits=0,
     inputs=lambda size, rng: {
         "x": rng.integers(-(2**40), 2**40, size[:2]),

@@ -26,7 +26,7 @@ _POOL = 2
 # ---- elementwise
 
 
-def _draw_factors(*names: str) -> catalogue.Inputs:
+def _draw_product_operands(*names: str) -> catalogue.Inputs:
     """Return a generator of reals of any magnitude whose products stay below 2^28."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
@@ -46,15 +46,15 @@ _product(
     "x * y, truncated",
     call(arithmetic.mul, "x", "y", truncated=True),
     lambda x, _: x["x"] * x["y"],
-    shapes=catalogue.same_shapes("x", "y"),
-    inputs=_draw_factors("x", "y"),
+    shapes=catalogue.same_operand_shapes("x", "y"),
+    inputs=_draw_product_operands("x", "y"),
 )
 _product(
     "square",
     "x * x, truncated",
     call(reductions.square, truncated=True),
     lambda x, _: x["x"] ** 2,
-    inputs=_draw_factors("x"),
+    inputs=_draw_product_operands("x"),
 )
 _product(
     "truncate",
@@ -109,16 +109,18 @@ _reduction(
 # ---- matrices
 
 
-def _draw_matrices(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    return {name: rng.uniform(-10, 10, shape) for name, shape in _factor_shapes(size).items()}
+def _draw_matrix_operands(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    return {
+        name: rng.uniform(-10, 10, shape) for name, shape in _matmul_operand_shapes(size).items()
+    }
 
 
-def _factor_shapes(size: Shape) -> dict[str, Shape]:
+def _matmul_operand_shapes(size: Shape) -> dict[str, Shape]:
     m, k, n = size
     return {"x": (m, k), "y": (k, n)}
 
 
-def _product_size(shapes: Sequence[Shape]) -> Shape:
+def _matmul_operation_size(shapes: Sequence[Shape]) -> Shape:
     if [len(s) for s in shapes] != [2, 2] or shapes[0][1] != shapes[1][0]:
         raise UsageError(
             f"matmul expects matrices [m, k] and [k, n]. Received: {list(shapes)}.",
@@ -129,7 +131,7 @@ def _product_size(shapes: Sequence[Shape]) -> Shape:
     return (*shapes[0], shapes[1][1])
 
 
-def _product_words(size: Shape, options: Options) -> int:
+def _matmul_operation_words(size: Shape, options: Options) -> int:
     m, k, n = size
     return max(GROWTH * m * n, m * k, k * n)
 
@@ -140,10 +142,10 @@ _product(
     call(arithmetic.matmul, "x", "y", truncated=True),
     lambda x, _: x["x"] @ x["y"],
     size=(128, 128, 128),
-    shapes=_factor_shapes,
-    size_of=_product_size,
-    inputs=_draw_matrices,
-    most=_product_words,
+    shapes=_matmul_operand_shapes,
+    size_of=_matmul_operation_size,
+    inputs=_draw_matrix_operands,
+    most=_matmul_operation_words,
     shrinks=(0, 1, 2),
 )
 
@@ -151,7 +153,7 @@ _product(
 # ---- images
 
 
-def _kernel_shapes(size: Shape) -> dict[str, Shape]:
+def _conv2d_operand_shapes(size: Shape) -> dict[str, Shape]:
     """Return the shapes of images and of a 3x3 kernel with the same number of channels."""
     return {"x": size, "w": (_KERNEL, _KERNEL, size[3], size[3])}
 
@@ -167,7 +169,7 @@ def _register_convolution(
     run: catalogue.Run,
     reference: catalogue.Reference,
     variant: str,
-    shapes: catalogue.Shapes = _kernel_shapes,
+    shapes: catalogue.Shapes = _conv2d_operand_shapes,
 ) -> None:
     """Register a convolution of images."""
 
@@ -213,7 +215,7 @@ def _conv2d_relu(party: Party, x: catalogue.Shares, options: Options) -> Shared:
         x["x"],
         x["w"],
         catalogue.FRACTIONAL_BITS,
-        bilinear=lambda a, b: conv.convolve(a, b, windows),
+        bilinear=lambda a, b: conv.convolve_ring_elements(a, b, windows),
     )
     return relu.relu(party, small)
 

@@ -54,10 +54,10 @@ class PublishedFigure:
     @property
     def elements(self) -> tuple[int, ...] | None:
         """Size as numbers, None for a network."""
-        return parse_extents(self.size)
+        return parse_size_extents(self.size)
 
 
-def parse_extents(size: str) -> tuple[int, ...] | None:
+def parse_size_extents(size: str) -> tuple[int, ...] | None:
     """Return a size's extents, None for a name."""
     if re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18})*", size, re.ASCII):
         return tuple(int(n) for n in size.split("x"))
@@ -68,10 +68,10 @@ def parse_extents(size: str) -> tuple[int, ...] | None:
 def load_figures() -> tuple[PublishedFigure, ...]:
     """Return all published figures."""
     text = importlib.resources.files(__name__).joinpath("figures.csv").read_text("utf-8")
-    return tuple(_parse_figure(row) for row in csv.DictReader(text.splitlines()))
+    return tuple(_parse_published_figure(row) for row in csv.DictReader(text.splitlines()))
 
 
-def _parse_figure(row: dict[str, str]) -> PublishedFigure:
+def _parse_published_figure(row: dict[str, str]) -> PublishedFigure:
     values: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
     for name in ("build_seconds", "accuracy"):
         values[name] = float(row[name]) if row[name] else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tfe_bench.benchmarks.relational import operators, orq, tpch
-from tfe_bench.benchmarks.relational.workload import Workload
+from tfe_bench.benchmarks.relational.workload import RelationalWorkload
 
-WORKLOADS: dict[str, Workload] = {
+WORKLOADS: dict[str, RelationalWorkload] = {
     w.name: w for w in (*operators.WORKLOADS, *tpch.WORKLOADS, *orq.WORKLOADS)
 }

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.benchmarks.relational.workload import GeneratedTable, Workload
+from tfe_bench.benchmarks.relational.workload import GeneratedTable, RelationalWorkload
 
 _WORDS = ",".join(f"c{i}" for i in range(16))
 _KEY, _VALUE = "int[0,1099511627775]", "int[0,1000000]"
 
 
-def _make_two_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
+def _make_join_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     """Make two tables of unique 40-bit keys, half of them common, in different orders."""
     n = int(size)
     every = np.unique(rng.integers(0, 1 << 40, 2 * n + n // 8 + 64))
@@ -31,7 +31,7 @@ def _make_two_tables(size: float, rng: np.random.Generator) -> Mapping[str, Gene
 
 def _make_linked_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     """Make the same two tables, with a join that their owners prepare."""
-    tables = _make_two_tables(size, rng)
+    tables = _make_join_tables(size, rng)
     x, y = tables["x"], tables["y"]
     return {"x": replace(x, hashed_by="id"), "y": replace(y, links=("id=x.id",))}
 
@@ -54,38 +54,38 @@ def _make_one_table(size: float, rng: np.random.Generator) -> Mapping[str, Gener
 
 _SIZES = (1 << 20, 1 << 10)
 WORKLOADS = [
-    Workload(
+    RelationalWorkload(
         "join",
         "two tables by unique 40-bit keys",
         "select v, w from x join y using (id)",
-        _make_two_tables,
+        _make_join_tables,
         _SIZES,
     ),
-    Workload(
+    RelationalWorkload(
         "linked",
         "the same join of tables that their owners have prepared for it",
         "select w, v from y join x using (id)",
         _make_linked_tables,
         _SIZES,
     ),
-    Workload(
+    RelationalWorkload(
         "group",
         "sums and counts by 32-bit keys",
         "select k, sum(v), count(*) from t group by k",
         _make_one_table,
         _SIZES,
     ),
-    Workload(
+    RelationalWorkload(
         "dense",
         "sums and counts of 16 categories",
         "select c, sum(v), count(*) from t group by c",
         _make_one_table,
         _SIZES,
     ),
-    Workload(
+    RelationalWorkload(
         "median", "the median of a column", "select median(v) from t", _make_one_table, _SIZES
     ),
-    Workload(
+    RelationalWorkload(
         "window",
         "places and running sums in groups of 32-bit keys",
         "select k, v, row_number() over (partition by k order by v) place, "

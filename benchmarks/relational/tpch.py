@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfe_bench.benchmarks.relational.workload import GeneratedTable, Workload
+from tfe_bench.benchmarks.relational.workload import GeneratedTable, RelationalWorkload
 
 _MODES = "AIR,FOB,MAIL,RAIL,REG AIR,SHIP,TRUCK"
 _PRIORITIES = "1-URGENT,2-HIGH,3-MEDIUM,4-NOT SPECIFIED,5-LOW"
@@ -21,7 +21,7 @@ _FIRST, _LAST, _TODAY = 8035, 10440, 9298
 _DATES = "date[1992-01-01,1998-12-31]"
 
 
-def _make_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
+def _make_tpch_tables(size: float, rng: np.random.Generator) -> Mapping[str, GeneratedTable]:
     customers, orders, parts = (max(1, round(size * k)) for k in (150_000, 1_500_000, 200_000))
     placed = rng.integers(_FIRST, _LAST + 1, orders)
     of = np.repeat(np.arange(orders), rng.integers(1, 8, orders))  # 1 to 7 lines of an order
@@ -141,6 +141,8 @@ _QUERIES = {
     ),
 }
 WORKLOADS = [
-    Workload(name, f"TPC-H {name.upper()}, {about}", sql, _make_tables, (0.1, 0.001), True)
+    RelationalWorkload(
+        name, f"TPC-H {name.upper()}, {about}", sql, _make_tpch_tables, (0.1, 0.001), True
+    )
     for name, (about, sql) in _QUERIES.items()
 ]

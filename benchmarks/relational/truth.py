@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import import_optional
+from tfe_bench.errors import import_optional_library
 from tfe_bench.models.queries.io import Result
 
 # Of reals, which are rounded on the way: absolute, and of the value.
@@ -23,7 +23,7 @@ def query_plaintext(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any
         UsageError: DuckDB is not installed.
     """
     needed, instead = "What is right is asked of DuckDB", "pip install duckdb, or give --unchecked"
-    base = import_optional("duckdb", needed, instead).connect()
+    base = import_optional_library("duckdb", needed, instead).connect()
     for name, table in tables.items():
         base.register(f"{name}_given", table)
         base.execute(f'create table "{name}" as select * from "{name}_given"')
@@ -54,7 +54,7 @@ def results_agree(sql: str, result: Result, expected_rows: Sequence[Sequence[Any
     if sqlglot.parse_one(sql, read="duckdb").args.get("order") is None:
         rows, expected_rows = sorted(rows, key=sort_key), sorted(expected_rows, key=sort_key)
     return all(
-        all(_values_agree(a, b, real) for a, b, real in zip(x, y, reals, strict=True))
+        all(_query_values_agree(a, b, real) for a, b, real in zip(x, y, reals, strict=True))
         for x, y in zip(rows, expected_rows, strict=True)
     )
 
@@ -63,7 +63,7 @@ def _is_real(value: Any) -> bool:
     return value is None or isinstance(value, float)
 
 
-def _values_agree(a: Any, b: Any, real: bool) -> bool:
+def _query_values_agree(a: Any, b: Any, real: bool) -> bool:
     if a is None or b is None:
         return a is b
     if real:

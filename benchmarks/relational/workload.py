@@ -39,7 +39,7 @@ class GeneratedTable:
 
 
 @dataclass(frozen=True)
-class Workload:
+class RelationalWorkload:
     """A query on tables.
 
     Attributes:

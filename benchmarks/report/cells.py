@@ -10,7 +10,7 @@ from functools import partial
 
 from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report.comparison_columns import format_size, record_extents
+from tfe_bench.benchmarks.report.comparison_columns import format_published_size, record_extents
 from tfe_bench.benchmarks.report.html import escape_text
 from tfe_bench.benchmarks.report.parts import NOTHING, Number, RawHtml
 from tfe_bench.benchmarks.table import format_three_digits, human_bytes
@@ -25,29 +25,29 @@ def format_count(count: int, noun: str) -> str:
 def readable_size(record: Record) -> str:
     """Format the size for readers."""
     of = record_extents(record)
-    return " × ".join(f"{n:,}" for n in of) if of else format_size(record) or "–"
+    return " × ".join(f"{n:,}" for n in of) if of else format_published_size(record) or "–"
 
 
-def size_cell(record: Record) -> Number:
+def record_size_cell(record: Record) -> Number:
     """Return the size, sorted by its first extent."""
     return Number((record_extents(record) or (0,))[0], readable_size(record))
 
 
-def number_cell(show: Callable[[float], str], after: str, value: float | None) -> Number:
+def report_number_cell(show: Callable[[float], str], after: str, value: float | None) -> Number:
     """Return a number with its text and a unit after it."""
     return NOTHING if value is None else Number(value, show(value), after)
 
 
-def _format_real(value: float) -> str:
+def _format_real_figure(value: float) -> str:
     return format_three_digits(value) if value >= 1e-3 else f"{value:.5f}"
 
 
-seconds = partial(number_cell, _format_real, "")  # or other reals
-part = partial(number_cell, _format_real, " %")
-ratio = partial(number_cell, format_three_digits, "×")
-whole = partial(number_cell, "{:,}".format, "")
-percent = partial(number_cell, "{:.2f}".format, "")
-megabytes = partial(number_cell, lambda count: format_three_digits(count / 1e6), "")
+seconds = partial(report_number_cell, _format_real_figure, "")  # or other reals
+part = partial(report_number_cell, _format_real_figure, " %")
+ratio = partial(report_number_cell, format_three_digits, "×")
+whole = partial(report_number_cell, "{:,}".format, "")
+percent = partial(report_number_cell, "{:.2f}".format, "")
+megabytes = partial(report_number_cell, lambda count: format_three_digits(count / 1e6), "")
 
 
 def network_cell(record: Record) -> RawHtml:
@@ -66,7 +66,7 @@ def describe_machine(record: Record | Measurement) -> str:
     return f"{of.cpu}, {format_count(of.cores, 'core')}, {memory}, {of.kernel}"
 
 
-def describe_code(record: Record) -> str:
+def describe_record_versions(record: Record) -> str:
     """Describe versions and commit in one line."""
     sha, mark, dirty = (record.commit or "").partition("+")
     commit = f" at {sha[:12]}{mark}{dirty}" if sha else ""
@@ -83,7 +83,7 @@ def correctness_cell(record: Record) -> RawHtml:
     return RawHtml(word + (f" ± {error}" if error else ""))
 
 
-def describe_parameters(record: Record) -> str:
+def describe_record_parameters(record: Record) -> str:
     """Describe sizes and options in one line."""
     return ", ".join(
         f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in record.parameters.items()

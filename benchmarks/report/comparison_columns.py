@@ -38,7 +38,7 @@ class RecordPair:
         return self.figure.seconds / ours if ours > 0 else None
 
 
-def format_size(record: Record) -> str:
+def format_published_size(record: Record) -> str:
     """Return the size as published figures name it, "" if the record's parameters give none."""
     parameters = record.parameters
     if record.workload in _NETWORKS:
@@ -69,7 +69,7 @@ def published_workload(record: Record) -> str:
 
 def record_extents(record: Record) -> tuple[int, ...] | None:
     """Return the size as numbers."""
-    return published.parse_extents(format_size(record))
+    return published.parse_size_extents(format_published_size(record))
 
 
 def plain_profile(record: Record) -> str:
@@ -79,7 +79,7 @@ def plain_profile(record: Record) -> str:
 
 def find_nearby_figures(record: Record) -> list[PublishedFigure]:
     """Return published figures of a record's workload, within 5 % of its size, on any network."""
-    extents, name = record_extents(record), format_size(record)
+    extents, name = record_extents(record), format_published_size(record)
     work = (published_workload(record), str(record.parameters.get("optimizer", "")))
 
     def is_comparable(figure: PublishedFigure) -> bool:
@@ -93,7 +93,7 @@ def find_nearby_figures(record: Record) -> list[PublishedFigure]:
     return [f for f in every if (f.workload, f.optimizer) == work and is_comparable(f)]
 
 
-def find_pairs(record: Record) -> list[RecordPair]:
+def find_published_pairs(record: Record) -> list[RecordPair]:
     """Return a record with every published figure of its workload on a network of its kind.
 
     A record with wrong results gets none.
@@ -101,16 +101,16 @@ def find_pairs(record: Record) -> list[RecordPair]:
     if record.correct is False:
         return []
     pairs = [
-        RecordPair(record, figure, figure.size == format_size(record))
+        RecordPair(record, figure, figure.size == format_published_size(record))
         for figure in find_nearby_figures(record)
         if figure.profile in _COLUMN.get(plain_profile(record), ())
     ]
     return sorted(pairs, key=lambda pair: (not pair.exact, pair.figure.system))
 
 
-def best_pair(record: Record) -> RecordPair | None:
+def best_published_pair(record: Record) -> RecordPair | None:
     """Return the pair for a headline: TF Encrypted's figure, of the same size if there is one."""
-    pairs = [p for p in find_pairs(record) if p.figure.system.startswith("tf-encrypted")]
+    pairs = [p for p in find_published_pairs(record) if p.figure.system.startswith("tf-encrypted")]
     return pairs[0] if pairs else None
 
 
@@ -125,10 +125,10 @@ def latest_records(records: Iterable[Record]) -> list[Record]:
             *(record.profile, record.cluster, str(record.tls), repr(record.machine)),
         )
         newest[key] = record
-    return sorted(newest.values(), key=sort_key)
+    return sorted(newest.values(), key=record_sort_key)
 
 
-def sort_key(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
+def record_sort_key(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
     """Return the sort key of a record: published workloads first, then sizes, then networks."""
     work = published_workload(record)
     rank = _PUBLISHED.index(work) if work in _PUBLISHED else len(_PUBLISHED)

@@ -25,7 +25,7 @@ def check_output(path: Path) -> None:
             operation="--output",
             received=path,
         )
-    atomic.check_writable(path, "--output", "The page")
+    atomic.check_output_writable(path, "--output", "The page")
 
 
 def write_page(reading: ReportInput, path: Path) -> list[Path]:
@@ -41,19 +41,21 @@ def write_page(reading: ReportInput, path: Path) -> list[Path]:
         ConfigError: matplotlib is missing.
     """
     check_output(path)
-    pictures = plots.draw_record_plots(reading.records) | pages.draw_pictures(reading.technologies)
-    text = html.render_html(page.build_page(reading, pictures))
+    pictures = plots.draw_record_plots(reading.records) | pages.draw_technology_pictures(
+        reading.technologies
+    )
+    text = html.render_html(page.build_report_page(reading, pictures))
     written = [path]
     for name in (*plots.NAMES, *pages.NAMES):
         picture_path = path.with_name(f"{path.stem}-{name}.png")
         if name in pictures:
-            _replace_file(picture_path, pictures[name].light)
+            _replace_report_file(picture_path, pictures[name].light)
             written.append(picture_path)
         else:
             picture_path.unlink(missing_ok=True)
-    _replace_file(path, text.encode())
+    _replace_report_file(path, text.encode())
     return written
 
 
-def _replace_file(path: Path, content: bytes) -> None:
+def _replace_report_file(path: Path, content: bytes) -> None:
     atomic.write_atomically(path, lambda out: out.write(content), 0o644)

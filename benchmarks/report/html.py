@@ -33,7 +33,9 @@ def render_html(page: parts.Page) -> str:
     sources = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     links = (f'<a href="#{each.key}">{escape_text(each.title)}</a>' for each in page.sections)
     lede = (
-        f'<p class="lede">{escape_text(part)}</p>' if isinstance(part, str) else _render_part(part)
+        f'<p class="lede">{escape_text(part)}</p>'
+        if isinstance(part, str)
+        else _render_html_part(part)
         for part in page.lede
     )
     return Template(frame).substitute(
@@ -49,13 +51,13 @@ def render_html(page: parts.Page) -> str:
 
 
 def _render_section(section: parts.Section) -> str:
-    body = "\n".join(map(_render_part, section.parts))
+    body = "\n".join(map(_render_html_part, section.parts))
     return (
         f'<section id="{section.key}">\n<h2>{escape_text(section.title)}</h2>\n{body}\n</section>'
     )
 
 
-def _render_part(part: parts.Part) -> str:
+def _render_html_part(part: parts.Part) -> str:
     match part:
         case str():
             return f"<p>{escape_text(part)}</p>"
@@ -66,10 +68,10 @@ def _render_part(part: parts.Part) -> str:
         case parts.Figure():
             return _render_figure(part)
         case parts.Items():
-            return _render_items(part)
+            return _render_html_list(part)
 
 
-def _render_items(item_list: parts.Items) -> str:
+def _render_html_list(item_list: parts.Items) -> str:
     if not item_list.keys:
         return (
             "<ul>" + "".join(f"<li>{escape_text(line)}</li>" for line in item_list.lines) + "</ul>"

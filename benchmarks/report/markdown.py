@@ -16,28 +16,28 @@ from tfe_bench.benchmarks.report.parts import (
 
 def render_markdown(page: Page) -> str:
     """Return the whole page."""
-    blocks = [f"# {page.title}", *map(_render_part, page.lede)]
+    blocks = [f"# {page.title}", *map(_render_markdown_part, page.lede)]
     for section in page.sections:
-        blocks += [f"## {section.title}", *map(_render_part, section.parts)]
+        blocks += [f"## {section.title}", *map(_render_markdown_part, section.parts)]
     return "\n\n".join([*blocks, _render_cell(page.foot)]) + "\n"
 
 
-def _render_part(part: Part) -> str:
+def _render_markdown_part(part: Part) -> str:
     match part:
         case Table():
             rows = [part.head, "-" * len(part.head), *part.rows]
             lines = ["| " + " | ".join(map(_render_cell, row)) + " |" for row in rows]
             lines[1] = "|" + "---|" * len(part.head)
-            return _caption_below("\n".join(lines), part.caption)
+            return _add_markdown_caption("\n".join(lines), part.caption)
         case Figure():
-            return _caption_below(f"![{part.words}]({part.picture.name}.png)", part.caption)
+            return _add_markdown_caption(f"![{part.words}]({part.picture.name}.png)", part.caption)
         case Items():
             return "\n".join(f"- {line}" for line in part.lines)
         case _:
             return _render_cell(part)
 
 
-def _caption_below(block: str, caption: str) -> str:
+def _add_markdown_caption(block: str, caption: str) -> str:
     return f"{block}\n\n{caption}" if caption else block
 
 

@@ -46,7 +46,10 @@ def _measured_delay(links: Any) -> float | None:
     """Return the mean one-way delay in seconds; a record from elsewhere may hold malformed ones."""
     try:
         values = links["one_way_ms"].values()
-        return statistics.fmean(fields.check_number("one_way_ms", value) for value in values) / 1000
+        return (
+            statistics.fmean(fields.check_record_number("one_way_ms", value) for value in values)
+            / 1000
+        )
     except (TypeError, KeyError, AttributeError, ValueError, UsageError):
         return None
 
@@ -54,7 +57,7 @@ def _measured_delay(links: Any) -> float | None:
 def predicted_seconds(record: Record) -> float | None:
     """Return the predicted time in seconds, if the record has one."""
     try:
-        value = fields.check_number(
+        value = fields.check_record_number(
             "seconds", (record.prediction or {})["seconds"][plain_profile(record)]
         )
     except (TypeError, KeyError, UsageError):

@@ -16,13 +16,13 @@ from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import cells, learning, network
 from tfe_bench.benchmarks.report.comparison_columns import (
     RecordPair,
-    best_pair,
-    find_pairs,
-    format_size,
+    best_published_pair,
+    find_published_pairs,
+    format_published_size,
     latest_records,
     plain_profile,
     record_extents,
-    sort_key,
+    record_sort_key,
 )
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.html import escape_text
@@ -49,33 +49,35 @@ Ts = TypeVarTuple("Ts")
 Columns = dict[str, Callable[[*Ts], Cell]]
 
 
-def _build_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
+def _build_report_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
     rows = [[cell(*item) for cell in columns.values()] for item in items]
     return Table([*columns], rows, caption)
 
 
-def build_page(reading: ReportInput, pictures: Pictures) -> Page:
+def build_report_page(reading: ReportInput, pictures: Pictures) -> Page:
     """Return the page of some records."""
     newest = latest_records(reading.records)
-    others = pages.build_sections(reading.technologies, pictures)
+    others = pages.build_technology_sections(reading.technologies, pictures)
     notes = [Section("notes", "How to read this", [Items(_report_notes(reading))])]
     sections = [
         Section("headline", "Headline figures", _headline_parts(newest)),
         Section("published", "Beside published figures", _published_parts(newest)),
         Section("time", "Time against n", _time_parts(pictures)),
-        Section("network", "Rounds and latency", _network_parts(newest, pictures)),
-        Section("bytes", "Bytes", _traffic_parts(newest, pictures)),
+        Section("network", "Rounds and latency", _report_network_parts(newest, pictures)),
+        Section("bytes", "Bytes", _report_traffic_parts(newest, pictures)),
         Section("memory", "Memory", _memory_parts(newest, pictures)),
         Section("learning", "Training", _learning_parts(newest, pictures)),
-        Section("records", "All records", _record_parts(reading.records)),
+        Section("records", "All records", _report_record_parts(reading.records)),
     ]
     if not reading.records:
         sections = []
-    foot = RawHtml(f"Made by tfe_bench {escape_text(__version__)} from {_describe_files(reading)}.")
+    foot = RawHtml(
+        f"Made by tfe_bench {escape_text(__version__)} from {_describe_record_files(reading)}."
+    )
     return Page("tfe_bench: measurements", _lede_parts(reading), sections + others + notes, foot)
 
 
-def _describe_files(reading: ReportInput) -> str:
+def _describe_record_files(reading: ReportInput) -> str:
     names = [path.name for path in reading.files]
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(f"<code>{escape_text(name)}</code>" for name in names[:6]) + more
@@ -104,7 +106,7 @@ def _lede_parts(reading: ReportInput) -> list[Part]:
         return [words]
     names = ", ".join(
         dict.fromkeys(
-            [f"{r.workload} {format_size(r)}" for r in wrong]
+            [f"{r.workload} {format_published_size(r)}" for r in wrong]
             + [f"{m.technology} {m.job}" for m in lost]
         )
     )
@@ -124,7 +126,7 @@ def _headline_parts(newest: Sequence[Record]) -> list[Part]:
         ):
             largest[key] = record
     ranked = sorted(
-        largest.values(), key=lambda r: best_pair(r) is None
+        largest.values(), key=lambda r: best_published_pair(r) is None
     )  # otherwise in their order
     tiles = "\n".join(_headline_tile(record) for record in ranked[:_TILES])
     sentence = (
@@ -139,7 +141,7 @@ def _headline_parts(newest: Sequence[Record]) -> list[Part]:
 
 def _headline_tile(record: Record) -> str:
     number, _, unit = human_seconds(record.seconds.median).partition(" ")
-    pair = best_pair(record)
+    pair = best_published_pair(record)
     below = ""
     if record.rounds_ahead is not None:
         below = f"{record.rounds_ahead:,} round{'' if record.rounds_ahead == 1 else 's'}"
@@ -164,10 +166,10 @@ def _headline_tile(record: Record) -> str:
 
 
 def _published_parts(newest: Sequence[Record]) -> list[Part]:
-    every = [(record, pair) for record in newest for pair in find_pairs(record)]
+    every = [(record, pair) for record in newest for pair in find_published_pairs(record)]
     if not every:
         return ["No record is of work that a published figure is known of."]
-    legend = _number_keys((_describe_source(pair.figure) for _, pair in every), "S")
+    legend = _number_legend_keys((_describe_source(pair.figure) for _, pair in every), "S")
 
     def published_size(_: Record, pair: RecordPair) -> str:
         elements = pair.figure.elements
@@ -179,7 +181,7 @@ def _published_parts(newest: Sequence[Record]) -> list[Part]:
 
     columns: Columns[Record, RecordPair] = {
         "workload": lambda r, _: r.workload,
-        "n": lambda r, _: cells.size_cell(r),
+        "n": lambda r, _: cells.record_size_cell(r),
         "network": lambda r, _: cells.network_cell(r),
         "ours, s": lambda r, _: cells.seconds(r.seconds.median),
         "theirs, s": lambda _, p: cells.seconds(p.figure.seconds),
@@ -196,7 +198,7 @@ def _published_parts(newest: Sequence[Record]) -> list[Part]:
         "is compared with published LANs. “graph” is building the graph, in seconds apart "
         "from the run. Sources:"
     )
-    return [_build_table(columns, every, caption), Items([*legend], [*legend.values()])]
+    return [_build_report_table(columns, every, caption), Items([*legend], [*legend.values()])]
 
 
 def _describe_source(figure: Published) -> str:
@@ -221,7 +223,7 @@ def _picture_parts(pictures: Pictures, name: str, words: str, caption: str) -> l
     return [Figure(pictures[name], words, caption)] if name in pictures else []
 
 
-def _network_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
+def _report_network_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     shares = [
         (record, of) for record in newest if (of := network.network_share(record)) is not None
     ]
@@ -238,7 +240,7 @@ def _network_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         return cells.ratio(r.seconds.median / forecast if forecast else None)
 
     columns: Columns[Record, NetworkShare] = {
-        "work": lambda r, _: _describe_work(r),
+        "work": lambda r, _: _describe_record_work(r),
         "network": lambda r, _: cells.network_cell(r),
         "rounds": lambda r, _: cells.whole(r.rounds_ahead),
         "rounds × latency, s": lambda _, of: cells.seconds(of.latency),
@@ -263,12 +265,14 @@ def _network_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Measured time against rounds × latency, both axes logarithmic. On the line the "
         "network's latency is all there is; the height above it is computing and transfer.",
     )
-    return [*drawn, _build_table(columns, shares, caption)]
+    return [*drawn, _build_report_table(columns, shares, caption)]
 
 
-def _traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
+def _report_traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     by_work = {
-        f"{_describe_work(r)} {r.protocol}": (r, r.bytes_sent) for r in newest if r.bytes_sent
+        f"{_describe_record_work(r)} {r.protocol}": (r, r.bytes_sent)
+        for r in newest
+        if r.bytes_sent
     }
     if not by_work:
         return ["No record counts bytes."]
@@ -283,7 +287,7 @@ def _traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         return cells.part(None if framed is None else 100 * (framed - total) / total)
 
     columns: Columns[Record, PerParty] = {
-        "work": lambda r, _: _describe_work(r),
+        "work": lambda r, _: _describe_record_work(r),
         "party 0, MB": lambda _, sent: cells.megabytes(sent[0]),
         "party 1, MB": lambda _, sent: cells.megabytes(sent[1]),
         "party 2, MB": lambda _, sent: cells.megabytes(sent[2]),
@@ -302,16 +306,16 @@ def _traffic_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "bytes",
         "bytes sent by each party",
         "Bytes that each party sent in one run, logarithmic: marks far apart mean that the "
-        f"load is uneven.{_first_rows(len(by_work))}",
+        f"load is uneven.{_first_rows_sentence(len(by_work))}",
     )
-    return [*drawn, _build_table(columns, by_work.values(), caption)]
+    return [*drawn, _build_report_table(columns, by_work.values(), caption)]
 
 
-def _describe_work(record: Record) -> str:
+def _describe_record_work(record: Record) -> str:
     return f"{record.workload} {cells.readable_size(record)}"
 
 
-def _first_rows(count: int) -> str:
+def _first_rows_sentence(count: int) -> str:
     return f" The first {MOST_ROWS} of the table below." if count > MOST_ROWS else ""
 
 
@@ -320,7 +324,7 @@ def _memory_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     if not grown:
         return ["No record has memory."]
     columns: Columns[Record, PerParty] = {
-        "work": lambda r, _: _describe_work(r),
+        "work": lambda r, _: _describe_record_work(r),
         "network": lambda r, _: cells.network_cell(r),
         "party 0, MB": lambda _, peak: cells.megabytes(peak[0]),
         "party 1, MB": lambda _, peak: cells.megabytes(peak[1]),
@@ -338,9 +342,9 @@ def _memory_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "memory",
         "growth of each worker's memory",
         "Growth of each worker's memory above an idle one, logarithmic."
-        + _first_rows(len({_describe_work(record) for record, _ in grown})),
+        + _first_rows_sentence(len({_describe_record_work(record) for record, _ in grown})),
     )
-    return [*drawn, _build_table(columns, grown, caption)]
+    return [*drawn, _build_report_table(columns, grown, caption)]
 
 
 def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
@@ -354,7 +358,7 @@ def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         ]
 
     def gap_cell(c: learning.Curve, _: Published | None) -> Cell:
-        return cells.number_cell(
+        return cells.report_number_cell(
             "{:+.2f}".format, "", 100 * (c.private[-1] - c.plain[-1]) if c.plain else None
         )
 
@@ -364,7 +368,7 @@ def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "optimizer": lambda c, _: c.optimizer,
         "network": lambda c, _: cells.network_cell(c.record),
         "per batch, s": lambda c, _: cells.seconds(c.record.seconds.median),
-        "epochs": lambda c, _: cells.number_cell("{:g}".format, "", c.epochs[-1]),
+        "epochs": lambda c, _: cells.report_number_cell("{:g}".format, "", c.epochs[-1]),
         "private, %": lambda c, _: cells.percent(100 * c.private[-1]),
         "plaintext, %": lambda c, _: cells.percent(100 * c.plain[-1] if c.plain else None),
         "difference": gap_cell,
@@ -383,15 +387,15 @@ def _learning_parts(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
         "same training in plaintext; diamonds are TF Encrypted's published figures.",
     )
-    return [*drawn, _build_table(columns, curves, caption)]
+    return [*drawn, _build_report_table(columns, curves, caption)]
 
 
-def _record_parts(records: Sequence[Record]) -> list[Part]:
-    machines = _number_keys(map(cells.describe_machine, records), "M")
-    codes = _number_keys(map(cells.describe_code, records), "C")
+def _report_record_parts(records: Sequence[Record]) -> list[Part]:
+    machines = _number_legend_keys(map(cells.describe_machine, records), "M")
+    codes = _number_legend_keys(map(cells.describe_record_versions, records), "C")
     columns: Columns[Record] = {
         "workload": lambda r: r.workload,
-        "n": cells.size_cell,
+        "n": cells.record_size_cell,
         "network": cells.network_cell,
         "median, s": lambda r: cells.seconds(r.seconds.median),
         "min, s": lambda r: cells.seconds(r.seconds.min),
@@ -401,10 +405,12 @@ def _record_parts(records: Sequence[Record]) -> list[Part]:
         "CPU, s": lambda r: cells.seconds(sum(r.cpu_seconds) if r.cpu_seconds else None),
         "right": cells.correctness_cell,
         "protocol": lambda r: f"{r.protocol}, 2^{r.ring}, {r.fractional_bits} bits",
-        "on": lambda r: f"{machines[cells.describe_machine(r)]} {codes[cells.describe_code(r)]}",
+        "on": lambda r: (
+            f"{machines[cells.describe_machine(r)]} {codes[cells.describe_record_versions(r)]}"
+        ),
         "cluster": lambda r: r.cluster,
         "UTC": lambda r: r.time[:16].replace("T", " "),
-        "parameters": cells.describe_parameters,
+        "parameters": cells.describe_record_parameters,
     }
     caption = (
         "Every record that was read, also older ones and those with wrong results. “network” "
@@ -412,11 +418,11 @@ def _record_parts(records: Sequence[Record]) -> list[Part]:
         "machine and code:"
     )
     legend = Items([*machines, *codes], [*machines.values(), *codes.values()])
-    rows = ((record,) for record in sorted(records, key=sort_key))
-    return [_build_table(columns, rows, caption), legend]
+    rows = ((record,) for record in sorted(records, key=record_sort_key))
+    return [_build_report_table(columns, rows, caption), legend]
 
 
-def _number_keys(words: Iterable[str], letter: str) -> dict[str, str]:
+def _number_legend_keys(words: Iterable[str], letter: str) -> dict[str, str]:
     return {w: f"{letter}{i}" for i, w in enumerate(dict.fromkeys(words), 1)}
 
 

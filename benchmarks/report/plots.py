@@ -14,7 +14,7 @@ from tfe_bench.benchmarks.published import PublishedFigure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import drawing, learning, network
 from tfe_bench.benchmarks.report.comparison_columns import (
-    format_size,
+    format_published_size,
     latest_records,
     plain_profile,
     record_extents,
@@ -60,7 +60,7 @@ def _profile_color(profile: str) -> str:
 
 
 def _record_label(record: Record) -> str:
-    size = "x".join(f"{n:,}" for n in record_extents(record) or ()) or format_size(record)
+    size = "x".join(f"{n:,}" for n in record_extents(record) or ()) or format_published_size(record)
     return strip_control(f"{record.workload} {size}".strip())[:48]
 
 
@@ -72,7 +72,7 @@ def _panel_profile(profile: str) -> str:
     return "lan" if profile in ("local", "lan", "net0") else profile
 
 
-def _trailing_extents(size: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _trailing_record_extents(size: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Return the extents after the first, which grows."""
     return size[1:] if size and size[0] > 0 else None
 
@@ -82,7 +82,7 @@ def _plotted_workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, 
     kinds = {
         (r.workload, kind): None
         for r in records
-        if (kind := _trailing_extents(record_extents(r))) is not None
+        if (kind := _trailing_record_extents(record_extents(r))) is not None
     }
     known = {(f.workload, f.elements[1:]) for f in published.load_figures() if f.elements}
     columns = {_panel_profile(plain_profile(r)) for r in records}
@@ -91,7 +91,7 @@ def _plotted_workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, 
         return any(
             len({record_extents(r) for r in group}) > 1
             for column in columns
-            for group in _record_series(records, workload, rest, column).values()
+            for group in _plotted_record_series(records, workload, rest, column).values()
         )
 
     chosen = [kind for kind in kinds if kind in known or has_line(*kind)]
@@ -108,7 +108,7 @@ def _plot_time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | N
         key=lambda name: known.index(name) if name in known else len(known),
     )
     panels = [(workload, column) for workload in workloads for column in columns]
-    series = {(w, c): _record_series(records, *w, c) for w, c in panels}
+    series = {(w, c): _plotted_record_series(records, *w, c) for w, c in panels}
     theirs = {
         (workload, rest): [
             f
@@ -148,7 +148,7 @@ def _published_systems(theirs: list[PublishedFigure], column: str) -> list[tuple
     return sorted({(f.system, f.profile) for f in theirs if f.profile in shown})
 
 
-def _record_series(
+def _plotted_record_series(
     records: Sequence[Record], workload: str, rest: tuple[int, ...], column: str
 ) -> dict[str, list[Record]]:
     """Return the lines of one panel: records that differ in n alone, by label."""
@@ -158,7 +158,7 @@ def _record_series(
         profile = plain_profile(record)
         if (
             record.workload,
-            _trailing_extents(record_extents(record)),
+            _trailing_record_extents(record_extents(record)),
             _panel_profile(profile),
         ) != (workload, rest, column):
             continue

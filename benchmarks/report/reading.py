@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tfe_bench.benchmarks.provenance import VERSIONED, Machine
-from tfe_bench.benchmarks.records import SCHEMA, Record, Seconds, iterate_lines, read_text
+from tfe_bench.benchmarks.records import (
+    SCHEMA,
+    Record,
+    Seconds,
+    iterate_record_lines,
+    read_records_text,
+)
 from tfe_bench.benchmarks.technologies import measurement
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import DataError
@@ -57,7 +63,7 @@ def read_report_input(paths: Sequence[Path]) -> ReportInput:
     files: list[Path] = []
     for path in paths:
         for file in _list_files(path):
-            file_entries, file_notes = _read_file(file, listed=file == path)
+            file_entries, file_notes = _read_record_file(file, listed=file == path)
             notes += file_notes
             files += [file] if file_entries else []
             entries += file_entries
@@ -80,7 +86,7 @@ def _select_records(entries: Sequence[Entry]) -> tuple[Record, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Record))
 
 
-def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
+def read_measurement_lines(path: Path) -> tuple[list[Entry], list[str]]:
     """Return a JSON-lines file's records of all technologies, and notes on what was dropped.
 
     Raises:
@@ -88,7 +94,7 @@ def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
     """
     entries: list[Entry] = []
     unknown: Counter[str] = Counter()
-    for number, line in iterate_lines(path):
+    for number, line in iterate_record_lines(path):
         entries.append(_parse_record(_parse_json(line, path, number), path, number, unknown))
     return entries, _unknown_field_notes(path, unknown)
 
@@ -118,11 +124,11 @@ def _list_files(path: Path) -> list[Path]:
         ) from error
 
 
-def _read_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
+def _read_record_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
     """Read a file; `listed`: it was named itself; a folder may hold other JSON files too."""
     if path.suffix.lower() == ".jsonl":
-        return read_lines(path)
-    whole = _parse_json(read_text(path), path, None)
+        return read_measurement_lines(path)
+    whole = _parse_json(read_records_text(path), path, None)
     entries = whole if isinstance(whole, list) else [whole]
     if not listed and not any(isinstance(e, dict) and "schema" in e for e in entries):
         return [], [f"{path.name} holds no records and was left out."]
@@ -160,7 +166,7 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
             _check_bounds(flat)
             return Measurement.from_json(json.dumps(flat))
         except (DataError, ValueError, RecursionError) as error:
-            raise _name_line(error, path, line) from error
+            raise _name_record_line(error, path, line) from error
     known = {f.name: str(f.type) for f in fields(Record)}
     flat = _keep_known_fields(flat, {"schema", *known}, "", unknown)
     for name, part in (("seconds", Seconds), ("machine", Machine)):
@@ -179,10 +185,10 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
         _check_bounds(flat)
         return Record.from_json(json.dumps(flat))
     except (DataError, ValueError, RecursionError) as error:
-        raise _name_line(error, path, line) from error
+        raise _name_record_line(error, path, line) from error
 
 
-def _name_line(error: Exception, path: Path, line: int | None) -> DataError:
+def _name_record_line(error: Exception, path: Path, line: int | None) -> DataError:
     """Return the error of a malformed record with its file and line."""
     text = f"{_describe_place(path, line)}: {error}"
     if isinstance(error, DataError):

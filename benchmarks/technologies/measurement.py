@@ -14,8 +14,8 @@ from importlib import metadata
 from typing import Any, Final
 
 from tfe_bench.benchmarks import fields
-from tfe_bench.benchmarks.provenance import Machine, commit, machine
-from tfe_bench.benchmarks.records import Seconds, check_time, current_time
+from tfe_bench.benchmarks.provenance import Machine, commit, read_machine_facts
+from tfe_bench.benchmarks.records import Seconds, check_record_time, current_record_time
 from tfe_bench.errors import DataError, UsageError
 
 SCHEMA: Final = "technologies 1"
@@ -49,7 +49,7 @@ class Measurement:
         modeled: names of the figures that a model computed.
         correct: whether the result agrees with plaintext; None without a result to check.
         libraries: versions by name.
-        machine: the machine, as `provenance.machine()` returns it.
+        machine: the machine, as `provenance.read_machine_facts()` returns it.
         commit: the commit, as `provenance.commit()` returns it.
         time: the time of the measurement, ISO 8601 in UTC.
 
@@ -66,17 +66,17 @@ class Measurement:
     modeled: tuple[str, ...] = ()
     correct: bool | None = None
     libraries: Mapping[str, str] = field(default_factory=list_versions)
-    machine: Machine = field(default_factory=machine)
+    machine: Machine = field(default_factory=read_machine_facts)
     commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=current_time)
+    time: str = field(default_factory=current_record_time)
 
     def __post_init__(self) -> None:
         for name in ("technology", "job"):
-            fields.check_text(name, getattr(self, name))
+            fields.check_record_text(name, getattr(self, name))
         for name in ("parameters", "figures", "libraries"):
             object.__setattr__(self, name, fields.copy_json_object(name, getattr(self, name)))
         object.__setattr__(
-            self, "modeled", tuple(fields.check_text("modeled", n) for n in self.modeled)
+            self, "modeled", tuple(fields.check_record_text("modeled", n) for n in self.modeled)
         )
         if missing := set(self.modeled) - set(self.figures):
             raise UsageError(
@@ -99,10 +99,10 @@ class Measurement:
                 operation="machine",
             )
         if self.correct is not None:
-            fields.check_bool("correct", self.correct)
+            fields.check_record_bool("correct", self.correct)
         if self.commit is not None:
-            fields.check_text("commit", self.commit)
-        check_time("time", self.time)
+            fields.check_record_text("commit", self.commit)
+        check_record_time("time", self.time)
 
     def to_json(self) -> str:
         """Return the measurement as one line of ASCII JSON, with the field "schema"."""
@@ -132,7 +132,9 @@ class Measurement:
                 operation="measurement",
                 expected=SCHEMA,
             )
-        fields.check_names("measurement", flat, [f.name for f in dataclasses.fields(cls)])
+        fields.check_record_field_names(
+            "measurement", flat, [f.name for f in dataclasses.fields(cls)]
+        )
         if not isinstance(flat["modeled"], list):
             raise DataError(
                 "Expected a list in the measurement's field modeled. "
@@ -150,7 +152,9 @@ class Measurement:
                     code="wrong-type",
                     operation=name,
                 )
-            fields.check_names(name, flat[name], [f.name for f in dataclasses.fields(part)])
+            fields.check_record_field_names(
+                name, flat[name], [f.name for f in dataclasses.fields(part)]
+            )
         try:
             if flat["seconds"] is not None:
                 flat["seconds"] = Seconds(**flat["seconds"])

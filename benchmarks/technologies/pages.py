@@ -23,7 +23,7 @@ PAGES: Final[tuple[ModuleType, ...]] = (compare, functional, homomorphic, storag
 NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
 
 
-def draw_pictures(measured: Sequence[Measurement]) -> dict[str, Picture]:
+def draw_technology_pictures(measured: Sequence[Measurement]) -> dict[str, Picture]:
     """Draw the pictures of all pages.
 
     Returns:
@@ -35,22 +35,22 @@ def draw_pictures(measured: Sequence[Measurement]) -> dict[str, Picture]:
     makers = {
         name: make
         for page in PAGES
-        for name, make in page.list_pictures(_select_page(page, measured)).items()
+        for name, make in page.list_pictures(_select_technology_page(page, measured)).items()
     }
     return drawing.draw_pictures(makers)
 
 
-def build_sections(
+def build_technology_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
     """Build the sections of all pages, in order."""
     return [
         section
         for page in PAGES
-        for section in page.build_sections(_select_page(page, measured), pictures)
+        for section in page.build_sections(_select_technology_page(page, measured), pictures)
     ]
 
 
-def _select_page(page: ModuleType, measured: Sequence[Measurement]) -> list[Measurement]:
+def _select_technology_page(page: ModuleType, measured: Sequence[Measurement]) -> list[Measurement]:
     """Select the measurements of a page; only the comparison's page shows its cells."""
-    return [m for m in measured if table.is_cell(m) == (page is compare)]
+    return [m for m in measured if table.is_technology_cell(m) == (page is compare)]

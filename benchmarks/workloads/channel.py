@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.barrier import wait_at_barrier
+from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
 from tfe_bench.cluster.schema import Request, integer_field
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     return ChannelRequest.from_parameters(parameters, "channel")
 
 
-def transfer_words(
-    client: str, store: Store, request: ChannelRequest, inputs: Sequence[InputSpec]
+def channel_transfer_words(
+    client: str, store: ShareStore, request: ChannelRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the bulk transfer."""
     return request.megabytes * 125_000
@@ -95,7 +95,7 @@ def measure_channel(context: Context) -> dict[str, Shared]:
     ]
     for turn in range(1 + request.repeat):
         for name, graph, argument in graphs:
-            wait_at_barrier(party)
+            wait_at_worker_barrier(party)
             started = time.perf_counter()
             graph(argument)
             if turn:
@@ -113,5 +113,5 @@ PROGRAM = Program(
     measure_channel,
     parse_request,
     "measures rounds and bandwidth between workers 1 and 2",
-    size=transfer_words,
+    size=channel_transfer_words,
 )

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.schema import flag_field, integer_field, text_field
-from tfe_bench.cluster.timing import TimedRequest, measure_runs
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
     from tfe_bench.protocols.session.cost import Cost
 
 
@@ -50,18 +50,18 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             operation="exp",
             received=[i.name for i in inputs],
         )
-    _declared_cost(request, inputs[0])  # rejects a form that does not exist
+    _declared_exp_cost(request, inputs[0])  # rejects a form that does not exist
     return request
 
 
-def max_array_words(
-    client: str, store: Store, request: ExpRequest, inputs: Sequence[InputSpec]
+def max_exp_array_words(
+    client: str, store: ShareStore, request: ExpRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return an upper bound on the words of any array: all words sent, and the local residues."""
-    return max(_declared_cost(request, inputs[0]).total // 64, 8 * inputs[0].extent)
+    return max(_declared_exp_cost(request, inputs[0]).total // 64, 8 * inputs[0].extent)
 
 
-def _declared_cost(request: ExpRequest, x: InputSpec) -> Cost:
+def _declared_exp_cost(request: ExpRequest, x: InputSpec) -> Cost:
     from tfe_bench.protocols.functions.exponential import exp
     from tfe_bench.protocols.session.counting import Private, cost_of
 
@@ -84,7 +84,7 @@ def compute_exp(context: Context) -> dict[str, Shared]:
         variant += ", softmax"
     if options["clamp"] != "none":
         variant += f", clamp {options['clamp']}"
-    return {"y": measure_runs(context, variant, lambda _: graph(x))}
+    return {"y": measure_program_runs(context, variant, lambda _: graph(x))}
 
 
 PROGRAM = Program(
@@ -93,5 +93,5 @@ PROGRAM = Program(
     parse_request,
     "computes the exponential of private numbers",
     wide=True,
-    size=max_array_words,
+    size=max_exp_array_words,
 )

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.barrier import wait_at_barrier
+from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, reject_inputs
 from tfe_bench.cluster.schema import Request, integer_field
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 PAIRS = ((0, 1), (0, 2), (1, 2))
 
@@ -47,14 +47,14 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     return LinksRequest.from_parameters(parameters, "links")
 
 
-def transfer_words(
-    client: str, store: Store, request: LinksRequest, inputs: Sequence[InputSpec]
+def link_transfer_words(
+    client: str, store: ShareStore, request: LinksRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the longest transfer."""
     return max(request.kilobytes * 1000 // 16, request.pair_kilobytes * 125, 1000)
 
 
-def measure_links(context: Context) -> dict[str, Shared]:
+def time_worker_links(context: Context) -> dict[str, Shared]:
     """Time pings of every pair, then the transfers of each worker in turn to both others.
 
     With `pair_kilobytes`, also the transfer from the first of each pair to the second.
@@ -126,7 +126,7 @@ def measure_links(context: Context) -> dict[str, Shared]:
     lost = 0
     for _ in range(request.ping_turns):
         for i, graph in enumerate(pings):
-            wait_at_barrier(party)
+            wait_at_worker_barrier(party)
             started = time.perf_counter()
             graph(one)
             # A chain in one graph, so that the call itself takes a small share of the time.
@@ -134,7 +134,7 @@ def measure_links(context: Context) -> dict[str, Shared]:
     for turn in range(request.turns):
         for i, graph in enumerate(bulks):
             context.progress((turn + i / 3) / request.turns, f"worker {i} sends")
-            wait_at_barrier(party)
+            wait_at_worker_barrier(party)
             started = time.perf_counter()
             wrong = graph(large)
             sent[i].append(time.perf_counter() - started)
@@ -160,7 +160,7 @@ def _time_graph(party: Party, build: Any, block: Any) -> float:
     graph = party.function(build, dynamic=True)
     seconds = []
     for _ in range(3):
-        wait_at_barrier(party)
+        wait_at_worker_barrier(party)
         started = time.perf_counter()
         graph(block)
         seconds.append(time.perf_counter() - started)
@@ -169,8 +169,8 @@ def _time_graph(party: Party, build: Any, block: Any) -> float:
 
 PROGRAM = Program(
     "links",
-    measure_links,
+    time_worker_links,
     parse_request,
     "measures delay and bandwidth between the workers",
-    size=transfer_words,
+    size=link_transfer_words,
 )

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
-from tfe_bench.cluster.timing import TimedRequest, measure_runs
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 
 def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> TimedRequest:
@@ -32,8 +32,8 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     return request
 
 
-def product_words(
-    client: str, store: Store, request: TimedRequest, inputs: Sequence[InputSpec]
+def matmul_product_words(
+    client: str, store: ShareStore, request: TimedRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the product."""
     (rows, _), (_, columns) = (spec.shape for spec in inputs)
@@ -48,7 +48,7 @@ def multiply_matrices(context: Context) -> dict[str, Shared]:
     x, y = (context.inputs[name] for name in ("x", "y"))
     graph = party.function(lambda a, b: arithmetic.matmul(party, a, b))
 
-    return {"product": measure_runs(context, "dealer form", lambda _: graph(x, y))}
+    return {"product": measure_program_runs(context, "dealer form", lambda _: graph(x, y))}
 
 
 PROGRAM = Program(
@@ -56,5 +56,5 @@ PROGRAM = Program(
     multiply_matrices,
     parse_request,
     "multiplies two private matrices",
-    size=product_words,
+    size=matmul_product_words,
 )

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.timing import check_parameters, measure_runs
+from tfe_bench.cluster.timing import check_benchmark_parameters, measure_program_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,24 @@ def parse_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
         UsageError: a parameter or an input is invalid (the text names it).
     """
     operation = operations.find_operation(str(parameters.get("operation", "")))
-    check_parameters(operation.name, parameters, ("operation", *operation.options))
+    check_benchmark_parameters(operation.name, parameters, ("operation", *operation.options))
     shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
     requested_options = {k: v for k, v in parameters.items() if k in operation.options}
     shape, job_options = operations.settle_options(operation, shape, requested_options)
-    _check_inputs(operation, operation.shapes(shape), inputs)
+    _check_operation_inputs(operation, operation.shapes(shape), inputs)
     return OperationRequest(
         operation, shape, {**operation.options, **requested_options}, job_options
     )
 
 
-def max_array_words(
-    client: str, store: Store, request: OperationRequest, inputs: Sequence[InputSpec]
+def max_operation_array_words(
+    client: str, store: ShareStore, request: OperationRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the operation's largest array."""
     return request.operation.max_array_words(request.shape, request.job_options)
 
 
-def _check_inputs(
+def _check_operation_inputs(
     operation: operations.Operation,
     expected_shapes: Mapping[str, tuple[int, ...]],
     inputs: Sequence[InputSpec],
@@ -65,11 +65,12 @@ def _check_inputs(
     received_shapes = {i.name: i.shape for i in inputs}
     if list(received_shapes.items()) != list(expected_shapes.items()):
         raise UsageError(
-            f"{operation.name} expects the inputs {_format_shapes(expected_shapes)}. Received: "
-            f"{_format_shapes(received_shapes)}.",
+            f"{operation.name} expects the inputs {_format_operand_shapes(expected_shapes)}. "
+            "Received: "
+            f"{_format_operand_shapes(received_shapes)}.",
             code="shape-mismatch",
             operation=operation.name,
-            received=_format_shapes(received_shapes),
+            received=_format_operand_shapes(received_shapes),
         )
     scales = {i.fractional_bits for i in inputs}
     known = {operation.input_bits, 0} if operation.integers else {operation.input_bits}
@@ -84,11 +85,11 @@ def _check_inputs(
         )
 
 
-def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _format_operand_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"
 
 
-def run_operation(context: Context) -> dict[str, Shared]:
+def run_catalogue_operation(context: Context) -> dict[str, Shared]:
     """Run the operation `repeat` times; reveal the last result to the client."""
     party = context.party
     request: OperationRequest = context.request
@@ -100,13 +101,13 @@ def run_operation(context: Context) -> dict[str, Shared]:
         return request.operation.run(party, dict(zip(names, shares, strict=True)), request.options)
 
     graph = apply_operation if operation.stepwise else party.function(apply_operation)
-    return {"result": measure_runs(context, operation.variant, lambda _: graph(*shares))}
+    return {"result": measure_program_runs(context, operation.variant, lambda _: graph(*shares))}
 
 
 PROGRAM = Program(
     "operation",
-    run_operation,
+    run_catalogue_operation,
     parse_request,
     "one operation of the catalogue",
-    size=max_array_words,
+    size=max_operation_array_words,
 )

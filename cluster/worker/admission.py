@@ -8,14 +8,14 @@ from typing import Any
 from tfe_bench.cluster import agreement, jobs
 from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.worker import memory, outcomes
-from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.host import WorkerState
 from tfe_bench.cluster.worker.job_queue import QueueSlot
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
-def accept_submission(
-    host: Host,
+def accept_job_submission(
+    host: WorkerState,
     header: dict[str, Any],
     client: str,
     slot: QueueSlot,
@@ -25,7 +25,7 @@ def accept_submission(
     """Return the job of a submission that this worker accepts.
 
     Args:
-        header: the client's first message, from submission.parse_submission.
+        header: the client's first message, from submission.parse_job_submission.
         client: the client that sent it.
         slot: the job's slot in this worker's queue.
         certificate: the fingerprint of the client's presented certificate; "" without TLS.
@@ -42,7 +42,7 @@ def accept_submission(
         submitted = header.get(name)
         # (a client runs no ops and no TensorFlow; parts only name a difference)
         if name not in ("isa", "abi", "tensorflow", "cluster_parts") and submitted != own_value:
-            parts = agreement.describe_differences(host.config, header.get("cluster_parts"))
+            parts = agreement.describe_cluster_differences(host.config, header.get("cluster_parts"))
             differing_parts = f" ({parts})" if name == "cluster" and parts else ""
             raise VersionMismatch(
                 f"The client and party {host.party} differ in {name}{differing_parts}. Received: "
@@ -71,7 +71,9 @@ def accept_submission(
     policy.permit_reveal(header["program"], client)
     program = jobs.load_program(header["program"])
     job.request = program.admit(header["parameters"], job.inputs)
-    job.description = outcomes.describe_job(program.name, client, program.kept_names(job.request))
+    job.description = outcomes.describe_job_for_log(
+        program.name, client, program.kept_names(job.request)
+    )
     describe(job.description)
     for other in program.needs(job.request):
         policy.permit_program(other)
@@ -96,5 +98,5 @@ def accept_submission(
                 operation="seeds",
             )
     own_value = 0 if host.role == 0 else job.input_bytes  # (the dealer receives seeds alone)
-    memory.check_memory(host, own_value + size.memory)
+    memory.check_job_memory(host, own_value + size.memory)
     return job

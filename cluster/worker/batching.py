@@ -29,7 +29,7 @@ MOST_SAMPLES = 4096
 _MOST_BYTES = 1 << 20
 
 
-def count_samples(program: Program[Any], job: Job) -> int:
+def count_batchable_samples(program: Program[Any], job: Job) -> int:
     """Return the number of a job's samples if it may be batched, else 0."""
     if program.together is None or any(spec.limbs != 1 or spec.late for spec in job.inputs):
         return 0
@@ -51,19 +51,19 @@ def is_same_computation(a: Job, b: Job) -> bool:
     return computation_key(a) == computation_key(b)
 
 
-def select_jobs(program: Program[Any], lead: Job, waiting: Sequence[Job]) -> list[Job]:
+def select_batch_jobs(program: Program[Any], lead: Job, waiting: Sequence[Job]) -> list[Job]:
     """Return the waiting jobs that join a batch: in their order, while there is room."""
-    room = MOST_SAMPLES - count_samples(program, lead)
+    room = MOST_SAMPLES - count_batchable_samples(program, lead)
     selected: list[Job] = []
     for job in waiting:
-        count = count_samples(program, job)
+        count = count_batchable_samples(program, job)
         if 0 < count <= room and is_same_computation(lead, job):
             selected.append(job)
             room -= count
     return selected
 
 
-def exchange_offer(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
+def exchange_batch_offer(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
     """Send party 0's offer to all three workers: names and digests."""
     offer = json.dumps([[job.name, job.digest] for job in jobs]).encode()
     # messages of an exchange have the same length, which all three workers know
@@ -74,7 +74,7 @@ def exchange_offer(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
         )
     reply = party.exchange(offer.ljust(size)[:size])[0]
     try:
-        pairs = json_limits.parse_json(reply, "Party 0's offer", _MOST_BYTES)
+        pairs = json_limits.parse_untrusted_json(reply, "Party 0's offer", _MOST_BYTES)
         rows = [(str(name), str(digest)) for name, digest in pairs]
     except (ValueError, TypeError) as error:
         raise ProtocolError(
@@ -83,7 +83,7 @@ def exchange_offer(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
     return rows
 
 
-def agree_on_jobs(party: Party, own_votes: Sequence[bool]) -> list[bool]:
+def agree_on_batch_jobs(party: Party, own_votes: Sequence[bool]) -> list[bool]:
     """Return for each job whether all three workers voted for it."""
     votes = party.exchange(bytes(own_votes))
     if any(len(vote) != len(own_votes) for vote in votes):
@@ -93,7 +93,9 @@ def agree_on_jobs(party: Party, own_votes: Sequence[bool]) -> list[bool]:
     return [all(vote[i] for vote in votes) for i in range(len(own_votes))]
 
 
-def merge_inputs(inputs: Sequence[Mapping[str, Shared]]) -> tuple[dict[str, Shared], list[int]]:
+def merge_batch_inputs(
+    inputs: Sequence[Mapping[str, Shared]],
+) -> tuple[dict[str, Shared], list[int]]:
     """Concatenate the samples of all jobs; also return each job's number of samples."""
     from tfe_bench.protocols.ring import shapes
 
@@ -103,7 +105,9 @@ def merge_inputs(inputs: Sequence[Mapping[str, Shared]]) -> tuple[dict[str, Shar
     }, counts
 
 
-def split_outputs(outputs: Mapping[str, Shared], counts: Sequence[int]) -> list[dict[str, Shared]]:
+def split_batch_outputs(
+    outputs: Mapping[str, Shared], counts: Sequence[int]
+) -> list[dict[str, Shared]]:
     """Split a batch's outputs by job."""
     outputs_by_job: list[dict[str, Shared]] = []
     begin = 0

@@ -10,21 +10,21 @@ import grpc
 from tfe_bench.cluster import json_limits, tls, wire
 from tfe_bench.cluster.config import ClientConfig, PartyConfig
 from tfe_bench.cluster.worker.connection_guard import ConnectionGuard
-from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
+from tfe_bench.cluster.worker.host import MEET_SECONDS, WorkerState
 from tfe_bench.errors import PolicyError, ProtocolError, SecurityError
 
 # One stream of a caller.
 Call: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
-class Callers:
+class CallerAuthenticator:
     """Identifies callers by their certificates.
 
     Args:
         guard: receives the member of each connection.
     """
 
-    def __init__(self, host: Host, guard: ConnectionGuard) -> None:
+    def __init__(self, host: WorkerState, guard: ConnectionGuard) -> None:
         self._host, self._guard = host, guard
 
     def authenticate_member(self, context: Call) -> PartyConfig | ClientConfig:
@@ -45,7 +45,7 @@ class Callers:
         """
         config = self._host.config
         if config.tls:
-            return config.identify(get_peer_fingerprint(context))
+            return config.identify(get_caller_fingerprint(context))
         claimed = dict(context.invocation_metadata() or ()).get("tfe-party", "")
         if claimed in ("0", "1", "2"):
             return config.parties[int(claimed)]
@@ -53,7 +53,7 @@ class Callers:
 
     def get_fingerprint(self, context: Call) -> str:
         """Return the fingerprint of the caller's certificate; "" without TLS."""
-        return get_peer_fingerprint(context) if self._host.config.tls else ""
+        return get_caller_fingerprint(context) if self._host.config.tls else ""
 
     def authenticate_client(self, context: Call) -> str:
         """Return the name of the calling client.
@@ -73,7 +73,9 @@ class Callers:
         """Close a caller's connection with all its calls."""
         self._guard.disconnect_peer(context.peer(), reason)
 
-    async def first(self, context: Call, max_bytes: int = json_limits.MOST_QUESTION) -> bytes:
+    async def read_first_message(
+        self, context: Call, max_bytes: int = json_limits.MOST_QUESTION
+    ) -> bytes:
         """Read a client's first message, of at most `max_bytes`.
 
         Raises:
@@ -99,13 +101,13 @@ class Callers:
             )
         return blob
 
-    async def read_question(self, context: Call) -> dict[str, Any]:
+    async def read_client_query(self, context: Call) -> dict[str, Any]:
         """Read a client's query from one small message."""
-        first = await self.first(context)
-        return wire.StreamReader(iter([first])).next_event() or {}
+        first = await self.read_first_message(context)
+        return wire.JobStreamReader(iter([first])).next_event() or {}
 
 
-def get_peer_fingerprint(context: grpc.ServicerContext | Call) -> str:
+def get_caller_fingerprint(context: grpc.ServicerContext | Call) -> str:
     """Return the fingerprint of the certificate whose key the caller has proved to own.
 
     Raises:
@@ -120,4 +122,4 @@ def get_peer_fingerprint(context: grpc.ServicerContext | Call) -> str:
             received=len(presented),
             expected=1,
         )
-    return tls.compute_fingerprint(presented[0])
+    return tls.compute_certificate_fingerprint(presented[0])

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from tfe_bench.cluster import agreement, wire
 from tfe_bench.cluster.config import ClientConfig
 from tfe_bench.cluster.stored import KINDS
-from tfe_bench.cluster.worker.callers import Call, Callers
-from tfe_bench.cluster.worker.host import Host
-from tfe_bench.cluster.worker.log import error_location, log
+from tfe_bench.cluster.worker.callers import Call, CallerAuthenticator
+from tfe_bench.cluster.worker.host import WorkerState
+from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.outcomes import UNKNOWN
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import JobCancelled, ProtocolError, TfeBenchError
 
 
-def _answer_method(
+def _answer_client_query(
     answer: Callable[[ClientRpc, Call], Awaitable[bytes]],
 ) -> Callable[[ClientRpc, object, Call], AsyncIterator[bytes]]:
     """Wrap a method as a call of the service that returns one answer, or its error."""
@@ -30,10 +30,10 @@ def _answer_method(
             yield await answer(self, context)
         except TfeBenchError as error:
             self.log_refusal(context, answer.__name__, error)
-            yield wire.encode_failure(error)
+            yield wire.encode_failure_event(error)
         except Exception as error:
-            log.error("a query failed: %s", error_location(error))
-            yield wire.encode_failure(error)
+            log.error("a query failed: %s", foreign_error_location(error))
+            yield wire.encode_failure_event(error)
 
     return answer_call
 
@@ -41,7 +41,7 @@ def _answer_method(
 class ClientRpc:
     """Answers queries of clients: each method is one call of the service."""
 
-    def __init__(self, host: Host, callers: Callers) -> None:
+    def __init__(self, host: WorkerState, callers: CallerAuthenticator) -> None:
         self._host, self._callers = host, callers
         self._started = time.monotonic()
 
@@ -52,7 +52,7 @@ class ClientRpc:
             name = self._callers.look_up_caller(context).name
         self._host.outcomes.log_failure(name, f"the query {question!r} of {name} is refused", error)
 
-    @_answer_method
+    @_answer_client_query
     async def hello(self, context: Call) -> bytes:
         """Return this worker's identity and versions."""
         host = self._host
@@ -68,7 +68,7 @@ class ClientRpc:
             "hello", party=host.party, now=time.time(), clients=client_digests, **facts
         )
 
-    @_answer_method
+    @_answer_client_query
     async def status(self, context: Call) -> bytes:
         """Return the client's own jobs, and only the number of others."""
         host = self._host
@@ -79,7 +79,7 @@ class ClientRpc:
                 "job": job.name,
                 "program": job.header["program"],
                 "client": client,
-                "state": _job_state(job),
+                "state": _describe_job_state(job),
                 "before": host.queue.count_before(job.slot),
                 "age": now - job.submitted,
                 "running": None if job.began is None else now - job.began,
@@ -97,7 +97,7 @@ class ClientRpc:
             others_waiting=others_wait,
         )
 
-    @_answer_method
+    @_answer_client_query
     async def cancel(self, context: Call) -> bytes:
         """End a job of the client.
 
@@ -105,7 +105,7 @@ class ClientRpc:
         """
         host = self._host
         client = self._callers.authenticate_client(context)
-        name = str((await self._callers.read_question(context)).get("job"))
+        name = str((await self._callers.read_client_query(context)).get("job"))
         job = host.jobs.get_job(name)
         is_found = job is not None and job.client == client and not job.over.is_set()
         if job is not None and is_found:
@@ -114,12 +114,12 @@ class ClientRpc:
             await host.loop.run_in_executor(None, job.fail, cause)
         return wire.event("cancelled", party=host.party, found=is_found)
 
-    @_answer_method
+    @_answer_client_query
     async def models(self, context: Call) -> bytes:
         """Return the stored values of a kind that the client may use, and no others."""
         host = self._host
         client = self._callers.authenticate_client(context)
-        kind = KINDS.get(str((await self._callers.read_question(context)).get("of", "")))
+        kind = KINDS.get(str((await self._callers.read_client_query(context)).get("of", "")))
         if kind is None:
             raise ProtocolError(
                 "Expected a kind of stored values. Received: an unknown one.", code="unknown-kind"
@@ -128,7 +128,7 @@ class ClientRpc:
         return wire.event("models", party=host.party, models=rows)
 
 
-def _job_state(job: Job) -> str:
+def _describe_job_state(job: Job) -> str:
     if job.over.is_set():
         return "delivering"
     if job.began is not None:

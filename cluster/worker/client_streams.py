@@ -14,11 +14,11 @@ from tfe_bench.cluster import wire
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.worker import outcomes, submission
-from tfe_bench.cluster.worker.admission import accept_submission
-from tfe_bench.cluster.worker.callers import Call, Callers
-from tfe_bench.cluster.worker.host import DEALER, MEET_SECONDS, Host
+from tfe_bench.cluster.worker.admission import accept_job_submission
+from tfe_bench.cluster.worker.callers import Call, CallerAuthenticator
+from tfe_bench.cluster.worker.host import DEALER, MEET_SECONDS, WorkerState
 from tfe_bench.cluster.worker.job_queue import QueueSlot
-from tfe_bench.cluster.worker.log import error_location, log
+from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
 from tfe_bench.protocols.session import aligned_buffers
@@ -32,7 +32,10 @@ class ClientStreams:
     """
 
     def __init__(
-        self, host: Host, callers: Callers, open_streams: Callable[[Job], Coroutine[Any, Any, None]]
+        self,
+        host: WorkerState,
+        callers: CallerAuthenticator,
+        open_streams: Callable[[Job], Coroutine[Any, Any, None]],
     ) -> None:
         self._host, self._callers, self._open_streams = host, callers, open_streams
 
@@ -51,9 +54,9 @@ class ClientStreams:
             client = self._callers.authenticate_client(context)
             # Before any read: a client that stalls occupies one of its own slots.
             slot = host.queue.enter(client)
-            first = await self._callers.first(context, wire.MOST_MESSAGE_BYTES)
-            header = await host.loop.run_in_executor(None, submission.parse_submission, first)
-            subject, about = outcomes.describe_submission(client, header)
+            first = await self._callers.read_first_message(context, wire.MOST_MESSAGE_BYTES)
+            header = await host.loop.run_in_executor(None, submission.parse_job_submission, first)
+            subject, about = outcomes.describe_submission_for_log(client, header)
             certificate = self._callers.get_fingerprint(context)
 
             def describe_parsed(description: str) -> None:
@@ -61,7 +64,14 @@ class ClientStreams:
                 about = description
 
             accepted = await host.loop.run_in_executor(
-                None, accept_submission, host, header, client, slot, certificate, describe_parsed
+                None,
+                accept_job_submission,
+                host,
+                header,
+                client,
+                slot,
+                certificate,
+                describe_parsed,
             )
             if host.party != DEALER:  # the dealer receives seeds alone
                 host.queue.hold(slot, accepted.input_bytes)
@@ -77,13 +87,13 @@ class ClientStreams:
                 None, self._receive_inputs, job, self._read_messages(context, job)
             )
             if host.party == 0:
-                slot.on_move = functools.partial(_report_position, job)
+                slot.on_move = functools.partial(_report_queue_position, job)
                 host.start_task(self._open_streams(job))
             else:
                 connect_timer = host.loop.call_later(
                     MEET_SECONDS + 3, self._check_peer_connected, job
                 )
-            while blob := await host.loop.run_in_executor(None, _next_event, job):
+            while blob := await host.loop.run_in_executor(None, _next_job_event, job):
                 if not await self._send_message(job, context, blob):
                     return
         except TfeBenchError as error:
@@ -93,7 +103,7 @@ class ClientStreams:
                 host.outcomes.log_failure(client, f"{subject} is refused ({about})", error)
             await self._send_refusal(context, error)
         except Exception as error:
-            log.error("%s (%s) failed: %s", subject, about, error_location(error))
+            log.error("%s (%s) failed: %s", subject, about, foreign_error_location(error))
             await self._send_refusal(context, error)
         finally:
             if connect_timer is not None:
@@ -140,7 +150,7 @@ class ClientStreams:
         """Send a client the reason of a refusal."""
         with contextlib.suppress(Exception):
             await asyncio.wait_for(
-                context.write(wire.encode_failure(error)), self._host.policy.stall_seconds
+                context.write(wire.encode_failure_event(error)), self._host.policy.stall_seconds
             )
 
     def _stall_error(self, omission: str) -> PolicyError:
@@ -188,7 +198,7 @@ class ClientStreams:
     def _receive_inputs(self, job: Job, blobs: Iterator[bytes]) -> None:
         """Read a job's inputs; peers may open it as soon as its header is read."""
         try:
-            reader = wire.StreamReader(blobs)
+            reader = wire.JobStreamReader(blobs)
 
             def read_input(spec: InputSpec) -> Ring:
                 # (memory pages are allocated on writes, not by the size in a header)
@@ -220,13 +230,13 @@ def _cancel_job(job: Job, _: object) -> None:
     job.fail(_client_left_error())
 
 
-def _report_position(job: Job, before: int) -> None:
+def _report_queue_position(job: Job, before: int) -> None:
     if before:
         log.info("job %s waits: %d before it", job.short_name, before)
         job.events.put(wire.event("queued", before=before))
 
 
-def _next_event(job: Job) -> bytes | None:
+def _next_job_event(job: Job) -> bytes | None:
     """Return the client's next event, at least a sign of life; None after the last one."""
     try:
         return job.events.get(timeout=1.0)

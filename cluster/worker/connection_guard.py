@@ -42,7 +42,7 @@ Address = tuple[str, int]
 
 
 @dataclass(eq=False)
-class _Connection:
+class _IncomingConnection:
     """An incoming connection of this worker.
 
     Attributes:
@@ -89,11 +89,11 @@ class ConnectionGuard:
         self._max_connections = max_connections
         self._per_address = per_address
         self._lock = threading.Lock()
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, _IncomingConnection] = {}
         self._other_inodes: set[int] = set()
         self._woken = threading.Event()
         self._closed = False
-        self._warnings = _WarningLog()
+        self._warnings = _ConnectionWarningLog()
         threading.Thread(target=self._watch_connections, name="tfe-door", daemon=True).start()
 
     def close(self) -> None:
@@ -153,8 +153,8 @@ class ConnectionGuard:
                 if connection.member in members and not connection.close_reason:
                     connection.close(reason)
 
-    def _find_connection(self, peer: str) -> _Connection | None:
-        address = _parse_peer(peer)
+    def _find_connection(self, peer: str) -> _IncomingConnection | None:
+        address = _parse_grpc_peer(peer)
         if address is None:
             return None
         for _ in range(2):
@@ -181,7 +181,7 @@ class ConnectionGuard:
 
     def _scan_descriptors(self) -> None:
         """Update the list of present connections."""
-        connections: dict[int, _Connection] = {}
+        connections: dict[int, _IncomingConnection] = {}
         others: set[int] = set()
         for name in os.listdir("/proc/self/fd"):
             fd = int(name)
@@ -196,7 +196,7 @@ class ConnectionGuard:
                 if address is None:
                     others.add(inode)
                 else:
-                    connections[inode] = _Connection(inode, fd, address)
+                    connections[inode] = _IncomingConnection(inode, fd, address)
         for inode, ended in self._connections.items():
             if inode not in connections and not ended.member and not ended.close_reason:
                 self._warnings.count_event(
@@ -240,24 +240,24 @@ class ConnectionGuard:
 
 
 @dataclass
-class _HostCounts:
+class _HostConnectionCounts:
     """Events of one address since its last log line, and the time of the next line."""
 
     next_line_at: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class _WarningLog:
+class _ConnectionWarningLog:
     """Log lines about unauthenticated connections: at most one a minute per address and event."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, _HostCounts] = {}
+        self._hosts: dict[str, _HostConnectionCounts] = {}
 
     def count_event(self, host: str, event: str) -> None:
         """Count one connection."""
         if host not in self._hosts and len(self._hosts) >= _MAX_WARNED_HOSTS:
             host = "other addresses"
-        counts = self._hosts.setdefault(host, _HostCounts()).counts
+        counts = self._hosts.setdefault(host, _HostConnectionCounts()).counts
         counts[event] = counts.get(event, 0) + 1
 
     def take_lines(self) -> list[str]:
@@ -276,7 +276,7 @@ class _WarningLog:
         return lines
 
 
-def reserve_descriptors(connections: int) -> None:
+def reserve_socket_descriptors(connections: int) -> None:
     """Raise this process's limit on descriptors, and check that it is sufficient.
 
     Args:
@@ -348,7 +348,7 @@ def _normalize_host(host: str) -> str:
     return str(mapped or address)
 
 
-def _parse_peer(peer: str) -> Address | None:
+def _parse_grpc_peer(peer: str) -> Address | None:
     """Parse gRPC's ipv4:1.2.3.4:5 and ipv6:%5B::1%5D:5."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from tfe_bench.cluster.transport import end_call, open_channel
-from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.transport import end_worker_call, open_worker_channel
+from tfe_bench.cluster.worker.host import WorkerState
 
 # Idle connections to one peer: for the running job, and for the one that waits behind it.
 MAX_IDLE = 2
@@ -18,7 +18,7 @@ IDLE_SECONDS, OLDEST_SECONDS = 60.0, 600.0
 
 
 @dataclass(eq=False)
-class Connection:
+class PeerConnection:
     """A channel to a peer, for one job at a time.
 
     Attributes:
@@ -38,14 +38,14 @@ class Connection:
         return ready and time.monotonic() - self.created_at < OLDEST_SECONDS
 
 
-class Connections:
+class PeerConnections:
     """Connections of one worker to higher-numbered ones; all methods run on the channel's loop."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: WorkerState) -> None:
         self._host = host
-        self._idle: dict[int, list[Connection]] = {1: [], 2: []}
+        self._idle: dict[int, list[PeerConnection]] = {1: [], 2: []}
 
-    async def take_connection(self, peer: int) -> Connection:
+    async def take_connection(self, peer: int) -> PeerConnection:
         """Return an idle connection, or a new one, which connects at its first call."""
         while self._idle[peer]:
             connection = self._idle[peer].pop()
@@ -56,11 +56,13 @@ class Connections:
             await connection.channel.close()
         host = self._host
         key_pair = (host.key, host.certificate) if host.config.tls else None
-        return Connection(peer, open_channel(grpc.aio, host.config.parties[peer], key_pair))
+        return PeerConnection(
+            peer, open_worker_channel(grpc.aio, host.config.parties[peer], key_pair)
+        )
 
     async def return_connection(
         self,
-        connection: Connection,
+        connection: PeerConnection,
         call: grpc.aio.StreamStreamCall | None = None,
         linger: float = 0.0,
     ) -> None:
@@ -70,7 +72,7 @@ class Connections:
             call: None if it was not started.
             linger: seconds in which the peer may end it.
         """
-        ended_cleanly = call is not None and await end_call(call, linger)
+        ended_cleanly = call is not None and await end_worker_call(call, linger)
         idle = self._idle[connection.peer]
         if not ended_cleanly or len(idle) == MAX_IDLE or not connection.is_usable:
             await connection.channel.close()
@@ -81,7 +83,7 @@ class Connections:
             IDLE_SECONDS, self._close_idle, connection
         )
 
-    def _close_idle(self, connection: Connection) -> None:
+    def _close_idle(self, connection: PeerConnection) -> None:
         self._idle[connection.peer].remove(connection)
         self._host.start_task(connection.channel.close())
 

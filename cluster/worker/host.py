@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from tfe_bench.cluster import agreement, handshake, tls
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.worker.job_queue import JobQueue
-from tfe_bench.cluster.worker.outcomes import OutcomeLog
+from tfe_bench.cluster.worker.outcomes import JobOutcomeLog
 from tfe_bench.cluster.worker.pending import Job, JobRegistry
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Host:
+class WorkerState:
     """The shared state of one worker.
 
     Attributes:
@@ -42,17 +42,17 @@ class Host:
 
     config: ClusterConfig
     policy: WorkerPolicy
-    store: Store
+    store: ShareStore
     loop: asyncio.AbstractEventLoop
     key: bytes = field(default=b"", repr=False)
     queue: JobQueue = field(init=False)
-    outcomes: OutcomeLog = field(init=False)
+    outcomes: JobOutcomeLog = field(init=False)
     jobs: JobRegistry = field(default_factory=JobRegistry)
     _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.queue = JobQueue(self.policy)
-        self.outcomes = OutcomeLog(self._call_later)
+        self.outcomes = JobOutcomeLog(self._call_later)
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function on the loop after some seconds; ignored once the loop has ended."""
@@ -67,7 +67,9 @@ class Host:
         """
         if config.digest() != self.config.digest():
             changed = (
-                agreement.describe_differences(self.config, agreement.summarize_settings(config))
+                agreement.describe_cluster_differences(
+                    self.config, agreement.summarize_cluster_settings(config)
+                )
                 or "all parts"
             )
             raise ConfigError(
@@ -132,7 +134,7 @@ class Host:
     @property
     def certificate(self) -> bytes:
         """This worker's certificate: during a roll-over, the one of its key."""
-        return tls.select_certificate(self.key, self.own_party.certificates)
+        return tls.select_key_certificate(self.key, self.own_party.certificates)
 
     def get_facts(self) -> dict[str, Any]:
         """Return the facts that all members must have in common."""
@@ -145,7 +147,7 @@ class Host:
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
-            "cluster_parts": agreement.summarize_settings(self.config),
+            "cluster_parts": agreement.summarize_cluster_settings(self.config),
             "isa": ops.native().isa().decode(),
         }
 

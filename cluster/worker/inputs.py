@@ -17,7 +17,7 @@ from tfe_bench.protocols.session.seeded import MIN_SEEDED_WORDS, Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def load_inputs(party: Party, job: Job) -> JobInputs:
+def load_job_inputs(party: Party, job: Job) -> JobInputs:
     """Return a job's inputs as private tensors; masks of large ones are expanded on access.
 
     Raises:
@@ -27,18 +27,24 @@ def load_inputs(party: Party, job: Job) -> JobInputs:
     role = (party.index - DEALER) % 3
     failures: list[ProtocolError] = []
 
-    def build_input(spec: InputSpec, seed: dict[str, bytes], masked: Ring) -> Shared | Seeded:
+    def build_private_input(
+        spec: InputSpec, seed: dict[str, bytes], masked: Ring
+    ) -> Shared | Seeded:
         try:
-            check_copies(party, spec.name, seed, masked)
+            check_input_copies(party, spec.name, seed, masked)
         except ProtocolError as error:
             if spec.late:
                 raise
             failures.append(error)
-        m = aligned_buffers.as_tensor(masked.reshape(spec.word_shape)) if role != 0 else None
+        m = (
+            aligned_buffers.view_words_as_tensor(masked.reshape(spec.word_shape))
+            if role != 0
+            else None
+        )
         if spec.limbs == 1 and spec.words >= MIN_SEEDED_WORDS:
             return Seeded.from_seeds(m, seed, spec.shape, DEALER, spec.fractional_bits)
         words = {
-            name: aligned_buffers.as_tensor(
+            name: aligned_buffers.view_words_as_tensor(
                 seeds.expand_seed(value, spec.words).reshape(spec.word_shape)
             )
             for name, value in seed.items()
@@ -47,14 +53,14 @@ def load_inputs(party: Party, job: Job) -> JobInputs:
         return Shared(*parts, DEALER, spec.fractional_bits, spec.limbs)
 
     def take_late_input(spec: InputSpec, seed: dict[str, bytes]) -> Shared | Seeded:
-        return build_input(spec, seed, job.late_inputs.take_input(spec.name))
+        return build_private_input(spec, seed, job.late_inputs.take_input(spec.name))
 
     inputs = JobInputs()
     for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
         if spec.late:
             inputs.add_late(spec.name, functools.partial(take_late_input, spec, seed))
             continue
-        inputs.add_input(spec.name, build_input(spec, seed, job.masked[i]))
+        inputs.add_input(spec.name, build_private_input(spec, seed, job.masked[i]))
     job.masked.clear()
     job.seeds.clear()
     if failures:
@@ -62,7 +68,7 @@ def load_inputs(party: Party, job: Job) -> JobInputs:
     return inputs
 
 
-def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: Ring) -> None:
+def check_input_copies(party: Party, name: str, seed: dict[str, bytes], masked: Ring) -> None:
     """Check that the two holders of each part of an input have equal copies.
 
     Clients may be malicious.

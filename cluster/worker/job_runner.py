@@ -10,8 +10,8 @@ from tfe_bench.cluster import jobs, wire
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker import batching, members, results
-from tfe_bench.cluster.worker.host import DEALER, Host
-from tfe_bench.cluster.worker.log import error_location, log
+from tfe_bench.cluster.worker.host import DEALER, WorkerState
+from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError
@@ -26,7 +26,7 @@ class JobRunner:
         start_session: starts a job's session with the peers.
     """
 
-    def __init__(self, host: Host, start_session: Callable[[Job], SessionLink]) -> None:
+    def __init__(self, host: WorkerState, start_session: Callable[[Job], SessionLink]) -> None:
         self._host, self._start_session = host, start_session
         self._run_lock = threading.Lock()
         self._memory = MemoryMeter()
@@ -65,7 +65,7 @@ class JobRunner:
                 expected=self._host.policy.job_seconds,
                 party=self._host.party,
             )
-            _fail_batch(job, error)
+            _fail_job_batch(job, error)
             if link is not None:
                 link.fail(error)
 
@@ -78,14 +78,14 @@ class JobRunner:
             self._run_program(job, link)
         except TfeBenchError as error:
             cause = (link.cause if link else None) or error
-            _fail_batch(job, cause)
+            _fail_job_batch(job, cause)
             failure = job.failed or cause
         except Exception as error:
-            log.error("job %s failed: %s", job.short_name, error_location(error))
-            _fail_batch(
+            log.error("job %s failed: %s", job.short_name, foreign_error_location(error))
+            _fail_job_batch(
                 job,
                 ClusterError(
-                    f"Party {self._host.party} failed ({wire.describe_error(error)}).",
+                    f"Party {self._host.party} failed ({wire.describe_foreign_error(error)}).",
                     code="worker-failed",
                     party=self._host.party,
                 ),
@@ -113,8 +113,8 @@ class JobRunner:
                 party.exchange(bytes(job.warm_up_bytes))
         idle = self._memory.reset_peak()
         program = jobs.load_program(job.header["program"])
-        job.batched_jobs = members.form_batch(self._host, job, party, program)
-        collected = members.collect_inputs(self._host, party, program, job)
+        job.batched_jobs = members.form_job_batch(self._host, job, party, program)
+        collected = members.collect_batch_inputs(self._host, party, program, job)
         batch = [member for member, inputs in collected if inputs is not None]
         accepted_inputs = [inputs for _, inputs in collected if inputs is not None]
         del collected
@@ -123,7 +123,7 @@ class JobRunner:
         counts: list[int] = []
         inputs: MutableMapping[str, Shared] = accepted_inputs[0]
         if job.batched_jobs:
-            inputs, counts = batching.merge_inputs(accepted_inputs)
+            inputs, counts = batching.merge_batch_inputs(accepted_inputs)
         accepted_inputs.clear()
 
         last_report = 0.0
@@ -159,24 +159,26 @@ class JobRunner:
         }
         if counts:
             measured["batched"] = {"requests": len(counts), "samples": sum(counts)}
-        parts = batching.split_outputs(outputs, counts) if counts else [outputs]
+        parts = batching.split_batch_outputs(outputs, counts) if counts else [outputs]
         for member, part in zip(batch, parts, strict=True):
             if member.failed is not None:  # its client has disconnected
                 continue
             try:
                 # The inputs are no longer needed.
-                self._host.queue.hold(member.slot, results.count_held_bytes(self._host.party, part))
+                self._host.queue.hold(
+                    member.slot, results.count_held_result_bytes(self._host.party, part)
+                )
             except TfeBenchError as error:
                 member.fail(error)
                 continue
             member.events.put(wire.event("measured", **measured))
             for name, output in part.items():
-                results.send_result(self._host.party, member, name, output)
+                results.send_result_share(self._host.party, member, name, output)
             member.events.put(wire.event("done"))
-            _log_done(member, party.sent_bytes, len(batch))
+            _log_job_done(member, party.sent_bytes, len(batch))
 
 
-def _log_done(job: Job, sent: int, batch_size: int) -> None:
+def _log_job_done(job: Job, sent: int, batch_size: int) -> None:
     seconds = time.monotonic() - (job.began or 0.0)
     figures = (
         f"{seconds:.2f} s, {job.input_bytes} bytes of inputs here, {sent} bytes sent to workers"
@@ -185,7 +187,7 @@ def _log_done(job: Job, sent: int, batch_size: int) -> None:
     log.info("job %s is done (%s): %s%s", job.short_name, job.description, figures, shared)
 
 
-def _fail_batch(job: Job, error: TfeBenchError) -> None:
+def _fail_job_batch(job: Job, error: TfeBenchError) -> None:
     """End a job with its batch."""
     for member in (job, *job.batched_jobs):
         member.fail(error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tfe_bench.protocols.session import ops
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.worker.host import Host
+    from tfe_bench.cluster.worker.host import WorkerState
 
 # A smaller need is accepted without a check.
 _MUCH = 64 << 20
@@ -18,7 +18,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
-def check_memory(host: Host, needed: int) -> None:
+def check_job_memory(host: WorkerState, needed: int) -> None:
     """Reject a job that does not fit, before any of its inputs is read.
 
     Args:
@@ -33,7 +33,7 @@ def check_memory(host: Host, needed: int) -> None:
     host.policy.permit_memory(needed, int(ops.native().available_memory()), sharing)
 
 
-def _read_status(name: str) -> int:
+def _read_process_memory(name: str) -> int:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
@@ -45,7 +45,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE, _SPARE = 8 << 20, 64 << 20
 
 
-def return_large_blocks() -> None:
+def return_freed_memory_blocks() -> None:
     """Make this process return freed blocks of 8 MiB and more to the system at once.
 
     glibc raises that threshold to 32 MiB when the first such blocks are freed, and then keeps
@@ -69,9 +69,9 @@ class MemoryMeter:
         """Reset the high-water mark; return the memory of the idle worker."""
         with contextlib.suppress(OSError):  # not permitted everywhere: the mark then never falls
             _CLEAR.write_text("5")
-        self._idle = _read_status("VmRSS")
+        self._idle = _read_process_memory("VmRSS")
         return self._idle
 
     def peak_growth(self) -> int:
         """Return the growth above idle at the highest point since `reset_peak`."""
-        return max(0, _read_status("VmHWM") - self._idle)
+        return max(0, _read_process_memory("VmHWM") - self._idle)

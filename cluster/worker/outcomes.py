@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfe_bench.cluster import jobs
-from tfe_bench.cluster.worker.log import error_line, log, printable_line
+from tfe_bench.cluster.worker.log import error_log_line, log, printable_log_line
 from tfe_bench.errors import ClusterError, PolicyError, SecurityError
 
 # Lines about refusals of one client in one window; further ones are counted.
@@ -28,32 +28,34 @@ _MOST_NAMES = 4
 _OWN_TEXTS = (PolicyError, SecurityError, ClusterError)
 
 
-def describe_job(program: str, client: str, names: Sequence[str] = ()) -> str:
+def describe_job_for_log(program: str, client: str, names: Sequence[str] = ()) -> str:
     """Describe a job for a log: its program, the stored values that it uses, its client."""
-    shown_names = [f'"{printable_line(name, 80)}"' for name in names[:_MOST_NAMES]]
+    shown_names = [f'"{printable_log_line(name, 80)}"' for name in names[:_MOST_NAMES]]
     if len(names) > _MOST_NAMES:
         shown_names.append(f"{len(names) - _MOST_NAMES} more")
     of = f" of {', '.join(shown_names)}" if shown_names else ""
-    return f"{printable_line(program, 80)}{of}, client {client}"
+    return f"{printable_log_line(program, 80)}{of}, client {client}"
 
 
-def describe_submission(client: str, header: Mapping[str, Any]) -> tuple[str, str]:
-    """Describe a submission before its program has parsed it: its job, and `describe_job`."""
+def describe_submission_for_log(client: str, header: Mapping[str, Any]) -> tuple[str, str]:
+    """Describe a submission before its program has parsed it: its job, and
+    `describe_job_for_log`.
+    """
     name = header["program"]
     names = jobs.get_name_parameter(header["parameters"])
-    return f"job {printable_line(header['job'], 12)}", describe_job(name, client, names)
+    return f"job {printable_log_line(header['job'], 12)}", describe_job_for_log(name, client, names)
 
 
-def refusal_reason(error: BaseException) -> str:
+def job_refusal_reason(error: BaseException) -> str:
     """Return the reason of a refusal on one line."""
-    text = error_line(error)
+    text = error_log_line(error)
     if not isinstance(error, _OWN_TEXTS):
         text = text.partition(" Received:")[0]
     return f"{type(error).__name__}: {text}"
 
 
 @dataclass
-class _Window:
+class _LogWindow:
     """Lines of one client since a time, and the number of omitted ones by kind of error."""
 
     since: float
@@ -61,7 +63,7 @@ class _Window:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-class OutcomeLog:
+class JobOutcomeLog:
     """Logs refusals and failures, at most MOST_LINES a minute for each client.
 
     Args:
@@ -71,7 +73,7 @@ class OutcomeLog:
     def __init__(self, later: Callable[[float, Callable[[], None]], None]) -> None:
         self._later = later
         self._lock = threading.Lock()
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, _LogWindow] = {}
 
     def log_failure(self, client: str, message: str, error: BaseException) -> None:
         """Log one refusal or failure.
@@ -85,7 +87,7 @@ class OutcomeLog:
             window = self._windows.get(client)
             if window is None or now - window.since >= WINDOW_SECONDS:
                 self._close_window(client)
-                window = self._windows[client] = _Window(now)
+                window = self._windows[client] = _LogWindow(now)
             window.lines += 1
             if window.lines > MOST_LINES:
                 if not window.left_out:
@@ -93,9 +95,9 @@ class OutcomeLog:
                     self._later(remaining, lambda: self._expire_window(client, window))
                 window.left_out[type(error).__name__] += 1
                 return
-        log.warning("%s: %s", message, refusal_reason(error))
+        log.warning("%s: %s", message, job_refusal_reason(error))
 
-    def _expire_window(self, client: str, window: _Window) -> None:
+    def _expire_window(self, client: str, window: _LogWindow) -> None:
         with self._lock:
             if self._windows.get(client) is window:
                 self._close_window(client)

@@ -20,10 +20,10 @@ import grpc
 from tfe_bench.cluster import agreement, handshake, probe, wire
 from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink
-from tfe_bench.cluster.worker.callers import Call, Callers
-from tfe_bench.cluster.worker.connections import Connection, Connections
-from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
-from tfe_bench.cluster.worker.log import error_location, log
+from tfe_bench.cluster.worker.callers import Call, CallerAuthenticator
+from tfe_bench.cluster.worker.connections import PeerConnection, PeerConnections
+from tfe_bench.cluster.worker.host import MEET_SECONDS, WorkerState
+from tfe_bench.cluster.worker.log import foreign_error_location, log
 from tfe_bench.cluster.worker.outcomes import UNKNOWN
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import (
@@ -38,7 +38,7 @@ from tfe_bench.errors import (
 GO = b"go"
 
 
-def pair_key(a: int, b: int) -> int:
+def pair_key_index(a: int, b: int) -> int:
     """Return the index j of the key k_j that parties a and b share (k_j: parties j and j-1)."""
     return {frozenset((0, 2)): 0, frozenset((0, 1)): 1, frozenset((1, 2)): 2}[frozenset((a, b))]
 
@@ -50,9 +50,11 @@ class PeerStreams:
         begin: runs a job whose turn has come.
     """
 
-    def __init__(self, host: Host, callers: Callers, begin: Callable[[Job], None]) -> None:
+    def __init__(
+        self, host: WorkerState, callers: CallerAuthenticator, begin: Callable[[Job], None]
+    ) -> None:
         self._host, self._callers, self._begin = host, callers, begin
-        self.connections = Connections(host)
+        self.connections = PeerConnections(host)
 
     def _build_hello(self, job: Job, agreement: handshake.KeyAgreement) -> handshake.Hello:
         facts = self._host.get_facts()
@@ -67,8 +69,8 @@ class PeerStreams:
         )
 
     def _check_hello(self, mine: handshake.Hello, theirs: handshake.Hello, peer: int) -> None:
-        parts = agreement.describe_differences(self._host.config, theirs.cluster_parts)
-        handshake.check_hello(mine, theirs, peer, parts)
+        parts = agreement.describe_cluster_differences(self._host.config, theirs.cluster_parts)
+        handshake.check_peer_hello(mine, theirs, peer, parts)
 
     def _cancel_on_failure(self, job: Job, task: asyncio.Future[Any]) -> None:
         """Cancel a task of the event loop when the job fails."""
@@ -89,10 +91,12 @@ class PeerStreams:
         except TfeBenchError as error:
             job.fail(error)
         except Exception as error:
-            log.error("job %s failed before its turn: %s", job.short_name, error_location(error))
+            log.error(
+                "job %s failed before its turn: %s", job.short_name, foreign_error_location(error)
+            )
             job.fail(
                 ClusterError(
-                    f"Party {self._host.party} failed ({wire.describe_error(error)}).",
+                    f"Party {self._host.party} failed ({wire.describe_foreign_error(error)}).",
                     code="worker-failed",
                     party=self._host.party,
                 )
@@ -204,7 +208,7 @@ class PeerStreams:
         while not await self._open_stream(job, await self.connections.take_connection(peer)):
             pass
 
-    async def _open_stream(self, job: Job, connection: Connection) -> bool:
+    async def _open_stream(self, job: Job, connection: PeerConnection) -> bool:
         """Open a stream over a connection; return False if it has broken since its last job."""
         peer, channel = connection.peer, connection.channel
         agreement = handshake.KeyAgreement()
@@ -270,7 +274,7 @@ class PeerStreams:
             ready.cancel()
 
     async def _pump_dialled(
-        self, job: Job, connection: Connection, call: grpc.aio.StreamStreamCall
+        self, job: Job, connection: PeerConnection, call: grpc.aio.StreamStreamCall
     ) -> None:
         peer = connection.peer
         # Read ahead, to detect a peer that disconnects while the job waits.
@@ -361,7 +365,7 @@ class PeerStreams:
                 )
             keys = [bytes(16)] * 3
             for peer, key in job.keys.items():
-                keys[pair_key(self._host.party, peer)] = key
+                keys[pair_key_index(self._host.party, peer)] = key
             job.link = SessionLink(self._host.party, b"".join(keys))
             if job.shaping is not None:
                 job.link.shape_traffic(*job.shaping)

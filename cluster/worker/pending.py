@@ -28,7 +28,7 @@ class Job:
     Args:
         name: chosen by the client, 32 hex digits.
         client: the submitting client.
-        header: its submission, from submission.parse_submission.
+        header: its submission, from submission.parse_job_submission.
         slot: in this worker's queue.
         certificate: the fingerprint of the client's certificate, "" without TLS.
 
@@ -51,7 +51,7 @@ class Job:
             disconnects.
         is_batched: it is part of another job's batch, and uses that job's session.
         programs: that its client must be allowed: its own, and those that it needs.
-        request: what its program parsed, by admission.accept_submission.
+        request: what its program parsed, by admission.accept_job_submission.
         description: its program, its stored values and its client, for logs.
     """
 
@@ -83,8 +83,10 @@ class Job:
             raise ValueError("an input after a late one")
         if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
             raise ValueError("a name of another form")
-        self.shaping = _parse_shaping(header.get("shaping"))
-        self.warm_up_bytes = _check_integer(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
+        self.shaping = _parse_traffic_shaping(header.get("shaping"))
+        self.warm_up_bytes = _check_shaping_integer(
+            header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP
+        )
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[Ring] = []
         self.late_inputs = LateInputBuffer()
@@ -183,7 +185,7 @@ class Job:
         """Put the last events, and release the inputs."""
         self.ended = time.monotonic()
         if error is not None:
-            self.events.put(wire.encode_failure(error))
+            self.events.put(wire.encode_failure_event(error))
         self.events.put(None)
         self.over.set()
         self.complete.set()
@@ -255,15 +257,17 @@ class JobRegistry:
             self._arrived.notify_all()
 
 
-def _check_integer(value: object, least: int, largest: int) -> int:
+def _check_shaping_integer(value: object, least: int, largest: int) -> int:
     if type(value) is not int or not least <= value <= largest:
         raise ValueError("a number out of its range")
     return value
 
 
-def _parse_shaping(value: list[object] | None) -> tuple[int, int] | None:
+def _parse_traffic_shaping(value: list[object] | None) -> tuple[int, int] | None:
     """Parse a client's (microseconds of delay, bytes per second)."""
     if value is None:
         return None
     delay, rate = value
-    return _check_integer(delay, 0, 2_000_000), _check_integer(rate, 10_000, 1 << 40)
+    return _check_shaping_integer(delay, 0, 2_000_000), _check_shaping_integer(
+        rate, 10_000, 1 << 40
+    )

@@ -14,23 +14,23 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def count_held_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
+def count_held_result_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
     """Return the bytes of results that this party holds until their client has received them."""
     return sum(
-        8 * math.prod(getattr(value, _FIELDS[_party_role(party, value)][0]).shape)
+        8 * math.prod(getattr(value, _FIELDS[_result_party_role(party, value)][0]).shape)
         for value in outputs.values()
-        if _party_role(party, value) != 2  # whose part is compared, not sent
+        if _result_party_role(party, value) != 2  # whose part is compared, not sent
     )
 
 
-def send_result(party: int, job: Job, name: str, value: Shared) -> None:
+def send_result_share(party: int, job: Job, name: str, value: Shared) -> None:
     """Send this party's share of a result to the client, which reconstructs it."""
-    role = _party_role(party, value)
+    role = _result_party_role(party, value)
     fields = [np.asarray(getattr(value, f), np.int64, order="C") for f in _FIELDS[role]]
     shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
     part, array, digest = "m", fields[0], ""
     if role == 0:  # the client only needs their sum
-        part, array = "lam", seeds.add_ring(fields[0], fields[1], value.limbs)
+        part, array = "lam", seeds.add_ring_words(fields[0], fields[1], value.limbs)
     elif role == 2:  # the copy of m is compared, not sent twice
         part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
     job.events.put(
@@ -45,7 +45,7 @@ def send_result(party: int, job: Job, name: str, value: Shared) -> None:
         )
     )
     if part:
-        for chunk in wire.chunk_data(array.reshape(-1).data.cast("B")):
+        for chunk in wire.chunk_stream_data(array.reshape(-1).data.cast("B")):
             job.events.put(chunk)
 
 
@@ -53,7 +53,7 @@ def send_result(party: int, job: Job, name: str, value: Shared) -> None:
 _FIELDS = (("l1", "l2"), ("m",), ("m",))
 
 
-def _party_role(party: int, value: object) -> int:
+def _result_party_role(party: int, value: object) -> int:
     """Return a party's role for a result.
 
     Raises:

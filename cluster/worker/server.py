@@ -17,20 +17,20 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from tfe_bench.cluster import agreement, expiry, grpc_tls, wire
-from tfe_bench.cluster.addresses import cannot_listen
+from tfe_bench.cluster.addresses import worker_bind_error
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.handles import HandleStore
-from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy, unknown_names
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy, unknown_policy_names
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
-from tfe_bench.cluster.worker.callers import Callers
+from tfe_bench.cluster.worker.callers import CallerAuthenticator
 from tfe_bench.cluster.worker.client_rpc import ClientRpc
 from tfe_bench.cluster.worker.client_streams import ClientStreams
-from tfe_bench.cluster.worker.connection_guard import ConnectionGuard, reserve_descriptors
-from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.connection_guard import ConnectionGuard, reserve_socket_descriptors
+from tfe_bench.cluster.worker.host import WorkerState
 from tfe_bench.cluster.worker.job_runner import JobRunner
 from tfe_bench.cluster.worker.log import log
-from tfe_bench.cluster.worker.memory import return_large_blocks
+from tfe_bench.cluster.worker.memory import return_freed_memory_blocks
 from tfe_bench.cluster.worker.peer_streams import PeerStreams
 from tfe_bench.errors import ClusterError
 
@@ -41,7 +41,7 @@ DISCONNECT_SECONDS = 3.0
 _CALLS_PER_CONNECTION = MOST_JOBS + 24
 
 
-def _count_addresses(host: str) -> int:
+def _count_host_addresses(host: str) -> int:
     """Return the number of addresses of a host name."""
     try:
         return len({info[4][0] for info in socket.getaddrinfo(host, None)}) or 1
@@ -68,22 +68,22 @@ class Worker:
         own_party = config.parties[policy.party]
         config.check_bind(bind or own_party.host)
         key = policy.load_key() if config.tls else b""
-        store = Store(
+        store = ShareStore(
             *(policy.models, policy.party, config.ring, config.fractional_bits, policy.max_models),
             handles=HandleStore(
                 *(policy.party, policy.max_held, policy.max_held_per_client, policy.held_seconds)
             ),
         )
-        self._host = host = Host(config, policy, store, asyncio.new_event_loop(), key)
-        reserve_descriptors(policy.max_connections)
+        self._host = host = WorkerState(config, policy, store, asyncio.new_event_loop(), key)
+        reserve_socket_descriptors(policy.max_connections)
         self._guard = ConnectionGuard(
             host.party,
             own_party.port,
             policy.max_connections,
             policy.max_connections_per_address,
         )
-        return_large_blocks()
-        callers = Callers(host, self._guard)
+        return_freed_memory_blocks()
+        callers = CallerAuthenticator(host, self._guard)
         self._client_rpc = ClientRpc(host, callers)
         self._peer_streams = PeerStreams(host, callers, lambda job: self._job_runner.run_job(job))
         self._job_runner = JobRunner(host, self._peer_streams.start_session)
@@ -104,7 +104,7 @@ class Worker:
         # Waits (for a client, a job, an event) run in these threads, not on the loop.
         host.loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
         # (gRPC counts the connections of each address of the host separately)
-        share = max(1, host.policy.max_connections // _count_addresses(name))
+        share = max(1, host.policy.max_connections // _count_host_addresses(name))
         server = grpc.aio.server(
             options=[
                 *CHANNEL_OPTIONS,
@@ -133,7 +133,7 @@ class Worker:
         )
         try:
             if host.config.tls:
-                credentials = grpc_tls.server_credentials(
+                credentials = grpc_tls.worker_tls_credentials(
                     host.key,
                     host.certificate,
                     host.config.trusted_by(host.party),
@@ -143,12 +143,12 @@ class Worker:
             else:
                 port = server.add_insecure_port(address)
         except RuntimeError as error:
-            raise cannot_listen(host.party, address) from error
+            raise worker_bind_error(host.party, address) from error
         if port == 0:
-            raise cannot_listen(host.party, address)
+            raise worker_bind_error(host.party, address)
         await server.start()
         log.info("listening on %s", address)
-        for line in unknown_names(host.config, host.policy):
+        for line in unknown_policy_names(host.config, host.policy):
             log.warning(line)
         if not host.config.tls:
             log.warning(
@@ -176,7 +176,7 @@ class Worker:
         host.reload_files(config, policy)
         for line in agreement.describe_client_changes(before, config):
             log.info("cluster.toml: %s", line)
-        for line in unknown_names(config, policy):
+        for line in unknown_policy_names(config, policy):
             log.warning(line)
         revoked = agreement.find_revoked_clients(before, config)
         # (not at once: their clients receive the reason before)
@@ -192,7 +192,7 @@ class Worker:
         """Log once a day which certificates expire soon."""
         host = self._host
         if host.config.tls:
-            for line in expiry.expiry_warnings(host.config):
+            for line in expiry.certificate_expiry_warnings(host.config):
                 log.warning(line)
             host.loop.call_later(86400, self._warn_of_certificates)
 

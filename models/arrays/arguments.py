@@ -25,7 +25,7 @@ _DTYPES = {"bool": np.bool_, "int64": np.int64, "float64": np.float64}
 
 
 @dataclass(frozen=True)
-class Ref:
+class ValueReference:
     """A reference to a value of a plan: its number, and its position if a step has
     several outputs.
     """
@@ -34,7 +34,7 @@ class Ref:
     place: int | None = None
 
 
-def check_shape(shape: object) -> tuple[int, ...]:
+def check_array_shape(shape: object) -> tuple[int, ...]:
     """Return the shape of an array if it is valid.
 
     Raises:
@@ -54,18 +54,18 @@ def has_ref(value: object) -> bool:
     return any(True for _ in iter_refs(value))
 
 
-def parse_reference(value: object, known: int) -> Ref:
+def parse_reference(value: object, known: int) -> ValueReference:
     if isinstance(value, list) and 2 <= len(value) <= 3 and value[0] == "ref":
         number, *place = value[1:]
         fits = type(number) is int and 0 <= number < known
         if fits and all(type(p) is int and 0 <= p < MAX_PARTS for p in place):
-            return Ref(number, place[0] if place else None)
+            return ValueReference(number, place[0] if place else None)
     raise UsageError(
         "A plan refers to earlier values by number: it has no cycles.", code="invalid-reference"
     )
 
 
-def check_argument(
+def check_operation_argument(
     value: object, known: int, depth: int, parts: list[int], elements_left: list[int]
 ) -> None:
     parts[0] -= 1
@@ -103,7 +103,7 @@ def _check_nested(
             parse_reference(value, known)
         case ["list" | "tuple", list(items)]:
             for item in items:
-                check_argument(item, known, depth - 1, parts, elements_left)
+                check_operation_argument(item, known, depth - 1, parts, elements_left)
         case ["slice", start, stop, step]:
             for item in (start, stop, step):
                 if item is not None and (type(item) is not int or not -_INT <= item < _INT):
@@ -131,7 +131,7 @@ def _check_nested(
 
 def _decode_array(value: list[Any]) -> np.ndarray[Any, Any]:
     _, name, shape, text = value
-    sizes = check_shape(shape)
+    sizes = check_array_shape(shape)
     count = math.prod(sizes)
     if not isinstance(name, str) or name not in _DTYPES or count > MAX_CONSTANT:
         raise UsageError(
@@ -157,16 +157,16 @@ def _decode_array(value: list[Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-def iter_refs(value: object) -> Iterator[Ref]:
+def iter_refs(value: object) -> Iterator[ValueReference]:
     if isinstance(value, list) and value:
         if value[0] == "ref":
-            yield Ref(value[1], value[2] if len(value) > 2 else None)
+            yield ValueReference(value[1], value[2] if len(value) > 2 else None)
         elif value[0] in ("list", "tuple") and len(value) == 2 and isinstance(value[1], list):
             for each in value[1]:
                 yield from iter_refs(each)
 
 
-def decode_argument(value: Any, values: Mapping[Ref, Any]) -> Any:
+def decode_operation_argument(value: Any, values: Mapping[ValueReference, Any]) -> Any:
     """Decode a checked argument; references become values."""
     if not isinstance(value, list):
         return value
@@ -174,9 +174,9 @@ def decode_argument(value: Any, values: Mapping[Ref, Any]) -> Any:
         case "ref":
             return values[next(iter_refs(value))]
         case "list":
-            return [decode_argument(each, values) for each in value[1]]
+            return [decode_operation_argument(each, values) for each in value[1]]
         case "tuple":
-            return tuple(decode_argument(each, values) for each in value[1])
+            return tuple(decode_operation_argument(each, values) for each in value[1])
         case "slice":
             return slice(*value[1:])
         case "ellipsis":
@@ -185,28 +185,34 @@ def decode_argument(value: Any, values: Mapping[Ref, Any]) -> Any:
             return _decode_array(value)
 
 
-def encode_argument(value: object) -> Any:
+def encode_operation_argument(value: object) -> Any:
     """Encode a public argument, or a reference, as JSON.
 
     Raises:
         UsageError: plans cannot contain the value.
     """
-    if isinstance(value, Ref):
+    if isinstance(value, ValueReference):
         return ["ref", value.number, *([] if value.place is None else [value.place])]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [type(value).__name__, [encode_argument(each) for each in _check_items(value)]]
+        return [
+            type(value).__name__,
+            [encode_operation_argument(each) for each in _check_list_argument(value)],
+        ]
     if isinstance(value, slice):
-        return ["slice", *(_plain_bound(each) for each in (value.start, value.stop, value.step))]
+        return [
+            "slice",
+            *(_plain_slice_bound(each) for each in (value.start, value.stop, value.step)),
+        ]
     if value is Ellipsis:
         return ["ellipsis"]
     return _encode_array(value)
 
 
-def _check_items(value: Sequence[Any]) -> Sequence[Any]:
+def _check_list_argument(value: Sequence[Any]) -> Sequence[Any]:
     if len(value) > MAX_PARTS:
         raise UsageError(
             f"A list in an expression has at most {MAX_PARTS} parts. Received: {len(value)}. "
@@ -218,7 +224,7 @@ def _check_items(value: Sequence[Any]) -> Sequence[Any]:
     return value
 
 
-def _plain_bound(value: object) -> object:
+def _plain_slice_bound(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -20,9 +20,9 @@ from tfe_bench.models.arrays import (
     result_inference,
 )
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.bounds import Bounds, Guard, held_bounds
-from tfe_bench.models.arrays.methods import Methods
-from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.bounds import Bounds, OperandGuard, held_bounds
+from tfe_bench.models.arrays.methods import NumpyArrayMethods
+from tfe_bench.models.arrays.node import ExpressionNode
 from tfe_bench.models.arrays.plan import BITS, FIXED, LoopBody
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REVEAL_ADVICE = "Write x.reveal() to reveal it to this client"
 
 
-def apply_operation(name: str, *operands: Any, **public: Any) -> Any:
+def apply_array_operation(name: str, *operands: Any, **public: Any) -> Any:
     """Apply an operation to private arrays, lazily.
 
     Args:
@@ -51,19 +51,23 @@ def apply_operation(name: str, *operands: Any, **public: Any) -> Any:
     otherwise = public.pop("otherwise", None)
     bound = operation.bind_arguments(operands, public)
     if has_otherwise:
-        return planning.replace_undefined(apply_operation, name, bound.arguments, otherwise)
-    aligned = operand_scales.align_operands(apply_operation, name, dict(bound.arguments))
+        return planning.replace_undefined_results(
+            apply_array_operation, name, bound.arguments, otherwise
+        )
+    aligned = operand_scales.align_operand_scales(
+        apply_array_operation, name, dict(bound.arguments)
+    )
     bound.arguments.update(aligned)
-    composed = planning.compose_operation(apply_operation, name, bound.arguments)
+    composed = planning.compose_operation(apply_array_operation, name, bound.arguments)
     if composed is not None:
-        guards = _build_extra_guards(composed.cluster, name, bound.arguments)
+        guards = _build_operand_guards(composed.cluster, name, bound.arguments)
         if not guards:
             return composed
         node = composed._node
         return PrivateArray(composed.cluster, replace(node, guards=(*node.guards, *guards)))
     if operation.bits is not None:
         bound.arguments.setdefault("bits", operation.bits)
-    return _build_operation(operation, bound.args, bound.kwargs)
+    return _build_operation_node(operation, bound.args, bound.kwargs)
 
 
 def apply_loop(
@@ -82,11 +86,11 @@ def apply_loop(
     """
     loop_arguments = (list(initial), list(elems), list(captured), times)
     foldl = operations.find_operation("foldl")
-    results: list[PrivateArray] = _build_operation(foldl, loop_arguments, {}, body)
+    results: list[PrivateArray] = _build_operation_node(foldl, loop_arguments, {}, body)
     return results
 
 
-def _build_operation(
+def _build_operation_node(
     operation: operations.Operation,
     args: Sequence[Any],
     named: Mapping[str, Any],
@@ -111,19 +115,19 @@ def _build_operation(
         )
     depth = 1 + max(each._node.depth for each in arrays)
     if depth > plans.MAX_STEPS:
-        raise plans.plan_size_error()
+        raise plans.expression_size_error()
     specs, returns_list = result_inference.infer_results(operation, node_args, node_named, body)
     bounds: Sequence[Bounds | None] = [None] * len(specs)
-    guards: list[tuple[str, Node]] = []
+    guards: list[tuple[str, ExpressionNode]] = []
     if body is None:
         bound = operation.bind_arguments(node_args, node_named)
         bound.apply_defaults()
         planned_bounds, more, open_guards = planning.plan_operation(name, bound.arguments, specs)
         bounds, node_named = planned_bounds, {**node_named, **more}
-        guards = [count_guard(cluster, guard) for guard in open_guards]
+        guards = [count_guard_violations(cluster, guard) for guard in open_guards]
         wrapped = {key: _wrap_node(cluster, each) for key, each in bound.arguments.items()}
-        guards += _build_extra_guards(cluster, name, wrapped)
-    whole_node = Node(
+        guards += _build_operand_guards(cluster, name, wrapped)
+    whole_node = ExpressionNode(
         specs[0],
         op=name,
         args=node_args,
@@ -136,34 +140,34 @@ def _build_operation(
     if not returns_list:
         return PrivateArray(cluster, whole_node)
     nodes = [
-        Node(m, place=i, step=whole_node, depth=depth, bounds=bounds[i])
+        ExpressionNode(m, place=i, step=whole_node, depth=depth, bounds=bounds[i])
         for i, m in enumerate(specs)
     ]
     return [PrivateArray(cluster, node) for node in nodes]
 
 
-def _build_extra_guards(
+def _build_operand_guards(
     cluster: Client, name: str, arguments: Mapping[str, Any]
-) -> list[tuple[str, Node]]:
+) -> list[tuple[str, ExpressionNode]]:
     """Return the guards of values that an operation derives from its arguments."""
-    guards: list[tuple[str, Node]] = []
-    for value, guard in planning.extra_guards(apply_operation, name, arguments):
+    guards: list[tuple[str, ExpressionNode]] = []
+    for value, guard in planning.derive_operand_guards(apply_array_operation, name, arguments):
         node = value._node
         if not node.range.within(guard.low, guard.high):
-            guards.append(count_guard(cluster, replace(guard, nodes=(node,))))
+            guards.append(count_guard_violations(cluster, replace(guard, nodes=(node,))))
             guards += node.guards
     return guards
 
 
 def _wrap_node(cluster: Client, value: Any) -> Any:
-    return PrivateArray(cluster, value) if isinstance(value, Node) else value
+    return PrivateArray(cluster, value) if isinstance(value, ExpressionNode) else value
 
 
-def count_guard(cluster: Client, guard: Guard) -> tuple[str, Node]:
+def count_guard_violations(cluster: Client, guard: OperandGuard) -> tuple[str, ExpressionNode]:
     """Return a guard's text, and the number of its violations."""
-    op, nodes, named = planning.count_step(guard)
-    arguments = [PrivateArray(cluster, v) if isinstance(v, Node) else v for v in nodes]
-    return guard.text, _build_operation(operations.find_operation(op), arguments, named)._node
+    op, nodes, named = planning.violation_count_step(guard)
+    arguments = [PrivateArray(cluster, v) if isinstance(v, ExpressionNode) else v for v in nodes]
+    return guard.text, _build_operation_node(operations.find_operation(op), arguments, named)._node
 
 
 def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
@@ -174,7 +178,7 @@ def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
     if isinstance(value, (list, tuple)):
         kind = tuple if isinstance(value, tuple) else list
         return kind(_unwrap_nodes(each, arrays) for each in value)
-    return arguments.decode_argument(arguments.encode_argument(value), {})
+    return arguments.decode_operation_argument(arguments.encode_operation_argument(value), {})
 
 
 def _binary_operator(
@@ -184,13 +188,13 @@ def _binary_operator(
 
     def apply_binary(x: PrivateArray, y: Any) -> PrivateArray:
         chosen = name if of_bits is None or x.kind != BITS else of_bits
-        result: PrivateArray = apply_operation(chosen, *((y, x) if mirrored else (x, y)))
+        result: PrivateArray = apply_array_operation(chosen, *((y, x) if mirrored else (x, y)))
         return result
 
     return apply_binary
 
 
-class PrivateArray(Methods):
+class PrivateArray(NumpyArrayMethods):
     """An array whose elements only its owners know.
 
     Created by `cluster.private(array)` and by operations on other private arrays; nothing runs
@@ -199,7 +203,7 @@ class PrivateArray(Methods):
 
     __hash__ = object.__hash__
 
-    def __init__(self, cluster: Client, node: Node) -> None:
+    def __init__(self, cluster: Client, node: ExpressionNode) -> None:
         self._cluster = cluster
         self._node = node
 
@@ -243,7 +247,7 @@ class PrivateArray(Methods):
         return self.shape[0]
 
     def _apply(self, name: str, *operands: Any) -> PrivateArray:
-        result: PrivateArray = apply_operation(name, self, *operands)
+        result: PrivateArray = apply_array_operation(name, self, *operands)
         return result
 
     def reveal(self, check: bool = True) -> Any:
@@ -277,12 +281,12 @@ class PrivateArray(Methods):
             UsageError, PolicyError: the name is taken, or these workers store nothing.
             RangeError: values left the range of an operation; the array is not stored.
         """
-        counts = count_violations(self._cluster, [self._node], {})
-        array_jobs.keep_node(self._cluster, self._node, name, clients, replace, counts)
+        counts = count_range_violations(self._cluster, [self._node], {})
+        array_jobs.keep_array_node(self._cluster, self._node, name, clients, replace, counts)
 
     def explain(self, profile: str | None = None) -> str:
         """Describe the cost and the disclosures of revealing the array; nothing is sent."""
-        counts = count_violations(self._cluster, [self._node], {})
+        counts = count_range_violations(self._cluster, [self._node], {})
         return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
 
     def _refuse_conversion(self, target: str) -> NoReturn:
@@ -323,13 +327,13 @@ class PrivateArray(Methods):
         """Apply the operation tfe_bench.NAME."""
         if name == "reveal":
             return self.reveal()
-        return apply_operation(name, *args, **named)
+        return apply_array_operation(name, *args, **named)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
-        return numpy_names.apply_ufunc(apply_operation, ufunc, method, inputs, named)
+        return numpy_names.apply_ufunc(apply_array_operation, ufunc, method, inputs, named)
 
     def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> Any:
-        return numpy_names.apply_function(apply_operation, function, args, named)
+        return numpy_names.apply_numpy_function(apply_array_operation, function, args, named)
 
     __add__, __radd__ = _binary_operator("add"), _binary_operator("add", True)
     __sub__, __rsub__ = _binary_operator("subtract"), _binary_operator("subtract", True)
@@ -382,7 +386,7 @@ class PrivateArray(Methods):
         return self._apply("getitem", key)
 
 
-def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
+def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[ExpressionNode]]:
     """Return the nodes of some arrays of one cluster.
 
     Raises:
@@ -404,7 +408,7 @@ def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
 def run_arrays(
     revealed: Sequence[PrivateArray],
     computed: Sequence[PrivateArray],
-    instead: Mapping[Node, Node] = MappingProxyType({}),
+    instead: Mapping[ExpressionNode, ExpressionNode] = MappingProxyType({}),
     check: bool = True,
 ) -> tuple[list[Any], list[PrivateArray]]:
     """Reveal some arrays, and compute and hold others, in one job.
@@ -421,32 +425,37 @@ def run_arrays(
     """
     cluster, nodes = _check_arrays([*revealed, *computed])
     revealed_nodes, computed_nodes = nodes[: len(revealed)], nodes[len(revealed) :]
-    texts, counts = count_violations(cluster, revealed_nodes, instead) if check else ([], [])
+    texts, counts = count_range_violations(cluster, revealed_nodes, instead) if check else ([], [])
     violations = [
-        count_violations(cluster, [node], instead) if check else ([], []) for node in computed_nodes
+        count_range_violations(cluster, [node], instead) if check else ([], [])
+        for node in computed_nodes
     ]
     count_sums = [
-        apply_operation("reduce_sum", PrivateArray(cluster, vector))._node
+        apply_array_operation("reduce_sum", PrivateArray(cluster, vector))._node
         for _, guard_texts in violations
         for vector in guard_texts
     ]
-    values, leaves = array_jobs.run_nodes(
+    values, leaves = array_jobs.run_expression_nodes(
         cluster, [*revealed_nodes, *counts], [*computed_nodes, *count_sums], instead
     )
     if counts:
-        planning.check_counts(texts, values[len(revealed_nodes)])
+        planning.check_violation_counts(texts, values[len(revealed_nodes)])
     remaining_counts = iter(leaves[len(computed_nodes) :])
     held_arrays = []
     for node, (guard_texts, vectors) in zip(leaves[: len(computed_nodes)], violations, strict=True):
-        guards = tuple((planning.join_texts(guard_texts), next(remaining_counts)) for _ in vectors)
+        guards = tuple(
+            (planning.join_violation_texts(guard_texts), next(remaining_counts)) for _ in vectors
+        )
         bounds = held_bounds(node.range, node.spec)
         held_arrays.append(PrivateArray(cluster, replace(node, guards=guards, bounds=bounds)))
     return values[: len(revealed_nodes)], held_arrays
 
 
-def count_violations(
-    cluster: Client, nodes: Sequence[Node], instead: Mapping[Node, Node]
-) -> tuple[list[str], list[Node]]:
+def count_range_violations(
+    cluster: Client,
+    nodes: Sequence[ExpressionNode],
+    instead: Mapping[ExpressionNode, ExpressionNode],
+) -> tuple[list[str], list[ExpressionNode]]:
     """Return texts of the violations counted for some values, and one vector of their numbers."""
     counts_by_text = planning.collect_guards(nodes, instead)
     if not counts_by_text:
@@ -455,8 +464,8 @@ def count_violations(
     sums = []
     for text in texts:
         counts = [PrivateArray(cluster, node) for node in counts_by_text[text]]
-        sums.append(counts[0] if len(counts) == 1 else apply_operation("add_n", counts))
-    return texts, [apply_operation("stack", sums)._node]
+        sums.append(counts[0] if len(counts) == 1 else apply_array_operation("add_n", counts))
+    return texts, [apply_array_operation("stack", sums)._node]
 
 
 def reveal_arrays(arrays: Sequence[PrivateArray], check: bool = True) -> list[Any]:
@@ -469,7 +478,7 @@ def compute_arrays(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
     return run_arrays((), arrays)[1]
 
 
-def make_private(
+def make_private_array(
     cluster: Client,
     array: Any,
     kind: str | None = None,

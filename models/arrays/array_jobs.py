@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.cluster.requests import input_spec
+from tfe_bench.cluster.requests import private_input_spec
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.arrays import planning
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.node import Handle, Node
-from tfe_bench.models.arrays.plan import BITS, HANDLE, INT, KEEP, REVEAL, Leaf
+from tfe_bench.models.arrays.node import ExpressionNode, HeldArrayHandle
+from tfe_bench.models.arrays.plan import BITS, HANDLE, INT, KEEP, REVEAL, ExpressionLeaf
 from tfe_bench.models.programs import compute as program
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -68,18 +68,18 @@ def _freed_handles(cluster: Client) -> FreedHandles:
     return freed
 
 
-def _run_job(
+def _run_expression_job(
     cluster: Client,
-    nodes: Sequence[Node],
+    nodes: Sequence[ExpressionNode],
     outputs: Sequence[tuple[str, Mapping[str, Any]]],
-    replacements: Mapping[Node, Node] = MappingProxyType({}),
+    replacements: Mapping[ExpressionNode, ExpressionNode] = MappingProxyType({}),
 ) -> JobResult:
     """Run one job for several expressions."""
     built = build(nodes, outputs, replacements)
     freed = _freed_handles(cluster)
     free = freed.take_handles()
     parameters = {"plan": built.plan.to_header(), "free": free}
-    specs = [input_spec(name, value) for name, value in built.inputs.items()]
+    specs = [private_input_spec(name, value) for name, value in built.inputs.items()]
     try:
         # also here, so that a mistake costs nothing
         program.check_expression(program.ComputeRequest(built.plan, tuple(free)), specs)
@@ -89,7 +89,7 @@ def _run_job(
         raise
 
 
-def decode_elements(ring: Any, spec: ArraySpec) -> Any:
+def decode_array_elements(ring: Any, spec: ArraySpec) -> Any:
     """Decode ring elements to values."""
     if spec.kind == BITS:
         decoded: Any = ring != 0
@@ -100,12 +100,12 @@ def decode_elements(ring: Any, spec: ArraySpec) -> Any:
     return np.reshape(decoded, spec.shape)[()]
 
 
-def run_nodes(
+def run_expression_nodes(
     cluster: Client,
-    revealed: Sequence[Node],
-    computed: Sequence[Node],
-    replacements: Mapping[Node, Node] = MappingProxyType({}),
-) -> tuple[list[Any], list[Node]]:
+    revealed: Sequence[ExpressionNode],
+    computed: Sequence[ExpressionNode],
+    replacements: Mapping[ExpressionNode, ExpressionNode] = MappingProxyType({}),
+) -> tuple[list[Any], list[ExpressionNode]]:
     """Reveal some values and let the workers hold others, by one job.
 
     Args:
@@ -114,31 +114,31 @@ def run_nodes(
     Returns:
         the elements of the former, and the latter as leaves.
     """
-    handles = [Handle() for _ in computed]
+    handles = [HeldArrayHandle() for _ in computed]
     ends: list[tuple[str, Mapping[str, Any]]] = [(REVEAL, {})] * len(revealed)
     ends += [(HANDLE, {"handle": handle.id}) for handle in handles]
-    result = _run_job(cluster, [*revealed, *computed], ends, replacements)
+    result = _run_expression_job(cluster, [*revealed, *computed], ends, replacements)
     freed, leaves = _freed_handles(cluster), []
     for node, handle in zip(computed, handles, strict=True):
         freed.count_held()
         weakref.finalize(handle, freed.add_handle, handle.id).atexit = False
         spec = node.spec
-        leaf = Leaf(HANDLE, spec.kind, spec.shape, spec.scale, (handle.id,))
-        leaves.append(Node(spec, leaf=leaf, holds=handle, bounds=node.bounds))
+        leaf = ExpressionLeaf(HANDLE, spec.kind, spec.shape, spec.scale, (handle.id,))
+        leaves.append(ExpressionNode(spec, leaf=leaf, holds=handle, bounds=node.bounds))
     values = [
-        decode_elements(result.outputs[program.result_name(i)], node.spec)
+        decode_array_elements(result.outputs[program.revealed_output_name(i)], node.spec)
         for i, node in enumerate(revealed)
     ]
     return values, leaves
 
 
-def keep_node(
+def keep_array_node(
     cluster: Client,
-    node: Node,
+    node: ExpressionNode,
     name: str,
     clients: Sequence[str],
     replace: bool,
-    counts_to_check: tuple[Sequence[str], Sequence[Node]] = ((), ()),
+    counts_to_check: tuple[Sequence[str], Sequence[ExpressionNode]] = ((), ()),
 ) -> None:
     """Let the workers store a value under a name.
 
@@ -155,7 +155,7 @@ def keep_node(
     texts, counts = counts_to_check
     for count in counts:  # (first, as the stored array may replace an earlier one)
         try:
-            number = run_nodes(cluster, [count], [])[0][0]
+            number = run_expression_nodes(cluster, [count], [])[0][0]
         except PolicyError as error:
             raise PolicyError(
                 f"Before {name!r} is stored, this client learns how many of its values left "
@@ -163,11 +163,11 @@ def keep_node(
                 code="violations-not-permitted",
                 operation=name,
             ) from None
-        planning.check_counts(texts, number)
-    _run_job(cluster, [node], [(KEEP, about)])
+        planning.check_violation_counts(texts, number)
+    _run_expression_job(cluster, [node], [(KEEP, about)])
 
 
-def release_all(cluster: Client) -> None:
+def release_all_handles(cluster: Client) -> None:
     """Release everything that the workers hold for a client, as far as they respond."""
     freed = _freed_handles(cluster)
     if not freed.held_count:

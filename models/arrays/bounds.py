@@ -108,7 +108,7 @@ class PrivateOperand:
 
 
 @dataclass(frozen=True)
-class Guard:
+class OperandGuard:
     """A precondition on operands that does not follow from their bounds.
 
     Attributes:
@@ -126,7 +126,7 @@ class Guard:
 
 
 @dataclass
-class Call:
+class OperationCall:
     """An operation on operands, as the input and output of its rule.
 
     Attributes:
@@ -139,7 +139,7 @@ class Call:
     op: str
     given: Mapping[str, Any]
     made: list[ArraySpec]
-    guards: list[Guard] = field(default_factory=list)
+    guards: list[OperandGuard] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def bounds_of(self, value: Any, scale: int) -> Bounds:
@@ -168,14 +168,15 @@ class Call:
         needs_high = high if high is not None and high < bounds.high else None
         text = (
             message
-            or f"a value is outside of {_limit_text(low, value)} to {_limit_text(high, value)}"
+            or f"a value is outside of {_operand_limit_text(low, value)} to "
+            f"{_operand_limit_text(high, value)}"
         )
         if value.is_integer and None in (
             needs_low,
             needs_high,
         ):  # (one side of a 64-bit word may wrap around)
             needs_low, needs_high = lowest, highest
-        self.guards.append(Guard((value.node,), f"{self.op}: {text}", needs_low, needs_high))
+        self.guards.append(OperandGuard((value.node,), f"{self.op}: {text}", needs_low, needs_high))
         return PrivateOperand(
             value.spec, Bounds(min(lowest, highest), max(lowest, highest)), value.node
         )
@@ -186,7 +187,7 @@ class Call:
         drop = max(0, bits - (LIMIT - 1 - divisor_bounds.bits))
         nodes = tuple(v.node if isinstance(v, PrivateOperand) else v for v in (x, y))
         text = f"{self.op}: a division by 0, or a quotient above {1 << bits}"
-        self.guards.append(Guard(nodes, text, bits=bits, drop=drop))
+        self.guards.append(OperandGuard(nodes, text, bits=bits, drop=drop))
 
     def require_bits(self, value: Any, bits: int) -> Any:
         """Require a private operand below 2^bits in magnitude."""
@@ -194,17 +195,17 @@ class Call:
         return self.require_range(value, -magnitude, magnitude)
 
 
-def _limit_text(limit: int | None, value: PrivateOperand) -> str:
+def _operand_limit_text(limit: int | None, value: PrivateOperand) -> str:
     if limit is None:
         return "any"
     return f"{limit / 2**value.scale:.6g}"
 
 
-Rule = Callable[[Call], list[Bounds]]
+Rule = Callable[[OperationCall], list[Bounds]]
 _RULES: dict[str, Rule] = {}
 
 
-def bounds_rule(*names: str) -> Callable[[Rule], Rule]:
+def register_bounds_rule(*names: str) -> Callable[[Rule], Rule]:
     """Register the rule of some operations."""
 
     def register_rule(function: Rule) -> Rule:
@@ -219,7 +220,7 @@ def has_rule(name: str) -> bool:
     return name in _RULES
 
 
-def apply_rule(call: Call) -> list[Bounds]:
+def apply_bounds_rule(call: OperationCall) -> list[Bounds]:
     """Return the bounds of an operation's results, at most the widest of their kind."""
     matching_rule = _RULES.get(call.op, _unknown_bounds)
     bounds = matching_rule(call)
@@ -238,7 +239,7 @@ def _clip_bounds(bounds: Bounds, spec: ArraySpec) -> Bounds:
     return Bounds(max(bounds.low, widest.low), min(bounds.high, widest.high))
 
 
-def _unknown_bounds(call: Call) -> list[Bounds]:
+def _unknown_bounds(call: OperationCall) -> list[Bounds]:
     return [widest_bounds(spec) for spec in call.made]
 
 
@@ -251,7 +252,7 @@ def private_operands(value: Any) -> Iterator[PrivateOperand]:
             yield from private_operands(each)
 
 
-def first_operand(call: Call) -> PrivateOperand:
+def first_private_operand(call: OperationCall) -> PrivateOperand:
     return next(each for value in call.given.values() for each in private_operands(value))
 
 
@@ -260,12 +261,12 @@ def union_bounds(bounds: list[Bounds]) -> Bounds:
     return Bounds(min(b.low for b in bounds), max(b.high for b in bounds))
 
 
-def parameter_bits(call: Call, default: int = 64) -> int:
+def operation_parameter_bits(call: OperationCall, default: int = 64) -> int:
     bits = call.given.get("bits", default)
     return int(bits)
 
 
-def sum_bounds(call: Call, x: Any, terms: int) -> Bounds:
+def sum_bounds(call: OperationCall, x: Any, terms: int) -> Bounds:
     """Return the bounds of a sum of a number of terms; each term of reals is limited so that the
     sum fits.
     """

@@ -16,12 +16,12 @@ from tfe_bench.models.arrays.bounds import (
     LIMIT,
     MAX_MAGNITUDE,
     Bounds,
-    Call,
-    Guard,
+    OperandGuard,
+    OperationCall,
     PrivateOperand,
-    bounds_rule,
-    first_operand,
-    parameter_bits,
+    first_private_operand,
+    operation_parameter_bits,
+    register_bounds_rule,
     widest_bounds,
 )
 from tfe_bench.models.arrays.bounds_products import product_bounds
@@ -30,26 +30,26 @@ from tfe_bench.protocols.api import rounding
 # ---- elementary functions
 
 
-def _scale_unit(call: Call) -> int:
+def _result_scale_unit(call: OperationCall) -> int:
     return 1 << call.made[0].scale
 
 
-@bounds_rule("sigmoid", "tanh", "erf", "softmax", "gelu", "silu")
-def _bound_smooth(call: Call) -> list[Bounds]:
-    room = parameter_bits(call) - (2 if call.op == "softmax" else 1)
-    x, one = call.require_bits(first_operand(call), room), _scale_unit(call)
+@register_bounds_rule("sigmoid", "tanh", "erf", "softmax", "gelu", "silu")
+def _bound_smooth_activation(call: OperationCall) -> list[Bounds]:
+    room = operation_parameter_bits(call) - (2 if call.op == "softmax" else 1)
+    x, one = call.require_bits(first_private_operand(call), room), _result_scale_unit(call)
     if call.op in ("gelu", "silu"):
         return [Bounds(max(-one, min(0, x.bounds.low)), max(0, x.bounds.high)).spread(4)]
     low = 0 if call.op in ("sigmoid", "softmax") else -one
     return [Bounds(low, one).spread(4)]
 
 
-@bounds_rule("sin", "cos", "atan2")
-def _bound_angle(call: Call) -> list[Bounds]:
+@register_bounds_rule("sin", "cos", "atan2")
+def _bound_angle(call: OperationCall) -> list[Bounds]:
     if call.op == "atan2":
         for name in ("y", "x"):
-            call.require_bits(call.given[name], parameter_bits(call) - 1)
-    return [Bounds(-4 * _scale_unit(call), 4 * _scale_unit(call))]
+            call.require_bits(call.given[name], operation_parameter_bits(call) - 1)
+    return [Bounds(-4 * _result_scale_unit(call), 4 * _result_scale_unit(call))]
 
 
 # Largest error of roundings in ring units.
@@ -58,9 +58,9 @@ _ROUNDING = 8
 MAX_EXPONENT = 31.75
 
 
-@bounds_rule("exp")
-def _bound_exp(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule("exp")
+def _bound_exp(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     top = math.floor(MAX_EXPONENT * (1 << x.scale))
     if x.scale > 16:
         top = min(top, math.floor((61 - x.scale) * math.log(2) * (1 << x.scale)))
@@ -69,26 +69,29 @@ def _bound_exp(call: Call) -> list[Bounds]:
     return [Bounds(0, math.ceil(largest * (1 + 2.0**-20))).spread(4)]
 
 
-@bounds_rule("log")
-def _bound_log(call: Call) -> list[Bounds]:
+@register_bounds_rule("log")
+def _bound_log(call: OperationCall) -> list[Bounds]:
     x = call.require_range(
-        first_operand(call), 1, (1 << parameter_bits(call, 62)) - 1, "the logarithm of 0 or below"
+        first_private_operand(call),
+        1,
+        (1 << operation_parameter_bits(call, 62)) - 1,
+        "the logarithm of 0 or below",
     )
-    ends = [math.log(max(1, b) / 2**x.scale) * _scale_unit(call) for b in x.bounds]
+    ends = [math.log(max(1, b) / 2**x.scale) * _result_scale_unit(call) for b in x.bounds]
     return [Bounds(math.floor(ends[0]), math.ceil(ends[1])).spread(4)]
 
 
-@bounds_rule("sqrt", "rsqrt")
-def _bound_root(call: Call) -> list[Bounds]:
+@register_bounds_rule("sqrt", "rsqrt")
+def _bound_root(call: OperationCall) -> list[Bounds]:
     # (rounding may make a variance slightly negative; its root is 0)
-    highest = (1 << parameter_bits(call, 62)) - 1
+    highest = (1 << operation_parameter_bits(call, 62)) - 1
     lowest = -min(_ROUNDING, highest) if call.op == "sqrt" else 1
     message = "the root of a negative number" + (" or 0" if lowest else "")
-    x = call.require_range(first_operand(call), lowest, highest, message)
+    x = call.require_range(first_private_operand(call), lowest, highest, message)
     low, high = (math.sqrt(max(lowest, b, 0) / 2**x.scale) for b in x.bounds)
     if call.op == "rsqrt":
         low, high = 1 / high, 1 / low
-    one = _scale_unit(call)
+    one = _result_scale_unit(call)
     return [
         Bounds(
             math.floor(low * one * (1 - 2.0**-18)), math.ceil(high * one * (1 + 2.0**-18))
@@ -96,11 +99,11 @@ def _bound_root(call: Call) -> list[Bounds]:
     ]
 
 
-@bounds_rule("reciprocal")
-def _bound_reciprocal(call: Call) -> list[Bounds]:
-    x = first_operand(call)
-    x = call.require_bits(x, parameter_bits(call, 62))
-    one, scale = _scale_unit(call), x.scale
+@register_bounds_rule("reciprocal")
+def _bound_reciprocal(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
+    x = call.require_bits(x, operation_parameter_bits(call, 62))
+    one, scale = _result_scale_unit(call), x.scale
     if not x.bounds.low <= 0 <= x.bounds.high:
         ends = sorted((1 << (2 * scale)) / b for b in x.bounds)
         return [
@@ -109,7 +112,7 @@ def _bound_reciprocal(call: Call) -> list[Bounds]:
                 math.ceil(ends[1] * (1 + 2.0**-18)) if ends[1] > 0 else 0,
             ).spread(4)
         ]
-    call.guards.append(Guard((x.node, x.node), f"{call.op}: a division by 0", bits=0))
+    call.guards.append(OperandGuard((x.node, x.node), f"{call.op}: a division by 0", bits=0))
     return [Bounds(-one * one, one * one).spread(4)]
 
 
@@ -117,8 +120,8 @@ def _bound_reciprocal(call: Call) -> list[Bounds]:
 _MAX_REST_BITS = 12
 
 
-@bounds_rule("divide")
-def _bound_divide(call: Call) -> list[Bounds]:
+@register_bounds_rule("divide")
+def _bound_divide(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     if not isinstance(y, PrivateOperand):
         factors = 1.0 / np.asarray(y, np.float64)
@@ -130,7 +133,10 @@ def _bound_divide(call: Call) -> list[Bounds]:
     drop = max(0, above.bits - largest)
     # (the remainder after the first quotient is below 2^drop y)
     y = call.require_bits(
-        y, min(parameter_bits(call, 62), LIMIT - 1, largest - 1 + f - drop if drop else LIMIT)
+        y,
+        min(
+            operation_parameter_bits(call, 62), LIMIT - 1, largest - 1 + f - drop if drop else LIMIT
+        ),
     )
     if not call.given.get("signed", True):
         y = call.require_range(y, 1, None, "a divisor is not positive")
@@ -152,8 +158,8 @@ def _bound_divide(call: Call) -> list[Bounds]:
 _MAX_FLOORED_BITS = 59
 
 
-@bounds_rule("floordiv", "floor_div", "floormod", "mod")
-def _bound_floordiv(call: Call) -> list[Bounds]:
+@register_bounds_rule("floordiv", "floor_div", "floormod", "mod")
+def _bound_floordiv(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     scale, remainder = call.made[0].scale, call.op in ("floormod", "mod")
     unit = 1 << scale
@@ -161,9 +167,9 @@ def _bound_floordiv(call: Call) -> list[Bounds]:
         d = max(1, call.bounds_of(y, scale).most)
         # (a quotient is a whole number at the scale of x)
         x = call.require_bits(x, min(_MAX_FLOORED_BITS, LIMIT - 1 - scale + d.bit_length() - 1))
-        if d & (d - 1) and x.bounds.bits >= parameter_bits(call, 31):
+        if d & (d - 1) and x.bounds.bits >= operation_parameter_bits(call, 31):
             call.extra["large"] = x.bounds.bits + 1
-            if not wide_range.can_divide(x.bounds.bits + 1, d):
+            if not wide_range.can_divide_by_count(x.bounds.bits + 1, d):
                 raise RangeError(
                     f"{call.op}: the public divisor {d / unit:.6g} is too large for a "
                     f"dividend of up to {x.bounds.most / unit:.6g}. Divide both by a power of "
@@ -183,7 +189,7 @@ def _bound_floordiv(call: Call) -> list[Bounds]:
     if isinstance(y, PrivateOperand):
         y = call.require_bits(y, rounding.MAX_DIVISOR)
     above, below = call.bounds_of(x, scale), call.bounds_of(y, scale)
-    if below.bits > parameter_bits(call, 31):
+    if below.bits > operation_parameter_bits(call, 31):
         call.extra["bits"] = below.bits
     for role, bounds, bits in (
         ("numerators", above, flooring.MAX_BITS),
@@ -204,16 +210,16 @@ def _bound_floordiv(call: Call) -> list[Bounds]:
     return [Bounds(-largest_quotient - unit, largest_quotient + unit)]
 
 
-@bounds_rule("ceil", "floor", "round")
-def _bound_rounding(call: Call) -> list[Bounds]:
-    x = call.require_bits(first_operand(call), LIMIT - 1)
+@register_bounds_rule("ceil", "floor", "round")
+def _bound_rounding(call: OperationCall) -> list[Bounds]:
+    x = call.require_bits(first_private_operand(call), LIMIT - 1)
     unit = 1 << x.scale
     return [Bounds(x.bounds.low - unit, x.bounds.high + unit)]
 
 
-@bounds_rule("polyval")
-def _bound_polyval(call: Call) -> list[Bounds]:
-    x = call.require_bits(first_operand(call), parameter_bits(call) - 1)
+@register_bounds_rule("polyval")
+def _bound_polyval(call: OperationCall) -> list[Bounds]:
+    x = call.require_bits(first_private_operand(call), operation_parameter_bits(call) - 1)
     coefficients = [abs(Fraction(float(c))) for c in np.asarray(call.given["coeffs"]).reshape(-1)]
 
     def largest_value(magnitude_of_x: int) -> Fraction:
@@ -230,8 +236,8 @@ def _bound_polyval(call: Call) -> list[Bounds]:
     return [Bounds(-magnitude, magnitude)]
 
 
-@bounds_rule("pow")
-def _bound_pow(call: Call) -> list[Bounds]:
+@register_bounds_rule("pow")
+def _bound_pow(call: OperationCall) -> list[Bounds]:
     """Return the bounds of remaining powers: those of integers (others are products,
     planning.py).
     """

@@ -19,11 +19,11 @@ from tfe_bench.models.arrays.bounds import (
     TRUTH,
     WORDS,
     Bounds,
-    Call,
+    OperationCall,
     PrivateOperand,
-    bounds_rule,
-    first_operand,
-    parameter_bits,
+    first_private_operand,
+    operation_parameter_bits,
+    register_bounds_rule,
     sum_bounds,
     terms_per_result,
     union_bounds,
@@ -34,49 +34,49 @@ from tfe_bench.protocols.api import operands
 # ---- moves, concatenations and sums
 
 
-@bounds_rule(
+@register_bounds_rule(
     *("broadcast_to", "expand_dims", "getitem", "reshape", "reverse", "slice", "split"),
     *("squeeze", "tile", "transpose", "unstack", "cummax", "sort"),
 )
-def _bound_views(call: Call) -> list[Bounds]:
-    x = first_operand(call)
-    return [require_comparable(call, x) if call.op in ("cummax", "sort") else x.bounds]
+def _bound_view_elements(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
+    return [require_comparable_operand(call, x) if call.op in ("cummax", "sort") else x.bounds]
 
 
-@bounds_rule("concat", "stack")
-def _bound_concat(call: Call) -> list[Bounds]:
+@register_bounds_rule("concat", "stack")
+def _bound_concat(call: OperationCall) -> list[Bounds]:
     scale = call.made[0].scale
     return [union_bounds([call.bounds_of(v, scale) for v in call.given["values"]])]
 
 
-@bounds_rule("where")
-def _bound_where(call: Call) -> list[Bounds]:
+@register_bounds_rule("where")
+def _bound_where(call: OperationCall) -> list[Bounds]:
     scale = call.made[0].scale
     return [union_bounds([call.bounds_of(call.given[name], scale) for name in ("x", "y")])]
 
 
-@bounds_rule("pad")
-def _bound_pad(call: Call) -> list[Bounds]:
+@register_bounds_rule("pad")
+def _bound_pad(call: OperationCall) -> list[Bounds]:
     fill = call.bounds_of(call.given.get("constant_values", 0), call.made[0].scale)
-    return [union_bounds([first_operand(call).bounds, fill])]
+    return [union_bounds([first_private_operand(call).bounds, fill])]
 
 
-@bounds_rule("tensor_scatter_nd_update")
-def _bound_scatter_update(call: Call) -> list[Bounds]:
+@register_bounds_rule("tensor_scatter_nd_update")
+def _bound_scatter_update(call: OperationCall) -> list[Bounds]:
     scale = call.made[0].scale
     return [union_bounds([call.bounds_of(call.given[n], scale) for n in ("tensor", "updates")])]
 
 
-@bounds_rule("scatter_nd")
-def _bound_scatter(call: Call) -> list[Bounds]:
+@register_bounds_rule("scatter_nd")
+def _bound_scatter(call: OperationCall) -> list[Bounds]:
     indices = np.asarray(call.given["indices"])
     rows = indices.reshape(-1, indices.shape[-1]) if indices.ndim else indices.reshape(-1, 1)
     times = int(np.unique(rows, axis=0, return_counts=True)[1].max(initial=1))
     return [union_bounds([sum_bounds(call, call.given["updates"], times), Bounds(0, 0)])]
 
 
-@bounds_rule("gather")
-def _bound_gather(call: Call) -> list[Bounds]:
+@register_bounds_rule("gather")
+def _bound_gather(call: OperationCall) -> list[Bounds]:
     x, indices = call.given["x"], call.given["indices"]
     if not isinstance(indices, PrivateOperand):
         return [x.bounds]
@@ -85,21 +85,21 @@ def _bound_gather(call: Call) -> list[Bounds]:
     return [union_bounds([x.bounds, Bounds(0, 0)])]
 
 
-def _require_index_range(call: Call, indices: Any, size: int) -> None:
+def _require_index_range(call: OperationCall, indices: Any, size: int) -> None:
     """Require differences to positions to fit 64 bits, or `bits`."""
-    width = parameter_bits(call) - 1
+    width = operation_parameter_bits(call) - 1
     call.require_range(indices, size - (1 << width), (1 << width) - 1)
 
 
-@bounds_rule("one_hot")
-def _bound_one_hot(call: Call) -> list[Bounds]:
+@register_bounds_rule("one_hot")
+def _bound_one_hot(call: OperationCall) -> list[Bounds]:
     _require_index_range(call, call.given["indices"], int(call.given["depth"]))
     values = [call.given.get("on_value", 1), call.given.get("off_value", 0)]
     return [union_bounds([call.bounds_of(v, call.made[0].scale) for v in values])]
 
 
-@bounds_rule("bincount")
-def _bound_bincount(call: Call) -> list[Bounds]:
+@register_bounds_rule("bincount")
+def _bound_bincount(call: OperationCall) -> list[Bounds]:
     arr, weights = call.given["arr"], call.given.get("weights")
     _require_index_range(call, arr, int(call.given["maxlength"]) + 1)
     count = math.prod(arr.spec.shape)
@@ -108,18 +108,18 @@ def _bound_bincount(call: Call) -> list[Bounds]:
     return [union_bounds([sum_bounds(call, weights, count), Bounds(0, 0)])]
 
 
-@bounds_rule("histogram_fixed_width")
-def _bound_histogram(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule("histogram_fixed_width")
+def _bound_histogram(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     edges = call.bounds_of(call.given["value_range"], x.scale)
-    width = parameter_bits(call) - 1
+    width = operation_parameter_bits(call) - 1
     call.require_range(x, edges.high - (1 << width) + 1, edges.low + (1 << width) - 1)
     return [Bounds(0, math.prod(x.spec.shape))]
 
 
-@bounds_rule("reduce_sum", "cumsum")
-def _bound_sum(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule("reduce_sum", "cumsum")
+def _bound_sum(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     if call.op == "cumsum":
         shape = x.spec.shape
         count = shape[int(call.given.get("axis", 0))] if shape else 1
@@ -127,17 +127,17 @@ def _bound_sum(call: Call) -> list[Bounds]:
     return [sum_bounds(call, x, terms_per_result(x, call.made[0]))]
 
 
-@bounds_rule("add", "subtract")
-def _bound_add(call: Call) -> list[Bounds]:
+@register_bounds_rule("add", "subtract")
+def _bound_add(call: OperationCall) -> list[Bounds]:
     scale = call.made[0].scale
-    x, y = _cap_summands(call, [call.given["x"], call.given["y"]])
+    x, y = _cap_summand_bounds(call, [call.given["x"], call.given["y"]])
     a, b = (call.bounds_of(v, scale) for v in (x, y))
     if call.op == "add":
         return [Bounds(a.low + b.low, a.high + b.high)]
     return [Bounds(a.low - b.high, a.high - b.low)]
 
 
-def _cap_summands(call: Call, values: Sequence[Any]) -> list[Any]:
+def _cap_summand_bounds(call: OperationCall, values: Sequence[Any]) -> list[Any]:
     """Limit the larger private terms of a sum equally, so that the sum of reals fits.
 
     Raises:
@@ -165,28 +165,28 @@ def _cap_summands(call: Call, values: Sequence[Any]) -> list[Any]:
     return [call.require_range(v, -cap, cap) for v in values]
 
 
-@bounds_rule("add_n")
-def _bound_add_n(call: Call) -> list[Bounds]:
-    values = _cap_summands(call, call.given["inputs"])
+@register_bounds_rule("add_n")
+def _bound_add_n(call: OperationCall) -> list[Bounds]:
+    values = _cap_summand_bounds(call, call.given["inputs"])
     bounds = [call.bounds_of(v, call.made[0].scale) for v in values]
     return [Bounds(sum(b.low for b in bounds), sum(b.high for b in bounds))]
 
 
-@bounds_rule("negative")
-def _bound_negative(call: Call) -> list[Bounds]:
-    bounds = first_operand(call).bounds
+@register_bounds_rule("negative")
+def _bound_negative(call: OperationCall) -> list[Bounds]:
+    bounds = first_private_operand(call).bounds
     return [Bounds(-bounds.high, -bounds.low)]
 
 
-@bounds_rule("abs")
-def _bound_abs(call: Call) -> list[Bounds]:
-    x = call.require_bits(first_operand(call), parameter_bits(call) - 2)
+@register_bounds_rule("abs")
+def _bound_abs(call: OperationCall) -> list[Bounds]:
+    x = call.require_bits(first_private_operand(call), operation_parameter_bits(call) - 2)
     return [Bounds(0, x.bounds.most)]
 
 
-@bounds_rule("cast")
-def _bound_cast(call: Call) -> list[Bounds]:
-    x, result = first_operand(call), call.made[0]
+@register_bounds_rule("cast")
+def _bound_cast(call: OperationCall) -> list[Bounds]:
+    x, result = first_private_operand(call), call.made[0]
     if x.spec.kind == BITS:
         return [Bounds(0, 1 << result.scale)]
     up = result.scale - x.scale
@@ -201,9 +201,9 @@ def _bound_cast(call: Call) -> list[Bounds]:
     return [Bounds(x.bounds.low << up, x.bounds.high << up)]
 
 
-@bounds_rule("bitcast")
-def _bound_bitcast(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule("bitcast")
+def _bound_bitcast(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     if call.made[0].kind == FIXED and x.is_integer:
         x = call.require_bits(x, LIMIT)
     return [x.bounds]
@@ -212,30 +212,30 @@ def _bound_bitcast(call: Call) -> list[Bounds]:
 # ---- comparisons
 
 
-def require_comparable(call: Call, x: Any) -> Bounds:
+def require_comparable_operand(call: OperationCall, x: Any) -> Bounds:
     """Require values to be comparable with one another in `bits`."""
-    bits = parameter_bits(call)
+    bits = operation_parameter_bits(call)
     bounds = x.bounds
     if bounds.high - bounds.low >= 1 << (bits - 1):
         bounds = call.require_bits(x, bits - 2).bounds
     return Bounds(*bounds)
 
 
-@bounds_rule(
+@register_bounds_rule(
     "less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "maximum", "minimum"
 )
-def _bound_comparison(call: Call) -> list[Bounds]:
+def _bound_comparison(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     scale = max(v.scale for v in (x, y) if isinstance(v, PrivateOperand))
     a, b = (call.bounds_of(v, scale) for v in (x, y))
-    bits = parameter_bits(call)
+    bits = operation_parameter_bits(call)
     if max(a.high - b.low, b.high - a.low) >= 1 << (bits - 1):
         for value, other in ((x, b), (y, a)):
             if isinstance(value, PrivateOperand):
                 if isinstance(x, PrivateOperand) and isinstance(y, PrivateOperand):
                     call.require_bits(value, bits - 2)
                 else:
-                    _require_near(call, value, other, bits)
+                    _require_near_public_values(call, value, other, bits)
     if call.op == "maximum":
         return [Bounds(max(a.low, b.low), max(a.high, b.high))]
     if call.op == "minimum":
@@ -243,9 +243,9 @@ def _bound_comparison(call: Call) -> list[Bounds]:
     return [TRUTH]
 
 
-@bounds_rule("clip_by_value")
-def _bound_clip(call: Call) -> list[Bounds]:
-    x, scale, bits = call.given["x"], call.made[0].scale, parameter_bits(call)
+@register_bounds_rule("clip_by_value")
+def _bound_clip(call: OperationCall) -> list[Bounds]:
+    x, scale, bits = call.given["x"], call.made[0].scale, operation_parameter_bits(call)
     limits = [call.given[name] for name in ("clip_value_min", "clip_value_max")]
     low, high = (call.bounds_of(limit, scale) for limit in limits)
     joint_bounds = union_bounds([x.bounds, low, high])
@@ -256,58 +256,58 @@ def _bound_clip(call: Call) -> list[Bounds]:
         x = call.require_bits(x, bits - 2) if private else x
         for limit, near in zip(limits, (low, high), strict=True):
             if not isinstance(limit, PrivateOperand):
-                x = _require_near(call, x, near, bits)
+                x = _require_near_public_values(call, x, near, bits)
     lower_clipped = Bounds(max(x.bounds.low, low.low), max(x.bounds.high, low.high))
     return [Bounds(min(lower_clipped.low, high.low), min(lower_clipped.high, high.high))]
 
 
-def _require_near(call: Call, x: Any, other: Bounds, bits: int) -> Any:
+def _require_near_public_values(call: OperationCall, x: Any, other: Bounds, bits: int) -> Any:
     """Require a private value to be comparable with public ones in `bits`."""
     room = 1 << (bits - 1)
     return call.require_range(x, other.high - room + 1, other.low + room - 1)
 
 
-@bounds_rule(
+@register_bounds_rule(
     *("reduce_max", "reduce_min", "max_pool2d", "adaptive_max_pool2d", "max_pool_with_argmax"),
     *("argmax", "argmin", "top_k"),
 )
-def _bound_extremes(call: Call) -> list[Bounds]:
-    x = first_operand(call)
-    bounds = require_comparable(call, x)
+def _bound_extremes(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
+    bounds = require_comparable_operand(call, x)
     places = Bounds(0, max(1, x.spec.elements))
     if call.op in ("argmax", "argmin"):
         return [places]
     return [bounds, places] if call.op in ("top_k", "max_pool_with_argmax") else [bounds]
 
 
-@bounds_rule("median", "quantile")
-def _bound_quantile(call: Call) -> list[Bounds]:
-    x = call.require_bits(first_operand(call), 44)
+@register_bounds_rule("median", "quantile")
+def _bound_quantile(call: OperationCall) -> list[Bounds]:
+    x = call.require_bits(first_private_operand(call), 44)
     return [x.bounds.spread(2)]
 
 
-@bounds_rule("sign")
-def _bound_sign(call: Call) -> list[Bounds]:
-    call.require_bits(first_operand(call), parameter_bits(call) - 1)
+@register_bounds_rule("sign")
+def _bound_sign(call: OperationCall) -> list[Bounds]:
+    call.require_bits(first_private_operand(call), operation_parameter_bits(call) - 1)
     unit = 1 << call.made[0].scale
     return [Bounds(-unit, unit)]
 
 
-@bounds_rule("in_range", "bit_extract", "unpack_bits", "logical_and", "logical_not")
-@bounds_rule("logical_or", "logical_xor")
-def _bound_truth(call: Call) -> list[Bounds]:
+@register_bounds_rule("in_range", "bit_extract", "unpack_bits", "logical_and", "logical_not")
+@register_bounds_rule("logical_or", "logical_xor")
+def _bound_truth_values(call: OperationCall) -> list[Bounds]:
     return [TRUTH]
 
 
-@bounds_rule("relu", "relu_derivative", "leaky_relu")
-def _bound_relu(call: Call) -> list[Bounds]:
-    x = call.require_bits(first_operand(call), min(parameter_bits(call), 63) - 1)
+@register_bounds_rule("relu", "relu_derivative", "leaky_relu")
+def _bound_relu(call: OperationCall) -> list[Bounds]:
+    x = call.require_bits(first_private_operand(call), min(operation_parameter_bits(call), 63) - 1)
     if call.op == "relu_derivative":
         return [TRUTH]
     if call.op == "relu":
         return [Bounds(max(0, x.bounds.low), max(0, x.bounds.high))]
     alpha = Fraction(float(call.given.get("alpha", 0.2)))
-    factor = abs(int(operands.encode_weight("leaky_relu", float(alpha))[0]))
+    factor = abs(int(operands.encode_public_weight("leaky_relu", float(alpha))[0]))
     x = call.require_range(x, -(MAX_MAGNITUDE // max(1, factor)), None)
     ends = [math.floor(alpha * b) for b in x.bounds]
     return [Bounds(min(*x.bounds, *ends, 0), max(*x.bounds, *ends, 0)).spread(2)]
@@ -316,9 +316,11 @@ def _bound_relu(call: Call) -> list[Bounds]:
 # ---- words of bits
 
 
-@bounds_rule("bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift")
-def _bound_words(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule(
+    "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"
+)
+def _bound_bitwise_words(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     if call.op == "invert":
         return [Bounds(-1 - x.bounds.high, -1 - x.bounds.low)]
     if call.op == "right_shift":
@@ -336,14 +338,14 @@ def _bound_words(call: Call) -> list[Bounds]:
     return [Bounds(0, (1 << width) - 1)]
 
 
-@bounds_rule("popcount", "pack_bits")
-def _bound_bit_counts(call: Call) -> list[Bounds]:
+@register_bounds_rule("popcount", "pack_bits")
+def _bound_bit_counts(call: OperationCall) -> list[Bounds]:
     if call.op == "popcount":
         return [Bounds(0, 64)]
-    size = first_operand(call).spec.shape[-1]
+    size = first_private_operand(call).spec.shape[-1]
     return [Bounds(0, (1 << size) - 1)]
 
 
-@bounds_rule("count_outside", "count_steep", "count_zeros")
-def _bound_violations(call: Call) -> list[Bounds]:
+@register_bounds_rule("count_outside", "count_steep", "count_zeros")
+def _bound_violations(call: OperationCall) -> list[Bounds]:
     return [Bounds(0, 1 << 40)]

@@ -16,11 +16,11 @@ from tfe_bench.models.arrays.bounds import (
     MAX_MAGNITUDE,
     WORDS,
     Bounds,
-    Call,
+    OperationCall,
     PrivateOperand,
-    bounds_rule,
-    first_operand,
-    parameter_bits,
+    first_private_operand,
+    operation_parameter_bits,
+    register_bounds_rule,
     sum_bounds,
     terms_per_result,
     union_bounds,
@@ -31,23 +31,25 @@ from tfe_bench.protocols.api import operands
 # ---- products
 
 
-def encode_factor(value: Any, weight_bits: int) -> tuple[int, int]:
+def encode_public_factor(value: Any, weight_bits: int) -> tuple[int, int]:
     """Return a public factor's largest ring element, and its fractional bits
-    (operands.encode_weight).
+    (operands.encode_public_weight).
     """
     array = np.asarray(value)
     if array.dtype.kind != "f":
         return max((abs(int(v)) for v in array.reshape(-1)), default=0), 0
-    _, bits = operands.encode_weight("multiply", array, weight_bits)
+    _, bits = operands.encode_public_weight("multiply", array, weight_bits)
     largest = float(np.abs(array).max(initial=0.0))
     return math.ceil(Fraction(largest) * (1 << bits)), bits
 
 
-def _bound_product(call: Call, names: tuple[str, str], terms: int) -> Bounds:
+def _bound_product(call: OperationCall, names: tuple[str, str], terms: int) -> Bounds:
     return product_bounds(call, call.given[names[0]], call.given[names[1]], terms, (0, 1))
 
 
-def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ...]) -> Bounds:
+def product_bounds(
+    call: OperationCall, x: Any, y: Any, terms: int, places: tuple[int, ...]
+) -> Bounds:
     """Return the bounds of sums of products, each sum truncated to the larger scale.
 
     If the exact sum may exceed 62 bits, a private operand is taken in two parts
@@ -65,7 +67,7 @@ def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ..
             scales[i], sizes[i] = value.scale, value.bounds
         else:
             weight_bits = 0 if other.scale else operands.WEIGHT_BITS
-            largest, scales[i] = encode_factor(value, weight_bits)
+            largest, scales[i] = encode_public_factor(value, weight_bits)
             sizes[i] = Bounds(-largest, largest)
     if call.made[0].kind == INT:
         return _exact_bounds(sizes, terms)
@@ -78,8 +80,10 @@ def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ..
         return _truncated_bounds(sizes, terms, drop)
     extra = (terms - 1).bit_length()
     bits = [b.bits for b in sizes]
-    part = _choose_split(private, scales, bits, drop, extra) if places else None
-    limits = _cap_bits(bits, private, LIMIT - 1 - extra + (0 if part is None else scales[part]))
+    part = _choose_operand_to_split(private, scales, bits, drop, extra) if places else None
+    limits = _cap_factor_bits(
+        bits, private, LIMIT - 1 - extra + (0 if part is None else scales[part])
+    )
     if part is not None:
         call.extra["split"] = places[part]
         limits[1 - part] = min(limits[1 - part], LIMIT - scales[part] - extra)
@@ -89,7 +93,7 @@ def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ..
     return _truncated_bounds(sizes, terms, drop)
 
 
-def _choose_split(
+def _choose_operand_to_split(
     private: list[bool], scales: list[int], bits: list[int], drop: int, extra: int
 ) -> int | None:
     """Choose the operand to split: the larger one whose whole part leaves a valid scale."""
@@ -101,7 +105,7 @@ def _choose_split(
     return max(candidates, key=lambda i: bits[i], default=None)
 
 
-def _cap_bits(bits: list[int], private: list[bool], room: int) -> list[int]:
+def _cap_factor_bits(bits: list[int], private: list[bool], room: int) -> list[int]:
     """Return bits of two factors whose product fits: the larger one is reduced to
     the other first.
     """
@@ -132,15 +136,15 @@ def _truncated_bounds(sizes: list[Bounds], terms: int, drop: int) -> Bounds:
     return Bounds(exact.low >> drop, -(-exact.high >> drop)).spread(2)
 
 
-@bounds_rule("multiply")
-def _bound_multiply(call: Call) -> list[Bounds]:
+@register_bounds_rule("multiply")
+def _bound_multiply(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     if isinstance(x, PrivateOperand) and isinstance(y, PrivateOperand) and x.node is y.node:
         return [_square_bounds(call, x, 0)]
     return [_bound_product(call, ("x", "y"), 1)]
 
 
-def _square_bounds(call: Call, x: PrivateOperand, split: int) -> Bounds:
+def _square_bounds(call: OperationCall, x: PrivateOperand, split: int) -> Bounds:
     if x.is_integer:
         return Bounds(0, x.bounds.most**2)
     if x.bounds.most**2 <= MAX_MAGNITUDE:
@@ -154,39 +158,41 @@ def _square_bounds(call: Call, x: PrivateOperand, split: int) -> Bounds:
     return Bounds(0, x.bounds.most**2 >> x.scale).spread(2)
 
 
-@bounds_rule("square")
-def _bound_square(call: Call) -> list[Bounds]:
-    return [_square_bounds(call, first_operand(call), 0)]
+@register_bounds_rule("square")
+def _bound_square(call: OperationCall) -> list[Bounds]:
+    return [_square_bounds(call, first_private_operand(call), 0)]
 
 
-def _operand_shape(value: Any) -> tuple[int, ...]:
+def _product_operand_shape(value: Any) -> tuple[int, ...]:
     return value.spec.shape if isinstance(value, PrivateOperand) else np.shape(value)
 
 
-@bounds_rule("matmul")
-def _bound_matmul(call: Call) -> list[Bounds]:
-    shape = _operand_shape(call.given["x"])
+@register_bounds_rule("matmul")
+def _bound_matmul(call: OperationCall) -> list[Bounds]:
+    shape = _product_operand_shape(call.given["x"])
     is_transposed = bool(call.given.get("transpose_a", False)) and len(shape) > 1
     return [_bound_product(call, ("x", "y"), shape[-2 if is_transposed else -1])]
 
 
-@bounds_rule("matvec")
-def _bound_matvec(call: Call) -> list[Bounds]:
-    return [_bound_product(call, ("a", "b"), _operand_shape(call.given["b"])[-1])]
+@register_bounds_rule("matvec")
+def _bound_matvec(call: OperationCall) -> list[Bounds]:
+    return [_bound_product(call, ("a", "b"), _product_operand_shape(call.given["b"])[-1])]
 
 
-@bounds_rule("tensordot")
-def _bound_tensordot(call: Call) -> list[Bounds]:
-    both = [math.prod(_operand_shape(call.given[name])) for name in ("a", "b")]
+@register_bounds_rule("tensordot")
+def _bound_tensordot(call: OperationCall) -> list[Bounds]:
+    both = [math.prod(_product_operand_shape(call.given[name])) for name in ("a", "b")]
     terms = math.isqrt(max(1, both[0] * both[1] // max(1, call.made[0].elements)))
     return [_bound_product(call, ("a", "b"), max(1, terms))]
 
 
-@bounds_rule("einsum")
-def _bound_einsum(call: Call) -> list[Bounds]:
+@register_bounds_rule("einsum")
+def _bound_einsum(call: OperationCall) -> list[Bounds]:
     values = call.given["inputs"]
     indexes = math.prod(
-        _axis_sizes(call.given["equation"], [_operand_shape(v) for v in values]).values()
+        _einsum_axis_sizes(
+            call.given["equation"], [_product_operand_shape(v) for v in values]
+        ).values()
     )
     terms = max(1, indexes // max(1, call.made[0].elements))
     if len(values) == 1:
@@ -195,7 +201,7 @@ def _bound_einsum(call: Call) -> list[Bounds]:
     return [product_bounds(call, x, y, terms, (1, 2))]
 
 
-def _axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+def _einsum_axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
     """Return the sizes of an equation's axes."""
     sizes: dict[str, int] = {}
     for term, shape in zip(
@@ -209,18 +215,18 @@ def _axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
     return sizes
 
 
-@bounds_rule("conv2d", "depthwise_conv2d")
-def _bound_convolution(call: Call) -> list[Bounds]:
-    shape = _operand_shape(call.given["filters"])
+@register_bounds_rule("conv2d", "depthwise_conv2d")
+def _bound_convolution(call: OperationCall) -> list[Bounds]:
+    shape = _product_operand_shape(call.given["filters"])
     # (a bias is a separate sum, planning.py)
     return [
         _bound_product(call, ("x", "filters"), math.prod(shape[: 3 if call.op == "conv2d" else 2]))
     ]
 
 
-@bounds_rule("reduce_prod", "cumprod")
-def _bound_prod(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule("reduce_prod", "cumprod")
+def _bound_prod(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     if x.is_integer:
         return [WORDS]
     count = (
@@ -239,14 +245,14 @@ def _bound_prod(call: Call) -> list[Bounds]:
     return [Bounds(-magnitude, magnitude).spread(count)]
 
 
-@bounds_rule("scaled_dot_product_attention")
-def _bound_attention(call: Call) -> list[Bounds]:
+@register_bounds_rule("scaled_dot_product_attention")
+def _bound_attention(call: OperationCall) -> list[Bounds]:
     value = call.given["value"]
     for name in ("query", "key"):
         call.require_bits(
             call.given[name], 30 - (call.given["query"].spec.shape[-1] - 1).bit_length() // 2
         )
-    value = call.require_bits(value, min(parameter_bits(call) - 1, 44))
+    value = call.require_bits(value, min(operation_parameter_bits(call) - 1, 44))
     return [value.bounds.spread(value.bounds.most // 512 + 8)]
 
 
@@ -257,9 +263,9 @@ def _bound_attention(call: Call) -> list[Bounds]:
 _PLAIN = 30
 
 
-@bounds_rule("reduce_mean")
-def _bound_mean(call: Call) -> list[Bounds]:
-    x, result = first_operand(call), call.made[0]
+@register_bounds_rule("reduce_mean")
+def _bound_mean(call: OperationCall) -> list[Bounds]:
+    x, result = first_private_operand(call), call.made[0]
     x = call.require_bits(x, LIMIT - 1 - (result.scale - x.scale))
     up = result.scale - x.scale
     if x.bounds.bits + (terms_per_result(x, result) - 1).bit_length() > _PLAIN:
@@ -267,16 +273,16 @@ def _bound_mean(call: Call) -> list[Bounds]:
     return [Bounds(x.bounds.low << up, x.bounds.high << up).spread(4)]
 
 
-@bounds_rule("avg_pool2d", "adaptive_avg_pool2d")
-def _bound_average_pool(call: Call) -> list[Bounds]:
-    x, up = first_operand(call), call.made[0].scale - first_operand(call).scale
+@register_bounds_rule("avg_pool2d", "adaptive_avg_pool2d")
+def _bound_average_pool(call: OperationCall) -> list[Bounds]:
+    x, up = first_private_operand(call), call.made[0].scale - first_private_operand(call).scale
     x = call.require_bits(x, 31)
     return [Bounds(x.bounds.low << up, x.bounds.high << up).spread(4)]
 
 
-def _cap_squares(call: Call, more: int) -> tuple[PrivateOperand, int, int]:
+def _cap_squared_operand(call: OperationCall, more: int) -> tuple[PrivateOperand, int, int]:
     """Limit the operand of a sum of squares; return it, its bits, and the number of values."""
-    x = first_operand(call)
+    x = first_private_operand(call)
     terms = terms_per_result(x, call.made[0])
     x = call.require_bits(x, 59 - more - max(1, (terms - 1).bit_length()))
     number = (terms - 1).bit_length()
@@ -285,23 +291,23 @@ def _cap_squares(call: Call, more: int) -> tuple[PrivateOperand, int, int]:
     return x, x.bounds.bits + more, terms
 
 
-@bounds_rule("norm")
-def _bound_norm(call: Call) -> list[Bounds]:
-    x = first_operand(call)
+@register_bounds_rule("norm")
+def _bound_norm(call: OperationCall) -> list[Bounds]:
+    x = first_private_operand(call)
     order = call.given.get("ord", "euclidean")
     if order not in ("euclidean", 2):
         x = call.require_bits(x, LIMIT - 1)
         return [Bounds(0, sum_bounds(call, x, terms_per_result(x, call.made[0])).most)]
-    x, bits, terms = _cap_squares(call, 0)
+    x, bits, terms = _cap_squared_operand(call, 0)
     if x.bounds.most**2 * terms > MAX_MAGNITUDE >> 1:
         call.extra["bits"] = bits
     root = math.isqrt(x.bounds.most**2 * terms) + 1
     return [Bounds(0, root + (root >> 18)).spread(4)]
 
 
-@bounds_rule("reduce_variance", "reduce_std")
-def _bound_variance(call: Call) -> list[Bounds]:
-    x, bits, terms = _cap_squares(call, 1)
+@register_bounds_rule("reduce_variance", "reduce_std")
+def _bound_variance(call: OperationCall) -> list[Bounds]:
+    x, bits, terms = _cap_squared_operand(call, 1)
     # (a variance is at most a quarter of the range's square)
     half_range = (x.bounds.high - x.bounds.low + 2) // 2 + 1
     if max(bits, 2 * bits - x.scale) + (terms - 1).bit_length() > _PLAIN:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tfe_bench.errors import ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models.arrays import operations
-from tfe_bench.models.arrays.arguments import MAX_PARTS, Ref
+from tfe_bench.models.arrays.arguments import MAX_PARTS, ValueReference
 from tfe_bench.models.arrays.plan import (
     BITS,
     DECIMAL,
@@ -19,9 +19,9 @@ from tfe_bench.models.arrays.plan import (
     INPUT,
     INT,
     REVEAL,
-    Leaf,
-    Plan,
-    Step,
+    ExpressionLeaf,
+    ExpressionPlan,
+    ExpressionStep,
 )
 from tfe_bench.models.queries import division
 from tfe_bench.protocols.ring import refresh
@@ -55,7 +55,7 @@ class ArraySpec:
         return math.prod(self.shape)
 
 
-def infer_spec(op: str, value: object) -> ArraySpec:
+def infer_array_spec(op: str, value: object) -> ArraySpec:
     """Return the specification of an operation's result.
 
     Raises:
@@ -75,26 +75,29 @@ def infer_spec(op: str, value: object) -> ArraySpec:
     )
 
 
-def symbolic_words(leaf: Leaf) -> Shared:
+def symbolic_words(leaf: ExpressionLeaf) -> Shared:
     """Return symbolic words of a leaf, for a cost party."""
     return Private(leaf.shape, 0 if leaf.kind == DECIMAL else leaf.scale).to_symbolic()
 
 
-def words_to_bits(x: Shared) -> MaskedBits:
+def leaf_words_to_bits(x: Shared) -> MaskedBits:
     """Convert words that are 0 or 1 to private bits. Local."""
     low = replace(x.map(lambda a: tensor_ops.low_bits(a, 1)), bits=1, fractional_bits=0)
     return replace(bits.to_masked(low), shape=tuple(int(n) for n in x.shape.as_list()))
 
 
-def decode_leaf(party: Party, leaf: Leaf, words: Shared) -> Value:
+def decode_leaf(party: Party, leaf: ExpressionLeaf, words: Shared) -> Value:
     """Convert a leaf's words to the value that steps take."""
     if leaf.kind == BITS:
-        return words_to_bits(words)
+        return leaf_words_to_bits(words)
     return division.decimals_to_fixed(party, words, leaf.scale)
 
 
 def run_step(
-    party: Party, step: Step, values: Mapping[Ref, Any], returns_list: list[bool] | None = None
+    party: Party,
+    step: ExpressionStep,
+    values: Mapping[ValueReference, Any],
+    returns_list: list[bool] | None = None,
 ) -> list[Value]:
     """Run a step; return its one or several values.
 
@@ -151,24 +154,24 @@ def run_step(
     return results
 
 
-def index_results(number: int, results: Sequence[Value]) -> dict[Ref, Any]:
+def index_step_results(number: int, results: Sequence[Value]) -> dict[ValueReference, Any]:
     """Return the values of a step by their references."""
-    results_by_ref: dict[Ref, Any] = {
-        Ref(number, place): each for place, each in enumerate(results)
+    results_by_ref: dict[ValueReference, Any] = {
+        ValueReference(number, place): each for place, each in enumerate(results)
     }
     if len(results) == 1:
-        results_by_ref[Ref(number)] = results[0]
+        results_by_ref[ValueReference(number)] = results[0]
     return results_by_ref
 
 
-def _next_even(stage: int) -> int:
+def _next_graph_stage(stage: int) -> int:
     return stage + stage % 2
 
 
-class Schedule:
+class GraphStageSchedule:
     """Assignment of steps to graphs: even stages are graphs, odd ones call graphs themselves."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ExpressionPlan) -> None:
         self.plan = plan
         base = len(plan.leaves)
         self._at: list[int] = [0] * base
@@ -178,9 +181,9 @@ class Schedule:
                 # (private bits among leaves are computed in the first graph)
                 stage = latest + 1 if latest % 2 == 0 else latest + 2
             else:
-                stage = _next_even(latest)
+                stage = _next_graph_stage(latest)
             self._at.append(stage)
-        self.ends = [_next_even(self._at[output.ref.number]) for output in plan.outputs]
+        self.ends = [_next_graph_stage(self._at[output.ref.number]) for output in plan.outputs]
         self.last = max([*self._at, *self.ends], default=0)
 
     def stage_steps(self, stage: int) -> list[int]:
@@ -192,9 +195,9 @@ class Schedule:
         return numbers
 
 
-def run_plan(
+def run_expression_plan(
     party: Party,
-    plan: Plan,
+    plan: ExpressionPlan,
     leaves: Sequence[Shared],
     name: Hashable | None = None,
     progress: Callable[[float, str], None] = lambda fraction, text: None,
@@ -207,18 +210,18 @@ def run_plan(
         name: key of everything public, if graphs are cached.
         observe: callback with the values of each step, and the number of its first value.
     """
-    schedule = Schedule(plan)
+    schedule = GraphStageSchedule(plan)
     base = len(plan.leaves)
-    values: dict[Ref, Any] = {
-        Ref(n): leaves[n] for n, leaf in enumerate(plan.leaves) if leaf.kind not in _RAW
+    values: dict[ValueReference, Any] = {
+        ValueReference(n): leaves[n] for n, leaf in enumerate(plan.leaves) if leaf.kind not in _RAW
     }
-    fresh = needs_refresh(plan)
+    fresh = find_outputs_to_refresh(plan)
     results: dict[int, Shared] = {}
 
-    def compute_step(number: int, known: Mapping[Ref, Any]) -> dict[Ref, Any]:
+    def compute_step(number: int, known: Mapping[ValueReference, Any]) -> dict[ValueReference, Any]:
         results = run_step(party, plan.steps[number - base], known)
         observe(number, results)
-        return index_results(number, results)
+        return index_step_results(number, results)
 
     for stage in range(schedule.last + 1):
         numbers = schedule.stage_steps(stage)
@@ -229,14 +232,14 @@ def run_plan(
                 with party.active(), party.kept_graphs(name, number):
                     values.update(compute_step(number, values))
             continue
-        stage_outputs = [i for i in ends if _is_computed(plan, i, fresh)]
+        stage_outputs = [i for i in ends if _is_computed_output(plan, i, fresh)]
         if numbers or stage_outputs:
             later_refs = _later_refs(plan, schedule, numbers)
             earlier_refs = [
                 ref for ref in _needed_refs(plan, numbers, stage_outputs) if ref in values
             ]
             raw = [n for n in numbers if n < base]
-            stage_graph = _Stage(
+            stage_graph = _GraphStage(
                 plan,
                 numbers,
                 [(i, fresh[i]) for i in stage_outputs],
@@ -281,7 +284,7 @@ def _check_parts(op: str, arguments: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _GraphStage:
     """One graph of a plan.
 
     Attributes:
@@ -293,33 +296,33 @@ class _Stage:
         step: runs a step.
     """
 
-    plan: Plan
+    plan: ExpressionPlan
     numbers: Sequence[int]
     outputs: Sequence[tuple[int, bool]]
-    later_refs: Sequence[Ref]
-    earlier_refs: Sequence[Ref]
+    later_refs: Sequence[ValueReference]
+    earlier_refs: Sequence[ValueReference]
     leaf_numbers: Sequence[int]
-    step: Callable[[int, Mapping[Ref, Any]], dict[Ref, Any]]
+    step: Callable[[int, Mapping[ValueReference, Any]], dict[ValueReference, Any]]
 
     def run_graph(
         self, party: Party, earlier_values: Sequence[Any], leaf_words: Sequence[Shared]
     ) -> tuple[list[Any], list[Shared]]:
         """Return the values that later stages use, and the words of outputs."""
-        known: dict[Ref, Any] = dict(zip(self.earlier_refs, earlier_values, strict=True))
+        known: dict[ValueReference, Any] = dict(zip(self.earlier_refs, earlier_values, strict=True))
         for number, word in zip(self.leaf_numbers, leaf_words, strict=True):
-            known[Ref(number)] = decode_leaf(party, self.plan.leaves[number], word)
+            known[ValueReference(number)] = decode_leaf(party, self.plan.leaves[number], word)
         for number in self.numbers:
             if number not in self.leaf_numbers:
                 known.update(self.step(number, known))
         output_words = []
         for i, fresh in self.outputs:
             output_words.append(
-                _deliver_output(party, _find_value(known, self.plan.outputs[i].ref), fresh)
+                _deliver_output(party, _find_step_value(known, self.plan.outputs[i].ref), fresh)
             )
-        return [_find_value(known, ref) for ref in self.later_refs], output_words
+        return [_find_step_value(known, ref) for ref in self.later_refs], output_words
 
 
-def _find_value(known: Mapping[Ref, Any], ref: Ref) -> Any:
+def _find_step_value(known: Mapping[ValueReference, Any], ref: ValueReference) -> Any:
     if ref not in known:
         raise UsageError("A plan uses a value that no earlier step computes.", code="missing-value")
     return known[ref]
@@ -336,7 +339,7 @@ def _deliver_output(party: Party, value: Value, fresh: bool) -> Shared:
     return refresh.refresh(party, value) if fresh else value
 
 
-def needs_refresh(plan: Plan) -> list[bool]:
+def find_outputs_to_refresh(plan: ExpressionPlan) -> list[bool]:
     """Return which outputs go to a client that does not know the masks of their sources."""
     from_others = [leaf.source != INPUT for leaf in plan.leaves]
     for step in plan.steps:
@@ -344,29 +347,31 @@ def needs_refresh(plan: Plan) -> list[bool]:
     return [o.then == REVEAL and from_others[o.ref.number] for o in plan.outputs]
 
 
-def trace_key(plan: Plan) -> str:
+def plan_graph_key(plan: ExpressionPlan) -> str:
     """Return a key of everything that the graphs of a plan depend on: neither names nor the origin
     of leaves.
     """
-    fresh = needs_refresh(plan)
+    fresh = find_outputs_to_refresh(plan)
     ends = [[o.ref.number, o.ref.place, fresh[i]] for i, o in enumerate(plan.outputs)]
     return json.dumps(
         [
             [leaf.to_header()[1:4] for leaf in plan.leaves],
             [step.to_header() for step in plan.steps],
-            [end for i, end in enumerate(ends) if _is_computed(plan, i, fresh)],
+            [end for i, end in enumerate(ends) if _is_computed_output(plan, i, fresh)],
         ],
         sort_keys=True,
     )
 
 
-def _is_computed(plan: Plan, i: int, fresh: Sequence[bool]) -> bool:
+def _is_computed_output(plan: ExpressionPlan, i: int, fresh: Sequence[bool]) -> bool:
     """Return whether an output differs from an unchanged leaf."""
     number = plan.outputs[i].ref.number
     return number >= len(plan.leaves) or plan.leaves[number].kind in _RAW or fresh[i]
 
 
-def _needed_refs(plan: Plan, numbers: Sequence[int], stage_outputs: Sequence[int]) -> list[Ref]:
+def _needed_refs(
+    plan: ExpressionPlan, numbers: Sequence[int], stage_outputs: Sequence[int]
+) -> list[ValueReference]:
     """Return the references that a stage uses, in the same order at all parties."""
     base = len(plan.leaves)
     refs = [ref for n in numbers if n >= base for ref in plan.steps[n - base].operand_refs()]
@@ -374,7 +379,9 @@ def _needed_refs(plan: Plan, numbers: Sequence[int], stage_outputs: Sequence[int
     return [ref for ref in dict.fromkeys(refs) if ref.number not in numbers]
 
 
-def _later_refs(plan: Plan, schedule: Schedule, numbers: Sequence[int]) -> list[Ref]:
+def _later_refs(
+    plan: ExpressionPlan, schedule: GraphStageSchedule, numbers: Sequence[int]
+) -> list[ValueReference]:
     """Return the references to a stage's values that later stages use."""
     here, base = set(numbers), len(plan.leaves)
     later = [

@@ -8,27 +8,29 @@ from typing import Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.building import BuiltPlan, build
-from tfe_bench.models.arrays.evaluate import ArraySpec, needs_refresh
-from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import BITS, HANDLE, INPUT, REVEAL, Leaf
-from tfe_bench.models.arrays.price import Price, price_plan
+from tfe_bench.models.arrays.building import BuiltExpressionPlan, build
+from tfe_bench.models.arrays.evaluate import ArraySpec, find_outputs_to_refresh
+from tfe_bench.models.arrays.node import ExpressionNode
+from tfe_bench.models.arrays.plan import BITS, HANDLE, INPUT, REVEAL, ExpressionLeaf
+from tfe_bench.models.arrays.price import ExpressionPrice, price_expression_plan
 
 _WORD = 8
 _MAX_SHOWN = 12
 
 
-Counted = tuple[Sequence[str], Sequence[Node]]
+Counted = tuple[Sequence[str], Sequence[ExpressionNode]]
 
 
-def price_reveal(node: Node, counts: Sequence[Node] = ()) -> tuple[BuiltPlan, Price]:
+def price_array_reveal(
+    node: ExpressionNode, counts: Sequence[ExpressionNode] = ()
+) -> tuple[BuiltExpressionPlan, ExpressionPrice]:
     """Return the plan that reveals an array and its violation counts, and its price."""
     nodes = [node, *counts]
     built = build(nodes, [(REVEAL, {})] * len(nodes))
-    return built, price_plan(built.plan)
+    return built, price_expression_plan(built.plan)
 
 
-def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
+def explain_array(node: ExpressionNode, profile: str, counted: Counted = ((), ())) -> str:
     """Return a readable description of an expression.
 
     Args:
@@ -38,20 +40,26 @@ def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     Raises:
         UsageError: the profile does not exist, or too many operations.
     """
-    built, price = price_reveal(node, counted[1])
+    built, price = price_array_reveal(node, counted[1])
     plan = built.plan
     name = profiles.get_profile(profile).name
     rows = [("step", "", "makes", "from", "to", "MB sent")]
     for number, leaf in enumerate(plan.leaves):
         spec = _leaf_spec(leaf)
-        ends = _range_text(built, number, spec)
-        rows.append((str(number), _source_text(leaf), _spec_text(spec), *ends, ""))
+        ends = _element_range_text(built, number, spec)
+        rows.append((str(number), _leaf_source_text(leaf), _spec_text(spec), *ends, ""))
     for number, step in enumerate(plan.steps, len(plan.leaves)):
         at = number - len(plan.leaves)
         result_texts = ", ".join(_spec_text(each) for each in price.step_specs[at])
-        ends = _range_text(built, number, price.step_specs[at][0])
+        ends = _element_range_text(built, number, price.step_specs[at][0])
         rows.append(
-            (str(number), _step_text(step), result_texts, *ends, f"{price.steps[at] / 8e6:,.3f}")
+            (
+                str(number),
+                _expression_step_text(step),
+                result_texts,
+                *ends,
+                f"{price.steps[at] / 8e6:,.3f}",
+            )
         )
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
     lines = [
@@ -61,7 +69,7 @@ def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
         )
         for row in rows
     ]
-    if any(needs_refresh(plan)):
+    if any(find_outputs_to_refresh(plan)):
         lines.append("The result gets fresh masks before it leaves.")
     input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [
@@ -86,15 +94,17 @@ def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     return "\n".join(lines)
 
 
-def _element_count(leaf: Leaf) -> int:
+def _element_count(leaf: ExpressionLeaf) -> int:
     return _leaf_spec(leaf).elements
 
 
-def _leaf_spec(leaf: Leaf) -> ArraySpec:
+def _leaf_spec(leaf: ExpressionLeaf) -> ArraySpec:
     return ArraySpec(leaf.kind, leaf.shape, leaf.scale)
 
 
-def _range_text(built: BuiltPlan, number: int, spec: ArraySpec) -> tuple[str, str]:
+def _element_range_text(
+    built: BuiltExpressionPlan, number: int, spec: ArraySpec
+) -> tuple[str, str]:
     """Return the bounds of a value, as texts of numbers."""
     bounds = built.bounds.get(number)
     if bounds is None or spec.kind == BITS:
@@ -107,7 +117,7 @@ def _spec_text(spec: ArraySpec) -> str:
     return f"{spec.kind}{scale} {list(spec.shape)}"
 
 
-def _source_text(leaf: Leaf) -> str:
+def _leaf_source_text(leaf: ExpressionLeaf) -> str:
     if leaf.source == INPUT:
         return "private input"
     if leaf.source == HANDLE:
@@ -115,27 +125,27 @@ def _source_text(leaf: Leaf) -> str:
     return " ".join(["stored", repr(leaf.about[1]), *filter(None, [leaf.about[3]])])
 
 
-def _step_text(step: plans.Step) -> str:
-    args = [*map(_argument_text, step.args)]
-    args += [f"{name}={_argument_text(each)}" for name, each in step.named.items()]
-    body_text = "" if step.body is None else f" of {_body_text(step.body)}"
+def _expression_step_text(step: plans.ExpressionStep) -> str:
+    args = [*map(_step_argument_text, step.args)]
+    args += [f"{name}={_step_argument_text(each)}" for name, each in step.named.items()]
+    body_text = "" if step.body is None else f" of {_loop_body_text(step.body)}"
     return f"{step.op}({', '.join(args)}){body_text}"
 
 
-def _body_text(body: plans.LoopBody) -> str:
+def _loop_body_text(body: plans.LoopBody) -> str:
     """Return the operations of one iteration, as many as fit a line."""
     names = [step.op for step in body.steps]
     return ", ".join(names[:_MAX_SHOWN]) + (", .." if len(names) > _MAX_SHOWN else "")
 
 
-def _argument_text(value: Any) -> str:
+def _step_argument_text(value: Any) -> str:
     match value:
         case ["ref", number]:
             return f"[{number}]"
         case ["ref", number, place]:
             return f"[{number}.{place}]"
         case ["list" | "tuple", list(items)]:
-            return f"({', '.join(map(_argument_text, items))})"
+            return f"({', '.join(map(_step_argument_text, items))})"
         case ["slice", *bounds]:
             return ":".join("" if b is None else str(b) for b in bounds)
         case ["ellipsis"]:

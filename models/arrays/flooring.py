@@ -41,7 +41,7 @@ def floordiv(
     """
     if large is None:
         return rounding.floordiv(x, y, signed, bits)
-    quotient, f = _divide_floor("floordiv", x, y, signed, bits, large)[0], _result_scale(x, y)
+    quotient, f = _divide_floor("floordiv", x, y, signed, bits, large)[0], _floor_result_scale(x, y)
     return arithmetic.mul_public(quotient, np.int64(1 << f), f)
 
 
@@ -52,14 +52,14 @@ def floormod(
     if large is None:
         return rounding.floormod(x, y, signed, bits)
     rest = _divide_floor("floormod", x, y, signed, bits, large)[1]
-    return replace(rest, fractional_bits=_result_scale(x, y))
+    return replace(rest, fractional_bits=_floor_result_scale(x, y))
 
 
 floor_div = floordiv
 mod = floormod
 
 
-def _result_scale(x: Operand, y: Operand) -> int:
+def _floor_result_scale(x: Operand, y: Operand) -> int:
     return max(v.fractional_bits for v in (x, y) if isinstance(v, Shared))
 
 
@@ -67,16 +67,22 @@ def _divide_floor(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, large: int
 ) -> tuple[Shared, Shared]:
     """Compute the quotient and the remainder in ring units."""
-    party = operands.in_graph(operation)
-    bits = operands.check_bits(operation, bits, rounding.MAX_DIVISOR)
-    large = operands.check_bits(operation, large, 60)
+    party = operands.require_party_in_graph(operation)
+    bits = operands.check_comparison_width(operation, bits, rounding.MAX_DIVISOR)
+    large = operands.check_comparison_width(operation, large, 60)
     if not operands.is_private(y):
-        known = operands.static_value(operation, y)
+        known = operands.static_public_operand(operation, y)
         if known is not None and known.size == 1:
-            x = replace(operands.check_private(operation, x), fractional_bits=_result_scale(x, y))
+            x = replace(
+                operands.check_private_operand(operation, x),
+                fractional_bits=_floor_result_scale(x, y),
+            )
             divisor = int(operands.encode_public(operation, known, x.fractional_bits).item())
             return _divide_by_public(party, replace(x, fractional_bits=0), divisor, large)
-    x, y = (operands.check_private(operation, v) for v in operands.share_pair(operation, x, y))
+    x, y = (
+        operands.check_private_operand(operation, v)
+        for v in operands.share_operand_pair(operation, x, y)
+    )
     whole = [int(n) for n in operands.broadcast_shapes(operation, x.shape, y.shape)]
     x, y = (replace(shapes.broadcast_to(v, whole), fractional_bits=0) for v in (x, y))
     return _divide_by_private(party, x, y, signed, bits)
@@ -124,7 +130,7 @@ def _divide_by_private(
             numerator_bits=MAX_BITS + 2,
             quotient_bits=MAX_BITS + 2 + _POINT,
         )
-        part = rounding.floor_shift(party, estimate, _POINT)
+        part = rounding.floor_divide_by_power_of_two(party, estimate, _POINT)
         rest = arithmetic.sub(rest, arithmetic.mul(party, part, y))
         floored = part if floored is None else arithmetic.add(floored, part)
     assert floored is not None

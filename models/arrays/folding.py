@@ -10,22 +10,22 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import array, building
-from tfe_bench.models.arrays.arguments import Ref, encode_argument
+from tfe_bench.models.arrays.arguments import ValueReference, encode_operation_argument
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.bounds import (
     Bounds,
-    Guard,
+    OperandGuard,
     default_bounds,
     union_bounds,
     widest_bounds,
 )
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.node import ExpressionNode
 from tfe_bench.models.arrays.plan import (
     FIXED,
     LOOP_VARIABLE,
     MAX_ITERATIONS,
-    Leaf,
+    ExpressionLeaf,
     LoopBody,
     parse_body,
 )
@@ -79,7 +79,7 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
             operation="foldl",
         )
     carried_in = [
-        x if isinstance(x, PrivateArray) else array.make_private(cluster, x) for x in initial
+        x if isinstance(x, PrivateArray) else array.make_private_array(cluster, x) for x in initial
     ]
     variables = [_loop_variable(x, x._node.spec, _carried_bounds(x._node)) for x in carried_in]
     element_variables = [
@@ -108,16 +108,16 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
                 code="loop-mismatch",
                 operation="foldl",
             )
-    texts, iteration_counts = _count_iteration(cluster, carried_out, variables)
+    texts, iteration_counts = _count_iteration_violations(cluster, carried_out, variables)
     if texts:
-        zero_counts = array.make_private(cluster, np.zeros(len(texts), np.int64))
+        zero_counts = array.make_private_array(cluster, np.zeros(len(texts), np.int64))
         count = _loop_variable(zero_counts, zero_counts._node.spec, zero_counts._node.range)
         carried_in, carried_out, variables = (
             [*carried_in, zero_counts],
             [*carried_out, count + iteration_counts],
             [*variables, count],
         )
-    body, captured = _split_body(
+    body, captured = _split_loop_body(
         [x._node for x in [*variables, *element_variables]], [x._node for x in carried_out]
     )
     captured_arrays = [PrivateArray(cluster, node) for node in captured]
@@ -133,14 +133,14 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
     return _restore_structure(initializer, [PrivateArray(cluster, node) for node in nodes])
 
 
-def _carried_bounds(node: Node) -> Bounds:
+def _carried_bounds(node: ExpressionNode) -> Bounds:
     """Return the bounds of a value before each iteration; reals are checked against them."""
     if node.spec.kind != FIXED:
         return widest_bounds(node.spec)
     return union_bounds([node.range, default_bounds(node.spec)])
 
 
-def _count_iteration(
+def _count_iteration_violations(
     cluster: Client, results: Sequence[PrivateArray], before: Sequence[PrivateArray]
 ) -> tuple[list[str], Any]:
     """Return texts of the violations that an iteration counts, and their numbers as one vector."""
@@ -149,10 +149,14 @@ def _count_iteration(
         node, required = x._node, carried._node.range
         if node.spec.kind == FIXED and not node.range.within(*required):
             limit = f"{required.most / (1 << node.spec.scale):.6g}"
-            guard = Guard((node,), f"foldl: a value leaves {limit} between iterations", *required)
-            node = replace(node, guards=(*node.guards, array.count_guard(cluster, guard)))
+            guard = OperandGuard(
+                (node,), f"foldl: a value leaves {limit} between iterations", *required
+            )
+            node = replace(
+                node, guards=(*node.guards, array.count_guard_violations(cluster, guard))
+            )
         nodes.append(node)
-    texts, vector = array.count_violations(cluster, nodes, {})
+    texts, vector = array.count_range_violations(cluster, nodes, {})
     return texts, PrivateArray(cluster, vector[0]) if vector else None
 
 
@@ -199,16 +203,18 @@ def _element_spec(spec: ArraySpec) -> ArraySpec:
 
 
 def _loop_variable(
-    x: PrivateArray, spec: ArraySpec, bounds: Bounds, part_of: Node | None = None
+    x: PrivateArray, spec: ArraySpec, bounds: Bounds, part_of: ExpressionNode | None = None
 ) -> PrivateArray:
     """Return the loop variable that stands for an array of any iteration."""
-    leaf = Leaf(LOOP_VARIABLE, spec.kind, spec.shape, spec.scale)
-    return PrivateArray(x.cluster, Node(spec, leaf=leaf, bounds=bounds, part_of=part_of))
+    leaf = ExpressionLeaf(LOOP_VARIABLE, spec.kind, spec.shape, spec.scale)
+    return PrivateArray(x.cluster, ExpressionNode(spec, leaf=leaf, bounds=bounds, part_of=part_of))
 
 
-def _split_body(variables: Sequence[Node], outputs: Sequence[Node]) -> tuple[LoopBody, list[Node]]:
+def _split_loop_body(
+    variables: Sequence[ExpressionNode], outputs: Sequence[ExpressionNode]
+) -> tuple[LoopBody, list[ExpressionNode]]:
     """Split the nodes of an iteration into a loop body and captured values."""
-    order = building.topological_order(outputs)
+    order = building.topological_node_order(outputs)
     changing = {id(node) for node in variables}
     for node in order:
         if any(id(child) in changing for child in building.node_operands(node)):
@@ -217,7 +223,7 @@ def _split_body(variables: Sequence[Node], outputs: Sequence[Node]) -> tuple[Loo
     used = [*outputs, *(child for node in inner for child in building.node_operands(node))]
     captured = list({id(node): node for node in used if id(node) not in changing}.values())
     leaves = [*variables, *captured]
-    numbers = {id(node): Ref(number) for number, node in enumerate(leaves)}
+    numbers = {id(node): ValueReference(number) for number, node in enumerate(leaves)}
     steps = building.build_steps(inner, numbers, len(leaves))
-    rows = [encode_argument(numbers[id(node)]) for node in outputs]
+    rows = [encode_operation_argument(numbers[id(node)]) for node in outputs]
     return parse_body([len(leaves), steps, rows]), captured

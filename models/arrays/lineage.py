@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, input_source
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, client_input_source
 from tfe_bench.errors import UsageError
-from tfe_bench.models.arrays.arguments import Ref, check_shape
+from tfe_bench.models.arrays.arguments import ValueReference, check_array_shape
 from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.plan import (
     BITS,
@@ -24,15 +24,15 @@ from tfe_bench.models.arrays.plan import (
     INPUT,
     INT,
     KINDS,
-    Leaf,
-    Plan,
-    Step,
+    ExpressionLeaf,
+    ExpressionPlan,
+    ExpressionStep,
 )
 from tfe_bench.models.queries import permits, stored
 from tfe_bench.models.queries.expressions import MAX_INEXACT
-from tfe_bench.models.queries.rights import Use
-from tfe_bench.models.queries.schema import Schema
-from tfe_bench.models.queries.types import BOOL, NUMBER, TEXT, Type
+from tfe_bench.models.queries.rights import ColumnUse
+from tfe_bench.models.queries.schema import TableSchema
+from tfe_bench.models.queries.types import BOOL, NUMBER, TEXT, ColumnType
 
 _ALL_ROWS = {"reduce_sum", "reduce_mean"}
 
@@ -40,19 +40,19 @@ _ALL_ROWS = {"reduce_sum", "reduce_mean"}
 # ---- stored arrays
 
 
-def spec_header(spec: ArraySpec) -> dict[str, Any]:
+def array_spec_header(spec: ArraySpec) -> dict[str, Any]:
     """Return the public header of a stored array."""
     return {"kind": spec.kind, "shape": list(spec.shape), "scale": spec.scale}
 
 
-def parse_header(about: Mapping[str, Any]) -> ArraySpec:
+def parse_array_header(about: Mapping[str, Any]) -> ArraySpec:
     """Parse the header of a stored array.
 
     Raises:
         UsageError: the header is invalid.
     """
     try:
-        kind, scale, shape = about["kind"], about["scale"], check_shape(about["shape"])
+        kind, scale, shape = about["kind"], about["scale"], check_array_shape(about["shape"])
     except (KeyError, TypeError, ValueError):
         raise UsageError(
             "The item stored under this name is not a private array.", code="not-an-array"
@@ -64,7 +64,7 @@ def parse_header(about: Mapping[str, Any]) -> ArraySpec:
     return ArraySpec(kind, shape, scale)
 
 
-def column_spec(name: str, schema: Schema, column: str) -> ArraySpec:
+def column_spec(name: str, schema: TableSchema, column: str) -> ArraySpec:
     """Return the specification of a table's column as an array.
 
     Raises:
@@ -87,11 +87,11 @@ def column_spec(name: str, schema: Schema, column: str) -> ArraySpec:
             code="column-with-gaps",
             operation=column,
         )
-    return ArraySpec(*_type_spec(name, column, schema_column.type, schema.rows))
+    return ArraySpec(*_column_type_spec(name, column, schema_column.type, schema.rows))
 
 
-def _type_spec(
-    name: str, column: str, column_type: Type, rows: int
+def _column_type_spec(
+    name: str, column: str, column_type: ColumnType, rows: int
 ) -> tuple[str, tuple[int, ...], int]:
     if column_type.kind == BOOL:
         return BITS, (rows,), 0
@@ -138,23 +138,23 @@ def dataset_part_spec(name: str, about: Mapping[str, Any], part: str, scale: int
 # ---- leaves at a worker
 
 
-def leaf_sources(store: Store, client: str, leaf: Leaf) -> Sources:
+def leaf_sources(store: ShareStore, client: str, leaf: ExpressionLeaf) -> Sources:
     """Return the sources of a leaf after comparing it with this worker's store.
 
     Raises:
         UsageError: it differs from the plan's description, or does not exist.
     """
     if leaf.source == INPUT:
-        return input_source(client)
+        return client_input_source(client)
     if leaf.source == HANDLE:
         spec, sources_held = store.handles.get_value(client, leaf.about[0]).public_facts
-        _check_leaf(leaf, spec)
+        _check_leaf_matches_store(leaf, spec)
         sources: Sources = sources_held
         return sources
     infix, name, deployment, part = leaf.about
     if infix == TABLE.infix:
         table = stored.find_table(store, name, deployment, client)[0]
-        _check_leaf(leaf, column_spec(name, table.schema, part))
+        _check_leaf_matches_store(leaf, column_spec(name, table.schema, part))
         return frozenset([table.source(part)])
     kinds = {kind.infix: kind for kind in (ARRAY, DATA)}
     if infix not in kinds:
@@ -173,17 +173,17 @@ def leaf_sources(store: Store, client: str, leaf: Leaf) -> Sources:
             party=store.party,
         )
     if infix == DATA.infix:
-        _check_leaf(leaf, dataset_part_spec(name, facts.about, part, leaf.scale))
+        _check_leaf_matches_store(leaf, dataset_part_spec(name, facts.about, part, leaf.scale))
     else:
         if part:
             raise UsageError(
                 f"The private array {name!r} has no parts.", code="invalid-leaf", operation=name
             )
-        _check_leaf(leaf, parse_header(facts.about))
-    return permits.loaded_sources(facts, kinds[infix])
+        _check_leaf_matches_store(leaf, parse_array_header(facts.about))
+    return permits.stored_item_sources(facts, kinds[infix])
 
 
-def _check_leaf(leaf: Leaf, spec: ArraySpec) -> None:
+def _check_leaf_matches_store(leaf: ExpressionLeaf, spec: ArraySpec) -> None:
     if ArraySpec(leaf.kind, leaf.shape, leaf.scale) != spec:
         raise UsageError(
             f"A plan's leaf differs from the stored array. Received: {leaf.kind} of shape "
@@ -192,7 +192,7 @@ def _check_leaf(leaf: Leaf, spec: ArraySpec) -> None:
         )
 
 
-def output_sources(plan: Plan, store: Store, client: str) -> list[Sources]:
+def output_sources(plan: ExpressionPlan, store: ShareStore, client: str) -> list[Sources]:
     """Return the sources of each output of a plan.
 
     Raises:
@@ -204,20 +204,20 @@ def output_sources(plan: Plan, store: Store, client: str) -> list[Sources]:
         refs = step.operand_refs()
         sources = frozenset().union(*(sources_by_value[ref.number] for ref in refs))
         column = columns.get(refs[0].number) if len(refs) == 1 else None
-        if column is not None and refs[0] == Ref(refs[0].number):
-            if _is_affine(step, plan.leaves[column]):
+        if column is not None and refs[0] == ValueReference(refs[0].number):
+            if _is_affine_operation(step, plan.leaves[column]):
                 columns[number] = column
             elif (
                 step.op in _ALL_ROWS
                 and _sums_all_rows(step.args, step.named)
                 and _can_aggregate(store, client, plan.leaves[column])
             ):
-                sources = input_source(client)  # (the client may learn this sum)
+                sources = client_input_source(client)  # (the client may learn this sum)
         sources_by_value.append(sources)
     return [sources_by_value[output.ref.number] for output in plan.outputs]
 
 
-def _is_affine(step: Step, leaf: Leaf) -> bool:
+def _is_affine_operation(step: ExpressionStep, leaf: ExpressionLeaf) -> bool:
     """Return whether an operation is exactly a * x + b with one public number for all rows.
 
     A product with a fraction is not: it rounds each row separately, so that a sum of such products
@@ -245,7 +245,7 @@ def _sums_all_rows(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
     return whole and isinstance(args[0], list) and not isinstance(axis, list)
 
 
-def _can_aggregate(store: Store, client: str, leaf: Leaf) -> bool:
+def _can_aggregate(store: ShareStore, client: str, leaf: ExpressionLeaf) -> bool:
     """Return whether a client may learn sums over all rows of a table's column."""
     if leaf.source in (INPUT, HANDLE) or leaf.about[0] != TABLE.infix:
         return False
@@ -254,4 +254,4 @@ def _can_aggregate(store: Store, client: str, leaf: Leaf) -> bool:
     schema = table.schema
     if schema.budget or schema.unit or schema.rows < schema.min_group:
         return False
-    return table.permits(Use.SUM, column)
+    return table.permits(ColumnUse.SUM, column)

@@ -12,10 +12,10 @@ from tfe_bench.models.arrays import lineage
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.bounds import Bounds
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import DECIMAL, FIXED, STORED, Leaf
-from tfe_bench.models.queries.schema import Schema
-from tfe_bench.models.queries.types import FRACTION, Type
+from tfe_bench.models.arrays.node import ExpressionNode
+from tfe_bench.models.arrays.plan import DECIMAL, FIXED, STORED, ExpressionLeaf
+from tfe_bench.models.queries.schema import TableSchema
+from tfe_bench.models.queries.types import FRACTION, ColumnType
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.stored_shares import StoredEntry
 
@@ -28,13 +28,13 @@ _KINDS = (ARRAY, TABLE, DATA)
 def _stored_array(
     cluster: Client, spec: ArraySpec, *about: str, bounds: Bounds | None = None
 ) -> PrivateArray:
-    leaf = Leaf(STORED, spec.kind, spec.shape, spec.scale, about)
+    leaf = ExpressionLeaf(STORED, spec.kind, spec.shape, spec.scale, about)
     if spec.kind == DECIMAL:  # (the plan begins with the conversion)
         spec = ArraySpec(FIXED, spec.shape, FRACTION)
-    return PrivateArray(cluster, Node(spec, leaf=leaf, bounds=bounds))
+    return PrivateArray(cluster, ExpressionNode(spec, leaf=leaf, bounds=bounds))
 
 
-def _column_bounds(column_type: Type, spec: ArraySpec) -> Bounds:
+def _column_bounds(column_type: ColumnType, spec: ArraySpec) -> Bounds:
     """Return the bounds of a column's elements, at the scale of its array."""
     scale = FRACTION if spec.kind == DECIMAL else spec.scale
     unit = Fraction(1 << scale, column_type.denominator)
@@ -63,7 +63,7 @@ class Columns:
     def columns(self) -> list[str]:
         """Names of columns; for a data set also x, all features, and y, the label."""
         if self._infix == TABLE.infix:
-            return list(Schema.from_header(self._kept.about).columns)
+            return list(TableSchema.from_header(self._kept.about).columns)
         about = self._kept.about
         return [*(part for part in ("x", "y") if about[part] is not None), *about["columns"]]
 
@@ -79,7 +79,7 @@ class Columns:
                 received=str(column)[:80],
             )
         if self._infix == TABLE.infix:
-            schema = Schema.from_header(self._kept.about)
+            schema = TableSchema.from_header(self._kept.about)
             spec, column_type = (
                 lineage.column_spec(name, schema, column),
                 schema.columns[column].type,
@@ -98,7 +98,7 @@ class Columns:
         return f"Columns({self._kept.name!r}, owner={self.owner!r}, columns={self.columns[:20]})"
 
 
-def load_stored(cluster: Client, name: str) -> Any:
+def load_stored_array(cluster: Client, name: str) -> Any:
     """Load a stored item that this client may use, by name.
 
     Returns:
@@ -140,7 +140,7 @@ def load_stored(cluster: Client, name: str) -> Any:
     if infix != ARRAY.infix:
         return Columns(cluster, infix, entry)
     return _stored_array(
-        cluster, lineage.parse_header(entry.about), infix, name, entry.deployment, ""
+        cluster, lineage.parse_array_header(entry.about), infix, name, entry.deployment, ""
     )
 
 

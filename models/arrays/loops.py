@@ -7,14 +7,14 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import evaluate, operations
-from tfe_bench.models.arrays.arguments import Ref
+from tfe_bench.models.arrays.arguments import ValueReference
 from tfe_bench.models.arrays.evaluate import Value
 from tfe_bench.models.arrays.plan import MAX_ITERATIONS, LoopBody
 from tfe_bench.protocols.session import party
 from tfe_bench.protocols.session.counting import CostParty
 
 
-def run_loop(
+def run_array_loop(
     initial: Sequence[Value],
     elems: Sequence[Value],
     captured: Sequence[Value],
@@ -48,7 +48,7 @@ def run_loop(
             operation="foldl",
         )
     for each in elems:
-        sizes = evaluate.infer_spec("foldl", each).shape
+        sizes = evaluate.infer_array_spec("foldl", each).shape
         if not sizes or sizes[0] != times:
             raise UsageError(
                 f"Each iteration takes one element of elems. Received: shape {list(sizes)} "
@@ -58,21 +58,21 @@ def run_loop(
             )
     current_party = party.current_party()
     iteration = LoopIteration(
-        current_party, body, [evaluate.infer_spec("foldl", each) for each in initial]
+        current_party, body, [evaluate.infer_array_spec("foldl", each) for each in initial]
     )
     call = current_party.function(iteration.run_iteration)
     state: list[Value] = list(initial)
     if isinstance(current_party, CostParty):
         before = current_party.take_snapshot()
-        state = call(state, [_take_element(each, 0) for each in elems], list(captured))
+        state = call(state, [_take_loop_element(each, 0) for each in elems], list(captured))
         current_party.repeat(before, times - 1)
         return state
     for i in range(times):
-        state = call(state, [_take_element(each, i) for each in elems], list(captured))
+        state = call(state, [_take_loop_element(each, i) for each in elems], list(captured))
     return state
 
 
-def _take_element(values: Value, i: int) -> Value:
+def _take_loop_element(values: Value, i: int) -> Value:
     element: Value = operations.find_operation("getitem").function(values, i)
     return element
 
@@ -92,9 +92,11 @@ class LoopIteration:
     def run_iteration(self, *parts: Sequence[Value]) -> list[Value]:
         """Return the loop variables of the next iteration."""
         values = [value for part in parts for value in part]
-        values_by_ref: dict[Ref, Any] = {Ref(number): value for number, value in enumerate(values)}
+        values_by_ref: dict[ValueReference, Any] = {
+            ValueReference(number): value for number, value in enumerate(values)
+        }
         for number, step in enumerate(self._body.steps, self._body.leaves):
-            values_by_ref |= evaluate.index_results(
+            values_by_ref |= evaluate.index_step_results(
                 number, evaluate.run_step(self._party, step, values_by_ref)
             )
         if any(ref not in values_by_ref for ref in self._body.outputs):
@@ -102,7 +104,7 @@ class LoopIteration:
                 "A plan uses a value that no earlier step computes.", code="missing-value"
             )
         outputs = [values_by_ref[ref] for ref in self._body.outputs]
-        output_specs = [evaluate.infer_spec("foldl", value) for value in outputs]
+        output_specs = [evaluate.infer_array_spec("foldl", value) for value in outputs]
         if output_specs != list(self._meanings):
             raise UsageError(
                 "The outputs of an iteration have the kind, shape and scale of the loop "
@@ -113,4 +115,4 @@ class LoopIteration:
         return outputs
 
 
-operations.add_loop("foldl", run_loop)
+operations.add_loop("foldl", run_array_loop)

@@ -11,7 +11,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays.plan import BITS, FIXED
 
 
-class Methods:
+class NumpyArrayMethods:
     """NumPy's methods, each of which applies the operation of its name."""
 
     kind: Any
@@ -87,11 +87,11 @@ class Methods:
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Return the index of the first maximum; without an axis, in the flattened array."""
-        return _arg_extreme(self, "argmax", axis, keepdims)
+        return _apply_arg_extreme(self, "argmax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Return the index of the first minimum; as `argmax`."""
-        return _arg_extreme(self, "argmin", axis, keepdims)
+        return _apply_arg_extreme(self, "argmin", axis, keepdims)
 
     def cumsum(self, axis: int | None = None) -> Any:
         """Compute cumulative sums; without an axis, of the flattened array."""
@@ -165,7 +165,7 @@ def _ddof_factor(x: Any, result: Any, ddof: int) -> float:
     return count / (count - ddof)
 
 
-def _arg_extreme(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
+def _apply_arg_extreme(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
     positions = _flat_without_axis(x, axis)._apply(name, axis or 0)
     if not keepdims:
         return positions

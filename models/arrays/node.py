@@ -10,11 +10,11 @@ from typing import Any
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.models.arrays.bounds import Bounds, widest_bounds
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.plan import Leaf, LoopBody
+from tfe_bench.models.arrays.plan import ExpressionLeaf, LoopBody
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class ExpressionNode:
     """One value of an expression.
 
     Attributes:
@@ -33,19 +33,19 @@ class Node:
     """
 
     spec: ArraySpec
-    leaf: Leaf | None = None
+    leaf: ExpressionLeaf | None = None
     value: PrivateInput | None = field(default=None, repr=False)
     op: str = ""
     args: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
     body: LoopBody | None = None
     place: int | None = None
-    step: Node | None = None
+    step: ExpressionNode | None = None
     depth: int = 0
     holds: object = None
     bounds: Bounds | None = None
-    guards: tuple[tuple[str, Node], ...] = ()
-    part_of: Node | None = field(default=None, repr=False)
+    guards: tuple[tuple[str, ExpressionNode], ...] = ()
+    part_of: ExpressionNode | None = field(default=None, repr=False)
 
     @property
     def range(self) -> Bounds:
@@ -54,7 +54,7 @@ class Node:
 
 
 @dataclass(eq=False)
-class Handle:
+class HeldArrayHandle:
     """A value that the workers hold for this client while it refers to the handle.
 
     Attributes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.arrays import operations
-from tfe_bench.models.arrays.methods import Methods
+from tfe_bench.models.arrays.methods import NumpyArrayMethods
 from tfe_bench.models.arrays.plan import BITS
 
 # array.apply_operation, which builds an expression.
@@ -45,7 +45,7 @@ _OPERATORS: Mapping[str, str] = {
 }
 
 
-def _refuse_name(name: str) -> NoReturn:
+def _refuse_numpy_name(name: str) -> NoReturn:
     short_name = name.rsplit(".", 1)[-1]
     if short_name in operations.list_operations():
         raise UsageError(
@@ -77,27 +77,27 @@ def apply_ufunc(
         reduced = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}[name]
         reduce_options = {k: v for k, v in named.items() if k in ("axis", "keepdims")}
         if set(named) - set(reduce_options):
-            _refuse_name(
+            _refuse_numpy_name(
                 f"{name}.reduce with {', '.join(sorted(set(named) - set(reduce_options)))}"
             )
         return getattr(inputs[0], reduced)(
             reduce_options.get("axis", 0), reduce_options.get("keepdims", False)
         )
     if method != "__call__" or named:
-        _refuse_name(
+        _refuse_numpy_name(
             f"{name}.{method}" if method != "__call__" else f"{name} with {', '.join(named)}"
         )
     if name in _OPERATORS:
         first, *others = inputs
-        if not isinstance(first, Methods):
+        if not isinstance(first, NumpyArrayMethods):
             first, others = others[0], [first]
         return getattr(first, _OPERATORS[name])(*others)
     if name not in _UFUNCS:
-        _refuse_name(name)
+        _refuse_numpy_name(name)
     return apply(_UFUNCS[name], *inputs)
 
 
-def _method_caller(name: str) -> Callable[..., Any]:
+def _array_method_caller(name: str) -> Callable[..., Any]:
     def call_method(apply: Apply, x: Any, *args: Any, **named: Any) -> Any:
         return getattr(x, name)(*args, **named)
 
@@ -143,9 +143,9 @@ def _apply_tensordot(apply: Apply, a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def _apply_dot(apply: Apply, a: Any, b: Any) -> Any:
-    if max(np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)) > 2:
-        _refuse_name("dot of more than two axes (write x @ y)")
-    scalars = [np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)]
+    if max(np.ndim(v) if not isinstance(v, NumpyArrayMethods) else v.ndim for v in (a, b)) > 2:
+        _refuse_numpy_name("dot of more than two axes (write x @ y)")
+    scalars = [np.ndim(v) if not isinstance(v, NumpyArrayMethods) else v.ndim for v in (a, b)]
     return apply("multiply" if 0 in scalars else "matmul", a, b)
 
 
@@ -201,14 +201,14 @@ def _array_shape(apply: Apply, x: Any) -> tuple[int, ...]:
 # Implementations by the name of NumPy's function and its module.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{
-        name: _method_caller(name)
+        name: _array_method_caller(name)
         for name in (
             *("sum", "mean", "min", "max", "std", "var", "prod", "argmax", "argmin", "cumsum"),
             *("transpose", "squeeze", "ravel"),
         )
     },
-    "amin": _method_caller("min"),
-    "amax": _method_caller("max"),
+    "amin": _array_method_caller("min"),
+    "amax": _array_method_caller("max"),
     "reshape": _apply_reshape,
     "clip": _apply_clip,
     "where": _apply_where,
@@ -227,7 +227,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "broadcast_to": _apply_broadcast_to,
     "flip": _apply_flip,
     "linalg.norm": _apply_norm,
-    "round": _method_caller("round"),
+    "round": _array_method_caller("round"),
     "count_nonzero": _count_nonzero,
     "shape": _array_shape,
     "ndim": lambda apply, x: x.ndim,
@@ -235,7 +235,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def apply_function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+def apply_numpy_function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
     """Implement `__array_function__`.
 
     Raises:
@@ -245,7 +245,7 @@ def apply_function(apply: Apply, function: Any, args: Any, named: Mapping[str, A
     name = f"{module}.{function.__name__}" if module else str(function.__name__)
     implementation = _FUNCTIONS.get(name)
     if implementation is None:
-        _refuse_name(name)
+        _refuse_numpy_name(name)
     try:
         return implementation(apply, *args, **named)
     except TypeError as error:

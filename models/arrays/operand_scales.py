@@ -24,7 +24,7 @@ _ONE_SCALE = frozenset(
 _BITS_OR_NUMBERS = frozenset(("concat", "stack", "tensor_scatter_nd_update", "where"))
 
 
-def align_operands(
+def align_operand_scales(
     apply: Callable[..., Any], name: str, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """Convert private integers and truth values among arguments to numbers of one scale.
@@ -34,8 +34,12 @@ def align_operands(
     if name not in _PRODUCTS | _ONE_SCALE | _BITS_OR_NUMBERS:
         return arguments
     operands = {key: each for key, each in arguments.items() if key not in ("condition", "indices")}
-    private = [v for each in operands.values() for v in _iter_values(each) if hasattr(v, "kind")]
-    others = [v for each in operands.values() for v in _iter_values(each) if _is_real_number(v)]
+    private = [
+        v for each in operands.values() for v in _iterate_operand_values(each) if hasattr(v, "kind")
+    ]
+    others = [
+        v for each in operands.values() for v in _iterate_operand_values(each) if _is_real_number(v)
+    ]
     if not private or (name in _BITS_OR_NUMBERS and all(v.kind == BITS for v in private)):
         return arguments
     scale = max(v.fractional_bits for v in private)
@@ -54,10 +58,10 @@ def align_operands(
     return {key: cast_operand(each) if key in operands else each for key, each in arguments.items()}
 
 
-def _iter_values(value: Any) -> Iterator[Any]:
+def _iterate_operand_values(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
         for each in value:
-            yield from _iter_values(each)
+            yield from _iterate_operand_values(each)
     else:
         yield value
 

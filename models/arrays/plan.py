@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.stored import check_clients, check_deployment, check_name
+from tfe_bench.cluster.stored import check_client_names, check_deployment_identifier, check_name
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import operations
 from tfe_bench.models.arrays.arguments import (
@@ -21,11 +21,11 @@ from tfe_bench.models.arrays.arguments import (
     MAX_NESTED,
     MAX_PARTS,
     MAX_TEXT,
-    Ref,
-    check_argument,
-    check_shape,
-    decode_argument,
-    encode_argument,
+    ValueReference,
+    check_array_shape,
+    check_operation_argument,
+    decode_operation_argument,
+    encode_operation_argument,
     has_ref,
     iter_refs,
     parse_reference,
@@ -45,7 +45,7 @@ REVEAL, KEEP = "reveal", "keep"
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ExpressionLeaf:
     """A private value at the beginning of a plan.
 
     Attributes:
@@ -68,7 +68,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Step:
+class ExpressionStep:
     """An operation on earlier values.
 
     Attributes:
@@ -87,14 +87,18 @@ class Step:
         more = [] if self.body is None else [self.body.to_header()]
         return [self.op, self.args, dict(self.named), *more]
 
-    def operand_refs(self) -> list[Ref]:
+    def operand_refs(self) -> list[ValueReference]:
         """Return the references to its operands."""
         return [ref for each in (*self.args, *self.named.values()) for ref in iter_refs(each)]
 
-    def decode_arguments(self, values: Mapping[Ref, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def decode_arguments(
+        self, values: Mapping[ValueReference, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return its arguments with values instead of references."""
-        args = tuple(decode_argument(each, values) for each in self.args)
-        return args, {name: decode_argument(each, values) for name, each in self.named.items()}
+        args = tuple(decode_operation_argument(each, values) for each in self.args)
+        return args, {
+            name: decode_operation_argument(each, values) for name, each in self.named.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -108,17 +112,17 @@ class LoopBody:
     """
 
     leaves: int
-    steps: tuple[Step, ...]
-    outputs: tuple[Ref, ...]
+    steps: tuple[ExpressionStep, ...]
+    outputs: tuple[ValueReference, ...]
 
     def to_header(self) -> list[Any]:
         """Return the body as JSON."""
         steps = [step.to_header() for step in self.steps]
-        return [self.leaves, steps, [encode_argument(ref) for ref in self.outputs]]
+        return [self.leaves, steps, [encode_operation_argument(ref) for ref in self.outputs]]
 
 
 @dataclass(frozen=True)
-class Output:
+class ExpressionOutput:
     """An output of a plan.
 
     Attributes:
@@ -126,22 +130,22 @@ class Output:
         about: for a handle its id; for a stored array: name, clients, replace.
     """
 
-    ref: Ref
+    ref: ValueReference
     then: str
     about: Mapping[str, Any]
 
     def to_header(self) -> list[Any]:
         """Return the output as JSON."""
-        return [encode_argument(self.ref), self.then, dict(self.about)]
+        return [encode_operation_argument(self.ref), self.then, dict(self.about)]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExpressionPlan:
     """A checked plan."""
 
-    leaves: tuple[Leaf, ...]
-    steps: tuple[Step, ...]
-    outputs: tuple[Output, ...]
+    leaves: tuple[ExpressionLeaf, ...]
+    steps: tuple[ExpressionStep, ...]
+    outputs: tuple[ExpressionOutput, ...]
 
     def to_header(self) -> dict[str, Any]:
         """Return the plan as JSON."""
@@ -159,13 +163,13 @@ class Plan:
             [
                 [leaf.to_header()[:4] for leaf in self.leaves],
                 [step.to_header() for step in self.steps],
-                [[encode_argument(o.ref), o.then] for o in self.outputs],
+                [[encode_operation_argument(o.ref), o.then] for o in self.outputs],
             ],
             sort_keys=True,
         )
 
     @classmethod
-    def from_header(cls, value: object) -> Plan:
+    def from_header(cls, value: object) -> ExpressionPlan:
         """Parse a plan from untrusted JSON.
 
         Raises:
@@ -196,7 +200,7 @@ class Plan:
         return cls(leaves, steps, outputs)
 
 
-def plan_size_error() -> UsageError:
+def expression_size_error() -> UsageError:
     """Return the error for an expression that exceeds the size of a plan."""
     return UsageError(
         f"An expression has at most {MAX_STEPS} operations on {MAX_LEAVES} arrays. Received: "
@@ -223,11 +227,11 @@ def check_handle(value: object) -> str:
     """
     if not isinstance(value, str):
         raise UsageError("A handle has 32 hexadecimal digits.", code="invalid-handle")
-    check_deployment(value)
+    check_deployment_identifier(value)
     return value
 
 
-def _parse_leaf(value: object) -> Leaf:
+def _parse_leaf(value: object) -> ExpressionLeaf:
     if not isinstance(value, list) or len(value) < 4:
         raise UsageError(
             "A leaf of a plan states its source, kind, shape and scale.", code="invalid-leaf"
@@ -257,7 +261,7 @@ def _parse_leaf(value: object) -> Leaf:
         check_handle(about[0])
     elif source == STORED and len(about) == 4 and all(isinstance(a, str) for a in about):
         check_name(about[1], "A stored name")
-        check_deployment(about[2])
+        check_deployment_identifier(about[2])
         if len(about[0]) > MAX_TEXT or len(about[3]) > MAX_TEXT:
             raise UsageError(
                 f"A name in a plan has at most {MAX_TEXT} characters.", code="invalid-name"
@@ -268,13 +272,13 @@ def _parse_leaf(value: object) -> Leaf:
             code="invalid-leaf",
             operation="source",
         )
-    return Leaf(str(source), kind, check_shape(shape), scale, tuple(about))
+    return ExpressionLeaf(str(source), kind, check_array_shape(shape), scale, tuple(about))
 
 
-def _parse_steps(value: object, known: int, budget: list[int]) -> tuple[Step, ...]:
-    steps: list[Step] = []
+def _parse_steps(value: object, known: int, budget: list[int]) -> tuple[ExpressionStep, ...]:
+    steps: list[ExpressionStep] = []
     for each in _check_list(value, 0, MAX_STEPS, "steps"):
-        steps.append(_parse_step(each, known + len(steps), budget))
+        steps.append(_parse_expression_step(each, known + len(steps), budget))
     return tuple(steps)
 
 
@@ -298,14 +302,14 @@ def _parse_body(value: object, budget: list[int]) -> LoopBody:
             )
     budget[1] -= len(steps)
     if budget[1] < 0:
-        raise plan_size_error()
+        raise expression_size_error()
     outputs = _check_list(value[2], 1, MAX_OUTPUTS, "values of the next turn")
     return LoopBody(
         leaves, steps, tuple(parse_reference(each, leaves + len(steps)) for each in outputs)
     )
 
 
-def _parse_step(value: object, number: int, budget: list[int]) -> Step:
+def _parse_expression_step(value: object, number: int, budget: list[int]) -> ExpressionStep:
     if not isinstance(value, list) or len(value) < 3:
         raise UsageError(
             "A step is an operation, a list of arguments, and named ones.",
@@ -328,8 +332,8 @@ def _parse_step(value: object, number: int, budget: list[int]) -> Step:
         )
     parts = [MAX_PARTS]
     for each in [*args, *named.values()]:
-        check_argument(each, number, MAX_NESTED, parts, budget)
-    step = Step(op, args, dict(named), _parse_body(more[0], budget) if more else None)
+        check_operation_argument(each, number, MAX_NESTED, parts, budget)
+    step = ExpressionStep(op, args, dict(named), _parse_body(more[0], budget) if more else None)
     if not step.operand_refs():
         raise UsageError(
             f"A step takes a private value. Received: {op} of public ones.",
@@ -338,17 +342,17 @@ def _parse_step(value: object, number: int, budget: list[int]) -> Step:
         )
     bound = operation.bind_arguments(tuple(args), step.named)
     for name, max_product in operation.sizes.items():
-        _check_sizes(op, name, bound.arguments.get(name), max_product)
+        _check_result_sizes(op, name, bound.arguments.get(name), max_product)
     return step
 
 
-def parse_step(value: object, known: int) -> Step:
+def parse_expression_step(value: object, known: int) -> ExpressionStep:
     """Parse a single step on a number of values.
 
     Raises:
         UsageError: the step is invalid.
     """
-    return _parse_step(value, known, [MAX_CONSTANTS, MAX_STEPS])
+    return _parse_expression_step(value, known, [MAX_CONSTANTS, MAX_STEPS])
 
 
 def parse_body(value: object) -> LoopBody:
@@ -360,9 +364,9 @@ def parse_body(value: object) -> LoopBody:
     return _parse_body(value, [MAX_CONSTANTS, MAX_STEPS])
 
 
-def _check_sizes(op: str, name: str, value: object, max_product: int) -> None:
+def _check_result_sizes(op: str, name: str, value: object, max_product: int) -> None:
     """Reject parameters of a result larger than a worker allows, before it is computed."""
-    product, pending = 1, [decode_argument(value, {}) if not has_ref(value) else 1]
+    product, pending = 1, [decode_operation_argument(value, {}) if not has_ref(value) else 1]
     while pending:
         item = pending.pop()
         if isinstance(item, (list, tuple)):
@@ -380,7 +384,7 @@ def _check_sizes(op: str, name: str, value: object, max_product: int) -> None:
             )
 
 
-def _parse_output(value: object, known: int) -> Output:
+def _parse_output(value: object, known: int) -> ExpressionOutput:
     if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], Mapping):
         raise UsageError(
             "An output is a value, its use, and the parameters of the use.",
@@ -392,7 +396,7 @@ def _parse_output(value: object, known: int) -> Output:
         check_handle(about["handle"])
     elif then == KEEP and set(about) == {"name", "clients", "replace"}:
         check_name(about["name"], "An array's name")
-        check_clients(about["clients"])
+        check_client_names(about["clients"])
         if type(about["replace"]) is not bool:
             raise UsageError("replace is true or false.", code="wrong-type", operation="replace")
     elif then != REVEAL or about:
@@ -401,4 +405,4 @@ def _parse_output(value: object, known: int) -> Output:
             code="invalid-plan",
             operation="output",
         )
-    return Output(ref, str(then), about)
+    return ExpressionOutput(ref, str(then), about)

@@ -21,9 +21,9 @@ from tfe_bench.models.arrays import (
     bounds_products,
     building,
 )
-from tfe_bench.models.arrays.bounds import Bounds, Call, Guard, PrivateOperand
+from tfe_bench.models.arrays.bounds import Bounds, OperandGuard, OperationCall, PrivateOperand
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.node import ExpressionNode
 from tfe_bench.models.arrays.plan import BITS, FIXED, INPUT, INT
 
 Apply = Callable[..., Any]
@@ -42,7 +42,7 @@ def own_elements(node: Any) -> np.ndarray[Any, Any] | None:
     """Return the ring elements of this client's array, or of a part of one; None:
     others' values.
     """
-    if not isinstance(node, Node):
+    if not isinstance(node, ExpressionNode):
         return None
     if node.leaf is not None:
         is_own = node.leaf.source == INPUT and node.value is not None
@@ -52,10 +52,10 @@ def own_elements(node: Any) -> np.ndarray[Any, Any] | None:
     first = own_elements(node.args[0])
     if first is None:
         return None
-    return _apply_view(node.op, first, node.args[1:])
+    return _apply_numpy_view(node.op, first, node.args[1:])
 
 
-def _elements_of_iterations(node: Node) -> np.ndarray[Any, Any] | None:
+def _elements_of_iterations(node: ExpressionNode) -> np.ndarray[Any, Any] | None:
     """Return the ring elements of a loop variable in all iterations, if they belong to this
     client.
 
@@ -64,7 +64,7 @@ def _elements_of_iterations(node: Node) -> np.ndarray[Any, Any] | None:
     """
     if node.part_of is not None:
         return own_elements(node.part_of)
-    whole = node.op in _VIEWS and node.op != "getitem" and isinstance(node.args[0], Node)
+    whole = node.op in _VIEWS and node.op != "getitem" and isinstance(node.args[0], ExpressionNode)
     return _elements_of_iterations(node.args[0]) if whole else None
 
 
@@ -76,7 +76,7 @@ _VIEWS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _apply_view(
+def _apply_numpy_view(
     op: str, array: np.ndarray[Any, Any], args: Sequence[Any]
 ) -> np.ndarray[Any, Any] | None:
     if op == "getitem":
@@ -88,10 +88,12 @@ def _apply_view(
     return np.expand_dims(array, args[0])
 
 
-def _evaluate_guard(guard: Guard) -> bool | None:
+def _evaluate_guard(guard: OperandGuard) -> bool | None:
     """Return whether a guard holds on this client's own elements; None: unknown."""
-    elements = [own_elements(node) if isinstance(node, Node) else None for node in guard.nodes]
-    if guard.bits is None and elements[0] is None and isinstance(guard.nodes[0], Node):
+    elements = [
+        own_elements(node) if isinstance(node, ExpressionNode) else None for node in guard.nodes
+    ]
+    if guard.bits is None and elements[0] is None and isinstance(guard.nodes[0], ExpressionNode):
         elements = [_elements_of_iterations(guard.nodes[0])]
     if any(a is None for a in elements):
         return None
@@ -116,18 +118,18 @@ def _unsigned_magnitude(ring: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 # ---- one operation
 
 
-def as_operand(value: Any) -> Any:
+def as_private_operand(value: Any) -> Any:
     """Return an argument with the public facts about each node in its place."""
-    if isinstance(value, Node):
+    if isinstance(value, ExpressionNode):
         return PrivateOperand(value.spec, value.range, value)
     if isinstance(value, (list, tuple)):
-        return type(value)(as_operand(each) for each in value)
+        return type(value)(as_private_operand(each) for each in value)
     return value
 
 
 def plan_operation(
     op: str, arguments: Mapping[str, Any], result_specs: list[ArraySpec]
-) -> tuple[list[Bounds], dict[str, Any], list[Guard]]:
+) -> tuple[list[Bounds], dict[str, Any], list[OperandGuard]]:
     """Return the bounds of results, further parameters of the operation, and guards for the
     workers.
 
@@ -137,9 +139,11 @@ def plan_operation(
     Raises:
         RangeError: an array of this client violates a precondition.
     """
-    call = Call(op, {name: as_operand(each) for name, each in arguments.items()}, result_specs)
-    bounds = rules.apply_rule(call)
-    open_guards: list[Guard] = []
+    call = OperationCall(
+        op, {name: as_private_operand(each) for name, each in arguments.items()}, result_specs
+    )
+    bounds = rules.apply_bounds_rule(call)
+    open_guards: list[OperandGuard] = []
     for guard in call.guards:
         holds = _evaluate_guard(guard)
         if holds is None:
@@ -157,15 +161,15 @@ def plan_operation(
 
 
 def collect_guards(
-    nodes: Sequence[Node], replacements: Mapping[Node, Node]
-) -> dict[str, list[Node]]:
+    nodes: Sequence[ExpressionNode], replacements: Mapping[ExpressionNode, ExpressionNode]
+) -> dict[str, list[ExpressionNode]]:
     """Return the violation counts of some values, by the text of the violation."""
-    counts_by_text: dict[str, list[Node]] = {}
+    counts_by_text: dict[str, list[ExpressionNode]] = {}
     visited: set[int] = set()
     pending = list(nodes)
     while pending:
-        more: list[Node] = []
-        for node in building.topological_order(
+        more: list[ExpressionNode] = []
+        for node in building.topological_node_order(
             [replacements.get(n, n) for n in pending], replacements
         ):
             if id(node) in visited:
@@ -180,7 +184,7 @@ def collect_guards(
     return counts_by_text
 
 
-def check_counts(texts: Sequence[str], counts: Sequence[int]) -> None:
+def check_violation_counts(texts: Sequence[str], counts: Sequence[int]) -> None:
     """Report the values that left the range of an operation, if any.
 
     Raises:
@@ -201,12 +205,14 @@ def check_counts(texts: Sequence[str], counts: Sequence[int]) -> None:
 _OR = " | "
 
 
-def join_texts(texts: Sequence[str]) -> str:
+def join_violation_texts(texts: Sequence[str]) -> str:
     """Return one text for a number that counts several violations."""
     return _OR.join(sorted({part for text in texts for part in text.split(_OR)}))
 
 
-def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tuple[Any, Guard]]:
+def derive_operand_guards(
+    apply: Apply, op: str, arguments: Mapping[str, Any]
+) -> list[tuple[Any, OperandGuard]]:
     """Return derived values that must be in a range, with the guard of each.
 
     Args:
@@ -218,7 +224,7 @@ def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tu
             return []
         limit = MAX_EXPONENT << exponent.fractional_bits
         text = f"{op}: an exponent is above {MAX_EXPONENT} in magnitude"
-        return [(exponent, Guard((), text, -limit, limit))]
+        return [(exponent, OperandGuard((), text, -limit, limit))]
     if op != "scaled_dot_product_attention":
         return []
     query, key = arguments["query"], arguments["key"]
@@ -232,7 +238,7 @@ def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tu
     scores = apply("multiply", apply("matmul", query, transposed_key), scale)
     limit = math.floor(spread / 2 * 2.0**scores.fractional_bits)
     text = f"{op}: scores are {spread:.4g} or more apart"
-    return [(scores, Guard((), text, -limit, limit))]
+    return [(scores, OperandGuard((), text, -limit, limit))]
 
 
 # The exponent multiplies an error of the logarithm: beyond this limit powers have no correct bit.
@@ -253,7 +259,7 @@ def compose_operation(apply: Apply, name: str, arguments: Mapping[str, Any]) -> 
 def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
     x, y = arguments["x"], arguments["y"]
     if hasattr(y, "kind"):
-        return None if y.kind == BITS else _private_power(apply, x, y)
+        return None if y.kind == BITS else _compose_private_power(apply, x, y)
     exponent = np.asarray(y)
     if getattr(x, "kind", None) != FIXED or exponent.size != 1 or exponent.dtype.kind not in "iuf":
         return None
@@ -261,7 +267,9 @@ def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
     if not np.isfinite(power):
         return None  # (the operation itself raises the error)
     if power == int(power) and 1 <= abs(power) <= 64:
-        return _integer_power(apply, apply("reciprocal", x) if power < 0 else x, abs(int(power)))
+        return _compose_integer_power(
+            apply, apply("reciprocal", x) if power < 0 else x, abs(int(power))
+        )
     if power in (0.5, -0.5):
         return apply("sqrt" if power > 0 else "rsqrt", x)
     if power == int(power):
@@ -277,7 +285,7 @@ def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
     return apply("exp", apply("multiply", apply("log", x), power))
 
 
-def _integer_power(apply: Apply, x: Any, n: int) -> Any:
+def _compose_integer_power(apply: Apply, x: Any, n: int) -> Any:
     result: Any = None
     while n:
         if n & 1:
@@ -288,7 +296,7 @@ def _integer_power(apply: Apply, x: Any, n: int) -> Any:
     return result
 
 
-def _private_power(apply: Apply, x: Any, y: Any) -> Any:
+def _compose_private_power(apply: Apply, x: Any, y: Any) -> Any:
     """Compute x ** y: for whole private y also where x < 0, with the sign of odd powers."""
     if not hasattr(x, "kind"):
         base = np.asarray(x)
@@ -326,7 +334,9 @@ def _compose_atan2(apply: Apply, arguments: Mapping[str, Any]) -> Any:
     return apply("where", apply("less", y, 0.0), apply("negative", size), size)
 
 
-def replace_undefined(apply: Apply, name: str, arguments: Mapping[str, Any], otherwise: Any) -> Any:
+def replace_undefined_results(
+    apply: Apply, name: str, arguments: Mapping[str, Any], otherwise: Any
+) -> Any:
     """Apply an operation, with a public number in place of undefined results.
 
     Raises:
@@ -369,7 +379,7 @@ _UNDEFINED = {
 _NEAR = 30
 
 
-def _compose_bias(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
+def _compose_convolution_bias(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
     """Return a composition of a convolution and its bias, each planned separately."""
 
     def add_bias(apply: Apply, arguments: Mapping[str, Any]) -> Any:
@@ -438,8 +448,8 @@ def _move_axis_first(apply: Apply, x: Any, axis: int) -> Any:
 
 _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
     "atan2": _compose_atan2,
-    "conv2d": _compose_bias("conv2d"),
-    "depthwise_conv2d": _compose_bias("depthwise_conv2d"),
+    "conv2d": _compose_convolution_bias("conv2d"),
+    "depthwise_conv2d": _compose_convolution_bias("depthwise_conv2d"),
     "pow": _compose_power,
     "median": _compose_quantile("median"),
     "quantile": _compose_quantile("quantile"),
@@ -447,7 +457,7 @@ _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
 }
 
 
-def count_step(guard: Guard) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def violation_count_step(guard: OperandGuard) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """Return the operation that counts the violations of a guard."""
     if guard.bits is None:
         # (count_outside takes limits below 2^62: those of 64-bit words are reduced)

@@ -12,8 +12,8 @@ from tfe_bench.cluster.jobs import shape_extent
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import evaluate
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.plan import Plan
-from tfe_bench.models.queries.price import estimate_seconds
+from tfe_bench.models.arrays.plan import ExpressionPlan
+from tfe_bench.models.queries.price import estimate_query_seconds
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.tensor_ops import Tensor
@@ -25,12 +25,12 @@ _MAX_CACHED = 256
 # 990 softmaxes).
 MAX_OPS = 20_000
 OP_BYTES = 32 << 10
-_known: OrderedDict[str, Price] = OrderedDict()
+_known: OrderedDict[str, ExpressionPrice] = OrderedDict()
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Price:
+class ExpressionPrice:
     """Cost of a plan.
 
     Attributes:
@@ -67,7 +67,7 @@ class Price:
         Raises:
             UsageError: the profile does not exist.
         """
-        return estimate_seconds(self.cost, self.moved, profile)
+        return estimate_query_seconds(self.cost, self.moved, profile)
 
 
 class _LimitedCostParty(CostParty):
@@ -108,7 +108,7 @@ class _LimitedCostParty(CostParty):
             )
 
 
-def price_plan(plan: Plan) -> Price:
+def price_expression_plan(plan: ExpressionPlan) -> ExpressionPrice:
     """Count the cost of a checked plan, or return the cached cost of one with the same key.
 
     Raises:
@@ -128,7 +128,7 @@ def price_plan(plan: Plan) -> Price:
     return price
 
 
-def _count_plan(plan: Plan) -> Price:
+def _count_plan(plan: ExpressionPlan) -> ExpressionPrice:
     party = _LimitedCostParty()
     base = len(plan.leaves)
     specs_by_step: dict[int, tuple[ArraySpec, ...]] = {}
@@ -137,18 +137,18 @@ def _count_plan(plan: Plan) -> Price:
 
     def record_step(number: int, values: list[evaluate.Value]) -> None:
         op = plan.steps[number - base].op
-        specs_by_step[number] = tuple(evaluate.infer_spec(op, value) for value in values)
+        specs_by_step[number] = tuple(evaluate.infer_array_spec(op, value) for value in values)
         total = party.total_cost.total
         totals[number] = total - before[0]
         before[0] = total
 
     leaves = [evaluate.symbolic_words(leaf) for leaf in plan.leaves]
     with party.active():
-        outputs = evaluate.run_plan(party, plan, leaves, None, observe=record_step)
+        outputs = evaluate.run_expression_plan(party, plan, leaves, None, observe=record_step)
     numbers = range(base, base + len(plan.steps))
     output_specs = []
     for output, words in zip(plan.outputs, outputs, strict=True):
-        spec = evaluate.infer_spec("an output", words)
+        spec = evaluate.infer_array_spec("an output", words)
         number = output.ref.number
         if number < base:
             kind = plan.leaves[number].kind
@@ -157,7 +157,7 @@ def _count_plan(plan: Plan) -> Price:
         output_specs.append(ArraySpec(kind, spec.shape, spec.scale))
     sizes = [shape_extent(m.shape) for each in specs_by_step.values() for m in each]
     sizes += [shape_extent(leaf.shape) for leaf in plan.leaves]
-    return Price(
+    return ExpressionPrice(
         party.total_cost,
         tuple(totals[n] for n in numbers),
         tuple(specs_by_step[n] for n in numbers),

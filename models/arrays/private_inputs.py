@@ -15,14 +15,14 @@ from tfe_bench.models.arrays import bounds as rules
 from tfe_bench.models.arrays import plan as plans
 from tfe_bench.models.arrays.bounds import Bounds
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Leaf
+from tfe_bench.models.arrays.node import ExpressionNode
+from tfe_bench.models.arrays.plan import BITS, FIXED, INT, ExpressionLeaf
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 
 def make_leaf(
     array: Any, kind: str | None, fractional_bits: int | None, bound: Any, default_bits: int
-) -> Node:
+) -> ExpressionNode:
     """Make a leaf of this client's data; as array.make_private.
 
     Args:
@@ -60,15 +60,15 @@ def make_leaf(
             operation="fractional_bits",
             received=fractional_bits,
         )
-    ring, scale = _encode_ring(elements, chosen, bits)
-    leaf = Leaf(plans.INPUT, chosen, elements.shape, scale)
-    arguments.check_shape(list(elements.shape))
+    ring, scale = _encode_array_elements(elements, chosen, bits)
+    leaf = ExpressionLeaf(plans.INPUT, chosen, elements.shape, scale)
+    arguments.check_array_shape(list(elements.shape))
     spec = ArraySpec(chosen, elements.shape, scale)
     bounds = declared_bounds(bound, spec, ring)
-    return Node(spec, leaf=leaf, value=PrivateInput(ring, scale), bounds=bounds)
+    return ExpressionNode(spec, leaf=leaf, value=PrivateInput(ring, scale), bounds=bounds)
 
 
-def _encode_ring(array: np.ndarray[Any, Any], kind: str, bits: int) -> tuple[Any, int]:
+def _encode_array_elements(array: np.ndarray[Any, Any], kind: str, bits: int) -> tuple[Any, int]:
     if kind == FIXED:
         return FixedPoint(bits).encode(array), bits
     with np.errstate(invalid="ignore"):
@@ -127,7 +127,7 @@ def declared_bounds(bound: Any, spec: ArraySpec, ring: np.ndarray[Any, Any]) -> 
 
 def _parse_bound(bound: Any, spec: ArraySpec) -> Bounds:
     pair = bound if isinstance(bound, (tuple, list)) else (bound,)
-    ends = [_exact_fraction(v) for v in pair]
+    ends = [_bound_as_exact_fraction(v) for v in pair]
     if len(ends) == 1 and ends[0] is not None:
         ends = [-ends[0], ends[0]]
     low, high = ends if len(ends) == 2 else (None, None)
@@ -142,7 +142,7 @@ def _parse_bound(bound: Any, spec: ArraySpec) -> Bounds:
     return Bounds(max(math.floor(low * unit), whole.low), min(math.ceil(high * unit), whole.high))
 
 
-def _exact_fraction(value: Any) -> Fraction | None:
+def _bound_as_exact_fraction(value: Any) -> Fraction | None:
     """Return a finite real number as an exact fraction; None: another value."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not real or not np.isfinite(float(value)):

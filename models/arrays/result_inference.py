@@ -7,9 +7,9 @@ from typing import Any
 
 from tfe_bench.models.arrays import arguments, evaluate, operations
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.arguments import Ref
+from tfe_bench.models.arrays.arguments import ValueReference
 from tfe_bench.models.arrays.evaluate import ArraySpec
-from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.node import ExpressionNode
 from tfe_bench.models.arrays.plan import BITS, LoopBody
 from tfe_bench.protocols.session.counting import CostParty, PrivateBits
 from tfe_bench.protocols.session.counting import Private as Counted
@@ -29,42 +29,45 @@ def infer_results(
     Raises:
         UsageError: the operation does not take them.
     """
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, ExpressionNode] = {}
 
     def replace_nodes(value: Any) -> Any:
-        if isinstance(value, Node):
+        if isinstance(value, ExpressionNode):
             nodes.setdefault(id(value), value)
-            return Ref(list(nodes).index(id(value)))
+            return ValueReference(list(nodes).index(id(value)))
         if isinstance(value, (list, tuple)):
             return type(value)(replace_nodes(each) for each in value)
         return value
 
     step = [
         operation.name,
-        [arguments.encode_argument(replace_nodes(each)) for each in args],
-        {key: arguments.encode_argument(replace_nodes(each)) for key, each in named.items()},
+        [arguments.encode_operation_argument(replace_nodes(each)) for each in args],
+        {
+            key: arguments.encode_operation_argument(replace_nodes(each))
+            for key, each in named.items()
+        },
         *([] if body is None else [body.to_header()]),
     ]
-    parsed_step = plans.parse_step(step, len(nodes))
+    parsed_step = plans.parse_expression_step(step, len(nodes))
     party = CostParty(expected=True)
     returns_list: list[bool] = []
 
     def run_step(values: Sequence[Any]) -> list[Any]:
-        known = {Ref(number): value for number, value in enumerate(values)}
+        known = {ValueReference(number): value for number, value in enumerate(values)}
         results = evaluate.run_step(party, parsed_step, known, returns_list)
         return results
 
-    symbolic_values = [_symbolic_value(node.spec) for node in nodes.values()]
+    symbolic_values = [_symbolic_operand(node.spec) for node in nodes.values()]
     with party.active():
         results = (
             run_step(symbolic_values)
             if operation.between
             else party.function(run_step)(symbolic_values)
         )
-    return [evaluate.infer_spec(operation.name, each) for each in results], returns_list[0]
+    return [evaluate.infer_array_spec(operation.name, each) for each in results], returns_list[0]
 
 
-def _symbolic_value(spec: ArraySpec) -> Any:
+def _symbolic_operand(spec: ArraySpec) -> Any:
     if spec.kind == BITS:
         return PrivateBits(spec.shape).to_symbolic()
     return Counted(spec.shape, spec.scale).to_symbolic()

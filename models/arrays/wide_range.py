@@ -67,7 +67,7 @@ def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
                 operation="split",
                 received=split,
             )
-        x = operands.check_private(function.__name__, args[split])
+        x = operands.check_private_operand(function.__name__, args[split])
         whole = predicates.cast(x, 0)
         rest = arithmetic.sub(x, predicates.cast(whole, x.fractional_bits))
         high, low = (
@@ -104,12 +104,15 @@ def divide(
     """
     if largest is None or not operands.is_private(y):
         return operators.divide(x, y, signed, bits)
-    x, y = operands.share_pair("divide", x, y)
-    checks.check_scale("divide", operands.check_private("divide", y), 1, 24)
-    operands.check_bits("divide", bits, 62)
+    x, y = operands.share_operand_pair("divide", x, y)
+    checks.check_fractional_bits_range("divide", operands.check_private_operand("divide", y), 1, 24)
+    operands.check_comparison_width("divide", bits, 62)
     sizes = [int(n) for n in operands.broadcast_shapes("divide", x.shape, y.shape)]
     x, y = (shapes.broadcast_to(v, sizes) for v in (x, y))
-    party, width = operands.in_graph("divide"), operands.check_bits("divide", largest + 1)
+    party, width = (
+        operands.require_party_in_graph("divide"),
+        operands.check_comparison_width("divide", largest + 1),
+    )
 
     def divide_scaled(above: Shared) -> Shared:
         return reciprocal.divide(
@@ -125,11 +128,11 @@ def divide(
     )
     short = truncation.truncate(party, replace(x, fractional_bits=f + drop), drop)
     first = divide_scaled(relational.where(party, large, short, x))
-    raised = replace(_shift_left(first, drop), fractional_bits=f)
+    raised = replace(_scale_up_elements(first, drop), fractional_bits=f)
     first = relational.where(party, large, raised, first)
     # (correct modulo 2^64, and small)
     remainder = arithmetic.sub(
-        replace(_shift_left(x, f), fractional_bits=2 * f), arithmetic.mul(party, first, y)
+        replace(_scale_up_elements(x, f), fractional_bits=2 * f), arithmetic.mul(party, first, y)
     )
     second = divide_scaled(truncation.truncate(party, remainder, f))
     none = second.map(tensor_ops.zeros_like)
@@ -139,7 +142,7 @@ def divide(
 # ---- means
 
 
-def _division_bits(bits: int, log: int, more: int) -> tuple[int, int]:
+def _mean_division_bits(bits: int, log: int, more: int) -> tuple[int, int]:
     """Return the bits that a final division by about 2^log drops, and those that an
     earlier one drops.
     """
@@ -147,13 +150,13 @@ def _division_bits(bits: int, log: int, more: int) -> tuple[int, int]:
     return last, min(max((bits + log + 1 - more) // 2, 1), truncation.MAX_DROPPED_BITS)
 
 
-def can_divide(bits: int, count: int) -> bool:
+def can_divide_by_count(bits: int, count: int) -> bool:
     """Return whether `divide_by_count` divides numbers below 2^bits: each division
     leaves fewer bits.
     """
     log = count.bit_length() - 1
     for _ in range(_MAX_PARTS):
-        last, drop = _division_bits(bits, log, 0)
+        last, drop = _mean_division_bits(bits, log, 0)
         if count == 1 << log or bits < last:
             return True
         bits = max(bits - drop + log + 1, drop) + 1
@@ -183,7 +186,7 @@ def divide_by_count(party: Party, total: Shared, count: int, bits: int, more: in
     parts: list[Shared] = []
     log = count.bit_length() - 1
     while True:
-        e, drop = _division_bits(bits, log, more)
+        e, drop = _mean_division_bits(bits, log, more)
         power = count == 1 << log
         if power and (more >= log or log - more <= truncation.MAX_DROPPED_BITS):
             part = (
@@ -208,7 +211,7 @@ def divide_by_count(party: Party, total: Shared, count: int, bits: int, more: in
     return replace(functools.reduce(arithmetic.add, [*parts, part]), fractional_bits=f)
 
 
-def _reduced_axes(operation: str, x: Shared, axis: Axes) -> tuple[list[int], int]:
+def _reduced_array_axes(operation: str, x: Shared, axis: Axes) -> tuple[list[int], int]:
     sizes = operands.sizes(operation, x)
     axes = checks.normalize_axes(operation, axis, len(sizes))
     count = math.prod(sizes[i] for i in axes)
@@ -230,11 +233,11 @@ def reduce_mean(
         bits: |x| < 2^bits ring units: the exact sum is divided, for any number of values, and the
             mean has an error of at most 3 ulp.
     """
-    x = operands.check_private("reduce_mean", x)
+    x = operands.check_private_operand("reduce_mean", x)
     if bits is None:
         return tensors.reduce_mean(x, axis, keepdims)
-    axes, count = _reduced_axes("reduce_mean", x, axis)
-    party, more = operands.in_graph("reduce_mean"), 0 if x.fractional_bits else 16
+    axes, count = _reduced_array_axes("reduce_mean", x, axis)
+    party, more = operands.require_party_in_graph("reduce_mean"), 0 if x.fractional_bits else 16
     if type(bits) is not int or not 1 <= bits <= LIMIT - more:
         raise UsageError(
             f"bits is an integer from 1 to {LIMIT - more}. Received: {bits!r}.",
@@ -249,7 +252,7 @@ def reduce_mean(
         mean = divide_by_count(party, total, count, needed, more)
     else:  # (the sum itself exceeds the ring)
         shortened = truncation.truncate(party, replace(x, fractional_bits=drop), drop)
-        rest = arithmetic.sub(replace(x, fractional_bits=0), _shift_left(shortened, drop))
+        rest = arithmetic.sub(replace(x, fractional_bits=0), _scale_up_elements(shortened, drop))
         high, low = (reductions.reduce_sum(v, axes, keepdims) for v in (shortened, rest))
         mean = arithmetic.add(
             divide_by_count(party, high, count, needed - drop, more + drop),
@@ -258,7 +261,7 @@ def reduce_mean(
     return replace(mean, fractional_bits=x.fractional_bits + more)
 
 
-def _shift_left(x: Shared, up: int) -> Shared:
+def _scale_up_elements(x: Shared, up: int) -> Shared:
     return arithmetic.mul_public(replace(x, fractional_bits=0), np.int64(1 << up))
 
 
@@ -311,12 +314,12 @@ def _mean_square(
         return replace(short, fractional_bits=0)
 
     short = drop_bits(x, k)
-    rest = arithmetic.sub(replace(x, fractional_bits=0), _shift_left(short, k))
+    rest = arithmetic.sub(replace(x, fractional_bits=0), _scale_up_elements(short, k))
     squares = _sum_products(party, short, short, axes, keepdims)
-    crossed = _shift_left(_sum_products(party, short, rest, axes, keepdims), 1)
+    crossed = _scale_up_elements(_sum_products(party, short, rest, axes, keepdims), 1)
     small = _sum_products(party, rest, rest, axes, keepdims)
     exact = arithmetic.add(
-        _shift_left(squares, 2 * k), arithmetic.add(_shift_left(crossed, k), small)
+        _scale_up_elements(squares, 2 * k), arithmetic.add(_scale_up_elements(crossed, k), small)
     )
     above = functools.reduce(
         arithmetic.add, [squares, drop_bits(crossed, k), drop_bits(small, 2 * k)]
@@ -340,7 +343,7 @@ def _scaled_root(party: Party, large: Any, narrow: Shared, wide: Shared, h: int,
     short = replace(short, fractional_bits=0)
     up = h - drop
     more = (
-        _shift_left(root, up)
+        _scale_up_elements(root, up)
         if up >= 0
         else replace(
             truncation.truncate(party, replace(root, fractional_bits=-up), -up), fractional_bits=0
@@ -364,17 +367,17 @@ def norm(
     """
     if bits is None or ord not in ("euclidean", 2):
         return statistics.norm(tensor, ord, axis, keepdims)
-    x = operands.check_private("norm", tensor)
-    axes, _ = _reduced_axes("norm", x, axis)
-    party = operands.in_graph("norm")
+    x = operands.check_private_operand("norm", tensor)
+    axes, _ = _reduced_array_axes("norm", x, axis)
+    party = operands.require_party_in_graph("norm")
     mean_square = _mean_square(party, x, axes, keepdims, 1, bits)
     return _scaled_root(party, *mean_square, x.fractional_bits)
 
 
-def _center_values(
+def _subtract_array_mean(
     operation: str, x: Shared, axis: Axes, bits: int
 ) -> tuple[Shared, list[int], int]:
-    axes, count = _reduced_axes(operation, x, axis)
+    axes, count = _reduced_array_axes(operation, x, axis)
     return arithmetic.sub(x, reduce_mean(x, axes, True, bits)), axes, count
 
 
@@ -382,18 +385,18 @@ def reduce_variance(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int | None = None
 ) -> Shared:
     """Compute the variance as statistics.reduce_variance does; bits: as in `norm`."""
-    x = operands.check_private("reduce_variance", x)
+    x = operands.check_private_operand("reduce_variance", x)
     if bits is None:
         return statistics.reduce_variance(x, axis, keepdims)
-    centered, axes, count = _center_values("reduce_variance", x, axis, bits)
-    party, f = operands.in_graph("reduce_variance"), x.fractional_bits
+    centered, axes, count = _subtract_array_mean("reduce_variance", x, axis, bits)
+    party, f = operands.require_party_in_graph("reduce_variance"), x.fractional_bits
     large, narrow, wide, h = _mean_square(party, centered, axes, keepdims, count, bits + 1)
     short = truncation.truncate(party, replace(narrow, fractional_bits=2 * f), f)
     up = 2 * h - f
     if up < 0:
         wide = truncation.truncate(party, replace(wide, fractional_bits=f - up), -up)
     else:
-        wide = replace(_shift_left(wide, up), fractional_bits=f)
+        wide = replace(_scale_up_elements(wide, up), fractional_bits=f)
     return relational.where(party, large, wide, short)
 
 
@@ -401,11 +404,11 @@ def reduce_std(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int | None = None
 ) -> Shared:
     """Compute the standard deviation as statistics.reduce_std does; bits: as in `norm`."""
-    x = operands.check_private("reduce_std", x)
+    x = operands.check_private_operand("reduce_std", x)
     if bits is None:
         return statistics.reduce_std(x, axis, keepdims)
-    centered, axes, count = _center_values("reduce_std", x, axis, bits)
-    party = operands.in_graph("reduce_std")
+    centered, axes, count = _subtract_array_mean("reduce_std", x, axis, bits)
+    party = operands.require_party_in_graph("reduce_std")
     mean_square = _mean_square(party, centered, axes, keepdims, count, bits + 1)
     return _scaled_root(party, *mean_square, x.fractional_bits)
 
@@ -413,7 +416,7 @@ def reduce_std(
 # ---- values out of range
 
 
-def _count_bits(party: Party, negative: Any, shape: list[int]) -> Shared:
+def _count_true_elements(party: Party, negative: Any, shape: list[int]) -> Shared:
     return reductions.reduce_sum(convert.b2a(party, negative, shape))
 
 
@@ -426,7 +429,7 @@ def count_outside(x: Shared, low: int | None = None, high: int | None = None) ->
 
     Rounds: those of `less`, and 1. Bits sent: those of `less` and of `cast` for each limit.
     """
-    x = operands.check_private("count_outside", x)
+    x = operands.check_private_operand("count_outside", x)
     sizes = operands.sizes("count_outside", x)
     for limit in (low, high):
         if limit is not None and (type(limit) is not int or not -(1 << 62) <= limit < 1 << 62):
@@ -448,9 +451,9 @@ def count_outside(x: Shared, low: int | None = None, high: int | None = None) ->
     if high is not None:
         sides.append(arithmetic.add_constant(arithmetic.neg(flat), np.int64(high)))
     tested = shapes.concat(sides, 0)
-    party = operands.in_graph("count_outside")
+    party = operands.require_party_in_graph("count_outside")
     negative = relational.is_negative(party, tested)
-    return _count_bits(party, negative, [int(tested.shape[0])])
+    return _count_true_elements(party, negative, [int(tested.shape[0])])
 
 
 def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
@@ -463,7 +466,7 @@ def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
 
     Rounds: those of `abs` and of `less`, and 1; with `drop` 3 more.
     """
-    x, y = operands.share_pair("count_steep", x, y)
+    x, y = operands.share_operand_pair("count_steep", x, y)
     whole = [int(n) for n in operands.broadcast_shapes("count_steep", x.shape, y.shape)]
     if type(bits) is not int or type(drop) is not int or not 0 <= drop <= bits <= 61:
         raise UsageError(
@@ -471,21 +474,25 @@ def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
             code="number-out-of-range",
             operation="count_steep",
         )
-    party = operands.in_graph("count_steep")
-    large, small = (operators.abs(operands.check_private("count_steep", v)) for v in (x, y))
-    large = rounding.floor_shift(party, large, drop) if drop else replace(large, fractional_bits=0)
+    party = operands.require_party_in_graph("count_steep")
+    large, small = (operators.abs(operands.check_private_operand("count_steep", v)) for v in (x, y))
+    large = (
+        rounding.floor_divide_by_power_of_two(party, large, drop)
+        if drop
+        else replace(large, fractional_bits=0)
+    )
     room = arithmetic.sub(
-        shapes.broadcast_to(_shift_left(small, bits - drop), whole),
+        shapes.broadcast_to(_scale_up_elements(small, bits - drop), whole),
         shapes.broadcast_to(large, whole),
     )
     tested = shapes.reshape(arithmetic.add_constant(room, np.int64(-1)), [math.prod(whole)])
-    return _count_bits(party, relational.is_negative(party, tested), [math.prod(whole)])
+    return _count_true_elements(party, relational.is_negative(party, tested), [math.prod(whole)])
 
 
 def count_zeros(x: Shared) -> Shared:
     """Count the elements that are 0, as an integer. Rounds: those of `equal`, and 1."""
-    x = operands.check_private("count_zeros", x)
+    x = operands.check_private_operand("count_zeros", x)
     sizes = operands.sizes("count_zeros", x)
     flat = shapes.reshape(replace(x, fractional_bits=0), [math.prod(sizes)])
-    party = operands.in_graph("count_zeros")
-    return _count_bits(party, relational.is_zero(party, flat), [math.prod(sizes)])
+    party = operands.require_party_in_graph("count_zeros")
+    return _count_true_elements(party, relational.is_zero(party, flat), [math.prod(sizes)])

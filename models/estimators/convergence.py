@@ -30,7 +30,7 @@ def class_probabilities(outputs: Array) -> Array:
     return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
-def estimate_change(
+def estimate_prediction_change(
     x: Array, y: Array, weights: Array | None, kernel: Array, bias: Array, penalty: float
 ) -> float:
     """Estimate by how much a prediction of a training row would still change.
@@ -76,7 +76,7 @@ def estimate_change(
     return float(np.abs(newton_changes).max())
 
 
-def warn_unconverged(change: float, quantity: str, epochs: int) -> None:
+def warn_unconverged_estimator(change: float, quantity: str, epochs: int) -> None:
     """Warn as scikit-learn does if a training stopped before its optimum.
 
     Args:

@@ -122,7 +122,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
                 received=self.batch_size,
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        scales = _column_scales(x)
+        scales = _feature_column_scales(x)
         penalty = self._penalty_factor(float(len(x) if weights is None else weights.sum()))
         if not 0 <= penalty <= LARGEST:
             raise Unlearnable(
@@ -139,7 +139,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
         # Deviations are 1, so that the number of columns bounds the curvature in any direction.
         max_curvature = curvature * max(2.0, x.shape[1]) + 2 * penalty
         private.compile(self._build_optimizer(steps, max_curvature), loss)
-        with _open_cluster(self.cluster) as cluster:
+        with _open_estimator_cluster(self.cluster) as cluster:
             private.fit(
                 cluster,
                 (x - scales[0]) / scales[1],
@@ -190,7 +190,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
         private, scaled = convert(model), (x - self.mean_) / self.scale_
         if self.predict_on == OWNER:
             return np.asarray(private.plain(scaled))
-        with _open_cluster(self.cluster) as cluster:
+        with _open_estimator_cluster(self.cluster) as cluster:
             return np.asarray(cluster.predict(private, scaled))
 
     def _unscaled_layers(self) -> list[tuple[Array, Array]]:
@@ -248,7 +248,7 @@ class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
                 code="class-count-mismatch",
                 received=1,
             )
-        weights = _validate_weights(sample_weight, X)
+        weights = _validate_sample_weights(sample_weight, X)
         if self.class_weight is not None:
             base_weights = np.ones(len(X)) if weights is None else weights
             if isinstance(self.class_weight, str) and self.class_weight == "balanced":
@@ -258,7 +258,7 @@ class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
                 ]
             else:
                 class_factors = compute_sample_weight(self.class_weight, y)
-            weights = _validate_weights(base_weights * class_factors, X)
+            weights = _validate_sample_weights(base_weights * class_factors, X)
         import keras
 
         if len(classes) == 2:
@@ -322,8 +322,8 @@ class Regressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = np.asarray(y, np.float64)
-        weights = _validate_weights(sample_weight, X)
-        [mean], [scale] = _column_scales(y[:, None])
+        weights = _validate_sample_weights(sample_weight, X)
+        [mean], [scale] = _feature_column_scales(y[:, None])
         self._train_model(X, (y - mean) / scale, weights, "mean_squared_error", 1, 2.0)
         self.target_mean_, self.target_scale_ = mean, scale
         return self
@@ -339,7 +339,7 @@ class Regressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return pandas.DataFrame({"prediction": self.predict(X)}, getattr(X, "index", None))
 
 
-def check_positive(name: str, value: Any, maximum: float) -> float:
+def check_positive_hyperparameter(name: str, value: Any, maximum: float) -> float:
     is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not is_number or not 0 < value <= maximum:
         raise Unlearnable(
@@ -353,7 +353,7 @@ def check_positive(name: str, value: Any, maximum: float) -> float:
 
 
 @contextmanager
-def _open_cluster(source: Any) -> Iterator[Any]:
+def _open_estimator_cluster(source: Any) -> Iterator[Any]:
     """Provide a cluster for one call: an open one, one of a file, or three local workers."""
     if isinstance(source, Client):
         yield source
@@ -377,7 +377,7 @@ def _open_cluster(source: Any) -> Iterator[Any]:
         )
 
 
-def _column_scales(x: Array) -> tuple[Array, Array]:
+def _feature_column_scales(x: Array) -> tuple[Array, Array]:
     """Return mean and deviation of each column; the deviation of a constant column is 1."""
     size = np.abs(x).max(0)
     size[size == 0] = 1.0  # squares of very large or very small numbers overflow or underflow
@@ -386,7 +386,7 @@ def _column_scales(x: Array) -> tuple[Array, Array]:
     return mean * size, spread * size
 
 
-def _validate_weights(sample_weight: Any, x: Array) -> Array | None:
+def _validate_sample_weights(sample_weight: Any, x: Array) -> Array | None:
     """Return weights of samples, [n].
 
     Raises:

@@ -12,7 +12,7 @@ from tfe_bench.models.estimators.estimator import (
     Classifier,
     PrivateEstimator,
     Regressor,
-    check_positive,
+    check_positive_hyperparameter,
 )
 from tfe_bench.models.graph import Array
 
@@ -67,7 +67,11 @@ class _LayeredEstimator(PrivateEstimator):
         return tuple(int(width) for width in widths)
 
     def _penalty_factor(self, total: float) -> float:
-        return 0.0 if self.alpha == 0 else check_positive("alpha", self.alpha, 1e6) / (2.0 * total)
+        return (
+            0.0
+            if self.alpha == 0
+            else check_positive_hyperparameter("alpha", self.alpha, 1e6) / (2.0 * total)
+        )
 
     def _hidden_activation(self) -> str | None:
         check_one_of("activation is", self.activation, tuple(_ACTIVATIONS), operation="activation")

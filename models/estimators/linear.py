@@ -14,7 +14,7 @@ from tfe_bench.models.estimators.estimator import (
     Classifier,
     PrivateEstimator,
     Regressor,
-    check_positive,
+    check_positive_hyperparameter,
 )
 from tfe_bench.models.graph import Array
 
@@ -52,11 +52,11 @@ class _LinearEstimator(PrivateEstimator):
 
     def _check_converged(self, x: Array, y: Array, weights: Array | None, penalty: float) -> None:
         [(kernel, bias)] = self._layers
-        change = convergence.estimate_change(x, y, weights, kernel, bias, penalty)
+        change = convergence.estimate_prediction_change(x, y, weights, kernel, bias, penalty)
         quantity = "probabilities of training rows"
         if np.issubdtype(y.dtype, np.floating):
             quantity = "predictions of training rows, in deviations of the target,"
-        convergence.warn_unconverged(change, quantity, int(self.max_iter))
+        convergence.warn_unconverged_estimator(change, quantity, int(self.max_iter))
 
     def _build_optimizer(self, steps: int, max_curvature: float) -> Any:
         import keras
@@ -121,7 +121,7 @@ class PrivateLogisticRegression(Classifier, _LinearEstimator):
         self.class_weight = class_weight
 
     def _penalty_factor(self, total: float) -> float:
-        return 1.0 / (2.0 * check_positive("C", self.C, math.inf) * total)
+        return 1.0 / (2.0 * check_positive_hyperparameter("C", self.C, math.inf) * total)
 
     @property
     def coef_(self) -> Array:

@@ -18,7 +18,7 @@ _NAMES = {"exp": "exponential", "re_lu": "relu"}
     *("LogSoftmax", "Selu", "SoftShrink", "Softplus", "Softsign", "SparsePlus", "SparseSigmoid"),
     *("ReLU", "Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
 )
-def convert_activation(r: Reader, op: KerasOperation, x: TensorValue, **settings: Any) -> str:
+def convert_keras_activation(r: Reader, op: KerasOperation, x: TensorValue, **settings: Any) -> str:
     """Convert to the keras.activations function of that name, which has the same settings."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(op.keras_operation).__name__).lower()
     function = getattr(r.keras.activations, _NAMES.get(words, words))

@@ -32,45 +32,45 @@ _BATCH = 3
     *("Transpose", "Swapaxes", "Moveaxis", "Rot90", "Flip", "Fliplr", "Roll"),
     *("Repeat", "Tile", "BroadcastTo", "DepthToSpace", "SpaceToDepth"),
 )
-def convert_move(
+def convert_keras_move(
     r: Reader, op: KerasOperation, x: TensorValue | None = None, **settings: Any
 ) -> list[str]:
     """Convert an operation of one tensor; its further arguments are in the Keras object."""
     tensor = settings.pop("array", x)
     if not isinstance(tensor, TensorValue):
         raise UnsupportedLayer("requires a tensor")
-    return convert_placement(r, op, tensor, ())
+    return convert_keras_placement(r, op, tensor, ())
 
 
 @register_reader("Split", "ArraySplit", "Unstack")
-def convert_split(r: Reader, op: KerasOperation, x: TensorValue, **_: Any) -> list[str]:
-    return convert_placement(r, op, x, ())
+def convert_keras_split(r: Reader, op: KerasOperation, x: TensorValue, **_: Any) -> list[str]:
+    return convert_keras_placement(r, op, x, ())
 
 
 @register_reader("GetItem")
-def convert_get_item(r: Reader, op: KerasOperation, x: TensorValue, key: Any) -> list[str]:
+def convert_keras_get_item(r: Reader, op: KerasOperation, x: TensorValue, key: Any) -> list[str]:
     keys = key if isinstance(key, tuple) else (key,)
     if any(isinstance(k, TensorValue) or type(k).__name__ == "KerasTensor" for k in keys):
         raise UnsupportedLayer("at a private place")
-    return convert_placement(r, op, x, (key,))
+    return convert_keras_placement(r, op, x, (key,))
 
 
 @register_reader("Take")
-def convert_take(
+def convert_keras_take(
     r: Reader, op: KerasOperation, x: TensorValue, indices: Any, axis: Any
 ) -> list[str]:
     if isinstance(indices, TensorValue):
         raise UnsupportedLayer("at private places")
-    return convert_placement(r, op, x, (read_constant(indices).astype(np.int64),))
+    return convert_keras_placement(r, op, x, (read_constant(indices).astype(np.int64),))
 
 
 @register_reader("Pad")
-def convert_pad(
+def convert_keras_pad(
     r: Reader, op: KerasOperation, x: TensorValue, pad_width: Any, mode: str, constant_values: Any
 ) -> Any:
     """Convert padding: modes that repeat values are rearrangements; zeros need a layer."""
     if mode != "constant":
-        return convert_placement(r, op, x, ())
+        return convert_keras_placement(r, op, x, ())
     if constant_values is not None and read_constant(constant_values).any():
         raise UnsupportedLayer("with numbers other than 0")
     sides = np.broadcast_to(np.asarray(pad_width, int), (len(x.shape) + 1, 2)).tolist()
@@ -81,24 +81,26 @@ def convert_pad(
     if len(x.shape) > 3:
         raise UnsupportedLayer("pads the last of more than three axes")
     # (a new channel axis, which is not padded)
-    apart = _add_reshape(r, r.make_unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1))
+    apart = _add_reshape_if_needed(
+        r, r.make_unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1)
+    )
     padded = r.add_layer(
         r.make_unique(f"{op.name}/padded"), "zero_pad", [apart], None, pads=sides[1:]
     )
-    return _add_reshape(r, op.name, padded, (*op.shape, 1), op.shape)
+    return _add_reshape_if_needed(r, op.name, padded, (*op.shape, 1), op.shape)
 
 
 @register_reader("Concatenate")
-def convert_concatenate(r: Reader, op: KerasOperation, xs: Sequence[Any], axis: Any) -> str:
-    values = _check_tensors(xs)
+def convert_keras_concatenate(r: Reader, op: KerasOperation, xs: Sequence[Any], axis: Any) -> str:
+    values = _check_keras_tensors(xs)
     check_same_rank(values)
     axis = canonicalize_axis(axis, len(op.shape) + 1)
     return r.add_layer(op.name, "concat", [v.name for v in values], None, axis=axis)
 
 
 @register_reader("Stack")
-def convert_stack(r: Reader, op: KerasOperation, x: Sequence[Any], axis: Any) -> str:
-    values = _check_tensors(x)
+def convert_keras_stack(r: Reader, op: KerasOperation, x: Sequence[Any], axis: Any) -> str:
+    values = _check_keras_tensors(x)
     axis = canonicalize_axis(axis, len(op.shape) + 1)
     row_shape = list(op.shape)
     row_shape[axis - 1] = 1
@@ -109,7 +111,7 @@ def convert_stack(r: Reader, op: KerasOperation, x: Sequence[Any], axis: Any) ->
     return r.add_layer(op.name, "concat", rows, None, axis=axis)
 
 
-def _check_tensors(xs: Sequence[Any]) -> list[TensorValue]:
+def _check_keras_tensors(xs: Sequence[Any]) -> list[TensorValue]:
     values = [v for v in xs if isinstance(v, TensorValue)]
     if len(values) != len(xs):
         raise UnsupportedLayer("of tensors and numbers; only tensors are supported")
@@ -119,7 +121,7 @@ def _check_tensors(xs: Sequence[Any]) -> list[TensorValue]:
 # ---- the source of each element
 
 
-def convert_placement(
+def convert_keras_placement(
     r: Reader, op: KerasOperation, x: TensorValue, arguments: tuple[Any, ...]
 ) -> list[str]:
     """Add an operation that rearranges elements; returns the names of its outputs."""
@@ -152,30 +154,32 @@ def convert_placement(
         ):
             raise UnsupportedLayer("puts values of one sample into another")
         name = op.name if len(output_list) == 1 else r.make_unique(f"{op.name}/{i}")
-        names.append(_add_placement(r, name, x, first))
+        names.append(_add_placement_layers(r, name, x, first))
     return names
 
 
-def _add_placement(r: Reader, name: str, x: TensorValue, places: Array) -> str:
+def _add_placement_layers(r: Reader, name: str, x: TensorValue, places: Array) -> str:
     """Add the elements at some places, by the simplest layers that select them."""
     if places.size == math.prod(x.shape) and (places.reshape(-1) == np.arange(places.size)).all():
-        return _add_reshape(r, name, x.name, x.shape, places.shape)
-    axis_matches = _match_axes(x.shape, places)
+        return _add_reshape_if_needed(r, name, x.name, x.shape, places.shape)
+    axis_matches = _match_tensor_axes(x.shape, places)
     if axis_matches is None:
         if places.size > _MOST_PLACES:
             raise UnsupportedLayer(
                 f"moves {places.size} elements one by one; {_MOST_PLACES} are supported"
             )
-        row = _add_reshape(r, r.make_unique(f"{name}/row"), x.name, x.shape, (math.prod(x.shape),))
+        row = _add_reshape_if_needed(
+            r, r.make_unique(f"{name}/row"), x.name, x.shape, (math.prod(x.shape),)
+        )
         flat = places.reshape(-1).tolist()
         selected = r.add_layer(
             r.make_unique(f"{name}/taken"), "take", [row], None, axis=1, places=flat
         )
-        return _add_reshape(r, name, selected, (places.size,), places.shape)
+        return _add_reshape_if_needed(r, name, selected, (places.size,), places.shape)
     value, shape = x.name, list(x.shape)
     for axis, (_, places_along_axis) in enumerate(axis_matches):
         if places_along_axis != list(range(shape[axis])):
-            value = _add_selection(
+            value = _add_selection_layer(
                 r, name, value, axis + 1, places_along_axis, shape[axis], len(shape)
             )
             shape[axis] = len(places_along_axis)
@@ -186,14 +190,16 @@ def _add_placement(r: Reader, name: str, x: TensorValue, places: Array) -> str:
         shape = [shape[a] for a in order]
     used = {out for out, _ in axis_matches}
     once = [n if i in used else 1 for i, n in enumerate(places.shape)]
-    value = _add_reshape(r, r.make_unique(f"{name}/shaped"), value, tuple(shape), tuple(once))
+    value = _add_reshape_if_needed(
+        r, r.make_unique(f"{name}/shaped"), value, tuple(shape), tuple(once)
+    )
     if tuple(once) != places.shape:
         times = [1 if i in used else n for i, n in enumerate(places.shape)]
         value = r.add_layer(r.make_unique(f"{name}/repeated"), "repeat", [value], None, times=times)
     return value
 
 
-def _add_selection(
+def _add_selection_layer(
     r: Reader, name: str, value: str, axis: int, places: list[int], size: int, rank: int
 ) -> str:
     """Add some places along an axis of a size: a slice, or any places."""
@@ -208,13 +214,13 @@ def _add_selection(
     )
 
 
-def _add_reshape(r: Reader, name: str, value: str, old: Shape, new: Shape) -> str:
+def _add_reshape_if_needed(r: Reader, name: str, value: str, old: Shape, new: Shape) -> str:
     if tuple(old) == tuple(new):
         return value
     return r.add_layer(name, "reshape", [value], None, shape=[int(n) for n in new])
 
 
-def _match_axes(shape: Shape, places: Array) -> list[tuple[int, list[int]]] | None:
+def _match_tensor_axes(shape: Shape, places: Array) -> list[tuple[int, list[int]]] | None:
     """Match each axis of an input with the output axis that it becomes, and its places in order.
 
     An input axis of which one place remains has no output axis (-1). None: the axes are not

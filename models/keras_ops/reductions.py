@@ -12,7 +12,7 @@ from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer, canonicaliz
 _KINDS = {"Mean": "global_avg_pool2d", "Sum": "global_sum_pool2d", "Max": "global_max_pool2d"}
 
 
-def add_reduction(
+def add_reduction_layer(
     r: Reader, name: str, kind: str, x: TensorValue, axes: list[int], shape: Shape
 ) -> str:
     """Add a kind that reduces all cells of an image, whose cells are the reduced elements.
@@ -37,7 +37,7 @@ def add_reduction(
     return r.add_layer(name, "reshape", [value], None, shape=list(shape) or [1])
 
 
-def read_axes(axis: Any, rank: int) -> list[int]:
+def read_reduction_axes(axis: Any, rank: int) -> list[int]:
     """Read axes, counted without the batch.
 
     Raises:
@@ -53,21 +53,23 @@ def read_axes(axis: Any, rank: int) -> list[int]:
 
 
 @register_reader("Mean", "Sum", "Max", "Amax")
-def convert_reduction(
+def convert_keras_reduction(
     r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
 ) -> str:
     kind = _KINDS[type(op.keras_operation).__name__.replace("Amax", "Max")]
-    return add_reduction(r, op.name, kind, x, read_axes(axis, len(x.shape)), op.shape)
+    return add_reduction_layer(
+        r, op.name, kind, x, read_reduction_axes(axis, len(x.shape)), op.shape
+    )
 
 
 @register_reader("Min", "Amin")
-def convert_minimum(
+def convert_keras_minimum(
     r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
 ) -> str:
     """Convert -max(-x)."""
-    negated = _add_negation(r, r.make_unique(f"{op.name}/neg"), x.name)
-    axes = read_axes(axis, len(x.shape))
-    maximum = add_reduction(
+    negated = _add_negation_layer(r, r.make_unique(f"{op.name}/neg"), x.name)
+    axes = read_reduction_axes(axis, len(x.shape))
+    maximum = add_reduction_layer(
         r,
         r.make_unique(f"{op.name}/max"),
         _KINDS["Max"],
@@ -75,28 +77,28 @@ def convert_minimum(
         axes,
         op.shape,
     )
-    return _add_negation(r, op.name, maximum)
+    return _add_negation_layer(r, op.name, maximum)
 
 
 @register_reader("Var", "Std")
-def convert_variance(
+def convert_keras_variance(
     r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
 ) -> str:
     """Convert the mean of (x - mean)^2, or its root."""
-    axes = read_axes(axis, len(x.shape))
+    axes = read_reduction_axes(axis, len(x.shape))
     reduced_shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
-    mean = add_reduction(
+    mean = add_reduction_layer(
         r, r.make_unique(f"{op.name}/mean"), _KINDS["Mean"], x, axes, reduced_shape
     )
     difference = r.add_layer(r.make_unique(f"{op.name}/apart"), "subtract", [x.name, mean])
     square = r.add_layer(r.make_unique(f"{op.name}/square"), "multiply", [difference, difference])
     root = type(op.keras_operation).__name__ == "Std"
     name = r.make_unique(f"{op.name}/var") if root else op.name
-    mean_square = add_reduction(
+    mean_square = add_reduction_layer(
         r, name, _KINDS["Mean"], TensorValue(square, x.shape, x.dtype), axes, op.shape
     )
     return r.add_layer(op.name, "sqrt", [mean_square]) if root else mean_square
 
 
-def _add_negation(r: Reader, name: str, value: str) -> str:
+def _add_negation_layer(r: Reader, name: str, value: str) -> str:
     return r.add_layer(name, "rescale", [value], None, scale=-1.0, offset=0.0)

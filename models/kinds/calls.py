@@ -76,19 +76,19 @@ def register_reader(*names: str) -> Callable[[OperationReader], OperationReader]
 
 
 @functools.cache
-def load_readers(package: str, *path: str) -> None:
+def load_keras_op_readers(package: str, *path: str) -> None:
     """Import all readers; returns them by the class name that each reads."""
-    for _ in discovery.import_modules(package, path):
+    for _ in discovery.import_package_modules(package, path):
         pass
 
 
-def is_supported(operation: Any) -> bool:
+def is_supported_keras_op(operation: Any) -> bool:
     """Return whether this is a Keras operation that has a reader."""
     cls = type(operation)
     return cls.__module__.startswith(_MODULES) and cls.__name__ in READERS
 
 
-def convert_operation(
+def convert_keras_operation(
     r: Reader, operation: KerasOperation, node: Any, find_value: Callable[[Any], TensorValue]
 ) -> list[str]:
     """Convert an operation with its reader; returns the names of its outputs.
@@ -115,31 +115,31 @@ def convert_operation(
     arguments: dict[str, Any] = {}
     for name, value in {**settings, **bound.arguments}.items():
         if takes_any or name in accepted_names:
-            arguments[name] = _convert_operands(value, find_value)
-        elif not _is_default(value, defaults.get(name)):
+            arguments[name] = _convert_keras_operands(value, find_value)
+        elif not _is_keras_default(value, defaults.get(name)):
             raise UnsupportedLayer(
-                f"called with {name}={_describe_value(value)}, which is not supported"
+                f"called with {name}={_describe_keras_value(value)}, which is not supported"
             )
     names = reader(r, operation, **arguments)
     return [names] if isinstance(names, str) else names
 
 
-def _convert_operands(value: Any, find_value: Callable[[Any], TensorValue]) -> Any:
+def _convert_keras_operands(value: Any, find_value: Callable[[Any], TensorValue]) -> Any:
     """Replace Keras tensors by their TensorValue, also inside a list; numbers stay."""
     if type(value).__name__ == "KerasTensor":
         return find_value(value)
     if isinstance(value, (list, tuple)) and any(type(v).__name__ == "KerasTensor" for v in value):
-        return [_convert_operands(v, find_value) for v in value]
+        return [_convert_keras_operands(v, find_value) for v in value]
     return value
 
 
-def _is_default(value: Any, default: Any) -> bool:
+def _is_keras_default(value: Any, default: Any) -> bool:
     return (
         isinstance(value, _PLAIN_TYPES) and isinstance(default, _PLAIN_TYPES) and value == default
     )
 
 
-def _describe_value(value: Any) -> str:
+def _describe_keras_value(value: Any) -> str:
     return repr(value) if isinstance(value, _PLAIN_TYPES) else type(value).__name__
 
 
@@ -173,7 +173,7 @@ def check_same_rank(values: Sequence[TensorValue]) -> None:
 
 
 if not TYPE_CHECKING:  # (type checkers accept the new names alone)
-    __getattr__ = renamed.find_old_names(
+    __getattr__ = renamed.find_deprecated_names(
         __name__,
         globals(),
         Value="TensorValue",

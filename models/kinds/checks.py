@@ -97,7 +97,7 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
 
 
 if not TYPE_CHECKING:  # (type checkers accept the new names alone)
-    __getattr__ = renamed.find_old_names(
+    __getattr__ = renamed.find_deprecated_names(
         __name__,
         globals(),
         Bad="InvalidOption",

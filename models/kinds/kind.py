@@ -21,7 +21,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.planning import MOST_COMPARED, Planner
+from tfe_bench.models.kinds.planning import MOST_COMPARED, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -106,7 +106,7 @@ class Kind:
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Accept the old names of the interface, with a DeprecationWarning."""
         super().__init_subclass__(**arguments)
-        renamed.accept_old_names(cls, renamed.KIND)
+        renamed.accept_deprecated_names(cls, renamed.KIND)
 
     # ---- conversion from Keras
 
@@ -222,7 +222,7 @@ class Kind:
         """Compute the output with the approximations of the private layer, without its rounding."""
         return self.compute_plaintext(x, values, observe)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         """Choose the fixed-point format of a layer whose inputs have one."""
         return FixedPointFormat(planner.get_input_format(x)[0])
 
@@ -336,9 +336,9 @@ class Kind:
         return {}
 
 
-renamed.accept_old_names(Kind, renamed.KIND)
+renamed.accept_deprecated_names(Kind, renamed.KIND)
 if not TYPE_CHECKING:  # (type checkers accept the new names alone)
-    __getattr__ = renamed.find_old_names(
+    __getattr__ = renamed.find_deprecated_names(
         __name__,
         globals(),
         check_room="check_fractional_bits",

@@ -113,10 +113,10 @@ class PlacedLayer:
         return [limit << max(0, fraction - scale) for limit, scale in pairs]
 
 
-renamed.accept_old_attributes(PlacedLayer, renamed.NODE)
+renamed.accept_deprecated_attributes(PlacedLayer, renamed.NODE)
 
 if not TYPE_CHECKING:  # (type checkers accept the new names alone)
-    __getattr__ = renamed.find_old_names(
+    __getattr__ = renamed.find_deprecated_names(
         __name__,
         globals(),
         Layer="LayerSpec",

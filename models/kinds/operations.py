@@ -19,7 +19,11 @@ from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.protocols.nn import pool_gradient, relu
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
-from tfe_bench.protocols.ring.products import Product, exchange_sum, exchange_truncated_sum
+from tfe_bench.protocols.ring.products import (
+    BilinearShareProduct,
+    exchange_sum,
+    exchange_truncated_sum,
+)
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -30,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Setting:
+class ProtocolSetting:
     """Settings of a model's protocols besides the model.
 
     Attributes:
@@ -75,7 +79,7 @@ class Setting:
         def cost_of(count: int) -> int:
             return compare.msb_cost(n, bits, count).total + count * round_bits
 
-        return min(range(compare.min_exchanges(bits), 4), key=cost_of)
+        return min(range(compare.min_comparison_exchanges(bits), 4), key=cost_of)
 
 
 def relu_comparison_bits(ring_bits: int) -> int:
@@ -109,7 +113,9 @@ class Operations:
         range_check: records values outside their range; None disables the checks.
     """
 
-    def __init__(self, party: Party, setting: Setting, watch: RangeMonitor | None = None) -> None:
+    def __init__(
+        self, party: Party, setting: ProtocolSetting, watch: RangeMonitor | None = None
+    ) -> None:
         self.party = party
         self.setting = setting
         self.range_check = watch
@@ -175,13 +181,15 @@ class Operations:
         """Increase the fractional bits of x. Local."""
         return add_fractional_bits(x, fraction)
 
-    def sum_products(self, products: Sequence[Product], addend: Shared | None = None) -> Shared:
+    def sum_products(
+        self, products: Sequence[BilinearShareProduct], addend: Shared | None = None
+    ) -> Shared:
         """Return the sum of products and an addend over Z_2^64. 1 round."""
         z = exchange_sum(self.party, "product_sum", products)
         return z if addend is None else arithmetic.add(z, addend)
 
     def sum_truncated_products(
-        self, products: Sequence[Product], addend: Shared | None, drop: int, bits: int
+        self, products: Sequence[BilinearShareProduct], addend: Shared | None, drop: int, bits: int
     ) -> Shared:
         """Return the sum of products and an addend over 2^drop in Z_2^bits. 1 round."""
         return exchange_truncated_sum(self.party, "truncated_sum", products, addend, drop, bits)[0]
@@ -214,7 +222,7 @@ class Operations:
         """Return the maximum of each window over Z_2^64 (and 0, with relu), and its position."""
         windows = (options["ksize"], options["strides"], options["padding"])
         bits = relu_comparison_bits(x.ring_bits)
-        n = pool_gradient.window_geometry("max_pool2d", x.shape, *windows).window_count
+        n = pool_gradient.pooling_window_geometry("max_pool2d", x.shape, *windows).window_count
         return pool_gradient.max_pool2d_with_choice(
             self.party,
             x,
@@ -230,4 +238,4 @@ class Operations:
         return pool_gradient.unpool_gradient(self.party, choice, g, g.fractional_bits - fraction)
 
 
-renamed.accept_old_attributes(Operations, renamed.OPERATIONS)
+renamed.accept_deprecated_attributes(Operations, renamed.OPERATIONS)

@@ -18,7 +18,7 @@ from tfe_bench.models.kinds.layer import LayerSpec, PlacedLayer, Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import reductions, shapes
-from tfe_bench.protocols.ring.products import Product, exchange_truncated_sum
+from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_truncated_sum
 from tfe_bench.protocols.ring.range_check import RING, RangeMonitor
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -30,7 +30,7 @@ MOST_BITS = 50
 
 
 @dataclass(frozen=True)
-class Precision:
+class TrainingPrecision:
     """The fixed-point format of a training, over Z_2^64.
 
     Attributes:
@@ -78,7 +78,7 @@ class ForwardContext:
 
     ops: Operations
     weights: Mapping[str, Shared]
-    precision: Precision = Precision()
+    precision: TrainingPrecision = TrainingPrecision()
     frozen: frozenset[str] = frozenset()
     public: Mapping[str, Any] = field(default_factory=dict)
     is_training: bool = False
@@ -103,7 +103,11 @@ class ForwardContext:
         return self.is_training and name in layer.weights and key not in self.frozen
 
     def truncate_to_small_ring(
-        self, node: PlacedLayer, products: Sequence[Product], addend: Shared | None, drop: int
+        self,
+        node: PlacedLayer,
+        products: Sequence[BilinearShareProduct],
+        addend: Shared | None,
+        drop: int,
     ) -> Shared:
         """Truncate a node's products and an addend by 2^drop to the small ring of its comparison.
 
@@ -227,10 +231,10 @@ def multiply_public(ops: Operations, x: Shared, factors: Any) -> Shared:
     return ops.mul_public(x, ring, FACTOR_BITS)
 
 
-renamed.accept_old_attributes(ForwardContext, renamed.CONTEXT)
+renamed.accept_deprecated_attributes(ForwardContext, renamed.CONTEXT)
 
 if not TYPE_CHECKING:  # (type checkers accept the new names alone)
-    __getattr__ = renamed.find_old_names(
+    __getattr__ = renamed.find_deprecated_names(
         __name__,
         globals(),
         Pass="ForwardContext",

@@ -28,12 +28,12 @@ FACTOR_BITS = 24
 MOST_FACTOR_BITS = 32
 
 
-def find_magnitude(bound: float, fraction: int) -> int:
+def find_magnitude_exponent(bound: float, fraction: int) -> int:
     """Return m with bound + 2^(1 - fraction) <= 2^m: rounded values still fit."""
     return max(math.ceil(math.log2(bound + 2.0 ** (1 - fraction))), 4 - fraction)
 
 
-class Planner:
+class LayerFormatPlanner:
     """Bounds and scales of the values before a layer; the layer's kind chooses its own format.
 
     Args:
@@ -80,7 +80,7 @@ class Planner:
 
     def get_magnitude(self, name: str) -> int:
         """Return m with |v| < 2^m."""
-        return find_magnitude(self.bounds[name], self.fraction)
+        return find_magnitude_exponent(self.bounds[name], self.fraction)
 
     def get_input_format(self, x: LayerSpec) -> tuple[int, int]:
         """Return (f, m): the most fractional bits of a layer's inputs, and |v| < 2^m for all."""
@@ -99,7 +99,7 @@ class Planner:
 
     def cap_magnitude(self, x: LayerSpec, bound: float) -> int:
         """Return the magnitude of the value that a ReLU compares: 6 - v may be larger than v."""
-        return find_magnitude(bound + (x.options["max_value"] or 0.0), self.fraction)
+        return find_magnitude_exponent(bound + (x.options["max_value"] or 0.0), self.fraction)
 
     def choose_comparison_bits(self, x: LayerSpec, f: int, m: int) -> int:
         """Choose the bits of a comparison of values below 2^m with f fractional bits."""
@@ -125,4 +125,4 @@ class Planner:
         return FixedPointFormat(f, 0, self.choose_comparison_bits(x, f, m + 1))
 
 
-renamed.accept_old_attributes(Planner, renamed.PLANNER)
+renamed.accept_deprecated_attributes(LayerFormatPlanner, renamed.PLANNER)

@@ -243,14 +243,14 @@ class Reader:
         text, kind = entry
         if kind.is_identity:
             return input_name
-        arguments = _bind_arguments(function)
+        arguments = _bind_activation_arguments(function)
         output: str = kind.convert_activation(
             self, input_name, self.make_unique(f"{name}/{kind.op}"), text, arguments
         )
         return output
 
 
-def _bind_arguments(function: Any) -> dict[str, Any]:
+def _bind_activation_arguments(function: Any) -> dict[str, Any]:
     """Return the arguments of an activation or functools.partial, besides its value."""
     positional, named, plain_function = (), {}, function
     if isinstance(function, functools.partial):
@@ -263,10 +263,10 @@ def _bind_arguments(function: Any) -> dict[str, Any]:
         raise UnsupportedLayer(f"its activation does not fit: {error}") from None
     bound.apply_defaults()
     _, *others = bound.arguments.items()
-    return {name: _to_json_value(name, value) for name, value in others}
+    return {name: _layer_argument_to_json(name, value) for name, value in others}
 
 
-def _to_json_value(name: str, value: Any) -> Any:
+def _layer_argument_to_json(name: str, value: Any) -> Any:
     """Convert a public argument to a JSON value."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -309,11 +309,11 @@ def canonicalize_axis(axis: Any, rank: int) -> int:
     return positive_axis
 
 
-renamed.accept_old_attributes(Reader, renamed.READER)
-renamed.accept_old_attributes(LayerCall, renamed.CALL)
+renamed.accept_deprecated_attributes(Reader, renamed.READER)
+renamed.accept_deprecated_attributes(LayerCall, renamed.CALL)
 
 if not TYPE_CHECKING:  # (type checkers accept the new names alone)
-    __getattr__ = renamed.find_old_names(
+    __getattr__ = renamed.find_deprecated_names(
         __name__,
         globals(),
         Unfit="UnsupportedLayer",

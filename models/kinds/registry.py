@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
-from tfe_bench.errors import UsageError, unknown_name
+from tfe_bench.errors import UsageError, unknown_name_error
 from tfe_bench.models import layers
 from tfe_bench.models.kinds import discovery
 from tfe_bench.models.kinds.checks import InvalidOption
@@ -19,13 +19,13 @@ from tfe_bench.models.kinds.layer import LayerSpec, Shape, Shapes
 GROUP = "tfe_bench.layers"
 
 
-def discover_kinds() -> dict[str, Kind]:
+def discover_layer_kinds() -> dict[str, Kind]:
     """Find all kinds, by op.
 
     Raises:
         UsageError: two kinds have the same op, or an entry point is not a kind.
     """
-    own_classes = discovery.find_classes(layers.__name__, layers.__path__, Kind, "op")
+    own_classes = discovery.find_package_classes(layers.__name__, layers.__path__, Kind, "op")
     kinds = {op: cls() for op, cls in own_classes.items()}
     for point in entry_points(group=GROUP):
         cls = point.load()
@@ -47,10 +47,10 @@ def discover_kinds() -> dict[str, Kind]:
     return kinds
 
 
-KINDS: dict[str, Kind] = discover_kinds()
+KINDS: dict[str, Kind] = discover_layer_kinds()
 
 
-def get_kind(op: str) -> Kind:
+def get_layer_kind(op: str) -> Kind:
     """Return the kind of a layer that has been checked."""
     return KINDS[op]
 
@@ -63,7 +63,7 @@ def infer_shape(x: LayerSpec, input_shapes: list[Shape], weights: Shapes) -> Sha
     """
     kind = KINDS.get(x.op) if isinstance(x.op, str) else None
     if kind is None:
-        raise unknown_name(
+        raise unknown_name_error(
             f"Layer {x.name!r} has an unknown kind. Received: {x.op!r}.",
             x.op,
             KINDS,

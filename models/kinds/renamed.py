@@ -174,17 +174,17 @@ class _OldName:
         self.old, self.new, self.value = old, new, value
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        _warn(f"{owner.__name__}.{self.old}", self.new, 3)
+        _warn_deprecated_name(f"{owner.__name__}.{self.old}", self.new, 3)
         bind = getattr(self.value, "__get__", None)
         return self.value if bind is None else bind(instance, owner)
 
 
-def _warn(old: str, new: str, level: int) -> None:
+def _warn_deprecated_name(old: str, new: str, level: int) -> None:
     text = f"{old} has the new name {new}. The next release drops the old one."
     warnings.warn(text, DeprecationWarning, level + 1)
 
 
-def accept_old_names(cls: type, names: Mapping[str, str]) -> None:
+def accept_deprecated_names(cls: type, names: Mapping[str, str]) -> None:
     """Accept old names in the body of a class, and keep its new ones reachable under them.
 
     Args:
@@ -193,14 +193,14 @@ def accept_old_names(cls: type, names: Mapping[str, str]) -> None:
     for old, new in names.items():
         attributes = vars(cls)
         if old in attributes and not isinstance(attributes[old], _OldName):
-            _warn(f"{cls.__module__}.{cls.__qualname__}.{old}", new, 3)
+            _warn_deprecated_name(f"{cls.__module__}.{cls.__qualname__}.{old}", new, 3)
             if new not in attributes:
                 setattr(cls, new, attributes[old])
         if new in vars(cls):
             setattr(cls, old, _OldName(old, new, vars(cls)[new]))
 
 
-def accept_old_attributes(cls: Any, names: Mapping[str, str]) -> None:
+def accept_deprecated_attributes(cls: Any, names: Mapping[str, str]) -> None:
     """Accept old attribute names on instances of a class.
 
     Args:
@@ -210,13 +210,15 @@ def accept_old_attributes(cls: Any, names: Mapping[str, str]) -> None:
     def get_old(instance: Any, name: str) -> Any:
         if name not in names:
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
-        _warn(f"{cls.__name__}.{name}", names[name], 2)
+        _warn_deprecated_name(f"{cls.__name__}.{name}", names[name], 2)
         return getattr(instance, names[name])
 
     cls.__getattr__ = get_old
 
 
-def find_old_names(module: str, values: Mapping[str, Any], **names: str) -> Callable[[str], Any]:
+def find_deprecated_names(
+    module: str, values: Mapping[str, Any], **names: str
+) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module whose classes or functions have new names.
 
     Args:
@@ -228,7 +230,7 @@ def find_old_names(module: str, values: Mapping[str, Any], **names: str) -> Call
     def get_old(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        _warn(f"{module}.{name}", names[name], 2)
+        _warn_deprecated_name(f"{module}.{name}", names[name], 2)
         return values[names[name]]
 
     return get_old

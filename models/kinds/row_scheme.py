@@ -38,7 +38,7 @@ _SECOND = 900
 
 
 @dataclass(frozen=True)
-class RowScheme:
+class NormalizationScheme:
     """The fixed-point plan of one layer.
 
     X is the sum of v^2 and epsilon; v is x or u, rounded if `rounded_scale` is positive.
@@ -148,7 +148,7 @@ class RowScheme:
     def _scale_shift(self) -> int:
         return self.input_scale - self.scale // 2 + self.root_ratio[1]
 
-    def limit_precision(self, fraction: int) -> RowScheme:
+    def limit_precision(self, fraction: int) -> NormalizationScheme:
         """Limit the precision to that of results with this many fractional bits."""
         return replace(self, precision=min(PRECISION, fraction + _SPARE_PRECISION))
 
@@ -174,7 +174,7 @@ class RowScheme:
     def _rounding_loss(self) -> int:
         return 2 * (math.isqrt(self.count * self.numerator_factor) + 1)
 
-    def minimize_bits(self, limit: int | None, least: int = 0) -> RowScheme | None:
+    def minimize_bits(self, limit: int | None, least: int = 0) -> NormalizationScheme | None:
         """Minimize the bits of x, where v is x and X lies in 2^low to 2^bits; None if nothing fits.
 
         Args:
@@ -185,18 +185,18 @@ class RowScheme:
         enough = max(self.bits + 2, least)
         if limit is not None:
             enough = max(enough, self.bound_statistic(limit).bit_length())
-        candidates: list[RowScheme] = [replace(self, read_bits=enough)]
+        candidates: list[NormalizationScheme] = [replace(self, read_bits=enough)]
         if limit is not None:
             candidates += self._add_second_statistic(limit, max(self.bits + 2, least))
         fitting = [one for one in candidates if one.read_bits <= RING]
-        return min(fitting, key=RowScheme._estimate_sent_bits, default=None)
+        return min(fitting, key=NormalizationScheme._estimate_sent_bits, default=None)
 
-    def minimize_for_any_limit(self, least: int = 0) -> RowScheme:
+    def minimize_for_any_limit(self, least: int = 0) -> NormalizationScheme:
         """Return `minimize_bits` for the largest limit that fits, if none is known."""
         candidates = (self.minimize_bits(1 << bits, least) for bits in range(RING - 2, 0, -1))
         return next((candidate for candidate in candidates if candidate is not None), self)
 
-    def _add_second_statistic(self, limit: int, enough: int) -> Iterator[RowScheme]:
+    def _add_second_statistic(self, limit: int, enough: int) -> Iterator[NormalizationScheme]:
         """Yield schemes with a second statistic, one for each possible `coarse`."""
         for coarse in range(1, self.input_scale + self.bits):
             # (an X of 2^(bits+2) must have a larger second statistic than one of 2^bits)
@@ -213,45 +213,51 @@ class RowScheme:
         return 4 * self.count * self.read_bits + (_SECOND if self.coarse else 0)
 
 
-def _build_exact_scheme(x: LayerSpec, input_shape: Shape, fraction: int) -> RowScheme:
+def _build_exact_norm_scheme(
+    x: LayerSpec, input_shape: Shape, fraction: int
+) -> NormalizationScheme:
     """Return the scheme of a layer that uses x unrounded."""
     count = math.prod(input_shape[axis - 1] for axis in x.options["axes"])
-    return RowScheme(count, x.options["by"], float(x.options["epsilon"]), fraction, 0)
+    return NormalizationScheme(count, x.options["by"], float(x.options["epsilon"]), fraction, 0)
 
 
-def plan_exact_scheme(
+def plan_exact_norm_scheme(
     x: LayerSpec,
     input_shape: Shape,
     fraction: int,
     magnitude: int,
     root: float | None,
     inverse: float | None,
-) -> RowScheme | None:
+) -> NormalizationScheme | None:
     """Plan a layer that uses x unrounded, if samples bound X.
 
     Returns None if they do not, or if an |x| < 2^magnitude could have an X that is mistaken for
     another.
     """
-    plain = _build_exact_scheme(x, input_shape, fraction)
-    scheme = narrow_scheme(replace(plain, bits=plain.bound_bits(magnitude)), root, inverse)
+    plain = _build_exact_norm_scheme(x, input_shape, fraction)
+    scheme = narrow_norm_scheme(replace(plain, bits=plain.bound_bits(magnitude)), root, inverse)
     if not scheme.low or scheme.bits > PRODUCT_BITS:
         return None
     return scheme if scheme.minimize_bits(1 << max(fraction + magnitude, 0)) else None
 
 
-def plan_scheme(
+def plan_norm_scheme(
     x: LayerSpec, input_shape: Shape, fraction: int, magnitude: int
-) -> RowScheme | None:
+) -> NormalizationScheme | None:
     """Plan a layer for |x| < 2^magnitude; None if nothing fits."""
     for rounded_scale in (0, *range(fraction, FEWEST_BITS - 1, -1)):
-        scheme = replace(_build_exact_scheme(x, input_shape, fraction), rounded_scale=rounded_scale)
+        scheme = replace(
+            _build_exact_norm_scheme(x, input_shape, fraction), rounded_scale=rounded_scale
+        )
         bits = scheme.bound_bits(magnitude)
         if bits <= PRODUCT_BITS:
             return replace(scheme, bits=bits)
     return None
 
 
-def narrow_scheme(scheme: RowScheme, root: float | None, inverse: float | None) -> RowScheme:
+def narrow_norm_scheme(
+    scheme: NormalizationScheme, root: float | None, inverse: float | None
+) -> NormalizationScheme:
     """Narrow the scheme to the bounds of X from samples, where that saves rounds."""
     if root is None or inverse is None:
         return scheme

@@ -16,12 +16,16 @@ from tfe_bench.models.kinds.checks import (
 )
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Options, Shape, Shapes
-from tfe_bench.models.kinds.layout import add_reshape, add_transpose, channels_last
+from tfe_bench.models.kinds.layout import (
+    accept_channels_first,
+    add_reshape_layer,
+    add_transpose_layer,
+)
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.ring.conv import Windows
 
 
-def parse_windows(options: Options) -> Windows:
+def parse_layer_windows(options: Options) -> Windows:
     """Parse the windows of a convolution or a pooling."""
     return Windows.from_arguments(
         "conv2d", options["strides"], options["padding"], options.get("dilations", [1, 1])
@@ -31,7 +35,7 @@ def parse_windows(options: Options) -> Windows:
 class WindowPooling(Kind):
     """A kind that reduces each window of an image."""
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer = call.layer
         if call.class_name.startswith("Adaptive"):
@@ -49,29 +53,31 @@ class WindowPooling(Kind):
         name, shape, (input_name,) = call.name, call.shapes[0], call.inputs
         ksize, steps = [int(n) for n in sizes], [int(n) for n in strides]
 
-        def add_pool(name: str, input_name: str, first: int, axes: int) -> str:
+        def add_pooling_layer(name: str, input_name: str, first: int, axes: int) -> str:
             options: dict[str, list[int]] = {}
             for key, several in (("ksize", ksize), ("strides", steps)):
                 options[key] = [1] * (2 - axes) + several[first : first + axes]
             return r.add_layer(name, self.op, [input_name], None, **options, padding=padding)
 
         if len(shape) == 3:
-            return add_pool(name, input_name, 0, 2)
+            return add_pooling_layer(name, input_name, 0, 2)
         if len(shape) == 2:
-            image = add_reshape(r, input_name, f"{name}/image", (1, *shape))
-            return add_reshape(r, add_pool(name, image, 0, 1), f"{name}/rows", call.shape)
+            image = add_reshape_layer(r, input_name, f"{name}/image", (1, *shape))
+            return add_reshape_layer(
+                r, add_pooling_layer(name, image, 0, 1), f"{name}/rows", call.shape
+            )
         # pool height and width for every depth, then the depth for every position
         depth, height, width, channels = shape
         new_depth, new_height, new_width, _ = call.shape
-        depth_last = add_transpose(r, input_name, f"{name}/depth_behind", [2, 3, 1, 4])
-        flat = add_reshape(r, depth_last, f"{name}/images", (height, width, depth * channels))
-        flat = add_pool(r.make_unique(f"{name}/images_pooled"), flat, 1, 2)
+        depth_last = add_transpose_layer(r, input_name, f"{name}/depth_behind", [2, 3, 1, 4])
+        flat = add_reshape_layer(r, depth_last, f"{name}/images", (height, width, depth * channels))
+        flat = add_pooling_layer(r.make_unique(f"{name}/images_pooled"), flat, 1, 2)
         places = new_height * new_width
-        rows = add_reshape(r, flat, f"{name}/depths", (places, depth, channels))
-        rows = add_pool(name, rows, 0, 1)
+        rows = add_reshape_layer(r, flat, f"{name}/depths", (places, depth, channels))
+        rows = add_pooling_layer(name, rows, 0, 1)
         whole = (new_height, new_width, new_depth, channels)
-        volume = add_reshape(r, rows, f"{name}/volume", whole)
-        return add_transpose(r, volume, f"{name}/depth_first", [3, 1, 2, 4])
+        volume = add_reshape_layer(r, rows, f"{name}/volume", whole)
+        return add_transpose_layer(r, volume, f"{name}/depth_first", [3, 1, 2, 4])
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = check_single_input(input_shapes, weights)
@@ -82,7 +88,7 @@ class WindowPooling(Kind):
         check_value(
             same or options["padding"] == "VALID", 'padding "SAME" or "VALID"', options["padding"]
         )
-        windows = parse_windows(options)
+        windows = parse_layer_windows(options)
         # Each cell of a window is listed; cells outside of the image are useless.
         fits = all(k <= (2 * n + 1 if same else n) for k, n in zip(kernel, x[:2], strict=True))
         check_value(
@@ -97,15 +103,15 @@ class WindowPooling(Kind):
 class GlobalPooling(Kind):
     """A kind that reduces each channel of an image."""
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         keepdims, shape = bool(call.layer.keepdims), call.shapes[0]
         if len(shape) == 3:
             return r.add_layer(call.name, self.op, call.inputs, None, keepdims=keepdims)
         places = (shape[0], math.prod(shape[1:-1]), shape[-1])
-        image = add_reshape(r, call.inputs[0], f"{call.name}/image", places)
+        image = add_reshape_layer(r, call.inputs[0], f"{call.name}/image", places)
         pooled = r.add_layer(call.name, self.op, [image], None, keepdims=False)
-        return add_reshape(r, pooled, f"{call.name}/kept", call.shape) if keepdims else pooled
+        return add_reshape_layer(r, pooled, f"{call.name}/kept", call.shape) if keepdims else pooled
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = check_single_input(input_shapes, weights)
@@ -115,7 +121,7 @@ class GlobalPooling(Kind):
         return (1, 1, x[2]) if options["keepdims"] else (x[2],)
 
 
-def iterate_cells(
+def iterate_window_cells(
     x: Array, kernel: Sequence[int], options: Options, outside: float = 0.0
 ) -> Iterator[tuple[int, int, Array]]:
     """Yield each cell of a window with its values in all windows.
@@ -124,7 +130,7 @@ def iterate_cells(
 
     (In NumPy, one shift after the other: TensorFlow's float64 convolutions differ by host.)
     """
-    windows = parse_windows(options)
+    windows = parse_layer_windows(options)
     pads, sizes = [], []
     for axis in (0, 1):
         extent, size = x.shape[1 + axis], kernel[axis]
@@ -142,6 +148,8 @@ def iterate_cells(
             yield i, j, padded[:, rows, left : left + (sizes[1] - 1) * wide + 1 : wide]
 
 
-def sum_windows(x: Array, options: Options) -> Array:
+def sum_window_cells(x: Array, options: Options) -> Array:
     """Sum the cells of each window."""
-    return np.asarray(sum(cell for _, _, cell in iterate_cells(x, options["ksize"], options)))
+    return np.asarray(
+        sum(cell for _, _, cell in iterate_window_cells(x, options["ksize"], options))
+    )

@@ -24,9 +24,9 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.layout import add_reshape_layer
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, sum_to_shape
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -42,7 +42,7 @@ class BroadcastKind(Kind):
     is_pointwise = True
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        return r.add_layer(call.name, self.op, align_ranks(r, call))
+        return r.add_layer(call.name, self.op, align_broadcast_ranks(r, call))
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_weights(weights)
@@ -55,7 +55,7 @@ class BroadcastKind(Kind):
         return broadcast_shapes(input_shapes)
 
 
-def align_ranks(r: Reader, call: LayerCall) -> list[str]:
+def align_broadcast_ranks(r: Reader, call: LayerCall) -> list[str]:
     """Align the ranks of a call's inputs: add leading axes of 1, as Keras does."""
     rank = max(map(len, call.shapes))
     aligned = []
@@ -63,7 +63,7 @@ def align_ranks(r: Reader, call: LayerCall) -> list[str]:
         leading_ones = (1,) * (rank - len(shape))
         name = f"{call.name}/input{i}"
         aligned.append(
-            add_reshape(r, input_name, name, (*leading_ones, *shape))
+            add_reshape_layer(r, input_name, name, (*leading_ones, *shape))
             if leading_ones
             else input_name
         )
@@ -80,7 +80,9 @@ class Add(BroadcastKind):
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if call.class_name != "Average":
             return super().convert_layer(r, call)
-        total = r.add_layer(r.make_unique(f"{call.name}/sum"), self.op, align_ranks(r, call))
+        total = r.add_layer(
+            r.make_unique(f"{call.name}/sum"), self.op, align_broadcast_ranks(r, call)
+        )
         share = {"scale": 1 / len(call.inputs), "offset": 0.0}
         return r.add_layer(call.name, "rescale", [total], None, **share)
 
@@ -119,8 +121,8 @@ class Subtract(Add):
         max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x).
         """
         if call.class_name == "Subtract":
-            return r.add_layer(call.name, self.op, align_ranks(r, call))
-        remaining, number = align_ranks(r, call), 0
+            return r.add_layer(call.name, self.op, align_broadcast_ranks(r, call))
+        remaining, number = align_broadcast_ranks(r, call), 0
         while len(remaining) > 1:
             pairs = list(zip(remaining[::2], remaining[1::2], strict=False))
             results = []
@@ -153,7 +155,7 @@ class Subtract(Add):
         return [sum_to_shape(p.ops, part, p.add_batch_axis(shape, g)) for part, shape in both]
 
 
-class Shift(Kind):
+class PublicShift(Kind):
     """x or -x, plus a public number. Local."""
 
     op = "shift"
@@ -168,7 +170,7 @@ class Shift(Kind):
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(x.options["sign"] * values[0] + x.options["offset"])
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, _ = planner.get_input_format(x)
         planner.check_added(x, abs(x.options["offset"]))
         return FixedPointFormat(

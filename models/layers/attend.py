@@ -21,7 +21,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.protocols.nn import attention
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -30,26 +30,26 @@ _SPARE = 0.5
 _DIGITS = "0123456789abcdef"
 
 
-def pack_mask(keep: Array) -> list[str]:
+def pack_attention_mask(keep: Array) -> list[str]:
     """Return the option `keys` for truth values [queries, keys]."""
     return [f"{int(''.join('01'[int(v)] for v in row), 2):x}" for row in keep]
 
 
-def _unpack_mask(options: Options, queries: int, keys: int) -> Array:
+def _unpack_attention_mask(options: Options, queries: int, keys: int) -> Array:
     """Return the truth values of the options `keys` and `causal`."""
     rows = [f"{int(row, 16):0{keys}b}" for row in options["keys"]]
     keep = np.array([[c == "1" for c in row] for row in rows], bool)
     return keep & np.tri(queries, keys, dtype=np.bool_) if options["causal"] else keep
 
 
-def _build_mask(options: Options, queries: int, keys: int) -> Array | None:
+def _build_attention_mask(options: Options, queries: int, keys: int) -> Array | None:
     """Return the mask of the scores to compute; None: all."""
     if "keys" in options:
-        return _unpack_mask(options, queries, keys)
+        return _unpack_attention_mask(options, queries, keys)
     return np.tri(queries, keys, dtype=np.bool_) if options["causal"] else None
 
 
-class Attend(Kind):
+class DotProductAttention(Kind):
     """softmax(scale Q K^T) V of [..., n, depth], [..., m, depth] and [..., m, channels].
 
     A fourth input is a private mask of the keys, for all queries ([m]) or each ([n, m]). The option
@@ -100,7 +100,7 @@ class Attend(Kind):
             check_value(
                 is_valid and all(int(r, 16) >> k[-2] == 0 for r in rows), "keys of each query", rows
             )
-            mask = _unpack_mask(options, q[-2], k[-2])
+            mask = _unpack_attention_mask(options, q[-2], k[-2])
             check_value(bool(mask.any(1).all()), "a key for each query", rows)
         return (*q[:-1], v[-1])
 
@@ -122,7 +122,7 @@ class Attend(Kind):
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         q, k, v = values[:3]
         s = x.options["scale"] * (q @ np.swapaxes(k, -1, -2))
-        keep = _build_mask(x.options, *s.shape[-2:])
+        keep = _build_attention_mask(x.options, *s.shape[-2:])
         if keep is not None:
             least = np.where(keep, s, np.inf).min(-1)
             s = np.where(keep, s, -np.inf)
@@ -150,11 +150,11 @@ class Attend(Kind):
 
     # ---- fixed point
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_fractional_bits(x.inputs[2]), planner.get_magnitude(x.inputs[2])
         keys = planner.shapes[x.inputs[1]][-2]
         bits = max(f + 1 + m, 2)
-        if bits > attention.max_bits(keys):
+        if bits > attention.max_attention_value_bits(keys):
             planner.report_unfit(x, f"weighs values up to {2.0**m:g}")
         spread = planner.bounds.get(f"{x.name}:spread", 0.0)
         if spread > self._largest_spread(x, keys):
@@ -163,14 +163,14 @@ class Attend(Kind):
 
     @staticmethod
     def _largest_spread(x: LayerSpec, keys: int) -> float:
-        return attention.max_units(keys, len(x.inputs) == 4) * math.log(2)
+        return attention.max_attention_score_spread(keys, len(x.inputs) == 4) * math.log(2)
 
     def check_format(self, node: PlacedLayer) -> None:
         if node.numbers.fraction != node.input_scales[2]:
             raise UsageError(
                 "has other fractional bits than its values.", code="invalid-fixed-point-format"
             )
-        max_bits = attention.max_bits(node.input_shapes[1][-2])
+        max_bits = attention.max_attention_value_bits(node.input_shapes[1][-2])
         if not 2 <= node.numbers.bits <= max_bits:
             raise UsageError(
                 f"supports values of 2 to {max_bits} bits. Received: {node.numbers.bits}.",
@@ -186,7 +186,7 @@ class Attend(Kind):
         return max(input_limits[2].bit_length() + 1, 2)
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
-        max_bits = attention.max_bits(node.input_shapes[1][-2])
+        max_bits = attention.max_attention_value_bits(node.input_shapes[1][-2])
         return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
     # ---- private inference
@@ -197,7 +197,7 @@ class Attend(Kind):
         (*_, depth), (*_, keys, _) = node.input_shapes[:2]
         scale, bits = float(node.layer.options["scale"]), node.numbers.bits
         query, key, *_ = node.input_scales
-        of_scores, of_values = attention.read_bits(query, key, depth, keys, bits, scale)
+        of_scores, of_values = attention.attention_read_bits(query, key, depth, keys, bits, scale)
         return min(of_values if input_index == 2 else of_scores, 64)
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
@@ -209,7 +209,7 @@ class Attend(Kind):
         query, key, value = values[:3]
         mask: Any = None
         if "keys" in node.layer.options:
-            mask = _unpack_mask(
+            mask = _unpack_attention_mask(
                 node.layer.options, node.input_shapes[0][-2], node.input_shapes[1][-2]
             )
         if len(values) == 4:

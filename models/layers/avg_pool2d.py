@@ -22,7 +22,7 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_transpose
+from tfe_bench.models.kinds.layout import add_transpose_layer
 from tfe_bench.models.kinds.passes import (
     FACTOR_BITS,
     ForwardContext,
@@ -33,19 +33,24 @@ from tfe_bench.models.kinds.passes import (
     reshape_value,
     sum_axes,
 )
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import CallValue, LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.windows import GlobalPooling, WindowPooling, parse_windows, sum_windows
+from tfe_bench.models.kinds.windows import (
+    GlobalPooling,
+    WindowPooling,
+    parse_layer_windows,
+    sum_window_cells,
+)
 from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.ring import arithmetic, conv_gradients, reductions, shapes
-from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of a count of steps and its reciprocal, and the largest number of steps.
 _COUNT_BITS, _FEWEST_BITS, _MOST_STEPS = 24, 8, 1024
 
 
-class AverageKind(Kind):
+class AveragePooling(Kind):
     """A mean of some values of each channel.
 
     Attributes:
@@ -58,39 +63,39 @@ class AverageKind(Kind):
         """Return the number of values of each mean, None if it differs."""
         raise NotImplementedError
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         return planner.plan_factor(x)
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return 2 * node.align_limits(input_limits)[0] + 1  # (the reciprocal is rounded)
 
 
-def _sum_windows(p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+def _sum_pooling_windows(p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
     """Sum the cells of each window."""
     o = node.layer.options
 
-    def sums(v: Shared) -> Shared:
+    def sum_pooling_cells(v: Shared) -> Shared:
         return reductions.sum_pool(v, o["ksize"], o["strides"], o["padding"])
 
-    return p.ops.apply_local(sums, x, p.add_batch_axis(node.shape, x))
+    return p.ops.apply_local(sum_pooling_cells, x, p.add_batch_axis(node.shape, x))
 
 
-def _sum_image(p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+def _sum_image_channels(p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
     return sum_axes(p.ops, x, [1, 2], node.layer.options["keepdims"])
 
 
-def _list_reciprocal_counts(node: PlacedLayer) -> Array:
+def _list_reciprocal_pool_counts(node: PlacedLayer) -> Array:
     """Return 1 / the number of cells of each window, exactly, [height, width, 1]."""
     o = node.layer.options
     height, width, _ = node.input_shapes[0]
-    counts = reductions.window_counts(parse_windows(o), (height, width), tuple(o["ksize"]))
+    counts = reductions.window_counts(parse_layer_windows(o), (height, width), tuple(o["ksize"]))
     reciprocals = np.empty(counts.shape, object)
     for place, n in np.ndenumerate(counts):
         reciprocals[place] = Fraction(1, int(n))
     return reciprocals.reshape(*counts.shape[:2], 1)
 
 
-class AvgPool2D(WindowPooling, AverageKind):
+class AvgPool2D(WindowPooling, AveragePooling):
     """The mean of each window."""
 
     op = "avg_pool2d"
@@ -105,7 +110,9 @@ class AvgPool2D(WindowPooling, AverageKind):
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         (v,), o = values, x.options
-        return np.asarray(sum_windows(v, o) / sum_windows(np.ones_like(v[:1, ..., :1]), o))
+        return np.asarray(
+            sum_window_cells(v, o) / sum_window_cells(np.ones_like(v[:1, ..., :1]), o)
+        )
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         (x,), o = values, node.layer.options
@@ -114,7 +121,9 @@ class AvgPool2D(WindowPooling, AverageKind):
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         return p.rescale_activation(
-            multiply_public(p.ops, _sum_windows(p, node, values[0]), _list_reciprocal_counts(node))
+            multiply_public(
+                p.ops, _sum_pooling_windows(p, node, values[0]), _list_reciprocal_pool_counts(node)
+            )
         )
 
     def backward(
@@ -122,7 +131,9 @@ class AvgPool2D(WindowPooling, AverageKind):
     ) -> Gradients:
         """Distribute each window's gradient over its cells, divided by their count."""
         o, shape = node.layer.options, p.add_batch_axis(node.input_shapes[0], g)
-        input_gradient = conv_gradients.input_gradient(parse_windows(o), shape[1:], depthwise=True)
+        input_gradient = conv_gradients.input_gradient(
+            parse_layer_windows(o), shape[1:], depthwise=True
+        )
         ones = np.ones([*o["ksize"], shape[3], 1], np.int64)
 
         def spread_to_cells(v: Shared) -> Shared:
@@ -130,7 +141,7 @@ class AvgPool2D(WindowPooling, AverageKind):
             return v.map(lambda a: input_gradient([a], [kernel]))
 
         g = multiply_public(
-            p.ops, p.rescale_gradient(g, FACTOR_BITS), _list_reciprocal_counts(node)
+            p.ops, p.rescale_gradient(g, FACTOR_BITS), _list_reciprocal_pool_counts(node)
         )
         return [p.ops.apply_local(spread_to_cells, g, shape)]
 
@@ -159,7 +170,7 @@ class MaskedMean(Kind):
         shown = (mask >= 0.5).astype(np.float64)[:, None]
         return np.asarray((shown @ v)[:, 0] / np.maximum(shown.sum(2), 1))
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_fractional_bits(x.inputs[0]), planner.get_magnitude(x.inputs[0])
         steps = planner.shapes[x.inputs[0]][0].bit_length()
         # (an ulp of the reciprocal counts once for each step)
@@ -188,7 +199,7 @@ class MaskedMean(Kind):
         x, mask = values
         ops, (steps, channels), bits = p.ops, node.input_shapes[0], node.numbers.scale
         row = reshape_value(ops, mask, p.add_batch_axis((1, steps), mask))
-        total = ops.sum_products([Product(row, x, matrix_product)])
+        total = ops.sum_products([BilinearShareProduct(row, x, sum_matrix_products)])
         total = ops.truncate(total, mask.fractional_bits) if mask.fractional_bits else total
         total = reshape_value(ops, total, p.add_batch_axis((channels,), x))
         # the count as a fraction of 2^k steps: an ulp of its reciprocal is 2^k times smaller
@@ -201,7 +212,7 @@ class MaskedMean(Kind):
         return ops.truncate(mean, bits + k)
 
 
-class GlobalAvgPool2D(GlobalPooling, AverageKind):
+class GlobalAvgPool2D(GlobalPooling, AveragePooling):
     """The mean of each channel."""
 
     handles_masks = True
@@ -222,11 +233,11 @@ class GlobalAvgPool2D(GlobalPooling, AverageKind):
             raise UnsupportedLayer("of values with a mask; GlobalAveragePooling1D supports one")
         if mask is not None and not isinstance(mask, CallValue):
             raise UnsupportedLayer("called with public numbers as a mask")
-        mask_name = value.mask if mask is None else masks.check_mask_value(r, mask.name)
+        mask_name = value.mask if mask is None else masks.check_sequence_mask(r, mask.name)
         input_name, (steps, channels) = value.name, value.shape
         if layer.data_format == "channels_first":
             steps, channels = channels, steps
-            input_name = add_transpose(r, input_name, f"{name}/steps_first", [2, 1])
+            input_name = add_transpose_layer(r, input_name, f"{name}/steps_first", [2, 1])
         if mask is not None and mask.shape != (steps,):
             raise UnsupportedLayer(f"called with a mask {[None, *mask.shape]} of {steps} steps")
         mean_name = name if len(call.shape) == 1 else r.make_unique(f"{name}/mean")
@@ -248,7 +259,7 @@ class GlobalAvgPool2D(GlobalPooling, AverageKind):
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         _, height, width, _ = p.ops.get_shape(values[0])
-        total = _sum_image(p, node, values[0])
+        total = _sum_image_channels(p, node, values[0])
         return p.rescale_activation(multiply_public(p.ops, total, Fraction(1, height * width)))
 
     def backward(
@@ -274,13 +285,13 @@ class SumPool2D(WindowPooling):
     is_local = True
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        return sum_windows(values[0], x.options)
+        return sum_window_cells(values[0], x.options)
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return node.align_limits(input_limits)[0] * math.prod(map(int, node.layer.options["ksize"]))
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        return _sum_windows(p, node, values[0])
+        return _sum_pooling_windows(p, node, values[0])
 
 
 class GlobalSumPool2D(GlobalPooling):
@@ -296,4 +307,4 @@ class GlobalSumPool2D(GlobalPooling):
         return node.align_limits(input_limits)[0] * math.prod(node.input_shapes[0][:2])
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        return _sum_image(p, node, values[0])
+        return _sum_image_channels(p, node, values[0])

@@ -14,13 +14,13 @@ from tfe_bench.errors import RangeError
 from tfe_bench.models.kinds.checks import check_options, check_value, check_weights, is_real
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import convert_axis_last
+from tfe_bench.models.kinds.layout import convert_layer_axis_last
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients
 from tfe_bench.models.kinds.reading import LayerCall, Reader, canonicalize_axis, read_weights
-from tfe_bench.models.layers.linear import apply_fused, backpropagate_fused
+from tfe_bench.models.layers.linear import apply_fused_layers, backpropagate_fused_layers
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import batch_norm as protocol
-from tfe_bench.protocols.ring.products import Product, elementwise_product
+from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_elementwise_products
 from tfe_bench.protocols.session.sharing import Shared
 
 # Precision in bits of the running variance's reciprocal root.
@@ -37,7 +37,7 @@ class BatchNorm(Kind):
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         axis = call.layer.axis
         (axis,) = axis if isinstance(axis, (list, tuple)) and len(axis) == 1 else (axis,)
-        return convert_axis_last(
+        return convert_layer_axis_last(
             self._convert_last_axis, r, call, canonicalize_axis(axis, len(call.shapes[0]) + 1)
         )
 
@@ -54,7 +54,10 @@ class BatchNorm(Kind):
             return r.add_layer(call.name, self.op, call.inputs, weights, frozen=frozen, **numbers)
         arrays = {name: read_weights(call.name, name, w) for name, w in weights.items()}
         return r.add_layer(
-            call.name, "affine", call.inputs, _fold_statistics(call.name, arrays, layer.epsilon)
+            call.name,
+            "affine",
+            call.inputs,
+            _fold_batch_statistics(call.name, arrays, layer.epsilon),
         )
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -76,7 +79,7 @@ class BatchNorm(Kind):
         Raises:
             RangeError: a running variance is not positive.
         """
-        weights = _fold_statistics(x.name, x.weights, x.options["epsilon"])
+        weights = _fold_batch_statistics(x.name, x.weights, x.options["epsilon"])
         return replace(x, op="affine", options={}, weights=weights)
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
@@ -108,9 +111,9 @@ class BatchNorm(Kind):
             centered = ops.sub(x, mean)
         addend = None if beta is None else ops.add_fractional_bits(beta, f + x.fractional_bits)
         if node.has_fused:
-            products = [Product(centered, factor, elementwise_product)]
+            products = [BilinearShareProduct(centered, factor, sum_elementwise_products)]
             small = p.truncate_to_small_ring(node, products, addend, f)
-            y, chosen = apply_fused(p, node, small)
+            y, chosen = apply_fused_layers(p, node, small)
         else:
             y = ops.mul(centered, factor)
             y, chosen = ops.truncate(y if addend is None else ops.add(y, addend), f), None
@@ -130,12 +133,14 @@ class BatchNorm(Kind):
         normalized, chosen = p.saved[node.output]
         if node.layer.options["frozen"]:
             return (
-                [p.ops.mul(backpropagate_fused(p, node, g, chosen), normalized)]
+                [p.ops.mul(backpropagate_fused_layers(p, node, g, chosen), normalized)]
                 if needs_input_gradient
                 else [None]
             )
         gradients = p.ops.run_protocol(
-            protocol.batch_norm_gradients, normalized, backpropagate_fused(p, node, g, chosen)
+            protocol.batch_norm_gradients,
+            normalized,
+            backpropagate_fused_layers(p, node, g, chosen),
         )
         for name, gradient in (("gamma", gradients.gamma), ("beta", gradients.beta)):
             if p.is_trained(node.layer, name):
@@ -143,7 +148,7 @@ class BatchNorm(Kind):
         return [gradients.x]
 
 
-def _fold_statistics(name: str, weights: Any, epsilon: float) -> dict[str, Array]:
+def _fold_batch_statistics(name: str, weights: Any, epsilon: float) -> dict[str, Array]:
     """Convert running statistics to a factor and a shift.
 
     Raises:

@@ -19,13 +19,13 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.protocols.ring import convert, logic, relational
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 
-def _compare_to_zero(
+def _compare_activation_to_zero(
     party: Party, x: Shared, bits: int, compare: Callable[..., MaskedBits], inverted: bool
 ) -> Shared:
     """Return the result of a comparison as 0 and 1 without fractional bits."""
@@ -33,7 +33,7 @@ def _compare_to_zero(
     return convert.b2a(party, logic.invert_bits(masked_bits) if inverted else masked_bits, x.shape)
 
 
-class Negative(Kind):
+class IsNegative(Kind):
     """[x < 0], or with `inverted` [x >= 0]."""
 
     op = "negative"
@@ -52,7 +52,7 @@ class Negative(Kind):
         """Compare plaintext values."""
         return np.asarray(x < 0)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_input_format(x)
         return FixedPointFormat(0, 0, planner.choose_comparison_bits(x, f, m))
 
@@ -69,11 +69,11 @@ class Negative(Kind):
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         inverted = node.layer.options["inverted"]
         return p.ops.run_protocol(
-            _compare_to_zero, values[0], node.numbers.bits, type(self).compare, inverted
+            _compare_activation_to_zero, values[0], node.numbers.bits, type(self).compare, inverted
         )
 
 
-class Zero(Negative):
+class IsZero(IsNegative):
     """[x = 0], or with `inverted` [x != 0]."""
 
     op = "zero"

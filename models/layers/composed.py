@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tfe_bench.models.kinds.layer import Options
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.identity import Composed
+from tfe_bench.models.layers.identity import ComposedLayer
 
 
-class TanhShrink(Composed):
+class TanhShrink(ComposedLayer):
     """x - tanh(x)."""
 
     op = "tanh_shrink"
@@ -20,7 +20,7 @@ class TanhShrink(Composed):
         return r.add_layer(name, "subtract", [value, tanh])
 
 
-class ParametricRelu(Composed):
+class ParametricRelu(ComposedLayer):
     """max(x, 0) - alpha max(-x, 0), with a learned alpha."""
 
     op = "prelu"

@@ -68,12 +68,14 @@ class Concat(Kind):
         axis, start, gradients = node.layer.options["axis"], 0, []
         for input_shape in node.input_shapes:
             shape = p.add_batch_axis(input_shape, g)
-            gradients.append(p.ops.apply_local(_slice_part(axis, start, shape), g, shape))
+            gradients.append(
+                p.ops.apply_local(_slice_concatenated_input(axis, start, shape), g, shape)
+            )
             start += shape[axis]
         return gradients
 
 
-def _slice_part(axis: int, start: int, shape: Shape) -> Callable[[Shared], Shared]:
+def _slice_concatenated_input(axis: int, start: int, shape: Shape) -> Callable[[Shared], Shared]:
     """Return the map to one input's part."""
     begin = [start if i == axis else 0 for i in range(len(shape))]
     return lambda v: shapes.slice(v, begin, shape)

@@ -17,12 +17,12 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import MOST_COMPARED, Planner
+from tfe_bench.models.kinds.planning import MOST_COMPARED, LayerFormatPlanner
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Constant(Kind):
+class ConstantWeights(Kind):
     """Weights, the same for each sample and any input. Local."""
 
     op = "constant"
@@ -39,7 +39,7 @@ class Constant(Kind):
         bias = np.asarray(x.weights["bias"], np.float64)
         return np.broadcast_to(bias, (len(values[0]), *bias.shape))
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.choose_fractional_bits(x.name), planner.get_magnitude(x.name)
         largest = float(np.abs(x.weights["bias"]).max(initial=0.0))
         if f + 1 + m > MOST_COMPARED or largest > planner.bounds[x.name]:

@@ -12,7 +12,7 @@ from tfe_bench.protocols.ring.products import BilinearMap
 from tfe_bench.protocols.session import tensor_ops
 
 
-def lift_options(options: Options) -> Options:
+def lift_conv1d_options(options: Options) -> Options:
     """Convert the options of windows of rows to those of images of height 1.
 
     Raises:
@@ -39,7 +39,7 @@ def lift_options(options: Options) -> Options:
     return lifted
 
 
-def lift_shape(shape: Shape) -> Shape:
+def lift_conv1d_shape(shape: Shape) -> Shape:
     """Return the shape of rows as images of height 1.
 
     Raises:
@@ -49,7 +49,7 @@ def lift_shape(shape: Shape) -> Shape:
     return (1, *shape)
 
 
-def lower_to_rows(two: BilinearMap, axes: tuple[int, int, int]) -> BilinearMap:
+def lower_conv2d_to_rows(two: BilinearMap, axes: tuple[int, int, int]) -> BilinearMap:
     """Convert a map of images and kernels to a map of rows.
 
     Args:
@@ -57,14 +57,14 @@ def lower_to_rows(two: BilinearMap, axes: tuple[int, int, int]) -> BilinearMap:
     """
     left_axis, right_axis, output_axis = axes
 
-    def mapped(a: list[Any], b: list[Any]) -> Any:
+    def apply_map_to_rows(a: list[Any], b: list[Any]) -> Any:
         lifted = (
             [tensor_ops.expand_dims(t, left_axis) for t in a],
             [tensor_ops.expand_dims(t, right_axis) for t in b],
         )
         return tensor_ops.squeeze(two(*lifted), [output_axis])
 
-    return mapped
+    return apply_map_to_rows
 
 
 class RowConvolution(Convolution):
@@ -73,23 +73,31 @@ class RowConvolution(Convolution):
     Kernels are [width, channels, filters].
     """
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         check_value(len(kernel) == 3, "a kernel [width, channels, filters]", list(kernel))
-        return super().product_shape(lift_shape(x), lift_options(options), (1, *kernel))[1:]
+        return super().infer_kernel_product_shape(
+            lift_conv1d_shape(x), lift_conv1d_options(options), (1, *kernel)
+        )[1:]
 
-    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
-        return super().multiply_plaintext(x[:, None], kernel[None], lift_options(options))[:, 0]
+    def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
+        return super().multiply_plaintext_kernel(
+            x[:, None], kernel[None], lift_conv1d_options(options)
+        )[:, 0]
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
-        return lower_to_rows(self.get_product_map(lift_options(options)), (1, 0, 1))
+        return lower_conv2d_to_rows(
+            self.get_convolution_map(lift_conv1d_options(options)), (1, 0, 1)
+        )
 
-    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         kernel = (1, *(int(n) for n in node.layer.weights["kernel"].shape))
-        maps = self.build_window_maps(lift_options(node.layer.options), (1, *x[1:]), kernel)
+        maps = self.build_convolution_maps(
+            lift_conv1d_options(node.layer.options), (1, *x[1:]), kernel
+        )
         return BilinearMaps(
-            lower_to_rows(maps.forward, (1, 0, 1)),
-            lower_to_rows(maps.kernel, (1, 1, 0)),
-            lower_to_rows(maps.image, (1, 0, 1)),
+            lower_conv2d_to_rows(maps.forward, (1, 0, 1)),
+            lower_conv2d_to_rows(maps.kernel, (1, 1, 0)),
+            lower_conv2d_to_rows(maps.image, (1, 0, 1)),
         )
 
 

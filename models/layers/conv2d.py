@@ -15,10 +15,14 @@ from tfe_bench.models.kinds.checks import (
     read_pair,
 )
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape
-from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.layout import accept_channels_first
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.windows import iterate_cells, parse_windows
-from tfe_bench.models.layers.linear import BilinearMaps, TrainableLinear, collect_weights
+from tfe_bench.models.kinds.windows import iterate_window_cells, parse_layer_windows
+from tfe_bench.models.layers.linear import (
+    BilinearMaps,
+    TrainableWeightedProduct,
+    collect_layer_weights,
+)
 from tfe_bench.protocols.ring import conv, conv_gradients
 from tfe_bench.protocols.ring.products import BilinearMap
 from tfe_bench.protocols.session import tensor_ops
@@ -27,7 +31,7 @@ from tfe_bench.protocols.session import tensor_ops
 _MOST_GROUPS = 1024
 
 
-class Convolution(TrainableLinear):
+class Convolution(TrainableWeightedProduct):
     """A kernel that slides over images.
 
     Attributes:
@@ -40,7 +44,7 @@ class Convolution(TrainableLinear):
     pads_images: ClassVar[bool] = True
     window_options: ClassVar[tuple[str, ...]] = ("strides", "padding", "dilations")
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         check_image(x)
         check_options(options, *self.window_options)
         read_pair(options, "strides")
@@ -54,7 +58,7 @@ class Convolution(TrainableLinear):
         check_value(
             len(kernel) == 4 and kernel[2] == x[2], f"a kernel for {x[2]} channels", list(kernel)
         )
-        windows = parse_windows(options)
+        windows = parse_layer_windows(options)
         fits = windows.padding == "SAME" or all(
             windows.free_extent(a, x[a], kernel[a]) >= 0 for a in (0, 1)
         )
@@ -62,9 +66,9 @@ class Convolution(TrainableLinear):
         height, width = (int(windows.window_count(a, x[a], kernel[a])) for a in (0, 1))
         return height, width, kernel[2] * kernel[3] if self.depthwise else kernel[3]
 
-    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
         total: Any = 0.0
-        for i, j, cell in iterate_cells(x, kernel.shape[:2], options):
+        for i, j, cell in iterate_window_cells(x, kernel.shape[:2], options):
             total = total + self.cell_product(cell, kernel[i, j], options)
         return np.asarray(total)
 
@@ -73,33 +77,33 @@ class Convolution(TrainableLinear):
         raise NotImplementedError
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
-        return self.get_product_map(options)
+        return self.get_convolution_map(options)
 
-    def get_product_map(self, options: Options) -> BilinearMap:
+    def get_convolution_map(self, options: Options) -> BilinearMap:
         """Return the convolution of images on shares."""
-        windows = parse_windows(options)
-        return lambda a, b: conv.convolve(a, b, windows, self.depthwise)
+        windows = parse_layer_windows(options)
+        return lambda a, b: conv.convolve_ring_elements(a, b, windows, self.depthwise)
 
     def has_no_padding(self, x: LayerSpec) -> bool:
         padding = x.options["padding"]
         ones = set(x.weights["kernel"].shape[:-2]) == {1}
         return bool(padding == "VALID" or (padding == "SAME" and ones))
 
-    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         kernel = tuple(int(n) for n in node.layer.weights["kernel"].shape)
-        return self.build_window_maps(node.layer.options, x[1:], kernel)
+        return self.build_convolution_maps(node.layer.options, x[1:], kernel)
 
-    def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
+    def build_convolution_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
         """Build the maps for images of a shape, without the batch."""
-        windows = parse_windows(options)
+        windows = parse_layer_windows(options)
         return BilinearMaps(
-            self.get_product_map(options),
+            self.get_convolution_map(options),
             conv_gradients.kernel_gradient(windows, kernel, self.depthwise),
             conv_gradients.input_gradient(windows, x, self.depthwise),
         )
 
 
-def read_window_options(call: LayerCall) -> dict[str, Any]:
+def read_conv_window_options(call: LayerCall) -> dict[str, Any]:
     """Read the window options of a Keras convolution."""
     layer = call.layer
     if layer.padding not in ("same", "valid", "causal"):
@@ -112,16 +116,16 @@ def read_window_options(call: LayerCall) -> dict[str, Any]:
     return {"strides": strides, "padding": padding, "dilations": dilations}
 
 
-def convert_separable(r: Reader, call: LayerCall, op: str) -> str:
+def convert_separable_conv(r: Reader, call: LayerCall, op: str) -> str:
     """Add a depthwise convolution followed by a pointwise one."""
-    layer, options = call.layer, read_window_options(call)
+    layer, options = call.layer, read_conv_window_options(call)
     axes = len(options["strides"])
     first = r.make_unique(f"{call.name}/depthwise")
     kernel = {"kernel": layer.depthwise_kernel}
     r.add_layer(first, f"depthwise_{op}", call.inputs, kernel, **options)
     ones = {"strides": [1] * axes, "padding": "VALID", "dilations": [1] * axes}
     return r.add_layer(
-        call.name, op, [first], collect_weights(call, layer.pointwise_kernel), **ones
+        call.name, op, [first], collect_layer_weights(call, layer.pointwise_kernel), **ones
     )
 
 
@@ -133,11 +137,14 @@ class Conv2D(Convolution):
     depthwise = False
     mixes_channels = True
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if call.class_name.startswith("Separable"):
-            return convert_separable(r, call, self.op)
-        options, weights = read_window_options(call), collect_weights(call, call.layer.kernel)
+            return convert_separable_conv(r, call, self.op)
+        options, weights = (
+            read_conv_window_options(call),
+            collect_layer_weights(call, call.layer.kernel),
+        )
         if call.layer.groups == 1:
             return r.add_layer(call.name, self.op, call.inputs, weights, **options)
         groups = int(call.layer.groups)
@@ -155,10 +162,12 @@ class DepthwiseConv2D(Convolution):
     keras_layers = ("DepthwiseConv2D",)
     depthwise = True
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        weights = collect_weights(call, call.layer.kernel)
-        return r.add_layer(call.name, self.op, call.inputs, weights, **read_window_options(call))
+        weights = collect_layer_weights(call, call.layer.kernel)
+        return r.add_layer(
+            call.name, self.op, call.inputs, weights, **read_conv_window_options(call)
+        )
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
         products = cell[..., None] * kernel
@@ -180,40 +189,44 @@ class GroupedConv2D(Convolution):
     depthwise = False
     window_options = (*Convolution.window_options, "groups")
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         groups = options.get("groups")
         fits = isinstance(groups, int) and is_whole(groups) and groups <= _MOST_GROUPS
         check_value(fits, f"1 to {_MOST_GROUPS} groups", groups)
         assert isinstance(groups, int)
         even = len(kernel) > 0 and x[-1] % groups == kernel[-1] % groups == 0
         check_value(even, f"channels in {groups} equal parts", [list(x), list(kernel)])
-        return super().product_shape((*x[:-1], x[-1] // groups), options, kernel)
+        return super().infer_kernel_product_shape((*x[:-1], x[-1] // groups), options, kernel)
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
         groups = options["groups"]
         parts = zip(np.split(cell, groups, -1), np.split(kernel, groups, -1), strict=True)
         return np.concatenate([part @ kernel_part for part, kernel_part in parts], -1)
 
-    def get_product_map(self, options: Options) -> BilinearMap:
-        return split_by_groups(super().get_product_map(options), options["groups"])
+    def get_convolution_map(self, options: Options) -> BilinearMap:
+        return split_conv_groups(super().get_convolution_map(options), options["groups"])
 
-    def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
+    def build_convolution_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
         groups = options["groups"]
         part, kernel_part = (*x[:-1], x[-1] // groups), (*kernel[:-1], kernel[-1] // groups)
-        maps = super().build_window_maps(options, part, kernel_part)
+        maps = super().build_convolution_maps(options, part, kernel_part)
         return BilinearMaps(
-            maps.forward, split_by_groups(maps.kernel, groups), split_by_groups(maps.image, groups)
+            maps.forward,
+            split_conv_groups(maps.kernel, groups),
+            split_conv_groups(maps.image, groups),
         )
 
 
-def split_by_groups(two: BilinearMap, groups: int) -> BilinearMap:
+def split_conv_groups(two: BilinearMap, groups: int) -> BilinearMap:
     """Apply a map to each group of channels, the last axis of all three, and join the results."""
 
-    def cut(several: list[Any], i: int) -> list[Any]:
+    def select_channel_group(several: list[Any], i: int) -> list[Any]:
         sizes = [int(a.shape[-1]) // groups for a in several]
         return [a[..., i * n : (i + 1) * n] for a, n in zip(several, sizes, strict=True)]
 
-    def joined(a: list[Any], b: list[Any]) -> Any:
-        return tensor_ops.concat([two(cut(a, i), cut(b, i)) for i in range(groups)], -1)
+    def apply_map_by_channel_group(a: list[Any], b: list[Any]) -> Any:
+        return tensor_ops.concat(
+            [two(select_channel_group(a, i), select_channel_group(b, i)) for i in range(groups)], -1
+        )
 
-    return joined
+    return apply_map_by_channel_group

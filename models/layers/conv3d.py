@@ -10,11 +10,15 @@ import numpy as np
 
 from tfe_bench.models.kinds.checks import check_options, check_value, is_whole
 from tfe_bench.models.kinds.layer import Array, Options, PlacedLayer, Shape
-from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.layout import accept_channels_first
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.windows import parse_windows
-from tfe_bench.models.layers.conv2d import Conv2D, read_window_options
-from tfe_bench.models.layers.linear import BilinearMaps, TrainableLinear, collect_weights
+from tfe_bench.models.kinds.windows import parse_layer_windows
+from tfe_bench.models.layers.conv2d import Conv2D, read_conv_window_options
+from tfe_bench.models.layers.linear import (
+    BilinearMaps,
+    TrainableWeightedProduct,
+    collect_layer_weights,
+)
 from tfe_bench.protocols.ring import conv, conv_gradients
 from tfe_bench.protocols.ring.products import BilinearMap
 from tfe_bench.protocols.session import tensor_ops
@@ -22,22 +26,24 @@ from tfe_bench.protocols.session import tensor_ops
 _IMAGES = Conv2D()
 
 
-class Conv3D(TrainableLinear):
+class Conv3D(TrainableWeightedProduct):
     """The convolution of volumes [depth, height, width, channels] with a kernel."""
 
     op = "conv3d"
     keras_layers = ("Conv3D",)
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if call.layer.groups != 1:
             raise UnsupportedLayer(
                 f"groups={call.layer.groups}; only 1 is supported in three dimensions"
             )
-        weights = collect_weights(call, call.layer.kernel)
-        return r.add_layer(call.name, self.op, call.inputs, weights, **read_window_options(call))
+        weights = collect_layer_weights(call, call.layer.kernel)
+        return r.add_layer(
+            call.name, self.op, call.inputs, weights, **read_conv_window_options(call)
+        )
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         check_value(len(x) == 4, "volumes [depth, height, width, channels]", list(x))
         check_value(
             len(kernel) == 5 and kernel[3] == x[3], f"a kernel for {x[3]} channels", list(kernel)
@@ -52,56 +58,61 @@ class Conv3D(TrainableLinear):
         check_value(
             options["padding"] in ("SAME", "VALID"), 'padding "SAME" or "VALID"', options["padding"]
         )
-        depths = _IMAGES.product_shape((x[0], 1, 1), _depth_options(options), (kernel[0], 1, 1, 1))[
-            0
-        ]
+        depths = _IMAGES.infer_kernel_product_shape(
+            (x[0], 1, 1), _conv_depth_options(options), (kernel[0], 1, 1, 1)
+        )[0]
         flat = (*x[1:3], kernel[0] * x[3])
         image = (*kernel[1:3], kernel[0] * x[3], kernel[4])
-        return (depths, *_IMAGES.product_shape(flat, _plane_options(options), image))
+        return (
+            depths,
+            *_IMAGES.infer_kernel_product_shape(flat, _conv_plane_options(options), image),
+        )
 
-    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
-        places, pads = _list_depths(x.shape[1], kernel.shape[0], options)
+    def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
+        places, pads = _list_conv_depths(x.shape[1], kernel.shape[0], options)
         padded = np.pad(x, [(0, 0), pads, *[(0, 0)] * 3])[:, places]  # [n, depth', cells, ...]
         images = [
-            _IMAGES.multiply_plaintext(
+            _IMAGES.multiply_plaintext_kernel(
                 np.moveaxis(padded[:, i], 1, -2).reshape(len(x), *x.shape[2:4], -1),
                 np.moveaxis(kernel, 0, 2).reshape(*kernel.shape[1:3], -1, kernel.shape[4]),
-                _plane_options(options),
+                _conv_plane_options(options),
             )
             for i in range(len(places))
         ]
         return np.stack(images, 1)
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
-        windows = parse_windows(_plane_options(options))
+        windows = parse_layer_windows(_conv_plane_options(options))
 
-        def two(a: list[Any], b: list[Any]) -> Any:
+        def convolve_volumes(a: list[Any], b: list[Any]) -> Any:
             flattened = _FlattenedVolumes.from_shapes(a[0].shape, b[0].shape, options)
             images, kernels = (
                 [flattened.stack_images(v) for v in a],
                 [flattened.flatten_kernel(v) for v in b],
             )
-            return flattened.images_to_volumes(conv.convolve(images, kernels, windows))
+            return flattened.images_to_volumes(
+                conv.convolve_ring_elements(images, kernels, windows)
+            )
 
-        return two
+        return convolve_volumes
 
-    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         options = node.layer.options
         kernel = tuple(int(n) for n in node.layer.weights["kernel"].shape)
         flattened, windows = (
             _FlattenedVolumes.from_shapes(x, kernel, options),
-            parse_windows(_plane_options(options)),
+            parse_layer_windows(_conv_plane_options(options)),
         )
         of_kernel = conv_gradients.kernel_gradient(windows, flattened.flat_kernel)
         of_image = conv_gradients.input_gradient(windows, flattened.flat_image)
 
-        def kernels(a: list[Any], g: list[Any]) -> Any:
+        def compute_kernel_gradient(a: list[Any], g: list[Any]) -> Any:
             gradient = of_kernel(
                 [flattened.stack_images(v) for v in a], [flattened.volumes_to_images(v) for v in g]
             )
             return flattened.unflatten_kernel(gradient)
 
-        def images(g: list[Any], w: list[Any]) -> Any:
+        def compute_volume_gradient(g: list[Any], w: list[Any]) -> Any:
             return flattened.unstack_images(
                 of_image(
                     [flattened.volumes_to_images(v) for v in g],
@@ -109,7 +120,9 @@ class Conv3D(TrainableLinear):
                 )
             )
 
-        return BilinearMaps(self.get_bilinear_map(options), kernels, images)
+        return BilinearMaps(
+            self.get_bilinear_map(options), compute_kernel_gradient, compute_volume_gradient
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +145,7 @@ class _FlattenedVolumes:
         cls, volumes: Sequence[Any], cube: Sequence[Any], options: Options
     ) -> _FlattenedVolumes:
         x, kernel = (tuple(int(n) for n in shape) for shape in (volumes, cube))
-        return cls(x, kernel, *_list_depths(x[1], kernel[0], options))
+        return cls(x, kernel, *_list_conv_depths(x[1], kernel[0], options))
 
     @property
     def flat_image(self) -> Shape:
@@ -183,21 +196,21 @@ class _FlattenedVolumes:
         return tensor_ops.reshape(g, [self.volumes[0] * len(self.places), *sizes])
 
 
-def _depth_options(options: Options) -> dict[str, Any]:
+def _conv_depth_options(options: Options) -> dict[str, Any]:
     """Return the options of the windows along the depth."""
     one = {name: [options[name][0], 1] for name in ("strides", "dilations")}
     return {**one, "padding": options["padding"]}
 
 
-def _plane_options(options: Options) -> dict[str, Any]:
+def _conv_plane_options(options: Options) -> dict[str, Any]:
     """Return the options of the windows along height and width."""
     two = {name: list(options[name][1:]) for name in ("strides", "dilations")}
     return {**two, "padding": options["padding"]}
 
 
-def _list_depths(depth: int, cells: int, options: Options) -> tuple[Array, tuple[int, int]]:
+def _list_conv_depths(depth: int, cells: int, options: Options) -> tuple[Array, tuple[int, int]]:
     """List the depths under each window, [windows, cells], and the zero padding at both ends."""
-    windows = parse_windows(_depth_options(options))
+    windows = parse_layer_windows(_conv_depth_options(options))
     count = int(windows.window_count(0, depth, cells))
     before = int(windows.padding_before(0, depth, cells))
     places = np.arange(count)[:, None] * windows.strides[0]

@@ -12,12 +12,12 @@ from tfe_bench.models.kinds.checks import (
     read_pair,
 )
 from tfe_bench.models.kinds.layer import Array, Options, Shape
-from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.layout import accept_channels_first
 from tfe_bench.models.kinds.reading import LayerCall, Reader
-from tfe_bench.models.kinds.windows import parse_windows
+from tfe_bench.models.kinds.windows import parse_layer_windows
 from tfe_bench.models.layers.conv1d import RowConvolution
-from tfe_bench.models.layers.conv2d import Convolution, read_window_options
-from tfe_bench.models.layers.linear import BilinearMaps, collect_weights
+from tfe_bench.models.layers.conv2d import Convolution, read_conv_window_options
+from tfe_bench.models.layers.linear import BilinearMaps, collect_layer_weights
 from tfe_bench.protocols.ring import conv, conv_gradients
 from tfe_bench.protocols.ring.products import BilinearMap
 
@@ -33,7 +33,7 @@ class TransposedConvolution(Convolution):
     pads_images = False
     window_options = (*Convolution.window_options, "size")
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         check_image(x)
         check_options(options, *self.window_options)
         size = read_pair(options, "size")
@@ -47,15 +47,15 @@ class TransposedConvolution(Convolution):
             'padding "SAME" or "VALID"',
             padding,
         )
-        windows = parse_windows(options)
+        windows = parse_layer_windows(options)
         convolved_size = tuple(int(windows.window_count(a, size[a], kernel[a])) for a in (0, 1))
         check_value(
             convolved_size == x[:2], "a size from which a convolution produces the input's", [*size]
         )
         return (*size, kernel[2])
 
-    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
-        windows, size = parse_windows(options), options["size"]
+    def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
+        windows, size = parse_layer_windows(options), options["size"]
         befores, reaches = [], []
         for axis in (0, 1):
             befores.append(int(windows.padding_before(axis, size[axis], kernel.shape[axis])))
@@ -77,17 +77,17 @@ class TransposedConvolution(Convolution):
         (top_pad, left_pad), (height, width) = befores, size
         return padded[:, top_pad : top_pad + height, left_pad : left_pad + width]
 
-    def get_product_map(self, options: Options) -> BilinearMap:
+    def get_convolution_map(self, options: Options) -> BilinearMap:
         # (the kernel determines the images' channels; the 1 is ignored)
-        return conv_gradients.input_gradient(parse_windows(options), (*options["size"], 1))
+        return conv_gradients.input_gradient(parse_layer_windows(options), (*options["size"], 1))
 
-    def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
-        windows = parse_windows(options)
+    def build_convolution_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
+        windows = parse_layer_windows(options)
         of_kernel = conv_gradients.kernel_gradient(windows, kernel)
         return BilinearMaps(
-            self.get_product_map(options),
+            self.get_convolution_map(options),
             lambda x, g: of_kernel(g, x),
-            lambda g, w: conv.convolve(g, w, windows),
+            lambda g, w: conv.convolve_ring_elements(g, w, windows),
         )
 
     def scale_kernel(self, kernel: Array, factor: Array) -> Array:
@@ -100,11 +100,15 @@ class Conv2DTranspose(TransposedConvolution):
     op = "conv2d_transpose"
     keras_layers = ("Conv2DTranspose",)
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        options = {**read_window_options(call), "size": [int(n) for n in call.shape[:-1]]}
+        options = {**read_conv_window_options(call), "size": [int(n) for n in call.shape[:-1]]}
         return r.add_layer(
-            call.name, self.op, call.inputs, collect_weights(call, call.layer.kernel), **options
+            call.name,
+            self.op,
+            call.inputs,
+            collect_layer_weights(call, call.layer.kernel),
+            **options,
         )
 
 

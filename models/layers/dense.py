@@ -10,25 +10,29 @@ import numpy as np
 from tfe_bench.models.kinds.checks import check_options, check_value
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape
 from tfe_bench.models.kinds.reading import LayerCall, Reader
-from tfe_bench.models.layers.linear import BilinearMaps, TrainableLinear, collect_weights
+from tfe_bench.models.layers.linear import (
+    BilinearMaps,
+    TrainableWeightedProduct,
+    collect_layer_weights,
+)
 from tfe_bench.protocols.ring import matmul_gradients
-from tfe_bench.protocols.ring.products import BilinearMap, matrix_product
+from tfe_bench.protocols.ring.products import BilinearMap, sum_matrix_products
 from tfe_bench.protocols.session import tensor_ops
 
 _MAPS = BilinearMaps(
-    matrix_product, matmul_gradients.kernel_gradient, matmul_gradients.input_gradient
+    sum_matrix_products, matmul_gradients.kernel_gradient, matmul_gradients.input_gradient
 )
 
 
-def _multiply_transposed(a: list[Any], b: list[Any]) -> Any:
+def _multiply_by_transposed_kernel(a: list[Any], b: list[Any]) -> Any:
     """Return x W^T of shares."""
     transposed_shares = [
         tensor_ops.transpose(share, [1, 0]) for share in a
     ]  # (x is much smaller than a table)
-    return tensor_ops.transpose(matrix_product(b, transposed_shares), [1, 0])
+    return tensor_ops.transpose(sum_matrix_products(b, transposed_shares), [1, 0])
 
 
-class Dense(TrainableLinear):
+class Dense(TrainableWeightedProduct):
     """x @ kernel + bias; with the option `transposed` x @ kernel^T, for a shared table."""
 
     op = "dense"
@@ -36,10 +40,10 @@ class Dense(TrainableLinear):
     mixes_channels = True
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        r.add_layer(call.name, self.op, call.inputs, collect_weights(call, call.layer.kernel))
+        r.add_layer(call.name, self.op, call.inputs, collect_layer_weights(call, call.layer.kernel))
         return r.add_layer_activation(call.layer, call.name)
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         check_options({k: v for k, v in options.items() if k != "transposed"})
         check_value(options.get("transposed", True) is True, "transposed as true, or not", options)
         check_value(len(kernel) == 2, "a matrix", list(kernel))
@@ -47,16 +51,16 @@ class Dense(TrainableLinear):
         check_value(depth == x[-1], f"a kernel of {x[-1]} rows (transposed: columns)", list(kernel))
         return (*x[:-1], units)
 
-    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
         return np.asarray(x @ (kernel.T if "transposed" in options else kernel))
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
-        return _multiply_transposed if "transposed" in options else matrix_product
+        return _multiply_by_transposed_kernel if "transposed" in options else sum_matrix_products
 
     def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
         return "a transposed product" if "transposed" in x.options else ""
 
-    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         return _MAPS
 
     def flatten_shape(self, shape: Shape) -> Shape:

@@ -22,11 +22,11 @@ from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer,
 from tfe_bench.models.kinds.passes import FACTOR_BITS, ForwardContext, Gradients, multiply_public
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.elu import ALPHA, SCALE
-from tfe_bench.models.training.shuffling import draw_dropout_mask, draw_normal
+from tfe_bench.models.training.shuffling import draw_dropout_mask, draw_layer_noise
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def mask_name(layer: str) -> str:
+def dropout_mask_key(layer: str) -> str:
     """Return the key of a layer's mask in a step's public values."""
     return f"kept:{layer}"
 
@@ -76,7 +76,7 @@ class RandomizedKind(Kind):
 
     def get_randomness(self, p: ForwardContext, node: PlacedLayer) -> Any:
         """Return the random numbers of a step, int64."""
-        return p.public[mask_name(node.layer.name)]
+        return p.public[dropout_mask_key(node.layer.name)]
 
 
 class Dropout(RandomizedKind):
@@ -104,7 +104,7 @@ class Dropout(RandomizedKind):
     ) -> Mapping[str, Array]:
         mask_shape = self.get_mask_shape(x, shape)
         mask = draw_dropout_mask(seed, step, x.name, math.prod(mask_shape), x.options["rate"])
-        return {mask_name(x.name): mask.reshape(mask_shape).astype(np.int64)}
+        return {dropout_mask_key(x.name): mask.reshape(mask_shape).astype(np.int64)}
 
 
 class SpatialDropout(Dropout):
@@ -139,12 +139,12 @@ class AlphaDropout(Dropout):
         return multiply_public(
             p.ops,
             p.ops.mul_public(x, self.get_randomness(p, node)),
-            alpha_scale(node.layer.options),
+            alpha_dropout_scale(node.layer.options),
         )
 
     def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         """Return the kept part, replacements of the others, and a shift to restore the mean."""
-        factor = alpha_scale(node.layer.options)
+        factor = alpha_dropout_scale(node.layer.options)
         y, low = self.apply_factor(p, node, x), -Fraction(SCALE) * Fraction(ALPHA)
         unit = 1 << y.fractional_bits
         lost, shift = round(factor * low * unit), round(-factor * low * unit * _dropout_rate(node))
@@ -155,7 +155,7 @@ def _dropout_rate(node: PlacedLayer) -> Fraction:
     return Fraction(node.layer.options["rate"])
 
 
-def alpha_scale(options: Options) -> Fraction:
+def alpha_dropout_scale(options: Options) -> Fraction:
     """Return the factor of AlphaDropout, rounded so that all workers agree."""
     rate = Fraction(options["rate"])
     square = (1 - rate) * (1 + rate * (Fraction(SCALE) * Fraction(ALPHA)) ** 2)
@@ -176,8 +176,8 @@ class GaussianDropout(RandomizedKind):
     ) -> Mapping[str, Array]:
         rate = Fraction(x.options["rate"])
         deviation = math.isqrt(int(rate / (1 - rate) * (1 << 32)))
-        numbers = draw_normal(seed, step, x.name, math.prod(shape)).reshape(shape)
-        return {mask_name(x.name): (1 << FACTOR_BITS) + (numbers * deviation >> 16)}
+        numbers = draw_layer_noise(seed, step, x.name, math.prod(shape)).reshape(shape)
+        return {dropout_mask_key(x.name): (1 << FACTOR_BITS) + (numbers * deviation >> 16)}
 
 
 class GaussianNoise(RandomizedKind):
@@ -205,5 +205,5 @@ class GaussianNoise(RandomizedKind):
         self, x: LayerSpec, shape: Shape, seed: int, step: int
     ) -> Mapping[str, Array]:
         deviation = round(Fraction(x.options["stddev"]) * (1 << 16))
-        numbers = draw_normal(seed, step, x.name, math.prod(shape)).reshape(shape)
-        return {mask_name(x.name): numbers * deviation >> 16}
+        numbers = draw_layer_noise(seed, step, x.name, math.prod(shape)).reshape(shape)
+        return {dropout_mask_key(x.name): numbers * deviation >> 16}

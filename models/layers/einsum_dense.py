@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.identity import Composed
+from tfe_bench.models.layers.identity import ComposedLayer
 
 
-class EinsumDense(Composed):
+class EinsumDense(ComposedLayer):
     """x, summed with a kernel over the axes that its equation omits."""
 
     op = "einsum_dense"
@@ -20,7 +20,7 @@ class EinsumDense(Composed):
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, name, shape = call.layer, call.name, call.shapes[0]
-        input_axes, kernel_axes, output_axes = _parse_equation(layer.equation, len(shape))
+        input_axes, kernel_axes, output_axes = _parse_einsum_equation(layer.equation, len(shape))
         summed_axes = [a for a in input_axes if a in kernel_axes]
         new_axes = [a for a in kernel_axes if a not in input_axes]
         free_axes = [a for a in input_axes if a not in kernel_axes]
@@ -46,9 +46,9 @@ class EinsumDense(Composed):
         order = [input_axes.index(a) for a in (*kept_axes[1:], *summed_axes)]
         value = call.inputs[0]
         if order != sorted(order):
-            value = add_transpose(r, value, f"{name}/turned", order)
+            value = add_transpose_layer(r, value, f"{name}/turned", order)
         depth = math.prod(int(sizes[a]) for a in summed_axes)
-        value = add_reshape(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
+        value = add_reshape_layer(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
         weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
         if not r.training:
             kernel = np.asarray(layer.kernel).transpose(
@@ -56,7 +56,7 @@ class EinsumDense(Composed):
             )
             weights["kernel"] = kernel.reshape(depth, -1)
             if layer.bias is not None:
-                weights["bias"] = _expand_bias(layer, output_axes, new_axes, new_sizes)
+                weights["bias"] = _expand_einsum_bias(layer, output_axes, new_axes, new_sizes)
         elif (summed_axes, new_axes) != ([kernel_axes[0]], [kernel_axes[-1]]) or (
             layer.bias_axes or new_axes[0]
         ) != new_axes[0]:
@@ -66,15 +66,15 @@ class EinsumDense(Composed):
             )
         weights = {name: w for name, w in weights.items() if w is not None}
         value = r.add_layer(name, "dense", [value], weights)
-        value = add_reshape(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
+        value = add_reshape_layer(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
         product_axes = [*kept_axes[1:], *new_axes]
         output_order = [product_axes.index(a) + 1 for a in output_axes[1:]]
         if output_order != sorted(output_order):
-            value = add_transpose(r, value, f"{name}/back", output_order)
+            value = add_transpose_layer(r, value, f"{name}/back", output_order)
         return r.add_layer_activation(layer, value) if layer.activation is not None else value
 
 
-def _parse_equation(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
+def _parse_einsum_equation(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
     """Parse the axes of the input with the batch, of the kernel, and of the output."""
     operands, output_axes = equation.replace(" ", "").split("->")
     input_axes, kernel_axes = operands.split(",")
@@ -85,7 +85,9 @@ def _parse_equation(equation: str, rank: int) -> tuple[list[str], list[str], lis
     return list(input_axes), list(kernel_axes), list(output_axes)
 
 
-def _expand_bias(layer: Any, output_axes: list[str], new: list[str], sizes: list[int]) -> Any:
+def _expand_einsum_bias(
+    layer: Any, output_axes: list[str], new: list[str], sizes: list[int]
+) -> Any:
     """Broadcast the bias to each place that the kernel adds.
 
     Raises:

@@ -22,7 +22,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.models.layers.add import BroadcastKind
 from tfe_bench.models.layers.smooth import Function
 from tfe_bench.protocols.functions import logarithm, reciprocal, roots
@@ -74,7 +74,7 @@ class Sqrt(Function):
         return math.isqrt(node.align_limits(input_limits)[0] << node.numbers.fraction) + 3
 
 
-def _safe_reciprocal(x: Array) -> Array:
+def _plaintext_reciprocal(x: Array) -> Array:
     return np.divide(1.0, x, out=np.zeros_like(x), where=x != 0)
 
 
@@ -92,7 +92,7 @@ class Rsqrt(_InverseFunction):
     protocol = staticmethod(roots.rsqrt)
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        return _safe_reciprocal(np.sqrt(np.maximum(values[0], 0)))
+        return _plaintext_reciprocal(np.sqrt(np.maximum(values[0], 0)))
 
 
 class Reciprocal(_InverseFunction):
@@ -101,7 +101,7 @@ class Reciprocal(_InverseFunction):
     op = "reciprocal"
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        return _safe_reciprocal(values[0])
+        return _plaintext_reciprocal(values[0])
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         x = convert_scale(p.ops, values[0], node.numbers.fraction)
@@ -135,9 +135,9 @@ class Divide(BroadcastKind):
         return broadcast_shape
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        return values[0] * _safe_reciprocal(values[1])
+        return values[0] * _plaintext_reciprocal(values[1])
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f = max(planner.get_fractional_bits(i) for i in x.inputs)
         above, below = (planner.get_magnitude(i) for i in x.inputs)
         f = min(f, (_DIVISION_BITS - 1 - above) // 2)

@@ -10,7 +10,7 @@ from tfe_bench.models.kinds.kind import Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
 from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.smooth import JointlySloped
+from tfe_bench.models.layers.smooth import JointSlopeActivation
 from tfe_bench.protocols.nn import elu
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -19,11 +19,11 @@ SCALE = 1.0507009873554804934193349852946
 ALPHA = 1.6732632423543772848170429916717
 
 
-def _read_form(x: LayerSpec) -> elu.EluForm:
+def _read_elu_form(x: LayerSpec) -> elu.EluForm:
     return elu.EluForm(**x.options)
 
 
-class Elu(JointlySloped):
+class Elu(JointSlopeActivation):
     """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1)."""
 
     op = "elu"
@@ -51,19 +51,19 @@ class Elu(JointlySloped):
         return check_single_input(input_shapes, weights)
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        (v,), form = values, _read_form(x)
+        (v,), form = values, _read_elu_form(x)
         low = np.expm1(np.minimum(v, 0) / form.decay)
         return np.asarray(form.positive * np.maximum(v, 0) + form.negative * low)
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        form = _read_form(node.layer)
+        form = _read_elu_form(node.layer)
         least = abs(form.negative) * 2**node.numbers.fraction
         return int(max(abs(form.positive) * node.align_limits(input_limits)[0], least)) + 4
 
     def compute_with_slope(
         self, p: ForwardContext, node: PlacedLayer, x: Shared
     ) -> tuple[Shared, Shared]:
-        form, bits = _read_form(node.layer), node.numbers.bits
+        form, bits = _read_elu_form(node.layer), node.numbers.bits
         if p.is_training:
             return p.ops.run_protocol(elu.elu_with_slope, x, form, bits)
         y = p.ops.run_protocol(elu.elu, x, form, bits)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.identity import Untrained
+from tfe_bench.models.layers.identity import InferenceOnlyLayer
 
 
-class Embedding(Untrained):
+class Embedding(InferenceOnlyLayer):
     """A table row for each number; the client of a prediction shares a one-hot row for each number.
 
     Rounds and bits: those of a product with the table, one element for each output element.

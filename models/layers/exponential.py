@@ -19,16 +19,16 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.functions import exponential
 from tfe_bench.protocols.session.sharing import Shared
 
 _FRACTIONS = (8, 20)
 
 
-def _largest_input(f: int) -> float:
+def _largest_exponential_input(f: int) -> float:
     """Return the largest x whose e^x fits the format."""
-    exp_form = exponential.choose_form("one-round", 64, f)
+    exp_form = exponential.choose_exp_form("one-round", 64, f)
     return min(exp_form.highest_input, -exp_form.lowest_input, (PRODUCT_BITS - f - 1) * math.log(2))
 
 
@@ -48,12 +48,14 @@ class Exponential(Kind):
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(values[0]))
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f = min(max(planner.get_input_format(x)[0], _FRACTIONS[0]), _FRACTIONS[1])
         bound = max(planner.bounds[i] for i in x.inputs)
-        if bound > _largest_input(f):
+        if bound > _largest_exponential_input(f):
             planner.report_unfit(
-                x, f"takes the exponential of values up to {bound:g}, not {_largest_input(f):g}"
+                x,
+                f"takes the exponential of values up to {bound:g}, not "
+                f"{_largest_exponential_input(f):g}",
             )
         return FixedPointFormat(f)
 
@@ -68,14 +70,16 @@ class Exponential(Kind):
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         one = 2.0**node.numbers.fraction
         largest = min(
-            node.align_limits(input_limits)[0] / one, _largest_input(node.numbers.fraction)
+            node.align_limits(input_limits)[0] / one,
+            _largest_exponential_input(node.numbers.fraction),
         )
         return int(math.exp(largest) * one * 1.01) + 3
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
         f = node.numbers.fraction
         return (
-            input_limits is None or node.align_limits(input_limits)[0] <= _largest_input(f) * 2**f
+            input_limits is None
+            or node.align_limits(input_limits)[0] <= _largest_exponential_input(f) * 2**f
         )
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:

@@ -22,10 +22,10 @@ from tfe_bench.models.kinds.layer import (
 )
 from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.layers.remembered import DecodingKind
-from tfe_bench.models.layers.sum import Sum
+from tfe_bench.models.layers.sum import SumOfProducts
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.order import gumbel, winner
-from tfe_bench.protocols.ring.products import Product, exchange_truncated_sum
+from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_truncated_sum
 from tfe_bench.protocols.session.sharing import Shared
 
 # Key in ForwardContext.public: the dealer's noise for logits, [rows or more, channels], at their
@@ -39,7 +39,7 @@ _MOST_BITS: Final = 40
 _MOST_DROPPED: Final = 48
 
 
-class Greedy(Sum, DecodingKind):
+class GreedyToken(SumOfProducts, DecodingKind):
     """A sum that is opened in a small ring Z_2^k, and the index of its largest channel.
 
     Its format: `fraction` is that of the row, `scale` that of the sum, `bits` is k. Its options are
@@ -121,7 +121,11 @@ class Greedy(Sum, DecodingKind):
         return self.count_checked_bits(node, least) if node.is_range_checked else least
 
     def _compute_sum(
-        self, p: ForwardContext, node: PlacedLayer, products: list[Product], addend: Shared | None
+        self,
+        p: ForwardContext,
+        node: PlacedLayer,
+        products: list[BilinearShareProduct],
+        addend: Shared | None,
     ) -> Shared:
         ops, numbers = p.ops, node.numbers
         drop = self.count_dropped_bits(node)

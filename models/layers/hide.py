@@ -25,14 +25,14 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.session.sharing import Shared
 
 # e^-32 of the largest term of a softmax is below 2^-46, less than its last fractional bit.
 GAP = 32.0
 
 
-class Hide(Kind):
+class SoftmaxMask(Kind):
     """x - c (1 - m) of a value and a mask m of 0 and 1, before a softmax.
 
     Local. c is the model's own number `least`, or less: a value that lies twice the range of x plus
@@ -64,7 +64,7 @@ class Hide(Kind):
         hidden = mask if x.options["inverted"] else 1 - mask
         return np.asarray(value - min(x.options["least"], enough) * hidden)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         value, base = x.inputs[0], f"{x.inputs[0]}:seen"
         f, _ = planner.get_input_format(x)
         # (places that are already hidden only move further away)

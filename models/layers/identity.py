@@ -12,7 +12,7 @@ from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Composed(Kind):
+class ComposedLayer(Kind):
     """A kind that is converted to other layers; by itself it is the identity."""
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -31,7 +31,7 @@ class Composed(Kind):
         return [g]
 
 
-class Untrained(Composed):
+class InferenceOnlyLayer(ComposedLayer):
     """A kind that is converted to other layers, for predictions alone."""
 
     @property
@@ -52,7 +52,7 @@ class Untrained(Composed):
         raise NotImplementedError
 
 
-class Identity(Composed):
+class Identity(ComposedLayer):
     """x."""
 
     op = "identity"

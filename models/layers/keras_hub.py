@@ -15,20 +15,23 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfe_bench.models.kinds.layer import Options, Shape
-from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
 from tfe_bench.models.kinds.reading import CallValue, LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers import embedding
-from tfe_bench.models.layers.identity import Composed, Untrained
-from tfe_bench.models.layers.multi_head_attention import convert_attention, convert_key_mask
+from tfe_bench.models.layers.identity import ComposedLayer, InferenceOnlyLayer
+from tfe_bench.models.layers.multi_head_attention import (
+    convert_attention_key_mask,
+    convert_multi_head_attention,
+)
 
 
-def _find_attribute(path: str) -> Any:
+def _find_keras_hub_object(path: str) -> Any:
     """Return a class or function of keras-hub, None if its module is not imported."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), name, None)
 
 
-class HubLayer(Untrained):
+class HubLayer(InferenceOnlyLayer):
     """A layer of keras-hub.
 
     Attributes:
@@ -38,7 +41,7 @@ class HubLayer(Untrained):
     path: ClassVar[str]
 
     def find_keras_layers(self, keras: Any) -> list[type]:
-        hub_class = _find_attribute(self.path)
+        hub_class = _find_keras_hub_object(self.path)
         return [hub_class] if isinstance(hub_class, type) else []
 
     def convert_inference(self, r: Reader, call: LayerCall) -> str:
@@ -52,7 +55,7 @@ class HubLayer(Untrained):
         raise NotImplementedError
 
 
-def convert_part(
+def convert_keras_hub_sublayer(
     r: Reader, call: LayerCall, layer: Any, value: CallValue, name: str = "", same: bool = False
 ) -> CallValue:
     """Convert an inner layer of another layer, of one value.
@@ -67,7 +70,7 @@ def convert_part(
     return CallValue(r.convert_inner_layer(layer, inner), shape)
 
 
-def add_values(r: Reader, name: str, x: CallValue, y: CallValue) -> CallValue:
+def add_sum_layer(r: Reader, name: str, x: CallValue, y: CallValue) -> CallValue:
     """Add x + y."""
     return CallValue(r.add_layer(name, "add", [x.name, y.name]), x.shape)
 
@@ -82,7 +85,7 @@ class ReversibleEmbedding(embedding.ReversibleEmbedding):
     keras_layers: ClassVar[tuple[str, ...]] = ()
 
     def find_keras_layers(self, keras: Any) -> list[type]:
-        hub_class = _find_attribute("keras_hub.layers.ReversibleEmbedding")
+        hub_class = _find_keras_hub_object("keras_hub.layers.ReversibleEmbedding")
         return [hub_class] if isinstance(hub_class, type) else []
 
 
@@ -103,7 +106,9 @@ class PositionEmbedding(HubLayer):
             rows = call.layer(np.zeros((1, *tokens.shape), np.float32), **more)
         except Exception as error:  # Keras raises various errors for too few positions
             raise UnsupportedLayer(f"of {tokens.shape[0]} places: {type(error).__name__}") from None
-        return r.add_layer(call.name, "constant", [tokens.name], {"bias": _to_array(r, rows)[0]})
+        return r.add_layer(
+            call.name, "constant", [tokens.name], {"bias": _keras_hub_array(r, rows)[0]}
+        )
 
 
 class SinePositionEncoding(PositionEmbedding):
@@ -113,7 +118,7 @@ class SinePositionEncoding(PositionEmbedding):
     path = "keras_hub.layers.SinePositionEncoding"
 
 
-def _to_array(r: Reader, value: Any) -> Any:
+def _keras_hub_array(r: Reader, value: Any) -> Any:
     return np.asarray(r.keras.ops.convert_to_numpy(r.keras.ops.cast(value, "float32")))
 
 
@@ -126,7 +131,9 @@ class TokenAndPositionEmbedding(HubLayer):
     handles_masks = True
 
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
-        tokens = convert_part(r, call, call.layer.token_embedding, call.arguments["inputs"])
+        tokens = convert_keras_hub_sublayer(
+            r, call, call.layer.token_embedding, call.arguments["inputs"]
+        )
         token_mask, layer = r.mask, call.layer.position_embedding
         more = {**call.arguments, "inputs": tokens}
         position_name = r.make_unique(f"{call.name}/{layer.name}")
@@ -134,7 +141,7 @@ class TokenAndPositionEmbedding(HubLayer):
         inner = LayerCall(layer, position_name, [tokens.name], [shape], shape, more)
         places = CallValue(r.convert_inner_layer(layer, inner), shape)
         r.mask = token_mask
-        return add_values(r, call.name, tokens, places).name
+        return add_sum_layer(r, call.name, tokens, places).name
 
 
 # ---- transformers
@@ -152,12 +159,12 @@ class CachedMultiHeadAttention(HubLayer):
         query, value = call.arguments["query"], call.arguments["value"]
         key = call.arguments.get("key") or value
         r.mask = query.mask
-        return convert_attention(
+        return convert_multi_head_attention(
             r, call, query, key, value, [call.arguments.get("attention_mask")], False
         )
 
 
-def _convert_attention(
+def _convert_keras_hub_attention(
     r: Reader,
     call: LayerCall,
     layer: Any,
@@ -172,13 +179,17 @@ def _convert_attention(
         call, layer=layer, name=r.make_unique(f"{call.name}/{layer.name}"), shape=query.shape
     )
     return CallValue(
-        convert_attention(r, inner_call, query, value, value, [*masks], causal, rows), query.shape
+        convert_multi_head_attention(r, inner_call, query, value, value, [*masks], causal, rows),
+        query.shape,
     )
 
 
-def _merge_masks(r: Reader, value: CallValue, padding: Any, mask: Any) -> list[Any]:
+def _merge_keras_hub_masks(r: Reader, value: CallValue, padding: Any, mask: Any) -> list[Any]:
     """Merge masks as keras-hub does: a mask argument replaces the tensor's mask."""
-    return [convert_key_mask(r, value.mask if padding is None else padding, value.shape[0]), mask]
+    return [
+        convert_attention_key_mask(r, value.mask if padding is None else padding, value.shape[0]),
+        mask,
+    ]
 
 
 class TransformerEncoder(HubLayer):
@@ -191,31 +202,33 @@ class TransformerEncoder(HubLayer):
 
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
         layer, x, arguments = call.layer, call.arguments["inputs"], call.arguments
-        masks = _merge_masks(r, x, arguments.get("padding_mask"), arguments.get("attention_mask"))
+        masks = _merge_keras_hub_masks(
+            r, x, arguments.get("padding_mask"), arguments.get("attention_mask")
+        )
         # (its MultiHeadAttention also applies the tensor's own mask)
-        masks.append(convert_key_mask(r, x.mask, x.shape[0]))
+        masks.append(convert_attention_key_mask(r, x.mask, x.shape[0]))
         y, attention, norm = x, layer._self_attention_layer, layer._self_attention_layer_norm
         if layer.normalize_first:
-            y = convert_part(r, call, norm, x)
+            y = convert_keras_hub_sublayer(r, call, norm, x)
         elif x.mask:
             r.unmasked.add(x.name)
-        y = _convert_attention(r, call, attention, y, y, masks, rows=x.mask)
-        y = add_values(r, r.make_unique(f"{call.name}/self_attention_add"), y, x)
-        y = y if layer.normalize_first else convert_part(r, call, norm, y)
+        y = _convert_keras_hub_attention(r, call, attention, y, y, masks, rows=x.mask)
+        y = add_sum_layer(r, r.make_unique(f"{call.name}/self_attention_add"), y, x)
+        y = y if layer.normalize_first else convert_keras_hub_sublayer(r, call, norm, y)
         r.mask = x.mask
-        return _convert_feedforward(r, call, y)
+        return _convert_transformer_feedforward(r, call, y)
 
 
-def _convert_feedforward(r: Reader, call: LayerCall, x: CallValue) -> str:
+def _convert_transformer_feedforward(r: Reader, call: LayerCall, x: CallValue) -> str:
     """Convert the dense layers at the end of an encoder or a decoder."""
     layer, first = call.layer, call.layer.normalize_first
-    y = convert_part(r, call, layer._feedforward_layer_norm, x) if first else x
-    y = convert_part(r, call, layer._feedforward_intermediate_dense, y)
-    y = convert_part(r, call, layer._feedforward_output_dense, y)
+    y = convert_keras_hub_sublayer(r, call, layer._feedforward_layer_norm, x) if first else x
+    y = convert_keras_hub_sublayer(r, call, layer._feedforward_intermediate_dense, y)
+    y = convert_keras_hub_sublayer(r, call, layer._feedforward_output_dense, y)
     if first:
-        return add_values(r, call.name, y, x).name
-    y = add_values(r, r.make_unique(f"{call.name}/feedforward_add"), y, x)
-    return convert_part(r, call, layer._feedforward_layer_norm, y, call.name).name
+        return add_sum_layer(r, call.name, y, x).name
+    y = add_sum_layer(r, r.make_unique(f"{call.name}/feedforward_add"), y, x)
+    return convert_keras_hub_sublayer(r, call, layer._feedforward_layer_norm, y, call.name).name
 
 
 class TransformerDecoder(HubLayer):
@@ -236,21 +249,21 @@ class TransformerDecoder(HubLayer):
         masks = (arguments.get(f"decoder_{kind}_mask") for kind in ("padding", "attention"))
         causal = bool(arguments.get("use_causal_mask", True))
         first, norm = layer.normalize_first, layer._self_attention_layer_norm
-        y = convert_part(r, call, norm, x) if first else x
-        over = _merge_masks(r, x, *masks)
-        y = _convert_attention(r, call, layer._self_attention_layer, y, y, over, causal)
-        y = add_values(r, r.make_unique(f"{call.name}/self_attention_add"), y, x)
-        y = y if first else convert_part(r, call, norm, y)
+        y = convert_keras_hub_sublayer(r, call, norm, x) if first else x
+        over = _merge_keras_hub_masks(r, x, *masks)
+        y = _convert_keras_hub_attention(r, call, layer._self_attention_layer, y, y, over, causal)
+        y = add_sum_layer(r, r.make_unique(f"{call.name}/self_attention_add"), y, x)
+        y = y if first else convert_keras_hub_sublayer(r, call, norm, y)
         if other is not None:
             masks = (arguments.get(f"encoder_{kind}_mask") for kind in ("padding", "attention"))
-            over, before = _merge_masks(r, other, *masks), y
+            over, before = _merge_keras_hub_masks(r, other, *masks), y
             norm = layer._cross_attention_layer_norm
-            y = convert_part(r, call, norm, y) if first else y
-            y = _convert_attention(r, call, layer._cross_attention_layer, y, other, over)
-            y = add_values(r, r.make_unique(f"{call.name}/cross_attention_add"), y, before)
-            y = y if first else convert_part(r, call, norm, y)
+            y = convert_keras_hub_sublayer(r, call, norm, y) if first else y
+            y = _convert_keras_hub_attention(r, call, layer._cross_attention_layer, y, other, over)
+            y = add_sum_layer(r, r.make_unique(f"{call.name}/cross_attention_add"), y, before)
+            y = y if first else convert_keras_hub_sublayer(r, call, norm, y)
         r.mask = x.mask
-        return _convert_feedforward(r, call, y)
+        return _convert_transformer_feedforward(r, call, y)
 
 
 # ---- vision models
@@ -264,8 +277,8 @@ class Mlp(HubLayer):
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
-        y = convert_part(r, call, call.layer.dense_1, call.arguments["inputs"])
-        return convert_part(r, call, call.layer.dense_2, y, call.name).name
+        y = convert_keras_hub_sublayer(r, call, call.layer.dense_1, call.arguments["inputs"])
+        return convert_keras_hub_sublayer(r, call, call.layer.dense_2, y, call.name).name
 
 
 class PatchingAndEmbedding(HubLayer):
@@ -277,13 +290,13 @@ class PatchingAndEmbedding(HubLayer):
 
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
         layer, name, wide = call.layer, call.name, call.layer.hidden_dim
-        image = convert_part(r, call, layer.patch_embedding, call.arguments["inputs"])
+        image = convert_keras_hub_sublayer(r, call, layer.patch_embedding, call.arguments["inputs"])
         value = image.name
         if layer.data_format == "channels_first":
-            value = add_transpose(r, value, f"{name}/channels_last", [2, 3, 1])
-        rows = add_reshape(r, value, f"{name}/rows", (layer.num_patches, wide))
+            value = add_transpose_layer(r, value, f"{name}/channels_last", [2, 3, 1])
+        rows = add_reshape_layer(r, value, f"{name}/rows", (layer.num_patches, wide))
         if layer.use_class_token:
-            token = {"bias": _to_array(r, layer.class_token)[0]}
+            token = {"bias": _keras_hub_array(r, layer.class_token)[0]}
             class_token = r.add_layer(
                 r.make_unique(f"{name}/class_token"), "constant", [rows], token
             )
@@ -291,10 +304,10 @@ class PatchingAndEmbedding(HubLayer):
                 r.make_unique(f"{name}/tokens"), "concat", [class_token, rows], None, axis=1
             )
         shape: Shape = (layer.num_positions, wide)
-        ids = _to_array(r, layer.position_ids).astype(np.int64)[0]
-        table = {"bias": _to_array(r, layer.position_embedding.embeddings)[ids]}
+        ids = _keras_hub_array(r, layer.position_ids).astype(np.int64)[0]
+        table = {"bias": _keras_hub_array(r, layer.position_embedding.embeddings)[ids]}
         places = r.add_layer(r.make_unique(f"{name}/position_embedding"), "constant", [rows], table)
-        return add_values(r, name, CallValue(rows, shape), CallValue(places, shape)).name
+        return add_sum_layer(r, name, CallValue(rows, shape), CallValue(places, shape)).name
 
 
 class EncoderBlock(HubLayer):
@@ -306,13 +319,17 @@ class EncoderBlock(HubLayer):
 
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
         layer, x = call.layer, call.arguments["inputs"]
-        y = convert_part(r, call, layer.layer_norm_1, x)
-        y = _convert_attention(r, call, layer.mha, y, y, ())
-        x = add_values(r, r.make_unique(f"{call.name}/attention_add"), y, x)
-        y = convert_part(
-            r, call, layer.mlp, convert_part(r, call, layer.layer_norm_2, x), same=True
+        y = convert_keras_hub_sublayer(r, call, layer.layer_norm_1, x)
+        y = _convert_keras_hub_attention(r, call, layer.mha, y, y, ())
+        x = add_sum_layer(r, r.make_unique(f"{call.name}/attention_add"), y, x)
+        y = convert_keras_hub_sublayer(
+            r,
+            call,
+            layer.mlp,
+            convert_keras_hub_sublayer(r, call, layer.layer_norm_2, x),
+            same=True,
         )
-        return add_values(r, call.name, x, y).name
+        return add_sum_layer(r, call.name, x, y).name
 
 
 class Encoder(HubLayer):
@@ -325,17 +342,19 @@ class Encoder(HubLayer):
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
         x = call.arguments["inputs"]
         for block in call.layer.encoder_layers:
-            x = convert_part(r, call, block, x, same=True)
-        return convert_part(r, call, call.layer.layer_norm, x, call.name).name
+            x = convert_keras_hub_sublayer(r, call, block, x, same=True)
+        return convert_keras_hub_sublayer(r, call, call.layer.layer_norm, x, call.name).name
 
 
-class GeluApproximate(Composed):
+class GeluApproximate(ComposedLayer):
     """Keras' gelu with approximate=True, as a function of keras-hub."""
 
     op = "gelu_approximate"
 
     def find_keras_functions(self, keras: Any) -> dict[Any, str]:
-        gelu_approximate = _find_attribute("keras_hub.src.utils.keras_utils.gelu_approximate")
+        gelu_approximate = _find_keras_hub_object(
+            "keras_hub.src.utils.keras_utils.gelu_approximate"
+        )
         return {gelu_approximate: self.op} if gelu_approximate is not None else {}
 
     def convert_activation(

@@ -19,7 +19,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, add_aligned
-from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, Planner
+from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.models.layers.relu import rectify_value
 from tfe_bench.protocols.session.sharing import Shared
@@ -53,7 +53,7 @@ class LeakyRelu(Kind):
         (v,) = values
         return np.where(v >= 0, v, x.options["alpha"] * v)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         return planner.plan_factor(x, x.options["alpha"], MOST_FACTOR_BITS)
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:

@@ -15,7 +15,7 @@ from tfe_bench.models.kinds.kind import Kind, Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value, sum_axes
 from tfe_bench.models.kinds.reading import LayerCall
-from tfe_bench.protocols.ring.products import BilinearMap, Product
+from tfe_bench.protocols.ring.products import BilinearMap, BilinearShareProduct
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -34,7 +34,7 @@ class BilinearMaps:
     image: BilinearMap
 
 
-class Linear(Kind):
+class WeightedProduct(Kind):
     """x . kernel + bias under a bilinear map.
 
     Attributes:
@@ -43,7 +43,7 @@ class Linear(Kind):
 
     mixes_channels: ClassVar[bool] = False
 
-    def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+    def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         """Infer the shape of x . kernel.
 
         Raises:
@@ -51,7 +51,7 @@ class Linear(Kind):
         """
         raise NotImplementedError
 
-    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
         """Compute x . kernel in float64, with a batch."""
         raise NotImplementedError
 
@@ -74,24 +74,24 @@ class Linear(Kind):
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_value(len(input_shapes) == 1, "one input", len(input_shapes))
         check_weights(weights, "kernel", optional=["bias"])
-        product_shape = self.product_shape(input_shapes[0], options, weights["kernel"])
+        product_shape = self.infer_kernel_product_shape(input_shapes[0], options, weights["kernel"])
         check_bias(weights, product_shape[-1])
         return product_shape
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        product = self.multiply_plaintext(
+        product = self.multiply_plaintext_kernel(
             values[0], np.asarray(x.weights["kernel"], np.float64), x.options
         )
-        return add_bias(product, x)
+        return add_layer_bias(product, x)
 
 
-def collect_weights(call: LayerCall, kernel: Any) -> dict[str, Any]:
+def collect_layer_weights(call: LayerCall, kernel: Any) -> dict[str, Any]:
     """Return the weights of a Keras layer."""
     layer = call.layer
     return {"kernel": kernel, "bias": layer.bias} if layer.use_bias else {"kernel": kernel}
 
 
-def add_bias(y: Array, x: LayerSpec) -> Array:
+def add_layer_bias(y: Array, x: LayerSpec) -> Array:
     """Add the layer's bias to y, if it has one."""
     return np.asarray(y + np.asarray(x.weights["bias"], np.float64) if "bias" in x.weights else y)
 
@@ -99,14 +99,16 @@ def add_bias(y: Array, x: LayerSpec) -> Array:
 # ---- training: layers fused with a product
 
 
-def apply_fused(p: ForwardContext, node: PlacedLayer, small: Shared) -> tuple[Shared, Any]:
+def apply_fused_layers(p: ForwardContext, node: PlacedLayer, small: Shared) -> tuple[Shared, Any]:
     """Apply the fused max pooling and ReLU to a small ring's value; also returns the choices."""
     if node.pool is not None:
         return p.ops.max_pool(small, node.pool.options, node.activation is not None)
     return p.ops.relu_with_derivative(small)
 
 
-def backpropagate_fused(p: ForwardContext, node: PlacedLayer, g: Shared, chosen: Any) -> Shared:
+def backpropagate_fused_layers(
+    p: ForwardContext, node: PlacedLayer, g: Shared, chosen: Any
+) -> Shared:
     """Return the gradient before the fused layers, at the gradients' scale."""
     f = p.precision.gradient
     if node.pool is not None:
@@ -116,12 +118,12 @@ def backpropagate_fused(p: ForwardContext, node: PlacedLayer, g: Shared, chosen:
     return p.rescale_gradient(g)
 
 
-class TrainableLinear(Linear):
+class TrainableWeightedProduct(WeightedProduct):
     """A product whose weights are learned."""
 
     can_fuse = True
 
-    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         """Build the maps of a node for an input of a shape, with the batch."""
         raise NotImplementedError
 
@@ -134,23 +136,23 @@ class TrainableLinear(Linear):
         (x,), ops, precision = values, p.ops, p.precision
         w, offset = p.get_weight(node.layer, "kernel"), p.get_optional_weight(node.layer, "bias")
         shape = ops.get_shape(x)
-        flat = _reshape_if_needed(p, x, self.flatten_shape(shape))
-        maps = self.build_maps(node, ops.get_shape(flat))
-        products = [Product(flat, w, maps.forward)]
+        flat = _reshape_layer_value(p, x, self.flatten_shape(shape))
+        maps = self.build_bilinear_maps(node, ops.get_shape(flat))
+        products = [BilinearShareProduct(flat, w, maps.forward)]
         if offset is not None:
             offset = ops.add_fractional_bits(offset, precision.product_bits)
         chosen = None
         # the logistic function and comparisons work on values in a small ring
         if node.has_fused or (node.is_output and p.accepts_small_ring):
             y = p.truncate_to_small_ring(node, products, offset, precision.weight)
-            y = _restore_shape(p, y, shape, flat)  # (pooling needs images)
+            y = _restore_layer_row_shape(p, y, shape, flat)  # (pooling needs images)
             if node.has_fused:
-                y, chosen = apply_fused(p, node, y)
+                y, chosen = apply_fused_layers(p, node, y)
         else:
             y = ops.sum_products(products, offset)
             # (the loss accepts the model's output untruncated)
             y = y if node.is_output else ops.truncate(y, precision.weight)
-            y = _restore_shape(p, y, shape, flat)
+            y = _restore_layer_row_shape(p, y, shape, flat)
         p.saved[node.output] = (flat, chosen, maps)
         return y
 
@@ -160,26 +162,30 @@ class TrainableLinear(Linear):
         """Compute the gradients of the kernel, of the bias and, if needed, of the input."""
         ops, name = p.ops, node.layer.name
         x, chosen, maps = p.saved[node.output]
-        g = backpropagate_fused(p, node, g, chosen)
+        g = backpropagate_fused_layers(p, node, g, chosen)
         shape = ops.get_shape(g)
-        g = flat = _reshape_if_needed(p, g, self.flatten_shape(shape))
+        g = flat = _reshape_layer_value(p, g, self.flatten_shape(shape))
         if p.is_trained(node.layer, "kernel"):
-            p.weight_gradients[f"{name}/kernel"] = ops.sum_products([Product(x, g, maps.kernel)])
+            p.weight_gradients[f"{name}/kernel"] = ops.sum_products(
+                [BilinearShareProduct(x, g, maps.kernel)]
+            )
         if p.is_trained(node.layer, "bias"):
             p.weight_gradients[f"{name}/bias"] = sum_axes(
                 ops, g, list(range(len(ops.get_shape(g)) - 1))
             )
         if not needs_input_gradient:
             return [None]
-        dx = ops.sum_products([Product(g, p.get_weight(node.layer, "kernel"), maps.image)])
-        return [_restore_shape(p, dx, shape, flat)]
+        dx = ops.sum_products(
+            [BilinearShareProduct(g, p.get_weight(node.layer, "kernel"), maps.image)]
+        )
+        return [_restore_layer_row_shape(p, dx, shape, flat)]
 
 
-def _reshape_if_needed(p: ForwardContext, x: Shared, shape: Shape) -> Shared:
+def _reshape_layer_value(p: ForwardContext, x: Shared, shape: Shape) -> Shared:
     return x if p.ops.get_shape(x) == shape else reshape_value(p.ops, x, shape)
 
 
-def _restore_shape(p: ForwardContext, y: Shared, shape: Shape, flat: Shared) -> Shared:
+def _restore_layer_row_shape(p: ForwardContext, y: Shared, shape: Shape, flat: Shared) -> Shared:
     """Reshape the result for flattened rows to the rows' former shape, except for the channels."""
     return (
         y

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.keras_ops.reductions import add_reduction
+from tfe_bench.models.keras_ops.reductions import add_reduction_layer
 from tfe_bench.models.kinds.calls import TensorValue
-from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.layout import add_reshape_layer
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.identity import Untrained
+from tfe_bench.models.layers.identity import InferenceOnlyLayer
 
 
-class Masking(Untrained):
+class Masking(InferenceOnlyLayer):
     """Steps with an element that differs from the mask's number; other steps become 0 and masked.
 
     Numbers are equal if they are in fixed point: within half an ulp.
@@ -31,7 +31,9 @@ class Masking(Untrained):
         )
         is_other_value = TensorValue(is_other, shape, "float32")
         count_name, sums = r.make_unique(f"{name}/count"), "global_sum_pool2d"
-        count = add_reduction(r, count_name, sums, is_other_value, [len(shape) - 1], shape[:-1])
+        count = add_reduction_layer(
+            r, count_name, sums, is_other_value, [len(shape) - 1], shape[:-1]
+        )
         r.mask = r.add_layer(r.make_unique(f"{name}/mask"), "zero", [count], None, inverted=True)
-        steps = add_reshape(r, r.mask, f"{name}/steps", (*shape[:-1], 1))
+        steps = add_reshape_layer(r, r.mask, f"{name}/steps", (*shape[:-1], 1))
         return r.add_layer(name, "multiply", [x, steps])

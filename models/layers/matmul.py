@@ -16,12 +16,12 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader, canonicalize_axis
 from tfe_bench.protocols.ring import shapes
-from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session.sharing import Shared
 
 _MOST_DROPPED = 48
@@ -48,11 +48,11 @@ class MatMul(Kind):
             other_axes = [a for a in range(1, rank + 1) if a != axis]
             order = [axis, *other_axes] if i else [*other_axes, axis]
             if order != sorted(order):
-                input_name = add_transpose(r, input_name, f"{name}/turned{i}", order)
+                input_name = add_transpose_layer(r, input_name, f"{name}/turned{i}", order)
             depth = shape[axis - 1]
             count = int(np.prod([shape[a - 1] for a in other_axes], dtype=np.int64))
             matrix = (depth, count) if i else (count, depth)
-            matrices.append(add_reshape(r, input_name, f"{name}/matrix{i}", matrix))
+            matrices.append(add_reshape_layer(r, input_name, f"{name}/matrix{i}", matrix))
         product = r.add_layer(r.make_unique(f"{name}/product"), self.op, matrices)
         return r.add_layer(name, "reshape", [product], None, shape=list(call.shape))
 
@@ -68,7 +68,7 @@ class MatMul(Kind):
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(values[0] @ values[1])
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         product = sum(planner.get_fractional_bits(i) for i in x.inputs)
         m = max(planner.get_magnitude(x.name), 0)
         if product + m > PRODUCT_BITS:
@@ -96,14 +96,16 @@ class MatMul(Kind):
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         x, y = values
-        z = p.ops.sum_products([Product(x, y, matrix_product)])
+        z = p.ops.sum_products([BilinearShareProduct(x, y, sum_matrix_products)])
         drop = z.fractional_bits - node.numbers.fraction
         return p.ops.truncate(z, drop) if drop else z
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         p.saved[node.output] = values
         x, y = values
-        return p.rescale_activation(p.ops.sum_products([Product(x, y, matrix_product)]))
+        return p.rescale_activation(
+            p.ops.sum_products([BilinearShareProduct(x, y, sum_matrix_products)])
+        )
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
@@ -112,8 +114,8 @@ class MatMul(Kind):
         x, y = (_transpose_matrices(p, v) for v in p.saved[node.output])
         g = p.rescale_gradient(g)
         return [
-            p.ops.sum_products([Product(g, y, matrix_product)]),
-            p.ops.sum_products([Product(x, g, matrix_product)]),
+            p.ops.sum_products([BilinearShareProduct(g, y, sum_matrix_products)]),
+            p.ops.sum_products([BilinearShareProduct(x, g, sum_matrix_products)]),
         ]
 
 

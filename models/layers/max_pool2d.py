@@ -16,24 +16,24 @@ from tfe_bench.models.kinds.layer import (
     Shape,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.kinds.windows import GlobalPooling, WindowPooling, iterate_cells
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.kinds.windows import GlobalPooling, WindowPooling, iterate_window_cells
 from tfe_bench.protocols.nn import pool, pool_gradient
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class MaximumKind(Kind):
+class MaxPooling(Kind):
     """The maximum of some values of each channel."""
 
     is_maximum = True
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         return planner.plan_differences(x)
 
 
-class MaxPool2D(WindowPooling, MaximumKind):
+class MaxPool2D(WindowPooling, MaxPooling):
     """The maximum of each window."""
 
     op = "max_pool2d"
@@ -42,7 +42,9 @@ class MaxPool2D(WindowPooling, MaximumKind):
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         o = x.options
-        cell_values = (cell for _, _, cell in iterate_cells(values[0], o["ksize"], o, -np.inf))
+        cell_values = (
+            cell for _, _, cell in iterate_window_cells(values[0], o["ksize"], o, -np.inf)
+        )
         return functools.reduce(np.maximum, cell_values)
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
@@ -61,13 +63,13 @@ class MaxPool2D(WindowPooling, MaximumKind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        return _unpool_gradient(p, node, g)
+        return _unpool_layer_gradient(p, node, g)
 
     def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
-        return _check_windows(x.name, input_shapes[0], x.options)
+        return _check_pool_windows(x.name, input_shapes[0], x.options)
 
 
-class GlobalMaxPool2D(GlobalPooling, MaximumKind):
+class GlobalMaxPool2D(GlobalPooling, MaxPooling):
     """The maximum of each channel."""
 
     op = "global_max_pool2d"
@@ -93,7 +95,7 @@ class GlobalMaxPool2D(GlobalPooling, MaximumKind):
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """Compute a max pooling with one window."""
         y, p.saved[node.output] = p.ops.max_pool(
-            values[0], _build_whole_window(node.input_shapes[0]), False
+            values[0], _build_global_pool_window(node.input_shapes[0]), False
         )
         return reshape_value(p.ops, y, p.add_batch_axis(node.shape, values[0]))
 
@@ -102,25 +104,29 @@ class GlobalMaxPool2D(GlobalPooling, MaximumKind):
     ) -> Gradients:
         """Place each channel's gradient at the cell of its maximum."""
         batch, channels = p.ops.get_shape(g)[0], node.shape[-1]
-        return _unpool_gradient(p, node, reshape_value(p.ops, g, (batch, 1, 1, channels)))
+        return _unpool_layer_gradient(p, node, reshape_value(p.ops, g, (batch, 1, 1, channels)))
 
     def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
-        return _check_windows(x.name, input_shapes[0], _build_whole_window(input_shapes[0]))
+        return _check_pool_windows(
+            x.name, input_shapes[0], _build_global_pool_window(input_shapes[0])
+        )
 
 
-def _build_whole_window(input_shape: Shape) -> Options:
+def _build_global_pool_window(input_shape: Shape) -> Options:
     """Return the options of a window as large as an image."""
     return {"ksize": input_shape[:2], "strides": input_shape[:2], "padding": "VALID"}
 
 
-def _unpool_gradient(p: ForwardContext, node: PlacedLayer, g: Shared) -> Gradients:
+def _unpool_layer_gradient(p: ForwardContext, node: PlacedLayer, g: Shared) -> Gradients:
     """Place each window's gradient at the cell of its maximum."""
     f = p.precision.gradient
     g = p.ops.add_fractional_bits(g, max(g.fractional_bits, f + 1))
     return [p.ops.unpool(p.saved[node.output], g, f)]
 
 
-def _check_windows(name: str, input_shape: Shape, o: Options) -> str:
+def _check_pool_windows(name: str, input_shape: Shape, o: Options) -> str:
     """Refuse windows without a gradient; returns ""."""
-    pool_gradient.window_geometry(name, [1, *input_shape], o["ksize"], o["strides"], o["padding"])
+    pool_gradient.pooling_window_geometry(
+        name, [1, *input_shape], o["ksize"], o["strides"], o["padding"]
+    )
     return ""

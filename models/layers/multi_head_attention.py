@@ -9,7 +9,7 @@ import numpy as np
 
 from tfe_bench.models.kinds import masks
 from tfe_bench.models.kinds.layer import Array, Shape
-from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
 from tfe_bench.models.kinds.reading import (
     CallValue,
     LayerCall,
@@ -17,13 +17,13 @@ from tfe_bench.models.kinds.reading import (
     UnsupportedLayer,
     read_weights,
 )
-from tfe_bench.models.layers.attend import pack_mask
-from tfe_bench.models.layers.identity import Untrained
+from tfe_bench.models.layers.attend import pack_attention_mask
+from tfe_bench.models.layers.identity import InferenceOnlyLayer
 
 _HEADS_FIRST = [2, 1, 3]
 
 
-class MultiHeadAttention(Untrained):
+class MultiHeadAttention(InferenceOnlyLayer):
     """Queries, keys and values of several heads, attended in parallel."""
 
     op = "multi_head_attention"
@@ -39,24 +39,25 @@ class MultiHeadAttention(Untrained):
         query, value = call.arguments["query"], call.arguments["value"]
         key = call.arguments.get("key")
         score_masks = [
-            convert_key_mask(r, get_mask(call, name), value.shape[0]) for name in ("value", "key")
+            convert_attention_key_mask(r, get_attention_mask(call, name), value.shape[0])
+            for name in ("value", "key")
         ]
         score_masks.append(call.arguments.get("attention_mask"))
         r.unmasked |= {operand.name for operand in (query, value, key) if operand is not None}
         r.mask = query.mask
         causal = bool(call.arguments.get("use_causal_mask"))
-        return convert_attention(
+        return convert_multi_head_attention(
             r, call, query, key or value, value, score_masks, causal, query.mask
         )
 
 
-def get_mask(call: LayerCall, name: str) -> Any:
+def get_attention_mask(call: LayerCall, name: str) -> Any:
     """Return the mask argument of a layer, or else the mask of the argument that it belongs to."""
     explicit_mask, argument = call.arguments.get(f"{name}_mask"), call.arguments.get(name)
     return argument.mask if explicit_mask is None and argument is not None else explicit_mask
 
 
-def convert_attention(
+def convert_multi_head_attention(
     r: Reader,
     call: LayerCall,
     query: CallValue,
@@ -89,49 +90,51 @@ def convert_attention(
         (key, "key", layer.key_dense),
         (value, "value", layer.value_dense),
     ):
-        projected = _add_product(r, operand.name, f"{name}/{operand_name}", dense, 1)
-        heads = add_reshape(
+        projected = _add_attention_projection(r, operand.name, f"{name}/{operand_name}", dense, 1)
+        heads = add_reshape_layer(
             r,
             projected,
             f"{name}/{operand_name}/heads",
             (operand.shape[0], *dense.kernel.shape[1:]),
         )
-        parts.append(add_transpose(r, heads, f"{name}/{operand_name}/turned", _HEADS_FIRST))
+        parts.append(add_transpose_layer(r, heads, f"{name}/{operand_name}/turned", _HEADS_FIRST))
         values = projected
     scale, sizes = 1 / math.sqrt(layer.key_dim), (query.shape[0], key.shape[0])
-    output = _add_attend(
+    output = _add_attention_layer(
         r, r.make_unique(f"{name}/attend"), parts, scale, score_masks, causal, sizes
     )
-    heads_last = add_transpose(r, output, f"{name}/back", _HEADS_FIRST)
+    heads_last = add_transpose_layer(r, output, f"{name}/back", _HEADS_FIRST)
     output_depth = math.prod(layer.output_dense.kernel.shape[:2])
-    flat = add_reshape(r, heads_last, f"{name}/flat", (query.shape[0], output_depth))
+    flat = add_reshape_layer(r, heads_last, f"{name}/flat", (query.shape[0], output_depth))
     if rows:
         image = (value.shape[0], 1, output_depth)
-        mean = None if layer.dropout > 0 else add_reshape(r, values, f"{name}/image", image)
-        flat = _fill_masked_queries(r, name, flat, mean, rows, (query.shape[0], output_depth))
-    output = _add_product(r, flat, name, layer.output_dense, 2)
+        mean = None if layer.dropout > 0 else add_reshape_layer(r, values, f"{name}/image", image)
+        flat = _fill_masked_attention_rows(
+            r, name, flat, mean, rows, (query.shape[0], output_depth)
+        )
+    output = _add_attention_projection(r, flat, name, layer.output_dense, 2)
     if len(call.shape) > 2:
-        output = add_reshape(r, output, f"{name}/shape", call.shape)
+        output = add_reshape_layer(r, output, f"{name}/shape", call.shape)
     return output
 
 
-def _fill_masked_queries(
+def _fill_masked_attention_rows(
     r: Reader, name: str, flat: str, values: str | None, rows: str, shape: tuple[int, int]
 ) -> str:
     """Replace the results of masked queries: by the mean of all values; without values, by 0."""
-    visible = add_reshape(r, rows, f"{name}/rows", (shape[0], 1))
+    visible = add_reshape_layer(r, rows, f"{name}/rows", (shape[0], 1))
     if values is None:
         return r.add_layer(r.make_unique(f"{name}/shown"), "multiply", [flat, visible])
     mean = r.add_layer(
         r.make_unique(f"{name}/mean"), "global_avg_pool2d", [values], None, keepdims=False
     )
-    mean = add_reshape(r, mean, f"{name}/mean/row", (1, shape[1]))
+    mean = add_reshape_layer(r, mean, f"{name}/mean/row", (1, shape[1]))
     difference = r.add_layer(r.make_unique(f"{name}/apart"), "subtract", [flat, mean])
     shown = r.add_layer(r.make_unique(f"{name}/shown"), "multiply", [difference, visible])
     return r.add_layer(r.make_unique(f"{name}/whole"), "add", [shown, mean])
 
 
-class Attention(Untrained):
+class Attention(InferenceOnlyLayer):
     """Queries that attend to keys and values without projections."""
 
     op = "attention"
@@ -150,22 +153,24 @@ class Attention(Untrained):
         mask_arguments = call.arguments.get("mask") or [query.mask, value.mask]
         sizes = (query.shape[0], value.shape[0])
         rows, key_mask = (
-            convert_key_mask(r, m, n) for m, n in zip(mask_arguments, sizes, strict=False)
+            convert_attention_key_mask(r, m, n) for m, n in zip(mask_arguments, sizes, strict=False)
         )
         if rows is not None and not isinstance(rows, CallValue):
             raise UnsupportedLayer("with a public mask of its queries")
         inputs = [operand.name for operand in (query, *(key or [value]), value)]
         causal = bool(call.arguments.get("use_causal_mask"))
         attend_name = call.name if rows is None else r.make_unique(f"{call.name}/attend")
-        attended_values = _add_attend(r, attend_name, inputs, 1.0, [key_mask], causal, sizes)
+        attended_values = _add_attention_layer(
+            r, attend_name, inputs, 1.0, [key_mask], causal, sizes
+        )
         if rows is None:
             return attended_values
         r.mask = rows.name
-        row_mask = add_reshape(r, rows.name, f"{call.name}/rows", (sizes[0], 1))
+        row_mask = add_reshape_layer(r, rows.name, f"{call.name}/rows", (sizes[0], 1))
         return r.add_layer(call.name, "multiply", [attended_values, row_mask])
 
 
-def convert_key_mask(r: Reader, mask: Any, steps: int) -> Any:
+def convert_attention_key_mask(r: Reader, mask: Any, steps: int) -> Any:
     """Convert a mask of a sequence, [batch, steps], to a mask of scores; None for none.
 
     Raises:
@@ -174,13 +179,13 @@ def convert_key_mask(r: Reader, mask: Any, steps: int) -> Any:
     if mask is None or isinstance(mask, str):
         return CallValue(mask, (1, steps)) if mask else None
     if not isinstance(mask, CallValue):
-        return _read_public_mask(mask, (1, steps))
+        return _read_public_attention_mask(mask, (1, steps))
     if mask.shape != (steps,):
         raise UnsupportedLayer(f"with a mask {[None, *mask.shape]} of {steps} steps")
-    return CallValue(masks.check_mask_value(r, mask.name), (1, steps))
+    return CallValue(masks.check_sequence_mask(r, mask.name), (1, steps))
 
 
-def _add_attend(
+def _add_attention_layer(
     r: Reader,
     name: str,
     inputs: list[str],
@@ -194,9 +199,11 @@ def _add_attend(
     public = np.ones(sizes, bool)
     for mask in score_masks:
         if isinstance(mask, CallValue):
-            private[masks.check_mask_value(r, mask.name)] = _check_mask_shape(mask.shape, sizes)
+            private[masks.check_sequence_mask(r, mask.name)] = _check_attention_mask_shape(
+                mask.shape, sizes
+            )
         elif mask is not None:
-            public &= _read_public_mask(mask, sizes)
+            public &= _read_public_attention_mask(mask, sizes)
     options: dict[str, Any] = {"scale": scale, "causal": causal}
     if not public.all():
         if private:
@@ -204,14 +211,16 @@ def _add_attend(
         keep = public & np.tri(*sizes, dtype=np.bool_) if causal else public
         if not keep.any(1).all():
             raise UnsupportedLayer("with a public mask under which a query attends to nothing")
-        options["keys"] = pack_mask(public)
+        options["keys"] = pack_attention_mask(public)
     if private:
-        shaped = [masks.reshape_mask(r, f"{name}/mask", m, shape) for m, shape in private.items()]
-        inputs = [*inputs, masks.and_masks(r, f"{name}/masks", shaped)]
+        shaped = [
+            masks.reshape_sequence_mask(r, f"{name}/mask", m, shape) for m, shape in private.items()
+        ]
+        inputs = [*inputs, masks.and_sequence_masks(r, f"{name}/masks", shaped)]
     return r.add_layer(name, "attend", inputs, None, **options)
 
 
-def _check_mask_shape(shape: Shape, sizes: tuple[int, int]) -> Shape:
+def _check_attention_mask_shape(shape: Shape, sizes: tuple[int, int]) -> Shape:
     """Return the shape of a private mask of scores, [1, m] or [n, m], common to all heads."""
     score_shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
     if score_shape not in ((1, sizes[1]), sizes):
@@ -222,7 +231,7 @@ def _check_mask_shape(shape: Shape, sizes: tuple[int, int]) -> Shape:
     return score_shape
 
 
-def _read_public_mask(mask: Any, sizes: tuple[int, int]) -> Array:
+def _read_public_attention_mask(mask: Any, sizes: tuple[int, int]) -> Array:
     """Return a public mask of scores, common to all samples and heads.
 
     Raises:
@@ -240,7 +249,9 @@ def _read_public_mask(mask: Any, sizes: tuple[int, int]) -> Array:
     return np.broadcast_to(trimmed.astype(bool), sizes)
 
 
-def _add_product(r: Reader, input_name: str, name: str, dense: Any, summed: int) -> str:
+def _add_attention_projection(
+    r: Reader, input_name: str, name: str, dense: Any, summed: int
+) -> str:
     """Add a product with an EinsumDense's kernel, summed over its first axes."""
     depth = math.prod(int(n) for n in dense.kernel.shape[:summed])
     shapes = {"kernel": (depth, -1), "bias": (-1,)}

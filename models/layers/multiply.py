@@ -9,7 +9,7 @@ import numpy as np
 from tfe_bench.models.kinds.kind import Observer
 from tfe_bench.models.kinds.layer import Array, FixedPointFormat, LayerSpec, PlacedLayer
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, sum_to_shape
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.layers.add import BroadcastKind
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -29,7 +29,7 @@ class Multiply(BroadcastKind):
             result = result * value
         return np.asarray(result)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         # (products have two factors, see optimize)
         product = sum(planner.get_fractional_bits(i) for i in x.inputs)
         total = sum(max(planner.get_magnitude(i), 0) for i in x.inputs)

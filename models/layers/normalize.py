@@ -33,28 +33,37 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_reshape, add_transpose, convert_axis_last
+from tfe_bench.models.kinds.layout import (
+    add_reshape_layer,
+    add_transpose_layer,
+    convert_layer_axis_last,
+)
 from tfe_bench.models.kinds.passes import (
     ForwardContext,
     Gradients,
-    Precision,
+    TrainingPrecision,
     convert_scale,
     sum_axes,
 )
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.kinds.reading import canonicalize_axis as axis_of_keras
 from tfe_bench.models.kinds.row_scheme import (
     RATIO_BITS,
-    RowScheme,
-    narrow_scheme,
-    plan_exact_scheme,
-    plan_scheme,
+    NormalizationScheme,
+    narrow_norm_scheme,
+    plan_exact_norm_scheme,
+    plan_norm_scheme,
 )
 from tfe_bench.protocols.functions import roots
-from tfe_bench.protocols.functions.normalize import shift_bits
+from tfe_bench.protocols.functions.normalize import shift_for_normalization
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.ring.products import RING, BilinearMap, Product, elementwise_product
+from tfe_bench.protocols.ring.products import (
+    RING,
+    BilinearMap,
+    BilinearShareProduct,
+    sum_elementwise_products,
+)
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -66,22 +75,24 @@ TRAINED_BITS, _SLOPE_BITS = 14, 28
 _SPARE = 2
 
 
-def _build_square_map(scheme: RowScheme, axes: Sequence[int]) -> BilinearMap:
+def _build_norm_statistic_map(scheme: NormalizationScheme, axes: Sequence[int]) -> BilinearMap:
     """Build the bilinear map of rows whose value at (u, u) is the statistic's sum."""
     centered = scheme.statistic == "variance" and not scheme.rounded_scale
     times = 1 if scheme.rounded_scale else scheme.numerator_factor
 
-    def two(a: list[Any], b: list[Any]) -> Any:
-        def sums(v: Any) -> Any:
+    def compute_norm_statistic(a: list[Any], b: list[Any]) -> Any:
+        def sum_norm_axes(v: Any) -> Any:
             return tensor_ops.reduce_sum(v, list(axes), keepdims=True)
 
-        total = sums(elementwise_product(a, b))
+        total = sum_norm_axes(sum_elementwise_products(a, b))
         total = total * times if times > 1 else total
         if not centered:
             return total
-        return total - elementwise_product([sums(v) for v in a], [sums(v) for v in b])
+        return total - sum_elementwise_products(
+            [sum_norm_axes(v) for v in a], [sum_norm_axes(v) for v in b]
+        )
 
-    return two
+    return compute_norm_statistic
 
 
 class Normalize(Kind):
@@ -101,7 +112,9 @@ class Normalize(Kind):
         if call.class_name == "GroupNormalization":
             if layer.axis != -1 and layer.axis < 1:
                 raise UnsupportedLayer(f"axis {layer.axis}; -1 and axes from 1 on are supported")
-            return convert_axis_last(self._read_groups, r, call, axis_of_keras(layer.axis, rank))
+            return convert_layer_axis_last(
+                self._read_groups, r, call, axis_of_keras(layer.axis, rank)
+            )
         if getattr(layer, "rms_scaling", False):
             raise UnsupportedLayer(
                 "rms_scaling=True, which divides by a deviation; use RMSNormalization"
@@ -120,30 +133,30 @@ class Normalize(Kind):
         by = "mean_square" if call.class_name == "RMSNormalization" else "variance"
         weights = {"kernel": getattr(layer, "scale" if by == "mean_square" else "gamma", None)}
         weights["bias"] = getattr(layer, "beta", None)
-        if r.training and len(_present_weights(weights)) > 0 and axes != [rank - 1]:
+        if r.training and len(_present_norm_weights(weights)) > 0 and axes != [rank - 1]:
             raise UnsupportedLayer("of other axes than the last, which is not trained")
         options = {"axes": axes, "by": by, "epsilon": float(layer.epsilon)}
         name = (
             r.make_unique(f"{call.name}/normalized")
-            if len(_present_weights(weights)) > 0
+            if len(_present_norm_weights(weights)) > 0
             else call.name
         )
         normalized = r.add_layer(name, self.op, call.inputs, None, **options)
-        return _add_affine(r, call, normalized, axes, weights)
+        return _add_norm_affine_layer(r, call, normalized, axes, weights)
 
     def _read_groups(self, r: Reader, call: LayerCall) -> str:
         layer, shape = call.layer, call.shapes[0]
         groups = shape[-1] if layer.groups == -1 else int(layer.groups)
-        cut = add_reshape(
+        cut = add_reshape_layer(
             r, call.inputs[0], f"{call.name}/groups", (*shape[:-1], groups, shape[-1] // groups)
         )
         axes = [*range(1, len(shape)), len(shape) + 1]
         name = r.make_unique(f"{call.name}/normalized")
         options = {"axes": axes, "by": "variance", "epsilon": float(layer.epsilon)}
         normalized = r.add_layer(name, self.op, [cut], None, **options)
-        normalized = add_reshape(r, normalized, f"{call.name}/channels", shape)
+        normalized = add_reshape_layer(r, normalized, f"{call.name}/channels", shape)
         weights = {"kernel": layer.gamma, "bias": layer.beta}
-        return _add_affine(r, call, normalized, [len(shape)], weights)
+        return _add_norm_affine_layer(r, call, normalized, [len(shape)], weights)
 
     # ---- model description
 
@@ -179,25 +192,27 @@ class Normalize(Kind):
 
     # ---- fixed point
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         input_scale, m = planner.get_input_format(x)
         shape, max_magnitude = planner.shapes[x.inputs[0]], m + _SPARE
         ends = [planner.bounds.get(f"{x.name}:{k}") for k in ("root", "inverse")]
-        scheme = plan_exact_scheme(x, shape, input_scale, max_magnitude, *ends)
+        scheme = plan_exact_norm_scheme(x, shape, input_scale, max_magnitude, *ends)
         if scheme is None:
-            rounded = plan_scheme(x, shape, input_scale, max_magnitude)
+            rounded = plan_norm_scheme(x, shape, input_scale, max_magnitude)
             if rounded is None:
                 planner.report_unfit(x, f"sums squares of values up to {2.0**m:g}")
             assert rounded is not None
-            scheme = narrow_scheme(rounded, *ends)
+            scheme = narrow_norm_scheme(rounded, *ends)
         fraction = min(planner.fraction, scheme.product_bits - 1)
         return FixedPointFormat(fraction, scheme.rounded_scale, scheme.bits, scheme.low)
 
-    def _build_scheme(self, node: PlacedLayer) -> RowScheme:
+    def _build_scheme(self, node: PlacedLayer) -> NormalizationScheme:
         o, numbers = node.layer.options, node.numbers
         count = math.prod(node.input_shapes[0][axis - 1] for axis in o["axes"])
         bits = numbers.scale, numbers.bits, numbers.low
-        scheme = RowScheme(count, o["by"], float(o["epsilon"]), node.input_scales[0], *bits)
+        scheme = NormalizationScheme(
+            count, o["by"], float(o["epsilon"]), node.input_scales[0], *bits
+        )
         if not scheme.is_exact:
             return scheme
         scheme = scheme.limit_precision(node.numbers.fraction)
@@ -208,7 +223,7 @@ class Normalize(Kind):
         return scheme.minimize_bits(limit, least) or scheme
 
     @staticmethod
-    def _count_dropped_bits(scheme: RowScheme, node: PlacedLayer) -> int:
+    def _count_dropped_bits(scheme: NormalizationScheme, node: PlacedLayer) -> int:
         """Return the bits that u times its root loses."""
         return scheme.product_bits - node.numbers.fraction
 
@@ -267,7 +282,7 @@ class Normalize(Kind):
         return self._normalize_rows(p, node, values[0], self._build_scheme(node))[0]
 
     def _normalize_rows(
-        self, p: ForwardContext, node: PlacedLayer, x: Shared, scheme: RowScheme
+        self, p: ForwardContext, node: PlacedLayer, x: Shared, scheme: NormalizationScheme
     ) -> tuple[Shared, Shared]:
         """Return the value, and the reciprocal root over n (over 1 for a sum)."""
         ops = p.ops
@@ -280,16 +295,18 @@ class Normalize(Kind):
         if scheme.rounded_scale:
             v = u if scheme.statistic == "variance" else x
             v = ops.truncate(v, scheme.dropped_bits) if scheme.dropped_bits else v
-        two, beyond = _build_square_map(scheme, axes), RING - scheme.read_bits
-        s = ops.sum_products([Product(v, v, two)])
+        two, beyond = _build_norm_statistic_map(scheme, axes), RING - scheme.read_bits
+        s = ops.sum_products([BilinearShareProduct(v, v, two)])
         s = ops.add_public(s, scheme.to_ring(Fraction(scheme.epsilon)))
         if scheme.low:
             ends = (1 << scheme.low, (1 << scheme.bits) - 1)
             ops.check_range(ops.mul_public(s, 1 << beyond), *(end << beyond for end in ends))
         if scheme.coarse:
-            cut = replace(shift_bits(x, -scheme.coarse), bits=0)
+            cut = replace(shift_for_normalization(x, -scheme.coarse), bits=0)
             beyond += scheme.coarse
-            second = ops.mul_public(ops.sum_products([Product(cut, cut, two)]), 1 << beyond)
+            second = ops.mul_public(
+                ops.sum_products([BilinearShareProduct(cut, cut, two)]), 1 << beyond
+            )
             ops.check_range(second, 0, scheme.coarse_bound << beyond)
         root = ops.run_protocol(
             roots.reciprocal_root,
@@ -310,7 +327,10 @@ class Normalize(Kind):
         if self._largest_output(node).bit_length() + 3 > RING - drop:
             return p.ops.truncate(p.ops.mul(u, root), drop)
         # (one more bit of the ring costs three bits, and saves four of the lift)
-        product, ring = Product(u, root, elementwise_product), min(node.used_bits, read - drop)
+        product, ring = (
+            BilinearShareProduct(u, root, sum_elementwise_products),
+            min(node.used_bits, read - drop),
+        )
         return p.ops.run_protocol(
             small_ring.truncated_product_sum, [product], None, drop, node.used_bits, ring
         )
@@ -320,7 +340,7 @@ class Normalize(Kind):
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """Normalize values of any size that a training has."""
         f = p.precision.activation
-        scheme = plan_scheme(node.layer, node.input_shapes[0], f, TRAINED_BITS)
+        scheme = plan_norm_scheme(node.layer, node.input_shapes[0], f, TRAINED_BITS)
         assert scheme is not None  # (see explain_untrainable)
         y, root = self._normalize_rows(p, node, values[0], scheme)
         if p.is_training:
@@ -348,19 +368,19 @@ class Normalize(Kind):
         return [ops.mul(gradient, root)]
 
     def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
-        scheme = plan_scheme(x, input_shapes[0], Precision().activation, TRAINED_BITS)
+        scheme = plan_norm_scheme(x, input_shapes[0], TrainingPrecision().activation, TRAINED_BITS)
         return "" if scheme is not None else f"{x.op} of too many values"
 
 
-def _present_weights(weights: dict[str, Any]) -> list[Any]:
+def _present_norm_weights(weights: dict[str, Any]) -> list[Any]:
     return [w for w in weights.values() if w is not None]
 
 
-def _add_affine(
+def _add_norm_affine_layer(
     r: Reader, call: LayerCall, normalized: str, axes: list[int], weights: dict[str, Any]
 ) -> str:
     """Add gamma and beta of some axes: a factor and a shift of these axes, joined as the last."""
-    if not _present_weights(weights):
+    if not _present_norm_weights(weights):
         return normalized
     if r.training and weights["kernel"] is None:
         raise UnsupportedLayer("of a beta without gamma, which is not trained")
@@ -373,15 +393,15 @@ def _add_affine(
     rest = [axis for axis in range(1, rank + 1) if axis not in axes]
     order = [*rest, *axes]
     if order != sorted(order):
-        normalized = add_transpose(r, normalized, f"{call.name}/axes_last", order)
+        normalized = add_transpose_layer(r, normalized, f"{call.name}/axes_last", order)
     moved_shape = tuple(shape[axis - 1] for axis in order)
     if len(axes) > 1:
         flat = (*moved_shape[: len(rest)], count)
-        normalized = add_reshape(r, normalized, f"{call.name}/row", flat)
+        normalized = add_reshape_layer(r, normalized, f"{call.name}/row", flat)
     normalized = r.add_layer(call.name, "affine", [normalized], arrays)
     if len(axes) > 1:
-        normalized = add_reshape(r, normalized, f"{call.name}/axes", moved_shape)
+        normalized = add_reshape_layer(r, normalized, f"{call.name}/axes", moved_shape)
     if order != sorted(order):
         inverse_order = [order.index(axis) + 1 for axis in range(1, rank + 1)]
-        normalized = add_transpose(r, normalized, f"{call.name}/axes_back", inverse_order)
+        normalized = add_transpose_layer(r, normalized, f"{call.name}/axes_back", inverse_order)
     return normalized

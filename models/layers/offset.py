@@ -20,11 +20,11 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Offset(Kind):
+class PrivateOffset(Kind):
     """x + bias, of x's shape.  Local."""
 
     op = "offset"
@@ -44,7 +44,7 @@ class Offset(Kind):
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return values[0] + np.asarray(x.weights["bias"], np.float64)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, _ = planner.get_input_format(x)
         f = max(f, planner.fraction)  # a number has bits that its input may lack
         largest = float(np.abs(x.weights["bias"]).max(initial=0.0))

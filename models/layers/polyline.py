@@ -32,7 +32,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, add_aligned, multiply_public
-from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.nn import linear
@@ -47,7 +47,7 @@ _TRAINED_BITS = 20
 
 
 @dataclass(frozen=True)
-class Line:
+class PiecewiseLine:
     """A piecewise linear function, as a layer's options describe it.
 
     Attributes:
@@ -96,66 +96,68 @@ class Line:
         }
 
 
-def read_line(x: LayerSpec) -> Line:
+def read_piecewise_line(x: LayerSpec) -> PiecewiseLine:
     """Read the piecewise linear function of a layer."""
-    return Line(**x.options)
+    return PiecewiseLine(**x.options)
 
 
-def _make_line(
+def _make_piecewise_line(
     knots: Sequence[float],
     slopes: Sequence[float],
     start: float = 0.0,
     jumps: Sequence[float] = (),
     strict: Sequence[bool] = (),
-) -> Line:
+) -> PiecewiseLine:
     count = len(knots)
-    return Line(knots, slopes, jumps or [0.0] * count, strict or [False] * count, start)
+    return PiecewiseLine(knots, slopes, jumps or [0.0] * count, strict or [False] * count, start)
 
 
-def capped_line(max_value: float) -> Line:
+def capped_relu_line(max_value: float) -> PiecewiseLine:
     """Return min(max(x, 0), max_value)."""
-    return _make_line([0.0, max_value], [0.0, 1.0, 0.0])
+    return _make_piecewise_line([0.0, max_value], [0.0, 1.0, 0.0])
 
 
-def convert_relu(slope: float, max_value: float | None, threshold: float) -> dict[str, Any]:
+def convert_relu_options(slope: float, max_value: float | None, threshold: float) -> dict[str, Any]:
     """Return the options of keras.activations.relu with any of its arguments.
 
     Up to the threshold it is slope (x - threshold); above it is x, limited to 0 to max_value.
     """
     if max_value is None:
-        line = _make_line([threshold], [slope, 1.0], jumps=[threshold], strict=[True])
+        line = _make_piecewise_line([threshold], [slope, 1.0], jumps=[threshold], strict=[True])
     elif threshold >= max_value:
-        line = _make_line([threshold], [slope, 0.0], jumps=[max_value], strict=[True])
+        line = _make_piecewise_line([threshold], [slope, 0.0], jumps=[max_value], strict=[True])
     elif threshold >= 0:
-        line = _make_line(
+        line = _make_piecewise_line(
             [threshold, max_value], [slope, 1.0, 0.0], 0.0, [threshold, 0.0], [True, False]
         )
     elif max_value:
-        line = _make_line([threshold, 0.0, max_value], [slope, 0.0, 1.0, 0.0])
+        line = _make_piecewise_line([threshold, 0.0, max_value], [slope, 0.0, 1.0, 0.0])
     else:
-        line = _make_line([threshold], [slope, 0.0])
+        line = _make_piecewise_line([threshold], [slope, 0.0])
     return line.to_options()
 
 
-def _find_line(name: str, arguments: Options) -> Line | None:
+def _find_activation_line(name: str, arguments: Options) -> PiecewiseLine | None:
     """Return the function of a Keras activation; None for the identity."""
     if name == "hard_sigmoid":
-        return _make_line([-3.0, 3.0], [0.0, 1 / 6, 0.0])
+        return _make_piecewise_line([-3.0, 3.0], [0.0, 1 / 6, 0.0])
     if name == "sparse_sigmoid":
-        return _make_line([-1.0, 1.0], [0.0, 0.5, 0.0])
+        return _make_piecewise_line([-1.0, 1.0], [0.0, 0.5, 0.0])
     if name == "hard_tanh":
-        return _make_line([-1.0, 1.0], [0.0, 1.0, 0.0], -1.0)
+        return _make_piecewise_line([-1.0, 1.0], [0.0, 1.0, 0.0], -1.0)
     edge = arguments["threshold"]
     if name == "threshold":
         least = arguments["default_value"]
-        return _make_line([edge], [0.0, 1.0], least, [edge - least], [True])
+        return _make_piecewise_line([edge], [0.0, 1.0], least, [edge - least], [True])
     if name == "hard_shrink":
         if edge <= 0:
             return None
-        return _make_line([-edge, edge], [1.0, 0.0, 1.0], -edge, [edge, edge], [False, True])
+        return _make_piecewise_line(
+            [-edge, edge], [1.0, 0.0, 1.0], -edge, [edge, edge], [False, True]
+        )
     if edge < 0:
         raise UnsupportedLayer(f"its activation has threshold={edge}; 0 or more is supported")
-    return _make_line([-edge, edge], [1.0, 0.0, 1.0]) if edge else None
+    return _make_piecewise_line([-edge, edge], [1.0, 0.0, 1.0]) if edge else None
 
 
 class Polyline(Kind):
@@ -171,7 +173,7 @@ class Polyline(Kind):
     def convert_activation(
         self, r: Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
-        line = _find_line(function, arguments)
+        line = _find_activation_line(function, arguments)
         return (
             value
             if line is None
@@ -197,15 +199,15 @@ class Polyline(Kind):
         return check_single_input(input_shapes, weights)
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        (v,), line = values, read_line(x)
+        (v,), line = values, read_piecewise_line(x)
         y = line.start + line.slopes[0] * (v - line.knots[0])
         for i, knot in enumerate(line.knots):
             y = y + (line.slopes[i + 1] - line.slopes[i]) * np.maximum(v - knot, 0)
             y = y + line.jumps[i] * (v > knot if line.strict[i] else v >= knot)
         return np.asarray(y)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
-        (f, m), line = planner.get_input_format(x), read_line(x)
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+        (f, m), line = planner.get_input_format(x), read_piecewise_line(x)
         top = math.ceil(math.log2(line.bound_value(2.0**m) + 1))
         e = 0 if line.has_integer_slopes else min(MOST_FACTOR_BITS, PRODUCT_BITS - f - top)
         if e < 0 or f + top > PRODUCT_BITS or (not line.has_integer_slopes and e < 8):
@@ -213,25 +215,27 @@ class Polyline(Kind):
         return FixedPointFormat(f, max(e, 0), planner.choose_comparison_bits(x, f, m + 1))
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        line, f = read_line(node.layer), node.numbers.fraction
+        line, f = read_piecewise_line(node.layer), node.numbers.fraction
         return math.ceil(line.bound_value(node.align_limits(input_limits)[0] / 2.0**f) * 2.0**f) + 2
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         numbers = node.numbers
-        return evaluate_line(p, values[0], read_line(node.layer), numbers.scale, numbers.bits)[0]
+        return evaluate_line(
+            p, values[0], read_piecewise_line(node.layer), numbers.scale, numbers.bits
+        )[0]
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        return train_line(p, node, values[0], read_line(node.layer))
+        return train_activation_line(p, node, values[0], read_piecewise_line(node.layer))
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
         """Multiply g by the slope; a jump has no gradient."""
-        return [backpropagate_line(p, node, g, read_line(node.layer))]
+        return [backpropagate_activation_line(p, node, g, read_piecewise_line(node.layer))]
 
 
 def evaluate_line(
-    p: ForwardContext, x: Shared, line: Line, scale: int, bits: int
+    p: ForwardContext, x: Shared, line: PiecewiseLine, scale: int, bits: int
 ) -> tuple[Shared, list[MaskedBits]]:
     """Evaluate a piecewise linear function; also returns where x is below each knot.
 
@@ -242,7 +246,7 @@ def evaluate_line(
     n, edges = math.prod(shape), line.list_edges(x.fractional_bits)
     high, masked_bits = ops.run_protocol(linear.relu_at_knots, x, edges, bits)
     below_knots = [
-        logic.rearrange_bits(masked_bits, (len(edges), n), operator.itemgetter(i), n)
+        logic.rearrange_private_bits(masked_bits, (len(edges), n), operator.itemgetter(i), n)
         for i in range(len(edges))
     ]
     slopes = [round(Fraction(s) * (1 << scale)) for s in line.slopes]
@@ -263,14 +267,18 @@ def evaluate_line(
     return (ops.truncate(y, scale) if scale else y), below_knots
 
 
-def train_line(p: ForwardContext, node: PlacedLayer, x: Shared, line: Line) -> Shared:
+def train_activation_line(
+    p: ForwardContext, node: PlacedLayer, x: Shared, line: PiecewiseLine
+) -> Shared:
     """Evaluate the function in a step; the positions of x relative to the knots go to p.saved."""
     scale = 0 if line.has_integer_slopes else _TRAINED_BITS
     y, p.saved[node.output] = evaluate_line(p, x, line, scale, node.numbers.bits)
     return y
 
 
-def backpropagate_line(p: ForwardContext, node: PlacedLayer, g: Shared, line: Line) -> Shared:
+def backpropagate_activation_line(
+    p: ForwardContext, node: PlacedLayer, g: Shared, line: PiecewiseLine
+) -> Shared:
     """Multiply g by the slope at x."""
     ops, below_knots = p.ops, p.saved[node.output]
     # 1 on [k_i, k_(i+1)): not below k_i, but below k_(i+1)

@@ -9,12 +9,12 @@ import numpy as np
 from tfe_bench.models.kinds.kind import Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, PlacedLayer
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.layers.smooth import JointlySloped
+from tfe_bench.models.layers.smooth import JointSlopeActivation
 from tfe_bench.protocols.nn import ramped
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class HardSilu(JointlySloped):
+class HardSilu(JointSlopeActivation):
     """x min(max(x + 3, 0), 6) / 6."""
 
     op = "hard_silu"

@@ -10,8 +10,8 @@ import numpy as np
 from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_whole
 from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import add_reshape as in_shape
-from tfe_bench.models.kinds.layout import channels_last, parse_sides
+from tfe_bench.models.kinds.layout import accept_channels_first, parse_padding_sides
+from tfe_bench.models.kinds.layout import add_reshape_layer as in_shape
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value, sum_axes
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers import resize
@@ -68,10 +68,10 @@ class Crop(Kind):
     is_local = True
     keras_layers = ("Cropping1D", "Cropping2D", "Cropping3D", "CenterCrop")
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         centered = call.class_name == "CenterCrop"
-        cut = self._read_center_crop(call) if centered else parse_sides(call.layer.cropping)
+        cut = self._read_center_crop(call) if centered else parse_padding_sides(call.layer.cropping)
         return r.add_layer(call.name, self.op, call.inputs, None, sides=[*cut, [0, 0]])
 
     def _read_center_crop(self, call: LayerCall) -> list[list[int]]:
@@ -121,7 +121,7 @@ class Crop(Kind):
         return [p.ops.apply_local(lambda v: shapes.pad(v, pairs), g, shape)]
 
 
-class Take(Kind):
+class TakePositions(Kind):
     """The values at some places along an axis, in any order."""
 
     op = "take"
@@ -151,7 +151,7 @@ class Take(Kind):
         places = np.asarray(node.layer.options["places"])
         shape = p.add_batch_axis(node.shape, values[0])
         return p.ops.apply_local(
-            _build_gather(places, node.layer.options["axis"]), values[0], shape
+            _build_axis_gather(places, node.layer.options["axis"]), values[0], shape
         )
 
     def backward(
@@ -170,12 +170,12 @@ class Take(Kind):
             for place in np.unique(places):
                 at = np.flatnonzero(places == place)
                 sources[place] = at[copy] if copy < len(at) else len(places)
-            part = p.ops.apply_local(_build_gather(sources, axis), padded, shape)
+            part = p.ops.apply_local(_build_axis_gather(sources, axis), padded, shape)
             total = part if total is None else p.ops.add(total, part)
         return [total]
 
 
-def _build_gather(places: Array, axis: int) -> Callable[[Shared], Shared]:
+def _build_axis_gather(places: Array, axis: int) -> Callable[[Shared], Shared]:
     return lambda v: shapes.gather(v, places, axis)
 
 
@@ -186,14 +186,14 @@ class Repeat(Kind):
     is_local = True
     keras_layers = ("RepeatVector", "UpSampling1D", "UpSampling2D", "UpSampling3D")
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, inputs = call.layer, call.inputs
         if call.class_name == "RepeatVector":
             row = in_shape(r, inputs[0], f"{call.name}/row", (1, call.shape[1]))
             return r.add_layer(call.name, self.op, [row], None, times=[int(layer.n), 1])
         if getattr(layer, "interpolation", "nearest") != "nearest":
-            return resize.add_resize(r, call, str(layer.interpolation))
+            return resize.add_resize_layer(r, call, str(layer.interpolation))
         size = layer.size if isinstance(layer.size, (list, tuple)) else [layer.size]
         return r.add_layer(call.name, self.op, inputs, None, times=[*(int(n) for n in size), 1])
 
@@ -230,7 +230,7 @@ class Repeat(Kind):
             if k > 1:
                 places = np.repeat(np.arange(shape[axis]), k)
                 shape[axis] *= k
-                x = p.ops.apply_local(_build_gather(places, axis), x, tuple(shape))
+                x = p.ops.apply_local(_build_axis_gather(places, axis), x, tuple(shape))
         return x
 
     def backward(

@@ -26,12 +26,12 @@ from tfe_bench.models.kinds.planning import (
     FEWEST_WEIGHT_BITS,
     MOST_COMPARED,
     SIGNIFICANT_BITS,
-    Planner,
-    find_magnitude,
+    LayerFormatPlanner,
+    find_magnitude_exponent,
 )
 from tfe_bench.protocols.nn import cells, recurrent
-from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, RecurrentFormat
-from tfe_bench.protocols.nn.recurrent import Weights
+from tfe_bench.protocols.nn.cells import GATES, STATES, RecurrentCell, RecurrentFormat
+from tfe_bench.protocols.nn.recurrent import RecurrentWeights
 from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
@@ -40,7 +40,7 @@ from tfe_bench.protocols.session.sharing import Shared
 MOST_SERIES_STEPS = 100
 
 
-def _sigmoid(v: Array) -> Array:
+def _plaintext_sigmoid(v: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0, -v)))
 
 
@@ -48,7 +48,7 @@ def _sigmoid(v: Array) -> Array:
 PlaintextFunctions: TypeAlias = "tuple[Callable[[Array], Array], ...]"
 _IN_THE_CLEAR: Mapping[str, Any] = {
     "tanh": np.tanh,
-    "sigmoid": _sigmoid,
+    "sigmoid": _plaintext_sigmoid,
     "relu": lambda v: np.maximum(v, 0),
     "linear": lambda v: v,
     "ramp": lambda v: np.clip(v, 0, 1),
@@ -204,7 +204,7 @@ class Recurrent(Kind):
             states = (
                 values[1 + d * count : 1 + (d + 1) * count] if self._has_initial_states(x) else []
             )
-            direction_outputs, memory = _run_direction(
+            direction_outputs, memory = _run_recurrent_direction(
                 x, d, steps, states, mask, largest, functions
             )
             outputs.append(
@@ -231,17 +231,19 @@ class Recurrent(Kind):
         """Return whether there are initial states."""
         return len(x.inputs) > 1 + bool(x.options["masked"])
 
-    def _build_cell(self, x: LayerSpec) -> Cell:
+    def _build_cell(self, x: LayerSpec) -> RecurrentCell:
         o = x.options
-        return Cell(str(o["cell"]), str(o["activation"]), str(o["gate"]), bool(o["series"]))
+        return RecurrentCell(
+            str(o["cell"]), str(o["activation"]), str(o["gate"]), bool(o["series"])
+        )
 
     def _plan_rings(self, node: PlacedLayer) -> RecurrentFormat:
         n = node.numbers
         initial = self._has_initial_states(node.layer)
         cell, steps = self._build_cell(node.layer), node.input_shapes[0][0]
-        return cells.derive_format(cell, n.fraction, n.scale, n.bits, steps, initial)
+        return cells.derive_recurrent_format(cell, n.fraction, n.scale, n.bits, steps, initial)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         cell, steps = self._build_cell(x), planner.shapes[x.inputs[0]][0]
         min_bits, max_bits = cells.MIN_BITS[cell.series], cells.MAX_BITS[cell.series]
         f = min(max(planner.fraction, min_bits), max_bits)
@@ -254,21 +256,24 @@ class Recurrent(Kind):
         if cell.is_bounded:
             reach = cell.state_bounds(steps, start)[1]
             top = max(
-                _largest_sum(x, d, input_bound, reach) for d in range(len(x.options["backwards"]))
+                _largest_gate_sum(x, d, input_bound, reach)
+                for d in range(len(x.options["backwards"]))
             )
         else:
             top = planner.bounds[f"{x.name}:sum"]
-        bits = f + 1 + find_magnitude(max(top, start, 1.0), f)
+        bits = f + 1 + find_magnitude_exponent(max(top, start, 1.0), f)
         scale = max(self._choose_product_bits(x, input_scale, f), 2 * f)
         low = min(max(int(input_bound * 2.0**input_scale).bit_length() - 1, 1), 63)
         if bits <= MOST_COMPARED:
             # (the dropped bits of sums and their ring fit a word)
-            room = cells.derive_format(
+            room = cells.derive_recurrent_format(
                 cell, f, 2 * f, bits, steps, self._has_initial_states(x)
             ).sum_ring
             scale = min(scale, f + 64 - room)
             candidate = FixedPointFormat(f, scale, bits, low)
-            planned = cells.derive_format(cell, f, scale, bits, steps, self._has_initial_states(x))
+            planned = cells.derive_recurrent_format(
+                cell, f, scale, bits, steps, self._has_initial_states(x)
+            )
             if planned.is_valid and scale - max(input_scale, f) >= FEWEST_WEIGHT_BITS:
                 return candidate
         planner.report_unfit(x, f"has sums up to {top:g} before its gates")
@@ -343,7 +348,7 @@ class Recurrent(Kind):
         directions = o["backwards"]
         mask, states = (values[-1], values[1:-1]) if o["masked"] else (None, values[1:])
         weights = [
-            Weights(
+            RecurrentWeights(
                 p.get_weight(x, f"kernel{d}"),
                 p.get_weight(x, f"recurrent{d}"),
                 p.get_optional_weight(x, f"bias{d}"),
@@ -378,33 +383,33 @@ class Recurrent(Kind):
         if not o["sequences"]:
             return y
 
-        def ordered(a: Any) -> Any:
+        def align_recurrent_steps(a: Any) -> Any:
             outputs = [
                 tensor_ops.reverse(a[:, d], [1]) if back and o["aligned"] else a[:, d]
                 for d, back in enumerate(o["backwards"])
             ]
             return tensor_ops.stack(outputs, 2)
 
-        return y.map(ordered)
+        return y.map(align_recurrent_steps)
 
 
-def _largest_sum(x: LayerSpec, d: int, inputs: float, states: float) -> float:
+def _largest_gate_sum(x: LayerSpec, d: int, inputs: float, states: float) -> float:
     """Bound a direction's sums before gates, from the magnitudes of its weights."""
 
-    def magnitudes_of(name: str) -> Array:
+    def compute_weight_magnitudes(name: str) -> Array:
         weight = x.weights.get(f"{name}{d}")
         return np.zeros(1) if weight is None else np.abs(np.asarray(weight, np.float64))
 
     total = (
-        inputs * magnitudes_of("kernel").sum(0)
-        + states * magnitudes_of("recurrent").sum(0)
-        + magnitudes_of("bias")
+        inputs * compute_weight_magnitudes("kernel").sum(0)
+        + states * compute_weight_magnitudes("recurrent").sum(0)
+        + compute_weight_magnitudes("bias")
     )
     # (r (h U + inner), where r is at most slightly above 1)
-    return 1.01 * (float(total.max()) + float(magnitudes_of("inner").max()))
+    return 1.01 * (float(total.max()) + float(compute_weight_magnitudes("inner").max()))
 
 
-def _run_direction(
+def _run_recurrent_direction(
     x: LayerSpec,
     d: int,
     steps: Array,

@@ -19,14 +19,14 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.polyline import (
     Polyline,
-    backpropagate_line,
-    capped_line,
-    convert_relu,
-    train_line,
+    backpropagate_activation_line,
+    capped_relu_line,
+    convert_relu_options,
+    train_activation_line,
 )
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.nn import relu as protocol
@@ -36,25 +36,25 @@ from tfe_bench.protocols.session.sharing import Shared
 INJECTED = 256 + 3 * 64
 
 
-def check_max_value(value: Any) -> None:
+def check_relu_max_value(value: Any) -> None:
     """Check the maximum of a ReLU."""
     check_value(value is None or (is_real(value) and value > 0), "max_value above 0 or none", value)
 
 
-def compute_relu(x: Array, max_value: float | None) -> Array:
+def compute_plaintext_relu(x: Array, max_value: float | None) -> Array:
     """Compute a ReLU in plaintext."""
     return np.asarray(np.maximum(x, 0) if max_value is None else np.clip(x, 0, max_value))
 
 
-def find_max_value(x: LayerSpec, fraction: int) -> int | None:
+def find_relu_max_value(x: LayerSpec, fraction: int) -> int | None:
     """Return the maximum of a ReLU, in ring units."""
     max_value = x.options.get("max_value")
     return None if max_value is None else round(max_value * 2**fraction)
 
 
-def cap_limit(node: PlacedLayer, limit: int) -> int:
+def cap_relu_limit(node: PlacedLayer, limit: int) -> int:
     """Bound a ReLU of values within a limit."""
-    max_value = find_max_value(node.layer, node.numbers.fraction)
+    max_value = find_relu_max_value(node.layer, node.numbers.fraction)
     return limit if max_value is None else min(limit, max_value + 1)
 
 
@@ -69,7 +69,7 @@ def rectify_value(p: ForwardContext, node: PlacedLayer, x: Shared, bits: int = 0
     to = max(node.used_bits, ring)
     saved = (INJECTED - 3 * ring - 4 * to) * math.prod(node.shape)
     in_small_ring = ring < 64 and saved > (node.round_bits if to > ring else 0)
-    max_value, n = find_max_value(node.layer, x.fractional_bits), math.prod(ops.get_shape(x))
+    max_value, n = find_relu_max_value(node.layer, x.fractional_bits), math.prod(ops.get_shape(x))
     if max_value is None:
         count = ops.setting.choose_exchanges(n, bits)
         if in_small_ring:
@@ -105,7 +105,11 @@ class Relu(Kind):
             raise UnsupportedLayer(f"max_value={max_value}; 0 or more is supported")
         if threshold or max_value == 0 or (slope and max_value is not None):
             return r.add_layer(
-                name, Polyline.op, [value], None, **convert_relu(slope, max_value, threshold)
+                name,
+                Polyline.op,
+                [value],
+                None,
+                **convert_relu_options(slope, max_value, threshold),
             )
         if slope:
             return r.add_layer(name, "leaky_relu", [value], None, alpha=slope)
@@ -119,22 +123,22 @@ class Relu(Kind):
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_options(options, "max_value")
-        check_max_value(options["max_value"])
+        check_relu_max_value(options["max_value"])
         return check_single_input(input_shapes, weights)
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        return compute_relu(values[0], x.options["max_value"])
+        return compute_plaintext_relu(values[0], x.options["max_value"])
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, _ = planner.get_input_format(x)
         m = planner.cap_magnitude(x, planner.bounds[x.inputs[0]])
         return FixedPointFormat(f, 0, planner.choose_comparison_bits(x, f, m))
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        return cap_limit(node, node.align_limits(input_limits)[0])
+        return cap_relu_limit(node, node.align_limits(input_limits)[0])
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
-        max_value = find_max_value(node.layer, node.numbers.fraction) or 0
+        max_value = find_relu_max_value(node.layer, node.numbers.fraction) or 0
         return (node.align_limits(input_limits)[0] + max_value).bit_length() + 1
 
     def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
@@ -147,7 +151,9 @@ class Relu(Kind):
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         if node.layer.options["max_value"] is not None:
-            return train_line(p, node, values[0], capped_line(node.layer.options["max_value"]))
+            return train_activation_line(
+                p, node, values[0], capped_relu_line(node.layer.options["max_value"])
+            )
         y, p.saved[node.output] = p.ops.relu_with_derivative(values[0])
         return y
 
@@ -156,5 +162,9 @@ class Relu(Kind):
     ) -> Gradients:
         """Pass g where x is between 0 and the maximum."""
         if node.layer.options["max_value"] is not None:
-            return [backpropagate_line(p, node, g, capped_line(node.layer.options["max_value"]))]
+            return [
+                backpropagate_activation_line(
+                    p, node, g, capped_relu_line(node.layer.options["max_value"])
+                )
+            ]
         return [p.select_positive(node, g)]

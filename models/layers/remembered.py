@@ -14,7 +14,7 @@ from tfe_bench.models.kinds.checks import check_options, check_value, check_weig
 from tfe_bench.models.kinds.kind import Kind, Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.layers.attend import Attend
+from tfe_bench.models.layers.attend import DotProductAttention
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -49,12 +49,12 @@ class KeyValueCache(DecodingKind):
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         rows, row = values
-        here = _one_hot(p.public[POSITION], node.shape[-2])
+        here = _one_hot_position(p.public[POSITION], node.shape[-2])
         kept_rows = p.ops.mul_public(rows, 1 - here)
         return p.ops.add(kept_rows, p.ops.mul_public(row, here))
 
 
-class CachedAttention(Attend, DecodingKind):
+class CachedAttention(DotProductAttention, DecodingKind):
     """Attention of one query to the keys up to its position."""
 
     op = "attend_remembered"
@@ -75,7 +75,7 @@ class CachedAttention(Attend, DecodingKind):
         return self._run_attention(p, node, values, last=p.public[POSITION])
 
 
-def _one_hot(position: Any, count: int) -> Any:
+def _one_hot_position(position: Any, count: int) -> Any:
     """Return int64 [count, 1] with a 1 at a position."""
     positions = np.arange(count)[:, None]
     if not tensor_ops.is_tensor(position):

@@ -16,7 +16,7 @@ from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer, 
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def read_statistics(layer: Any, name: str) -> tuple[Array, Array]:
+def read_normalization_statistics(layer: Any, name: str) -> tuple[Array, Array]:
     """Return (factor, offset) of a Normalization, float64, one of each or one for each channel.
 
     Raises:
@@ -40,7 +40,7 @@ def read_statistics(layer: Any, name: str) -> tuple[Array, Array]:
     return (deviation, mean) if layer.invert else (1 / deviation, -mean / deviation)
 
 
-def _read_numbers(value: Any) -> float | list[float]:
+def _read_rescale_numbers(value: Any) -> float | list[float]:
     array = np.asarray(value, np.float64)
     if array.ndim > 1:
         raise UnsupportedLayer("a number, or one for each channel, is supported")
@@ -57,19 +57,26 @@ class Rescale(Kind):
         layer = call.layer
         if call.class_name == "Normalization":
             return self._convert_normalization(r, call)
-        options = {"scale": _read_numbers(layer.scale), "offset": _read_numbers(layer.offset)}
+        options = {
+            "scale": _read_rescale_numbers(layer.scale),
+            "offset": _read_rescale_numbers(layer.offset),
+        }
         return r.add_layer(call.name, self.op, call.inputs, None, **options)
 
     def _convert_normalization(self, r: Reader, call: LayerCall) -> str:
         """Convert a Normalization: a coarse public scale, then the exact statistics as weights."""
-        pair = read_statistics(call.layer, call.name)
+        pair = read_normalization_statistics(call.layer, call.name)
         if r.training:
             r.private.add(call.name)
         if r.training or call.layer.invert:  # (optimize splits one at the model's end)
-            return r.add_layer(call.name, self.op, call.inputs, None, **scales.as_options(pair))
+            return r.add_layer(
+                call.name, self.op, call.inputs, None, **scales.as_rescale_options(pair)
+            )
         first, then = scales.split_scale(*pair)
-        rescaled = r.add_layer(call.name, self.op, call.inputs, None, **scales.as_options(first))
-        if scales.is_identity(then):
+        rescaled = r.add_layer(
+            call.name, self.op, call.inputs, None, **scales.as_rescale_options(first)
+        )
+        if scales.is_identity_scale(then):
             return rescaled
         channels = [np.broadcast_to(v, call.shapes[0][-1:]).copy() for v in then]
         weights: dict[str, Any] = dict(zip(("kernel", "bias"), channels, strict=True))

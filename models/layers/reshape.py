@@ -9,7 +9,7 @@ from dataclasses import replace
 from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_whole
 from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.layout import accept_channels_first
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
 from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
@@ -76,7 +76,7 @@ class Flatten(Reshape):
     op = "flatten"
     keras_layers = ("Flatten",)
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         return r.add_layer(call.name, self.op, call.inputs)
 

@@ -23,10 +23,10 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_reshape as in_shape
-from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.layout import accept_channels_first
+from tfe_bench.models.kinds.layout import add_reshape_layer as in_shape
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import Shared
@@ -38,7 +38,7 @@ _MOST_ELEMENTS = 1 << 22
 _FACTOR_BITS = 24
 
 
-def build_matrix(method: str, old: int, new: int) -> Array:
+def build_resize_matrix(method: str, old: int, new: int) -> Array:
     """Build the matrix from old places to new ones, [new, old], float64.
 
     Pixel centers lie at halves, and positions outside repeat the last pixel: `half_pixel` of
@@ -65,18 +65,18 @@ def build_matrix(method: str, old: int, new: int) -> Array:
     rest = np.rint(rest * 1024) / 1024  # as in TensorFlow's table
     for shift in (-1, 0, 1, 2):
         inside = (low + shift >= 0) & (low + shift < old)
-        share = _cubic_kernel(np.abs(rest - shift))
+        share = _cubic_resize_kernel(np.abs(rest - shift))
         weights[rows[inside], (low + shift)[inside]] += share[inside]
     return np.asarray(weights / weights.sum(1, keepdims=True))
 
 
-def _cubic_kernel(x: Array) -> Array:
+def _cubic_resize_kernel(x: Array) -> Array:
     """Return the cubic kernel of Keys."""
     near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
-def _exact_bits(m: Array) -> int | None:
+def _exact_resize_bits(m: Array) -> int | None:
     """Return the fractional bits with which a matrix is exact; None if these are more than 8."""
     return next((k for k in range(9) if np.array_equal(m * 2**k, np.rint(m * 2**k))), None)
 
@@ -90,7 +90,7 @@ class Resize(Kind):
         *("AdaptiveAveragePooling1D", "AdaptiveAveragePooling2D"),
     )
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, old, new = call.layer, call.shapes[0], call.shape
         if call.class_name == "Resizing":
@@ -101,14 +101,14 @@ class Resize(Kind):
                 )
             if layer.antialias:
                 raise UnsupportedLayer("antialias=True")
-            return add_resize(r, call, str(layer.interpolation))
+            return add_resize_layer(r, call, str(layer.interpolation))
         if len(old) == 2:
             row = in_shape(r, call.inputs[0], f"{call.name}/image", (1, *old))
             options = {"size": [1, new[0]], "method": "mean"}
             return in_shape(
                 r, r.add_layer(call.name, self.op, [row], None, **options), f"{call.name}/rows", new
             )
-        return add_resize(r, call, "mean")
+        return add_resize_layer(r, call, "mean")
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = check_single_input(input_shapes, weights)
@@ -121,46 +121,47 @@ class Resize(Kind):
         return (*size, x[2])
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        rows, columns = _build_matrices(x, values[0].shape[1:])
+        rows, columns = _build_resize_matrices(x, values[0].shape[1:])
         resized = np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
         return np.asarray(resized)
 
     # ---- fixed point
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_input_format(x)
         input_shape = planner.shapes[x.inputs[0]]
         room = PRODUCT_BITS - f - max(m, 0) - 1
-        exact = sum(_exact_bits(a) or 0 for a in _build_matrices(x, input_shape))
+        exact = sum(_exact_resize_bits(a) or 0 for a in _build_resize_matrices(x, input_shape))
         if room < max(exact, FEWEST_WEIGHT_BITS):
             planner.report_unfit(x, f"takes values up to {2.0**m:g}")
         return FixedPointFormat(f, max(1, min(_FACTOR_BITS, room)))
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         sizes = [
-            float(np.abs(a).sum(1).max()) for a in _build_matrices(node.layer, node.input_shapes[0])
+            float(np.abs(a).sum(1).max())
+            for a in _build_resize_matrices(node.layer, node.input_shapes[0])
         ]
         return math.ceil(node.align_limits(input_limits)[0] * math.prod(sizes) * (1 + 2.0**-10)) + 3
 
     # ---- private inference
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        rows, columns = _build_matrices(node.layer, node.input_shapes[0])
-        return _apply_matrices(p, values[0], rows, columns, node.numbers.scale)
+        rows, columns = _build_resize_matrices(node.layer, node.input_shapes[0])
+        return _apply_resize_matrices(p, values[0], rows, columns, node.numbers.scale)
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        rows, columns = _build_matrices(node.layer, node.input_shapes[0])
-        return _apply_matrices(p, values[0], rows, columns, _FACTOR_BITS)
+        rows, columns = _build_resize_matrices(node.layer, node.input_shapes[0])
+        return _apply_resize_matrices(p, values[0], rows, columns, _FACTOR_BITS)
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
         """Apply the transposed matrices."""
-        rows, columns = _build_matrices(node.layer, node.input_shapes[0])
-        return [_apply_matrices(p, p.rescale_gradient(g), rows.T, columns.T, _FACTOR_BITS)]
+        rows, columns = _build_resize_matrices(node.layer, node.input_shapes[0])
+        return [_apply_resize_matrices(p, p.rescale_gradient(g), rows.T, columns.T, _FACTOR_BITS)]
 
 
-def add_resize(r: Reader, call: LayerCall, method: str) -> str:
+def add_resize_layer(r: Reader, call: LayerCall, method: str) -> str:
     """Add a resize to the size of a call's output.
 
     Raises:
@@ -173,15 +174,15 @@ def add_resize(r: Reader, call: LayerCall, method: str) -> str:
     return r.add_layer(call.name, Resize.op, call.inputs, None, **options)
 
 
-def _build_matrices(x: LayerSpec, input_shape: Shape) -> tuple[Array, Array]:
+def _build_resize_matrices(x: LayerSpec, input_shape: Shape) -> tuple[Array, Array]:
     rows, columns = (
-        build_matrix(x.options["method"], old, new)
+        build_resize_matrix(x.options["method"], old, new)
         for old, new in zip(input_shape[:2], x.options["size"], strict=True)
     )
     return rows, columns
 
 
-def _apply_matrices(
+def _apply_resize_matrices(
     p: ForwardContext, x: Shared, rows: Array, columns: Array, max_bits: int
 ) -> Shared:
     """Compute rows . x . columns^T for each channel, at the scale of x.
@@ -190,7 +191,7 @@ def _apply_matrices(
     otherwise each matrix is rounded to `max_bits`, and its product is truncated.
     """
     ops, f = p.ops, x.fractional_bits
-    exact = [_exact_bits(a) for a in (columns, rows)]
+    exact = [_exact_resize_bits(a) for a in (columns, rows)]
     once = None not in exact and sum(k or 0 for k in exact) <= max_bits
     for axis, (a, k) in enumerate(zip((columns, rows), exact, strict=True)):
         batch, height, width, channels = ops.get_shape(x)
@@ -200,10 +201,10 @@ def _apply_matrices(
         new = (*old[:-2], len(a), old[-1])
         x = reshape_value(ops, x, old) if axis else x
 
-        def product(v: Shared, ring: Array = ring, bits: int = bits) -> Shared:
+        def multiply_resize_matrix(v: Shared, ring: Array = ring, bits: int = bits) -> Shared:
             return arithmetic.matmul_public(ring, v, bits)
 
-        x = ops.apply_local(product, x, new)
+        x = ops.apply_local(multiply_resize_matrix, x, new)
         x = reshape_value(ops, x, (batch, len(a), width, channels)) if axis else x
         if not once:
             x = ops.truncate(x, bits)

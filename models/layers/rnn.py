@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfe_bench.models.kinds import masks
-from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.layout import add_reshape_layer
 from tfe_bench.models.kinds.reading import (
     CallValue,
     LayerCall,
@@ -17,7 +17,7 @@ from tfe_bench.models.kinds.reading import (
     UnsupportedLayer,
     read_weights,
 )
-from tfe_bench.models.layers.identity import Untrained
+from tfe_bench.models.layers.identity import InferenceOnlyLayer
 from tfe_bench.protocols.nn.cells import FUNCTIONS, GATES, MAX_STEPS, STATES
 
 # By a cell's class. (A layer's properties are those of its cell.)
@@ -28,7 +28,7 @@ _RAMP = {"hard_sigmoid": "ramp", "sigmoid": "sigmoid"}
 
 
 @dataclass(frozen=True, eq=False)
-class _Direction:
+class _RecurrentDirection:
     """One direction of a recurrent layer.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Direction:
     backwards: bool
 
 
-class _CellLayers(Untrained):
+class _RecurrentCellLayers(InferenceOnlyLayer):
     """The base class of layers of cells."""
 
     handles_masks = True
@@ -56,7 +56,7 @@ class _CellLayers(Untrained):
         call: LayerCall,
         name: str,
         input_name: str,
-        directions: Sequence[_Direction],
+        directions: Sequence[_RecurrentDirection],
         sequences: bool,
         memory: bool = False,
         states: Sequence[str] = (),
@@ -101,7 +101,7 @@ class _CellLayers(Untrained):
         elif not isinstance(mask_argument, CallValue) or mask_argument.shape != (steps,):
             raise UnsupportedLayer(f"called with a mask that is not a value [{steps}] of the model")
         else:
-            name = masks.check_mask_value(r, mask_argument.name)
+            name = masks.check_sequence_mask(r, mask_argument.name)
         if name and call.arguments.get("initial_state") is not None:
             raise UnsupportedLayer(
                 "of an initial_state and a mask, whose outputs would start with 0"
@@ -140,7 +140,7 @@ class _CellLayers(Untrained):
         return steps.name if isinstance(steps, CallValue) else call.inputs[0]
 
 
-def _check_layer(layer: Any) -> None:
+def _check_recurrent_layer(layer: Any) -> None:
     """Refuse an unsupported option of a layer of cells.
 
     Raises:
@@ -152,7 +152,9 @@ def _check_layer(layer: Any) -> None:
         )
 
 
-def _read_direction(r: Reader, name: str, cell: Any, backwards: bool) -> _Direction:
+def _read_recurrent_direction(
+    r: Reader, name: str, cell: Any, backwards: bool
+) -> _RecurrentDirection:
     """Read a cell as a direction.
 
     Raises:
@@ -164,9 +166,9 @@ def _read_direction(r: Reader, name: str, cell: Any, backwards: bool) -> _Direct
         raise UnsupportedLayer(f"of a {type(cell).__name__}; {', '.join(_CELLS)} are supported")
     if kind == "gru" and not cell.reset_after:
         kind = "gru_before"
-    activation = _read_activation(r, cell.activation, FUNCTIONS, "activation")
+    activation = _read_recurrent_activation(r, cell.activation, FUNCTIONS, "activation")
     gate_function = getattr(cell, "recurrent_activation", r.keras.activations.sigmoid)
-    gate = _RAMP[_read_activation(r, gate_function, tuple(_RAMP), "recurrent_activation")]
+    gate = _RAMP[_read_recurrent_activation(r, gate_function, tuple(_RAMP), "recurrent_activation")]
     # (the variable itself, so that a layer called twice stores it once)
     kernel: Any = cell.kernel
     recurrent: Any = cell.recurrent_kernel
@@ -189,17 +191,19 @@ def _read_direction(r: Reader, name: str, cell: Any, backwards: bool) -> _Direct
     weights = {"kernel": kernel, "recurrent": recurrent, "bias": bias}
     if inner is not None:
         weights["inner"] = inner
-    return _Direction(kind, activation, gate, weights, units, backwards)
+    return _RecurrentDirection(kind, activation, gate, weights, units, backwards)
 
 
-def _read_activation(r: Reader, function: Any, known: Sequence[str], argument_name: str) -> str:
+def _read_recurrent_activation(
+    r: Reader, function: Any, known: Sequence[str], argument_name: str
+) -> str:
     text, _ = r.functions.get(function, (getattr(function, "__name__", str(function)), None))
     if text not in known:
         raise UnsupportedLayer(f"{argument_name}={text!r}; {', '.join(known)} are supported")
     return str(text)
 
 
-class Rnn(_CellLayers):
+class Rnn(_RecurrentCellLayers):
     """A layer of cells, step by step.
 
     Rounds and bytes: those of protocols/nn/recurrent.py for each step.
@@ -210,14 +214,14 @@ class Rnn(_CellLayers):
 
     def convert_inference(self, r: Reader, call: LayerCall) -> str:
         layer, name = call.layer, call.name
-        _check_layer(layer)
+        _check_recurrent_layer(layer)
         if isinstance(layer.cell, r.keras.layers.StackedRNNCells):
             return self._convert_stacked(r, call)
-        direction = _read_direction(r, name, layer.cell, bool(layer.go_backwards))
+        direction = _read_recurrent_direction(r, name, layer.cell, bool(layer.go_backwards))
         states = self.read_states(call, STATES[direction.cell], direction.units)
         gives_all_steps, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
         mask = self.read_mask(r, call, gives_all_steps, zeroed)
-        return _convert_directions(
+        return _convert_recurrent_directions(
             self, r, call, [direction], states, gives_all_steps, mask=mask, zeroed=zeroed
         )
 
@@ -239,7 +243,9 @@ class Rnn(_CellLayers):
             last = i == len(cells) - 1
             cell_name = call.name if last else r.make_unique(f"{call.name}/cell{i}")
             # (in the order of processing)
-            direction = _read_direction(r, cell_name, cell, bool(layer.go_backwards) and i == 0)
+            direction = _read_recurrent_direction(
+                r, cell_name, cell, bool(layer.go_backwards) and i == 0
+            )
             zero = zeroed and last
             input_name = self.add_recurrent(
                 r,
@@ -254,7 +260,7 @@ class Rnn(_CellLayers):
         return input_name
 
 
-class Bidirectional(_CellLayers):
+class Bidirectional(_RecurrentCellLayers):
     """A layer of cells and a reversed one, in parallel."""
 
     op = "bidirectional"
@@ -269,9 +275,9 @@ class Bidirectional(_CellLayers):
                 raise UnsupportedLayer(
                     f"around a {type(inner_layer).__name__}; {', '.join(_SUPPORTED)} are supported"
                 )
-            _check_layer(inner_layer)
+            _check_recurrent_layer(inner_layer)
             directions.append(
-                _read_direction(r, name, inner_layer.cell, bool(inner_layer.go_backwards))
+                _read_recurrent_direction(r, name, inner_layer.cell, bool(inner_layer.go_backwards))
             )
         if directions[0].backwards or not directions[1].backwards:
             raise UnsupportedLayer("whose backward_layer does not begin with the last step")
@@ -290,16 +296,16 @@ class Bidirectional(_CellLayers):
         if mask and len(set(zeroed)) > 1:
             raise UnsupportedLayer("of two layers of which one has zero_output_for_mask")
         merge = layer.merge_mode or "none"
-        return _convert_directions(
+        return _convert_recurrent_directions(
             self, r, call, directions, states, gives_all_steps, merge, mask, zeroed[0]
         )
 
 
-def _convert_directions(
-    kind: _CellLayers,
+def _convert_recurrent_directions(
+    kind: _RecurrentCellLayers,
     r: Reader,
     call: LayerCall,
-    directions: Sequence[_Direction],
+    directions: Sequence[_RecurrentDirection],
     states: list[str],
     gives_all_steps: bool,
     merge: str = "concat",
@@ -324,7 +330,9 @@ def _convert_directions(
         r, call, layer_name, input_name, directions, gives_all_steps, memory, states, mask, zeroed
     )
 
-    def part(label: str, at: tuple[int, int], of: tuple[int, int], all_rows: bool = False) -> str:
+    def add_recurrent_part_layer(
+        label: str, at: tuple[int, int], of: tuple[int, int], all_rows: bool = False
+    ) -> str:
         """Return some rows of some directions; a single row without its axis, if not `all_rows`."""
         sides = [[at[0], rows - at[1]], [of[0] * units, (count - of[1]) * units]]
         ranked = gives_all_steps or memory
@@ -336,27 +344,30 @@ def _convert_directions(
             sides=sides if ranked else sides[1:],
         )
         flat = ranked and not all_rows
-        return add_reshape(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
+        return add_reshape_layer(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
 
     others: list[str] = []
     for d, way in enumerate(directions if returned else ()):
         # (two directions have the order of the steps)
         last = 0 if not gives_all_steps or (way.backwards and count > 1) else steps - 1
-        others.append(part(f"state{d}", (last, last + 1), (d, d + 1)))
+        others.append(add_recurrent_part_layer(f"state{d}", (last, last + 1), (d, d + 1)))
         if memory:
-            others.append(part(f"memory{d}", (rows - 1, rows), (d, d + 1)))
+            others.append(add_recurrent_part_layer(f"memory{d}", (rows - 1, rows), (d, d + 1)))
     # the output comes last: a model may end after it
     first = output
     if not whole and merge == "concat":
-        first = part("outputs", (0, outputs), (0, count), gives_all_steps)
+        first = add_recurrent_part_layer("outputs", (0, outputs), (0, count), gives_all_steps)
     elif not whole:
-        both = [part(f"direction{d}", (0, outputs), (d, d + 1), gives_all_steps) for d in (1, 0)]
-        first = _merge_directions(r, call, both[::-1], merge)
+        both = [
+            add_recurrent_part_layer(f"direction{d}", (0, outputs), (d, d + 1), gives_all_steps)
+            for d in (1, 0)
+        ]
+        first = _merge_recurrent_directions(r, call, both[::-1], merge)
     call.other_outputs.extend(others)
     return first
 
 
-def _merge_directions(r: Reader, call: LayerCall, both: list[str], merge: str) -> str:
+def _merge_recurrent_directions(r: Reader, call: LayerCall, both: list[str], merge: str) -> str:
     """Combine the outputs of two directions; with "none" the second becomes another output."""
     if merge == "none":
         call.other_outputs.append(both[1])

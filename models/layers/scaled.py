@@ -6,10 +6,10 @@ import importlib
 from typing import Any, ClassVar
 
 from tfe_bench.models.kinds.reading import LayerCall, Reader
-from tfe_bench.models.layers.identity import Composed
+from tfe_bench.models.layers.identity import ComposedLayer
 
 
-class LayerScale(Composed):
+class LayerScale(ComposedLayer):
     """x times a number for each channel."""
 
     op = "layer_scale"

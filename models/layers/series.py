@@ -18,7 +18,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.protocols.nn import series
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -33,7 +33,7 @@ class FourierSeries(Kind):
     def replace_activation(cls, x: LayerSpec) -> LayerSpec:
         """Replace the layer's activation by a series, if there is one."""
         if x.op not in series.ACTIVATIONS or x.options:
-            return registry.get_kind(x.op).use_series(x)
+            return registry.get_layer_kind(x.op).use_series(x)
         return replace(x, op=cls.op, options={"function": x.op})
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -51,7 +51,7 @@ class FourierSeries(Kind):
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         function = str(x.options["function"])
-        return registry.get_kind(function).compute_plaintext(
+        return registry.get_layer_kind(function).compute_plaintext(
             replace(x, op=function, options={}), values, observe
         )
 
@@ -62,16 +62,18 @@ class FourierSeries(Kind):
 
     def choose_input_scale(self, node: PlacedLayer) -> int:
         """Return the fractional bits of the series' input: the value's own, or one less."""
-        return node.numbers.fraction - series.extra_bits(str(node.layer.options["function"]))
+        return node.numbers.fraction - series.activation_extra_bits(
+            str(node.layer.options["function"])
+        )
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         function = str(x.options["function"])
         f, m = planner.get_input_format(x)
         f = min(max(f, series.MIN_BITS), series.MAX_BITS)
         bits = planner.choose_comparison_bits(x, f, m)
-        if bits > series.max_bits(function, f):
+        if bits > series.max_activation_bits(function, f):
             planner.report_unfit(x, f"takes values up to {2.0**m:g}")
-        return FixedPointFormat(f + series.extra_bits(function), 0, bits)
+        return FixedPointFormat(f + series.activation_extra_bits(function), 0, bits)
 
     def check_format(self, node: PlacedLayer) -> None:
         f, bits = self.choose_input_scale(node), node.numbers.bits
@@ -80,7 +82,7 @@ class FourierSeries(Kind):
                 f"supports {series.MIN_BITS} to {series.MAX_BITS} fractional bits. Received: {f}.",
                 code="invalid-fixed-point-format",
             )
-        max_bits = series.max_bits(str(node.layer.options["function"]), f)
+        max_bits = series.max_activation_bits(str(node.layer.options["function"]), f)
         if not 2 <= bits <= max_bits:
             raise UsageError(
                 f"supports values of 2 to {max_bits} bits. Received: {bits}.",
@@ -102,7 +104,7 @@ class FourierSeries(Kind):
         return limit << shift if shift >= 0 else (limit >> -shift) + 1
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
-        max_bits = series.max_bits(
+        max_bits = series.max_activation_bits(
             str(node.layer.options["function"]), self.choose_input_scale(node)
         )
         return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
@@ -113,7 +115,7 @@ class FourierSeries(Kind):
         f, function = self.choose_input_scale(node), str(node.layer.options["function"])
         if node.input_scales[0] > f:
             return 64  # (the input is truncated first)
-        return series.read_bits(function, f, self._bound_input(node))
+        return series.activation_read_bits(function, f, self._bound_input(node))
 
     def _bound_input(self, node: PlacedLayer) -> int:
         """Bound |x| of the series' input, at its scale."""

@@ -21,7 +21,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -45,7 +45,7 @@ class Function(Kind):
         check_options(options)
         return check_single_input(input_shapes, weights)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_input_format(x)
         min_scale, max_scale = self.fractions
         f = min(max(f, min_scale), max_scale)
@@ -65,7 +65,7 @@ class Function(Kind):
         return p.ops.run_protocol(self.protocol, x, node.numbers.bits)
 
 
-class Smooth(Function):
+class SmoothActivation(Function):
     """An activation whose protocol compares values."""
 
     is_pointwise = True
@@ -77,7 +77,7 @@ class Smooth(Function):
         super().check_format(node)
 
 
-class TrainableSmooth(Smooth):
+class TrainableSmoothActivation(SmoothActivation):
     """A smooth activation that can be trained."""
 
     def compute_slope(self, p: ForwardContext, node: PlacedLayer, y: Shared) -> Shared:
@@ -111,7 +111,7 @@ class Curve:
     exact: Callable[[Array], Array]
 
 
-class GatedActivation(TrainableSmooth):
+class GatedActivation(TrainableSmoothActivation):
     """x times a function of x between 0 and 1; its slope is computed from x, next to the value."""
 
     curve: ClassVar[Curve]
@@ -137,7 +137,7 @@ class GatedActivation(TrainableSmooth):
         return self.forward(p, node, *values)
 
 
-class JointlySloped(TrainableSmooth):
+class JointSlopeActivation(TrainableSmoothActivation):
     """An activation whose protocol returns its slope with the value, from the same parts."""
 
     fractions = (gated.MIN_BITS, gated.MAX_BITS)
@@ -164,7 +164,7 @@ class JointlySloped(TrainableSmooth):
         return y
 
 
-class BoundedSmooth(Smooth):
+class BoundedSmoothActivation(SmoothActivation):
     """A smooth activation with values from -1 to 1."""
 
     is_bounded = True

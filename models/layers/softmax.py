@@ -12,12 +12,12 @@ from tfe_bench.models.kinds.kind import NotPositionwise, Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale, sum_axes
 from tfe_bench.models.kinds.reading import LayerCall, Reader
-from tfe_bench.models.layers.smooth import BoundedSmooth, Smooth
+from tfe_bench.models.layers.smooth import BoundedSmoothActivation, SmoothActivation
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class _AlongAxis(Smooth):
+class _AxisActivation(SmoothActivation):
     """A function of all values along one axis."""
 
     is_pointwise = False
@@ -44,7 +44,7 @@ class _AlongAxis(Smooth):
         return p.ops.run_protocol(self.protocol, x, axis, bits=bits, profile=profile)
 
 
-class Softmax(_AlongAxis, BoundedSmooth):
+class Softmax(_AxisActivation, BoundedSmoothActivation):
     """e^x_i / sum_j e^x_j."""
 
     op = "softmax"
@@ -75,7 +75,7 @@ class Softmax(_AlongAxis, BoundedSmooth):
         return [ops.sub(part, ops.mul(y, every))]
 
 
-class LogSoftmax(_AlongAxis):
+class LogSoftmax(_AxisActivation):
     """x_i - log sum_j e^x_j."""
 
     op = "log_softmax"

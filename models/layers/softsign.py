@@ -7,12 +7,12 @@ import numpy as np
 from tfe_bench.models.kinds.kind import Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, PlacedLayer
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.layers.smooth import BoundedSmooth, JointlySloped
+from tfe_bench.models.layers.smooth import BoundedSmoothActivation, JointSlopeActivation
 from tfe_bench.protocols.nn import softsign
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Softsign(JointlySloped, BoundedSmooth):
+class Softsign(JointSlopeActivation, BoundedSmoothActivation):
     """x / (1 + |x|)."""
 
     op = "softsign"

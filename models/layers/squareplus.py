@@ -16,14 +16,14 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
-from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.layers.smooth import Function, TrainableSmooth
+from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.layers.smooth import Function, TrainableSmoothActivation
 from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.nn import squareplus
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Squareplus(TrainableSmooth):
+class Squareplus(TrainableSmoothActivation):
     """(x + sqrt(x^2 + b)) / 2."""
 
     op = "squareplus"
@@ -40,11 +40,11 @@ class Squareplus(TrainableSmooth):
         (v,) = values
         return np.asarray((v + np.sqrt(v * v + x.options["b"])) / 2)
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_input_format(x)
         f = min(max(f, self.fractions[0]), self.fractions[1])
         bits = planner.choose_comparison_bits(x, f, m)
-        if bits > squareplus.max_bits(f):
+        if bits > squareplus.max_squareplus_bits(f):
             planner.report_unfit(x, f"squares values up to {2.0**m:g}")
         return FixedPointFormat(f, 0, bits)
 
@@ -58,7 +58,7 @@ class Squareplus(TrainableSmooth):
         return node.align_limits(input_limits)[0].bit_length() + 1
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
-        max_bits = squareplus.max_bits(node.numbers.fraction)
+        max_bits = squareplus.max_squareplus_bits(node.numbers.fraction)
         return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:

@@ -29,7 +29,7 @@ from tfe_bench.models.kinds.planning import (
     MOST_WEIGHT_BITS,
     PRODUCT_BITS,
     SIGNIFICANT_BITS,
-    Planner,
+    LayerFormatPlanner,
 )
 from tfe_bench.models.layers.affine import Affine
 from tfe_bench.models.layers.conv1d import Conv1D, DepthwiseConv1D, GroupedConv1D
@@ -37,33 +37,38 @@ from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D, GroupedConv2
 from tfe_bench.models.layers.conv3d import Conv3D
 from tfe_bench.models.layers.conv_transpose import Conv1DTranspose, Conv2DTranspose
 from tfe_bench.models.layers.dense import Dense
-from tfe_bench.models.layers.linear import Linear, add_bias
-from tfe_bench.models.layers.relu import cap_limit, check_max_value, compute_relu, rectify_value
+from tfe_bench.models.layers.linear import WeightedProduct, add_layer_bias
+from tfe_bench.models.layers.relu import (
+    cap_relu_limit,
+    check_relu_max_value,
+    compute_plaintext_relu,
+    rectify_value,
+)
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.ring.products import RING, Product, exchange_truncated_sum
+from tfe_bench.protocols.ring.products import RING, BilinearShareProduct, exchange_truncated_sum
 from tfe_bench.protocols.session.sharing import Shared
 
-_LINEAR: tuple[Linear, ...] = (
+_LINEAR: tuple[WeightedProduct, ...] = (
     *(Conv2D(), DepthwiseConv2D(), GroupedConv2D(), Conv2DTranspose()),
     *(Conv1D(), DepthwiseConv1D(), GroupedConv1D(), Conv1DTranspose()),
     *(Conv3D(), Dense(), Affine()),
 )
-TERMS: Mapping[str, Linear] = {kind.op: kind for kind in _LINEAR}
+TERMS: Mapping[str, WeightedProduct] = {kind.op: kind for kind in _LINEAR}
 ACTIVATIONS = ("none", "relu")
 
 
-def _find_ring_magnitudes(weights: Any, bits: int) -> Array:
+def _find_weight_magnitudes(weights: Any, bits: int) -> Array:
     """Return |weights| as ring elements with this many fractional bits."""
     return np.asarray(np.rint(np.abs(np.asarray(weights, np.float64)) * 2.0**bits))
 
 
-def find_lifted_ring(numbers: FixedPointFormat) -> int:
+def find_lifted_sum_ring(numbers: FixedPointFormat) -> int:
     """Return the bits k of the ring of a sum without comparison; right below 2^(k-2), its bound."""
     return min(63 - (numbers.scale - numbers.fraction), numbers.bits + 1)
 
 
-class Sum(Kind):
+class SumOfProducts(Kind):
     """sum_i +-x_i . kernel_i + sum_j +-x_j + bias, and optionally its ReLU."""
 
     op = "sum"
@@ -80,7 +85,7 @@ class Sum(Kind):
         check_value(
             options["activation"] in ACTIVATIONS, "a known activation", options["activation"]
         )
-        check_max_value(options["max_value"])
+        check_relu_max_value(options["max_value"])
         result: Shape | None = None
         names = {"bias"} & set(weights)
         products = 0
@@ -95,7 +100,7 @@ class Sum(Kind):
                 name = f"kernel{i}"
                 check_value(name in weights, f"the weights {name!r}", sorted(weights))
                 rest = {k: v for k, v in term.items() if k not in ("op", "sign")}
-                shape = TERMS[str(op)].product_shape(x, rest, weights[name])
+                shape = TERMS[str(op)].infer_kernel_product_shape(x, rest, weights[name])
                 names.add(name)
                 products += 1
             check_value(result in (None, shape), "terms of one shape", [result, shape])
@@ -129,19 +134,19 @@ class Sum(Kind):
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
             if term["op"] != "skip":
                 kernel = np.asarray(x.weights[f"kernel{i}"], np.float64)
-                value = TERMS[term["op"]].multiply_plaintext(value, kernel, term)
+                value = TERMS[term["op"]].multiply_plaintext_kernel(value, kernel, term)
             total = total + term["sign"] * value
-        total = add_bias(total, x)
+        total = add_layer_bias(total, x)
         observe(f"{x.name}:sum", total)
         return (
             total
             if x.options["activation"] == "none"
-            else compute_relu(total, x.options["max_value"])
+            else compute_plaintext_relu(total, x.options["max_value"])
         )
 
     # ---- fixed point
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         is_fused = x.options["activation"] != "none"
         m = planner.cap_magnitude(x, planner.bounds[f"{x.name}:sum"])
         wanted_scales = []
@@ -170,7 +175,9 @@ class Sum(Kind):
             fraction, min(scale, fraction + 48), planner.choose_comparison_bits(x, fraction, m)
         )
 
-    def _check_weight_bits(self, planner: Planner, x: LayerSpec, scale: int, m: int) -> None:
+    def _check_weight_bits(
+        self, planner: LayerFormatPlanner, x: LayerSpec, scale: int, m: int
+    ) -> None:
         for name, term in zip(x.inputs, x.options["terms"], strict=True):
             least = 0 if term["op"] == "skip" else FEWEST_WEIGHT_BITS
             if scale - planner.get_fractional_bits(name) < least:
@@ -200,9 +207,11 @@ class Sum(Kind):
         numbers = node.numbers
         if numbers.scale == numbers.fraction:
             return None  # an output without truncation
-        max_value = 3 << (find_lifted_ring(numbers) - 2)
+        max_value = 3 << (find_lifted_sum_ring(numbers) - 2)
         return (
-            max_value if node.layer.options["activation"] == "none" else cap_limit(node, max_value)
+            max_value
+            if node.layer.options["activation"] == "none"
+            else cap_relu_limit(node, max_value)
         )
 
     def bound_sum_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
@@ -213,11 +222,13 @@ class Sum(Kind):
             if term["op"] == "skip":
                 total += limit * 2.0 ** (scale - node.input_scales[i])
                 continue
-            ring = _find_ring_magnitudes(x.weights[f"kernel{i}"], scale - node.input_scales[i])
+            ring = _find_weight_magnitudes(x.weights[f"kernel{i}"], scale - node.input_scales[i])
             ones = np.ones((1, *shape))
-            total += limit * float(TERMS[term["op"]].multiply_plaintext(ones, ring, term).max())
+            total += limit * float(
+                TERMS[term["op"]].multiply_plaintext_kernel(ones, ring, term).max()
+            )
         if "bias" in x.weights:
-            total += float(_find_ring_magnitudes(x.weights["bias"], scale).max(initial=0.0))
+            total += float(_find_weight_magnitudes(x.weights["bias"], scale).max(initial=0.0))
         # (rounding in double precision is less than one unit in the last place)
         return math.ceil(math.log2(total * (1 + 2.0**-32) + 1)) + 1
 
@@ -228,7 +239,7 @@ class Sum(Kind):
         numbers = node.numbers
         if numbers.scale == numbers.fraction:
             return True
-        return find_lifted_ring(numbers) >= 3 and numbers.reach <= RING - 1
+        return find_lifted_sum_ring(numbers) >= 3 and numbers.reach <= RING - 1
 
     # ---- private inference
 
@@ -268,7 +279,7 @@ class Sum(Kind):
         ReLU).
         """
         is_fused = node.layer.options["activation"] != "none"
-        ring = find_lifted_ring(node.numbers) + is_fused
+        ring = find_lifted_sum_ring(node.numbers) + is_fused
         checked_bits = self.count_checked_bits(node, drop + ring)
         missing_bits = node.used_bits - ring
         sent = 2 * missing_bits * math.prod(node.shape) if is_fused else 0
@@ -283,7 +294,7 @@ class Sum(Kind):
         opening all bits that are used saves a round.
         """
         max_bits = min(node.used_bits, RING - drop)
-        lifted_bits = min(max_bits, find_lifted_ring(node.numbers))
+        lifted_bits = min(max_bits, find_lifted_sum_ring(node.numbers))
         saved = (3 * self._count_product_inputs(node) - math.prod(node.shape)) * (
             max_bits - lifted_bits
         )
@@ -311,7 +322,7 @@ class Sum(Kind):
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
-        products: list[Product] = []
+        products: list[BilinearShareProduct] = []
         addend: Shared | None = None
         flat = any(t["op"] == Dense.op for t in x.options["terms"]) and len(node.shape) > 1
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
@@ -324,7 +335,7 @@ class Sum(Kind):
                 addend = part if addend is None else ops.add(addend, part)
             else:
                 two = TERMS[term["op"]].get_bilinear_map(term)
-                products.append(Product(value, p.get_weight(x, f"kernel{i}"), two))
+                products.append(BilinearShareProduct(value, p.get_weight(x, f"kernel{i}"), two))
         offset = p.get_optional_weight(x, "bias")
         if offset is not None:
             addend = offset if addend is None else ops.add(addend, offset)
@@ -332,14 +343,18 @@ class Sum(Kind):
         return reshape_value(ops, y, p.add_batch_axis(node.shape, values[0])) if flat else y
 
     def _compute_sum(
-        self, p: ForwardContext, node: PlacedLayer, products: list[Product], addend: Shared | None
+        self,
+        p: ForwardContext,
+        node: PlacedLayer,
+        products: list[BilinearShareProduct],
+        addend: Shared | None,
     ) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
         drop = numbers.scale - numbers.fraction
         fused = x.options["activation"] != "none"
         if ops.range_check is not None and drop:
             bits, (checked_bits, ring) = (
-                find_lifted_ring(numbers),
+                find_lifted_sum_ring(numbers),
                 self._plan_checked_rings(node, drop),
             )
             small, own_shares = ops.run_protocol(

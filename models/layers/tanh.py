@@ -7,12 +7,12 @@ import numpy as np
 from tfe_bench.models.kinds.kind import Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, PlacedLayer
 from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.layers.smooth import BoundedSmooth, TrainableSmooth
+from tfe_bench.models.layers.smooth import BoundedSmoothActivation, TrainableSmoothActivation
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Tanh(TrainableSmooth, BoundedSmooth):
+class Tanh(TrainableSmoothActivation, BoundedSmoothActivation):
     """tanh(x)."""
 
     op = "tanh"

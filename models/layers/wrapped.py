@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.layout import add_reshape_layer
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.identity import Composed
+from tfe_bench.models.layers.identity import ComposedLayer
 
 # Bound on the steps of a layer that is converted once for each step.
 _MOST_STEPS = 64
@@ -14,7 +14,7 @@ _MOST_STEPS = 64
 _ALONG_THE_LAST = ("Dense", "Activation", "ReLU", "LeakyReLU", "ELU", "Dropout", "Identity")
 
 
-class LayerWrapper(Composed):
+class LayerWrapper(ComposedLayer):
     """The output of another layer."""
 
     op = "wrapped"
@@ -48,7 +48,7 @@ class TimeDistributed(LayerWrapper):
             cut = r.add_layer(
                 r.make_unique(f"{step_name}/cut"), "crop", call.inputs, None, sides=sides
             )
-            step_input = add_reshape(r, cut, f"{step_name}/given", tuple(step_shape))
+            step_input = add_reshape_layer(r, cut, f"{step_name}/given", tuple(step_shape))
             step_call = replace(
                 call,
                 name=step_name,
@@ -57,5 +57,5 @@ class TimeDistributed(LayerWrapper):
                 shape=call.shape[1:],
             )
             value = r.convert_inner_layer(inner, step_call)
-            outputs.append(add_reshape(r, value, f"{step_name}/row", (1, *call.shape[1:])))
+            outputs.append(add_reshape_layer(r, value, f"{step_name}/row", (1, *call.shape[1:])))
         return r.add_layer(name, "concat", outputs, None, axis=1) if steps > 1 else outputs[0]

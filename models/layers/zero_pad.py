@@ -7,14 +7,14 @@ import numpy as np
 from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_padding
 from tfe_bench.models.kinds.kind import Kind, Observer
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import channels_last, parse_sides
+from tfe_bench.models.kinds.layout import accept_channels_first, parse_padding_sides
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients
 from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def _list_paddings(x: LayerSpec) -> list[tuple[int, int]]:
+def _list_zero_paddings(x: LayerSpec) -> list[tuple[int, int]]:
     """Return the zeros before and after each axis."""
     return [(0, 0), *((int(a), int(b)) for a, b in x.options["pads"]), (0, 0)]
 
@@ -26,9 +26,9 @@ class ZeroPad(Kind):
     is_local = True
     keras_layers = ("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
 
-    @channels_last
+    @accept_channels_first
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        pairs = parse_sides(call.layer.padding)
+        pairs = parse_padding_sides(call.layer.padding)
         return r.add_layer(call.name, self.op, call.inputs, None, pads=pairs)
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -43,16 +43,16 @@ class ZeroPad(Kind):
         return (*(n + before + behind for n, (before, behind) in padded), x[-1])
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        return np.pad(values[0], _list_paddings(x))
+        return np.pad(values[0], _list_zero_paddings(x))
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        pairs, shape = _list_paddings(node.layer), p.add_batch_axis(node.shape, values[0])
+        pairs, shape = _list_zero_paddings(node.layer), p.add_batch_axis(node.shape, values[0])
         return p.ops.apply_local(lambda v: shapes.pad(v, pairs), values[0], shape)
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
         """Return the part of g without the padding."""
-        begin = [before for before, _ in _list_paddings(node.layer)]
+        begin = [before for before, _ in _list_zero_paddings(node.layer)]
         shape = p.add_batch_axis(node.input_shapes[0], g)
         return [p.ops.apply_local(lambda v: shapes.slice(v, begin, shape), g, shape)]

@@ -15,17 +15,17 @@ import numpy as np
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters, reject_inputs
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import DATA, TABLE, check_about
-from tfe_bench.cluster.timing import check_timing, run_recorded
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import DATA, TABLE, check_public_facts
+from tfe_bench.cluster.timing import check_timing_parameters, run_recorded
 from tfe_bench.errors import PolicyError
 from tfe_bench.models import stored_shares
 from tfe_bench.models.programs.provide import FEATURE_BITS
 from tfe_bench.models.programs.provide import NAME_SUBJECT as DATA_NAME_IS
 from tfe_bench.models.queries import record_linkage, stored
 from tfe_bench.models.queries.price import Price
-from tfe_bench.models.queries.record_linkage import Feature, LinkageRequest, LinkageSchema
-from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.record_linkage import LinkageRequest, LinkageSchema, LinkedFeature
+from tfe_bench.models.queries.rights import TableAccess
 from tfe_bench.models.queries.types import CATEGORY
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.protocols.order import one_hot, sort
@@ -52,35 +52,35 @@ def check_alignment(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) 
         UsageError: a parameter is invalid; the text names it.
     """
     about = stored_shares.check_storage_parameters("align", parameters, DATA_NAME_IS, ("profile",))
-    check_timing(parameters)
+    check_timing_parameters(parameters)
     LinkageRequest.from_header(about)
     reject_inputs("align", inputs)
 
 
 def _derive_alignment(
-    client: str, store: Store, parameters: Mapping[str, Any]
+    client: str, store: ShareStore, parameters: Mapping[str, Any]
 ) -> tuple[LinkageRequest, LinkageSchema, Any]:
     order, clients = LinkageRequest.from_header(parameters["about"]), parameters["clients"]
-    tables = record_linkage.find_tables(order, store, client, clients)
+    tables = record_linkage.find_linkage_tables(order, store, client, clients)
     return order, record_linkage.derive_linkage(order, tables, clients), tables
 
 
 def permit_alignment(
-    client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], _: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not train on these columns, or may not store under the name.
 
     Raises:
-        UsageError, PolicyError: as `aligned.derive_linkage`, Store.get_facts and
-            Store.permit_writing.
+        UsageError, PolicyError: as `aligned.derive_linkage`, ShareStore.get_facts and
+            ShareStore.permit_writing.
     """
     store.for_kind(DATA).permit_writing(parameters["name"], client, parameters["replace"])
     alignment = _derive_alignment(client, store, parameters)[1]
-    check_about({**alignment.about, "rows": record_linkage.MAX_FEATURES})
+    check_public_facts({**alignment.about, "rows": record_linkage.MAX_FEATURES})
 
 
 def estimate_alignment_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     order, alignment, tables = _derive_alignment(client, store, parameters)
@@ -91,7 +91,10 @@ def estimate_alignment_size(
 
 
 def price_alignment(
-    order: LinkageRequest, alignment: LinkageSchema, tables: Sequence[Table], profile: str = "local"
+    order: LinkageRequest,
+    alignment: LinkageSchema,
+    tables: Sequence[TableAccess],
+    profile: str = "local",
 ) -> Price:
     """Count the cost of an alignment in which all rows of the smallest table are common.
 
@@ -114,14 +117,14 @@ def price_alignment(
 
 def run_alignment(context: Context) -> dict[str, Shared]:
     """Align the tables, and store the common rows."""
-    store, parameters = stored_shares.require_store(context), context.parameters
+    store, parameters = stored_shares.require_share_store(context), context.parameters
     permit_alignment(context.client, store, parameters, ())
     order, alignment, tables = _derive_alignment(context.client, store, parameters)
     table_store, party = store.for_kind(TABLE), context.party
 
     def load_columns(number: int, names: Sequence[str]) -> dict[str, Shared]:
         table = tables[number]
-        return stored_shares.load_values(
+        return stored_shares.load_stored_shares(
             party, table_store, table.name, context.client, table.deployment, names
         )
 
@@ -133,12 +136,12 @@ def run_alignment(context: Context) -> dict[str, Shared]:
         ),
     )
     context.progress(0.9, "writing")
-    facts = stored_shares.build_facts(
+    facts = stored_shares.build_stored_facts(
         {**parameters, "about": {"rows": count, **alignment.about}},
         context.client,
-        record_linkage.collect_sources(order, tables),
+        record_linkage.collect_linkage_sources(order, tables),
     )
-    stored_shares.store_values(party, store.for_kind(DATA), facts, {"x": x, "y": y})
+    stored_shares.store_share_values(party, store.for_kind(DATA), facts, {"x": x, "y": y})
     return {}
 
 
@@ -150,7 +153,7 @@ def align_rows(
     party: Party,
     order: LinkageRequest,
     alignment: LinkageSchema,
-    tables: Sequence[Table],
+    tables: Sequence[TableAccess],
     load: LoadColumns,
     profile: str,
     progress: Callable[[float, str], None] = lambda fraction, text: None,
@@ -165,20 +168,20 @@ def align_rows(
     keys = []
     for i, part in enumerate(order.parts):
         words = load(i, stored.column_word_names(schemas[i], part.on))
-        keys.append(stored.build_relation(schemas[i], part.on, words))
+        keys.append(stored.build_stored_relation(schemas[i], part.on, words))
     on = [range(len(part.on)) for part in order.parts]
     common_rows = joins.link_records(party, keys, on, profile=profile)
     count = reveal_row_count(party, common_rows.valid, alignment.min_rows)
     progress(0.6, "moving the columns")
     features = [*alignment.features, alignment.label]
-    columns: dict[Feature, Shared] = {}
+    columns: dict[LinkedFeature, Shared] = {}
     for i, arrangement in enumerate(build_random_order(party, common_rows, count)):
         listed = list(schemas[i].columns)
         names = {f: f"v{listed.index(f.column)}" for f in features if f.table == i}
         words = load(i, list(names.values()))
         moved_columns = arrangement.apply([words[name] for name in names.values()])
         columns.update(zip(names, (c.map(lambda a: a[:count]) for c in moved_columns), strict=True))
-    return count, *encode_rows(party, alignment, [columns[f] for f in features])
+    return count, *encode_training_rows(party, alignment, [columns[f] for f in features])
 
 
 def build_random_order(
@@ -193,7 +196,7 @@ def build_random_order(
     PrivatePermutation.apply_inverse and
     arrange.permute_by_target.
     """
-    width = max(2, sort.index_bits(max(order.n for order in common_rows.permutations)))
+    width = max(2, sort.sort_index_bits(max(order.n for order in common_rows.permutations)))
 
     def share_numbers(first: int, last: int) -> Shared:
         numbers = arithmetic.share_public(common_rows.valid, np.arange(first, last, dtype=np.int64))
@@ -241,7 +244,7 @@ def reveal_row_count(party: Party, valid: Shared, least: int) -> int:
     return int(opened.numpy()[0])
 
 
-def encode_rows(
+def encode_training_rows(
     party: Party, alignment: LinkageSchema, columns: Sequence[Shared]
 ) -> tuple[Shared, Shared]:
     """Encode stored distances as features [rows, width] and labels of a training."""
@@ -262,7 +265,7 @@ def encode_rows(
     return encoded_rows
 
 
-def _encode_column(party: Party, feature: Feature, column: Shared, f: int) -> list[Shared]:
+def _encode_column(party: Party, feature: LinkedFeature, column: Shared, f: int) -> list[Shared]:
     """Encode a column's distances [n] for a model, with f fractional bits."""
     n, names = int(column.shape[0]), feature.names
     if feature.schema_column.type.kind == CATEGORY and len(names) > 1:

@@ -15,8 +15,8 @@ import numpy as np
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.schema import Request, Rule, list_field, parsed_field
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, check_sources
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, check_stored_sources
 from tfe_bench.cluster.timing import run_recorded
 from tfe_bench.errors import UsageError
 from tfe_bench.models import stored_shares
@@ -28,13 +28,13 @@ from tfe_bench.models.arrays.plan import (
     KEEP,
     REVEAL,
     STORED,
-    Leaf,
-    Plan,
+    ExpressionLeaf,
+    ExpressionPlan,
     check_handle,
 )
-from tfe_bench.models.arrays.price import Price, price_plan
+from tfe_bench.models.arrays.price import ExpressionPrice, price_expression_plan
 from tfe_bench.models.queries import permits, stored
-from tfe_bench.models.queries.rights import Use
+from tfe_bench.models.queries.rights import ColumnUse
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -49,7 +49,7 @@ def leaf_input_name(i: int) -> str:
     return f"x{i}"
 
 
-def result_name(i: int) -> str:
+def revealed_output_name(i: int) -> str:
     """Return the output name of a revealed value, from the number of the plan's output."""
     return f"y{i}"
 
@@ -67,13 +67,15 @@ class ComputeRequest(Request):
         free: handles that the client releases, or ALL_HANDLES.
     """
 
-    plan: Plan = parsed_field(Plan.from_header, Plan.to_header, default=Plan((), (), ()))
+    plan: ExpressionPlan = parsed_field(
+        ExpressionPlan.from_header, ExpressionPlan.to_header, default=ExpressionPlan((), (), ())
+    )
     free: tuple[str, ...] = list_field(Rule(_read_handle), 0, MAX_FREED, default=())
 
     @functools.cached_property
-    def plan_price(self) -> Price:
+    def plan_price(self) -> ExpressionPrice:
         """Types and costs of the plan."""
-        return price_plan(self.plan)
+        return price_expression_plan(self.plan)
 
 
 def parse_expression(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> ComputeRequest:
@@ -111,19 +113,19 @@ def check_expression(request: ComputeRequest, inputs: Sequence[InputSpec]) -> No
 
 
 def permit_expression(
-    client: str, store: Store, request: ComputeRequest, inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: ComputeRequest, inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not learn a result, hold it, or store it.
 
     Raises:
-        UsageError, PolicyError: as permits.check_permission, Store.permit_writing,
+        UsageError, PolicyError: as permits.check_permission, ShareStore.permit_writing,
             Handles.check_capacity.
     """
     _permit_outputs(client, store, request, set(request.free))
 
 
 def _permit_outputs(
-    client: str, store: Store, request: ComputeRequest, freed: set[str]
+    client: str, store: ShareStore, request: ComputeRequest, freed: set[str]
 ) -> list[Sources]:
     """Check the rights of all outputs; return their sources.
 
@@ -136,37 +138,37 @@ def _permit_outputs(
     sizes: list[int] = []
     results = list(zip(plan.outputs, sources, strict=True))
     revealed = [result_sources for output, result_sources in results if output.then == REVEAL]
-    permits.check_permission(store, client, Use.SHOW, revealed, "an expression")
+    permits.check_permission(store, client, ColumnUse.SHOW, revealed, "an expression")
     held_results = [result_sources for output, result_sources in results if output.then != REVEAL]
-    permits.check_permission(store, client, Use.HOLD, held_results, "an expression")
+    permits.check_permission(store, client, ColumnUse.HOLD, held_results, "an expression")
     for output, result_sources, meaning in zip(
         plan.outputs, sources, request.plan_price.output_specs, strict=True
     ):
         if output.then == KEEP:
             about = output.about
             store.for_kind(ARRAY).permit_writing(about["name"], client, about["replace"])
-            check_sources(result_sources)
+            check_stored_sources(result_sources)
         elif output.then == HANDLE:
             handles.append(output.about["handle"])
-            sizes.append(_held_bytes(meaning))
+            sizes.append(_held_array_bytes(meaning))
     store.handles.check_capacity(client, handles, sizes, freed)
     return list(sources)
 
 
-def _held_bytes(meaning: evaluate.ArraySpec) -> int:
+def _held_array_bytes(meaning: evaluate.ArraySpec) -> int:
     """Return the bytes of a party's two fields of a value."""
     return 2 * _WORD_BYTES * meaning.elements
 
 
 def estimate_expression_size(
-    client: str, store: Store, request: ComputeRequest, inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: ComputeRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting."""
     price = request.plan_price
     return Size(price.largest, price.sent, price.memory, price.seconds("local"))
 
 
-def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
+def _load_stored(party: Party, store: ShareStore, client: str, leaf: ExpressionLeaf) -> Shared:
     """Load the words of a stored leaf."""
     infix, name, deployment, part = leaf.about
     kind = {k.infix: k for k in (ARRAY, DATA, TABLE)}[infix]
@@ -177,7 +179,7 @@ def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
         schema = stored.find_table(store, name, deployment, client)[0].schema
         word = f"v{list(schema.columns).index(part)}"
         offset = schema.columns[part].type.offset
-    value = stored_shares.load_values(
+    value = stored_shares.load_stored_shares(
         party, store.for_kind(kind), name, client, deployment, [word]
     )[word]
     if kind is TABLE:
@@ -199,7 +201,7 @@ def _load_stored(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
     return value
 
 
-def _load_leaf(context: Context, store: Store, i: int, leaf: Leaf) -> Shared:
+def _load_leaf(context: Context, store: ShareStore, i: int, leaf: ExpressionLeaf) -> Shared:
     if leaf.source == INPUT:
         return context.inputs.pop(leaf_input_name(i))
     if leaf.source == HANDLE:
@@ -212,35 +214,35 @@ def run_expression(context: Context) -> dict[str, Shared]:
     """Evaluate the plan; the words of revealed values go to the client."""
     party, client = context.party, context.client
     request: ComputeRequest = context.request
-    plan, store = request.plan, stored_shares.require_store(context)
+    plan, store = request.plan, stored_shares.require_share_store(context)
     store.handles.release_handles(client, list(request.free))
     if not plan.outputs:
         return {}
     sources = _permit_outputs(client, store, request, set())
     meanings = request.plan_price.output_specs
-    name = (NAME, evaluate.trace_key(plan))
+    name = (NAME, evaluate.plan_graph_key(plan))
 
     def evaluate_plan() -> list[Shared]:
         leaves = [_load_leaf(context, store, i, leaf) for i, leaf in enumerate(plan.leaves)]
-        return evaluate.run_plan(party, plan, leaves, name, context.progress)
+        return evaluate.run_expression_plan(party, plan, leaves, name, context.progress)
 
     results = run_recorded(context, evaluate_plan)
     leaving: dict[str, Shared] = {}
     for i, output in enumerate(plan.outputs):
         value = results[i]
         if output.then == REVEAL:
-            leaving[result_name(i)] = value
+            leaving[revealed_output_name(i)] = value
         elif output.then == KEEP:
-            order = {**output.about, "about": lineage.spec_header(meanings[i])}
-            facts = stored_shares.build_facts(order, client, sources[i])
-            stored_shares.store_values(party, store.for_kind(ARRAY), facts, {"value": value})
+            order = {**output.about, "about": lineage.array_spec_header(meanings[i])}
+            facts = stored_shares.build_stored_facts(order, client, sources[i])
+            stored_shares.store_share_values(party, store.for_kind(ARRAY), facts, {"value": value})
     handles = [(i, o) for i, o in enumerate(plan.outputs) if o.then == HANDLE]
     if handles:
         party.exchange(b"computed")  # held by all three workers, or by none
         for i, output in handles:
             store.handles.put_value(
                 *(client, output.about["handle"], results[i]),
-                *((meanings[i], sources[i]), _held_bytes(meanings[i])),
+                *((meanings[i], sources[i]), _held_array_bytes(meanings[i])),
             )
     return leaving
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.cluster.stored import MODEL, check_about
+from tfe_bench.cluster.stored import MODEL, check_public_facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, images, stored_shares, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.tables import Table
 
 NAME_SUBJECT = "A deployed model's name"
@@ -32,7 +32,7 @@ def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSp
             code="invalid-parameters",
             operation="about",
         )
-    check_about(about)
+    check_public_facts(about)
     preprocessing = about["preprocessing"]
     if preprocessing is not None and preprocessing not in images.PREPROCESSINGS:
         raise UsageError(
@@ -41,9 +41,9 @@ def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSp
             operation="preprocessing",
             expected=", ".join(images.PREPROCESSINGS),
         )
-    plan = Plan.from_header(about["plan"])
-    execute.check_executable(plan)
-    table = read_table(about)
+    plan = ModelPlan.from_header(about["plan"])
+    execute.check_executable_plan(plan)
+    table = read_deployed_table(about)
     shapes = list(plan.graph.inputs.values())
     if table is not None and shapes != [(len(table.columns),)]:
         raise UsageError(
@@ -76,7 +76,7 @@ def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSp
         )
 
 
-def read_table(about: Mapping[str, Any]) -> Table | None:
+def read_deployed_table(about: Mapping[str, Any]) -> Table | None:
     """Return the table among a model's public facts, or None.
 
     Raises:

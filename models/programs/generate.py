@@ -19,12 +19,16 @@ import numpy as np
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
-from tfe_bench.cluster.stored import check_deployment, check_name
-from tfe_bench.cluster.timing import check_flags, check_parameters, measure_runs
+from tfe_bench.cluster.stored import check_deployment_identifier, check_name
+from tfe_bench.cluster.timing import (
+    check_benchmark_parameters,
+    check_boolean_parameters,
+    measure_program_runs,
+)
 from tfe_bench.errors import UsageError
 from tfe_bench.models import bound_analysis, decoding, execute, stored_shares, weights
-from tfe_bench.models.calibration import Plan
-from tfe_bench.models.decoding import Decoding
+from tfe_bench.models.calibration import ModelPlan
+from tfe_bench.models.decoding import TokenDecoding
 from tfe_bench.models.layers.greedy import NOISE
 from tfe_bench.models.layers.remembered import POSITION
 from tfe_bench.models.programs import predict
@@ -37,7 +41,7 @@ from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 # Input of the job, and its output besides RANGE.
 PROMPT, TOKENS = "prompt", "tokens"
@@ -57,7 +61,7 @@ class GenerationRequest:
         watched: whether ranges are checked.
     """
 
-    decoding: Decoding
+    decoding: TokenDecoding
     texts: int
     prompt_length: int
     tokens: int
@@ -66,14 +70,14 @@ class GenerationRequest:
 
     @classmethod
     def from_parameters(
-        cls, parameters: Mapping[str, Any], plan: Plan, spec: InputSpec
+        cls, parameters: Mapping[str, Any], plan: ModelPlan, spec: InputSpec
     ) -> GenerationRequest:
         """Build the request of a job.
 
         Raises:
             UsageError: the model is not a language model, or the text does not fit it.
         """
-        d = Decoding.from_plan(
+        d = TokenDecoding.from_plan(
             plan, parameters.get("positions"), parameters.get("temperature", 0.0)
         )
         tokens = parameters.get("tokens")
@@ -96,12 +100,12 @@ class GenerationRequest:
     def build_predictions(self) -> tuple[execute.Prediction, execute.Prediction]:
         """Build the predictions for the prompt and for a step."""
         d = self.decoding
-        return decoding.build_predictions(
+        return decoding.build_decoding_predictions(
             d, self.prompt_length, self.tokens, self.profile, self.texts, self.watched
         )
 
 
-def check_length(d: Decoding, prompt: int, tokens: object) -> None:
+def check_length(d: TokenDecoding, prompt: int, tokens: object) -> None:
     """Reject a text that does not fit a model.
 
     Raises:
@@ -143,8 +147,8 @@ def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
         UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
     model_keys = _DEPLOYMENT if "name" in parameters else ("plan",)
-    check_parameters("generate", parameters, (*model_keys, *_OPTIONS))
-    check_flags(parameters, "check_range")
+    check_benchmark_parameters("generate", parameters, (*model_keys, *_OPTIONS))
+    check_boolean_parameters(parameters, "check_range")
     positions = parameters.get("positions")
     if positions is not None and not isinstance(positions, str):
         raise UsageError(
@@ -152,9 +156,9 @@ def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
         )
     if "name" in parameters:
         check_name(parameters["name"])
-        check_deployment(parameters.get("deployment"))
+        check_deployment_identifier(parameters.get("deployment"))
         return
-    plan = predict.read_plan(parameters.get("plan"))
+    plan = predict.read_model_plan(parameters.get("plan"))
     weight_specs = weights.weight_specs(plan)
     if list(inputs[: len(weight_specs)]) != weight_specs or len(inputs) != len(weight_specs) + 1:
         raise UsageError(
@@ -165,10 +169,12 @@ def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
             received=len(inputs),
             expected=len(weight_specs) + 1,
         )
-    _check_text(parameters, plan, inputs[-1:])
+    _check_text_request(parameters, plan, inputs[-1:])
 
 
-def _check_text(parameters: Mapping[str, Any], plan: Plan, inputs: Sequence[InputSpec]) -> None:
+def _check_text_request(
+    parameters: Mapping[str, Any], plan: ModelPlan, inputs: Sequence[InputSpec]
+) -> None:
     if len(inputs) != 1:
         raise UsageError(
             f"Expected one input, {PROMPT!r}. Received: {len(inputs)}.",
@@ -178,28 +184,28 @@ def _check_text(parameters: Mapping[str, Any], plan: Plan, inputs: Sequence[Inpu
             expected=1,
         )
     if parameters.get("check_range", False):
-        bound_analysis.check_monitorable(plan)
+        bound_analysis.check_monitorable_layers(plan)
     GenerationRequest.from_parameters(parameters, plan, inputs[0])
 
 
 def permit_generation(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not use a stored model, and a text that the model does not accept.
 
     Raises:
-        UsageError, PolicyError: as Store.get_facts, or the text does not fit.
+        UsageError, PolicyError: as ShareStore.get_facts, or the text does not fit.
     """
     if "name" in parameters:
-        _check_text(
+        _check_text_request(
             parameters,
-            predict.read_plan(find_deployment(client, store, parameters).about["plan"]),
+            predict.read_model_plan(find_deployment(client, store, parameters).about["plan"]),
             inputs,
         )
 
 
 def estimate_generation_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of the larger of the two graph calls."""
     is_deployed = "name" in parameters
@@ -218,8 +224,8 @@ def estimate_generation_size(
 @functools.lru_cache(maxsize=8)
 def _estimate_cached(text: str, spec: InputSpec) -> Size:
     header, parameters = json.loads(text)
-    order = GenerationRequest.from_parameters(parameters, predict.read_plan(header), spec)
-    sizes = [execute.estimate_size(s) for s in order.build_predictions()]
+    order = GenerationRequest.from_parameters(parameters, predict.read_model_plan(header), spec)
+    sizes = [execute.estimate_prediction_size(s) for s in order.build_predictions()]
     return Size(max(s.words for s in sizes), memory=max(s.memory for s in sizes))
 
 
@@ -228,11 +234,11 @@ def _estimate_cached(text: str, spec: InputSpec) -> Size:
 DecodingState = tuple[Shared, list[Shared]]
 
 
-class TextGenerator:
+class PrivateTextGenerator:
     """Text generation at one party.
 
     Args:
-        model_weights: the weights from weights.map_by_key.
+        model_weights: the weights from weights.map_weights_by_key.
     """
 
     def __init__(
@@ -332,7 +338,9 @@ class TextGenerator:
                 inputs.append(rows)
                 continue
             count = int(rows.shape[1])
-            numbers = _one_hot_positions(first, count, graph.tokens[name], d.plan.fraction_of(name))
+            numbers = _one_hot_token_positions(
+                first, count, graph.tokens[name], d.plan.fraction_of(name)
+            )
             several = tensor_ops.tile(numbers[None], [int(rows.shape[0]), 1, 1])
             shared = arithmetic.share_public(rows, several)
             inputs.append(dataclasses.replace(shared, fractional_bits=d.plan.fraction_of(name)))
@@ -346,7 +354,7 @@ class TextGenerator:
         return (row, cache, token, *flag)
 
 
-def _one_hot_positions(first: Any, count: int, depth: int, bits: int) -> Any:
+def _one_hot_token_positions(first: Any, count: int, depth: int, bits: int) -> Any:
     """Return public one-hot rows [count, depth] for consecutive numbers from the first on."""
     import tensorflow as tf
 
@@ -359,18 +367,20 @@ def run_generation(context: Context) -> dict[str, Shared]:
     party, parameters = context.party, context.parameters
     inputs = context.inputs
     if "name" in parameters:
-        store = stored_shares.require_store(context)
+        store = stored_shares.require_share_store(context)
         prompt = inputs[PROMPT]
         spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
         permit_generation(context.client, store, parameters, [spec])
         context.progress(0.0, "loading")
-        facts, model_weights = stored_shares.load_cached(store, parameters["name"], context.client)
+        facts, model_weights = stored_shares.load_cached_shares(
+            store, parameters["name"], context.client
+        )
         stored_shares.check_same(party, store, facts)
         inputs = cast(Any, {PROMPT: prompt, **model_weights})
         header = facts.about["plan"]
     else:
         header = parameters["plan"]
-    plan, prompt = predict.read_plan(header), inputs[PROMPT]
+    plan, prompt = predict.read_model_plan(header), inputs[PROMPT]
     spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
     order = GenerationRequest.from_parameters(parameters, plan, spec)
     public = json.dumps(header, sort_keys=True)
@@ -378,7 +388,7 @@ def run_generation(context: Context) -> dict[str, Shared]:
     setting = (d.position_input, d.temperature, order.profile, order.watched)
     bucket = d.round_up_length(order.prompt_length + order.tokens)
     with party.kept_graphs(("generate", public, *setting, order.prompt_length, bucket)):
-        writer = TextGenerator(party, order, weights.map_by_key(plan, inputs))
+        writer = PrivateTextGenerator(party, order, weights.map_weights_by_key(plan, inputs))
     runs_once = parameters.get("repeat", 1) == 1 and not parameters.get("warm_up", 1)
 
     def generate_texts(progress: Callable[[float], None]) -> tuple[Shared, Shared | None]:
@@ -391,10 +401,10 @@ def run_generation(context: Context) -> dict[str, Shared]:
         return writer.generate_tokens(prompt, report_tokens)
 
     variant = f"planned for {order.profile}" + (", ranges checked" if order.watched else "")
-    tokens, flags = measure_runs(context, variant, generate_texts)
+    tokens, flags = measure_program_runs(context, variant, generate_texts)
     # Outputs get fresh masks, whatever the model computes.
     leaving = {TOKENS: tokens} if flags is None else {TOKENS: tokens, RANGE: flags}
-    return stored_shares.refresh_values(party, leaving)
+    return stored_shares.refresh_stored_shares(party, leaving)
 
 
 PROGRAM = Program(

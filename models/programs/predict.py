@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
-from tfe_bench.cluster.timing import check_flags, check_parameters, measure_runs
+from tfe_bench.cluster.timing import (
+    check_benchmark_parameters,
+    check_boolean_parameters,
+    measure_program_runs,
+)
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import bound_analysis, execute, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 # Default number of samples in one graph: at most this, and at most as many as keep the largest
 # value below this number of ring elements (3 images of ResNet50).
@@ -33,18 +37,18 @@ MAX_ELEMENTS = 2_600_000
 _CACHED_PLANS = 8
 
 
-def default_batch(plan: Plan) -> int:
+def default_batch(plan: ModelPlan) -> int:
     """Return the default number of samples that pass the model at once."""
     largest = max(math.prod(shape) for shape in plan.graph.shapes.values())
     return max(1, min(MAX_SAMPLES, MAX_ELEMENTS // largest))
 
 
-def input_names(plan: Plan) -> list[str]:
+def prediction_input_names(plan: ModelPlan) -> list[str]:
     """Return the job's input names for the inputs of the model."""
     return [f"input{i}" for i in range(len(plan.graph.inputs))]
 
 
-def output_names(plan: Plan) -> list[str]:
+def prediction_output_names(plan: ModelPlan) -> list[str]:
     """Return the job's output names for the outputs of the model."""
     return [f"output{i}" for i in range(len(plan.graph.outputs))]
 
@@ -53,13 +57,13 @@ def output_names(plan: Plan) -> list[str]:
 RANGE = "range"
 
 
-def check_setting(parameters: Mapping[str, Any]) -> None:
+def check_prediction_setting(parameters: Mapping[str, Any]) -> None:
     """Reject an invalid batch or check_range.
 
     Raises:
         UsageError: a parameter is invalid; the text names it.
     """
-    check_flags(parameters, "check_range")
+    check_boolean_parameters(parameters, "check_range")
     batch = parameters.get("batch", 1)
     if type(batch) is not int or not 1 <= batch <= 1 << 16:
         raise UsageError(
@@ -76,14 +80,14 @@ def check_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
     Raises:
         UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
-    check_parameters("predict", parameters, ("plan", "batch", "check_range"))
-    check_setting(parameters)
+    check_benchmark_parameters("predict", parameters, ("plan", "batch", "check_range"))
+    check_prediction_setting(parameters)
     watched = parameters.get("check_range", False)
-    text = _plan_key(parameters.get("plan"))
+    text = _model_plan_key(parameters.get("plan"))
     plan = _read_executable(text)
     if watched:
         _check_monitorable(text)
-    names = input_names(plan)
+    names = prediction_input_names(plan)
     weight_parts = list(weights.weight_parts(plan))
     expected_names = [*(weights.weight_input_name(i) for i in range(len(weight_parts))), *names]
     spec_by_name = {i.name: i for i in inputs}
@@ -138,7 +142,7 @@ def check_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
         )
 
 
-def _plan_key(plan: Any) -> str:
+def _model_plan_key(plan: Any) -> str:
     """Return a plan's header as a text: the key of caches, as requests repeat plans."""
     try:
         return json.dumps(plan, sort_keys=True)
@@ -147,33 +151,35 @@ def _plan_key(plan: Any) -> str:
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)
-def _read_executable(text: str) -> Plan:
-    plan = Plan.from_header(json.loads(text))
-    execute.check_executable(plan)
+def _read_executable(text: str) -> ModelPlan:
+    plan = ModelPlan.from_header(json.loads(text))
+    execute.check_executable_plan(plan)
     return plan
 
 
-def read_plan(header: Any) -> Plan:
+def read_model_plan(header: Any) -> ModelPlan:
     """Read an executable plan; the checks of the last plans are cached.
 
     Raises:
         UsageError, DataError: the plan is invalid, or is not executable as it is.
     """
-    return _read_executable(_plan_key(header))
+    return _read_executable(_model_plan_key(header))
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)
 def _check_monitorable(text: str) -> None:
-    bound_analysis.check_monitorable(_read_executable(text))
+    bound_analysis.check_monitorable_layers(_read_executable(text))
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)
 def _estimate_batch(text: str, profile: str, batch: int) -> Size:
-    return execute.estimate_size(execute.tune_prediction(_read_executable(text), profile, batch))
+    return execute.estimate_prediction_size(
+        execute.tune_prediction(_read_executable(text), profile, batch)
+    )
 
 
 def estimate_predict_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a batch, or of all outputs."""
     return estimate_samples_size(parameters["plan"], parameters, inputs[-1].shape[0])
@@ -185,7 +191,7 @@ def estimate_samples_size(header: Any, parameters: Mapping[str, Any], samples: i
     Args:
         header: a plan's header that `check_prediction` has accepted.
     """
-    text = _plan_key(header)
+    text = _model_plan_key(header)
     plan = _read_executable(text)
     batch = min(samples, int(parameters.get("batch", default_batch(plan))))
     profile = profiles.get_profile(str(parameters.get("profile", "local"))).plan
@@ -197,11 +203,11 @@ def estimate_samples_size(header: Any, parameters: Mapping[str, Any], samples: i
 def run_prediction(context: Context) -> dict[str, Shared]:
     """Predict for all samples, `batch` at a time; check_range adds the output RANGE."""
     party, parameters = context.party, context.parameters
-    public = _plan_key(parameters["plan"])
+    public = _model_plan_key(parameters["plan"])
     plan = _read_executable(public)
     profile = profiles.get_profile(str(parameters.get("profile", "local"))).plan
-    model_weights = weights.map_by_key(plan, context.inputs)
-    inputs = [context.inputs[name] for name in input_names(plan)]
+    model_weights = weights.map_weights_by_key(plan, context.inputs)
+    inputs = [context.inputs[name] for name in prediction_input_names(plan)]
     watched = bool(parameters.get("check_range", False))
     count, batch_size = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 
@@ -224,8 +230,8 @@ def run_prediction(context: Context) -> dict[str, Shared]:
         return [shapes.concat(list(column), 0) for column in zip(*batches, strict=True)]
 
     variant = f"planned for {profile}" + (", ranges checked" if watched else "")
-    results = measure_runs(context, variant, predict_all)
-    names = [*output_names(plan), RANGE] if watched else output_names(plan)
+    results = measure_program_runs(context, variant, predict_all)
+    names = [*prediction_output_names(plan), RANGE] if watched else prediction_output_names(plan)
     return dict(zip(names, results, strict=True))
 
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Size
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import DATA, check_about
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import DATA, check_public_facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import stored_shares
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.csv_file import MAX_TEXT
-from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.kinds.passes import Precision, convert_scale
+from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
+from tfe_bench.models.kinds.passes import TrainingPrecision, convert_scale
 from tfe_bench.models.programs import predict
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.tables import TARGETS, Table
@@ -27,7 +27,7 @@ from tfe_bench.protocols.session.sharing import Shared
 NAME_SUBJECT = "A data set's name"
 # Parameter with a model: the parameters of the program "predict".
 THROUGH = "through"
-FEATURE_BITS = Precision().activation
+FEATURE_BITS = TrainingPrecision().activation
 _FACTS = ("rows", "x", "y", "target", "classes", "columns")
 # Further facts of a Table, for tables that were read from files.
 UNITS = ("label", "classes", "scale", "unit")
@@ -54,7 +54,7 @@ def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             operation="about",
             received=[rows, classes],
         )
-    check_about(about)
+    check_public_facts(about)
     if about["target"] not in TARGETS:
         raise UsageError(
             f"Expected one of {', '.join(TARGETS)} as target.",
@@ -80,15 +80,15 @@ def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             operation="columns",
             received=len(columns),
         )
-    read_table(about)
+    read_dataset_table(about)
     if parameters.get(THROUGH) is not None:
-        inputs = _check_through(parameters[THROUGH], about, inputs)
+        inputs = _check_dataset_through_model(parameters[THROUGH], about, inputs)
     # Features have the scale that their owner states; a training rejects any other than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
     expected = [
         InputSpec(part, (rows, *about[part]), bits[part])
         for part in ("x", "y")
-        if _is_shape(about[part])
+        if _is_feature_shape(about[part])
     ]
     if not expected or list(inputs) != expected:
         raise UsageError(
@@ -100,7 +100,7 @@ def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
         )
 
 
-def _check_through(
+def _check_dataset_through_model(
     through: Mapping[str, Any], about: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> list[InputSpec]:
     """Return the inputs of a data set as if its owner had sent the model's features.
@@ -116,7 +116,7 @@ def _check_through(
         )
     model_specs = [i for i in inputs if i.name != "y"]
     predict.check_prediction(through, model_specs)
-    graph = Plan.from_header(through["plan"]).graph
+    graph = ModelPlan.from_header(through["plan"]).graph
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.results:
         raise UsageError(
             "Expected a model of one input and one unscaled output for features.",
@@ -137,26 +137,29 @@ def _check_through(
     return [features, *(i for i in inputs if i.name == "y")]
 
 
-def _prepare_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
+def _prepare_dataset_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """Return the values to store: the inputs, or a model's features in place of its inputs."""
     through = context.parameters.get(THROUGH)
     if through is None:
         return context.inputs, {}
     labels = {name: context.inputs.pop(name) for name in ("y",) if name in context.inputs}
     outputs = predict.run_prediction(dataclasses.replace(context, parameters=through))
-    party, (name,) = context.party, predict.output_names(Plan.from_header(through["plan"]))[:1]
+    party, (name,) = (
+        context.party,
+        predict.prediction_output_names(ModelPlan.from_header(through["plan"]))[:1],
+    )
 
     def set_feature_scale(x: Shared) -> Shared:
-        return convert_scale(Operations(party, Setting()), x, FEATURE_BITS)
+        return convert_scale(Operations(party, ProtocolSetting()), x, FEATURE_BITS)
 
     features = {"x": party.function(set_feature_scale)(outputs.pop(name))}
     # stored values and outputs get fresh masks, whatever the model computes
-    leaving = stored_shares.refresh_values(party, outputs) if outputs else {}
-    return {**stored_shares.refresh_values(party, features), **labels}, leaving
+    leaving = stored_shares.refresh_stored_shares(party, outputs) if outputs else {}
+    return {**stored_shares.refresh_stored_shares(party, features), **labels}, leaving
 
 
 def _estimate_dataset_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size | int:
     """Estimate the size as the program "predict" does, if a model computes the features."""
     through = parameters.get(THROUGH)
@@ -167,7 +170,7 @@ def _estimate_dataset_size(
     )
 
 
-def read_table(about: Mapping[str, Any]) -> Table | None:
+def read_dataset_table(about: Mapping[str, Any]) -> Table | None:
     """Return the table facts of a data set; None if its owner stated none.
 
     Raises:
@@ -184,7 +187,7 @@ def read_table(about: Mapping[str, Any]) -> Table | None:
     return Table.from_header({**units, **shared_facts})
 
 
-def _is_shape(value: object) -> bool:
+def _is_feature_shape(value: object) -> bool:
     if value is None:
         return False
     if not isinstance(value, list) or not all(type(n) is int and n > 0 for n in value):
@@ -201,6 +204,6 @@ PROGRAM = stored_shares.storing_program(
     DATA,
     check_dataset,
     "keeps an owner's rows",
-    _prepare_rows,
+    _prepare_dataset_rows,
     size=_estimate_dataset_size,
 )

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
-from tfe_bench.cluster.ledger import Charge, Ledger
+from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge
 from tfe_bench.cluster.schema import parsed_field
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.timing import TimedRequest, measure_runs, run_recorded
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs, run_recorded
 from tfe_bench.models import stored_shares
 from tfe_bench.models.queries import dp_noise, execute, privacy, relations, stored
-from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.price import price_plan
-from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.plan import QueryPlan
+from tfe_bench.models.queries.price import price_query_plan
+from tfe_bench.models.queries.rights import TableAccess
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
@@ -35,10 +35,10 @@ class QueryRequest(TimedRequest):
         plan: the plan.
     """
 
-    plan: Plan = parsed_field(Plan.from_header)
+    plan: QueryPlan = parsed_field(QueryPlan.from_header)
     _derivations: list[Derivation] = field(default_factory=list, init=False, compare=False)
 
-    def derive_relations(self, client: str, store: Store) -> Derivation:
+    def derive_relations(self, client: str, store: ShareStore) -> Derivation:
         """Return the plan's tables as this worker stores them, and the relations of its steps.
 
         The tables are looked up each time, with the client's rights; relations are derived once for
@@ -68,7 +68,7 @@ class Derivation:
         relations: the relation of each step.
     """
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, TableAccess]
     relations: Sequence[relations.Relation]
 
 
@@ -84,38 +84,40 @@ def parse_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Q
 
 
 def permit_query(
-    client: str, store: Store, request: QueryRequest, inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: QueryRequest, inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not learn the result, or a plan that does not fit its tables.
 
     Raises:
-        UsageError, PolicyError: as `QueryRequest.derive_relations`, or Store.get_facts.
+        UsageError, PolicyError: as `QueryRequest.derive_relations`, or ShareStore.get_facts.
     """
     derived = request.derive_relations(client, store)
-    if charges := _compute_charges(derived.relations, derived.tables):
+    if charges := _compute_privacy_charges(derived.relations, derived.tables):
         store.ledger.check_budgets(charges)
 
 
-def _compute_charges(
-    facts: Sequence[relations.Relation], tables: Mapping[str, Table]
-) -> dict[str, Charge]:
+def _compute_privacy_charges(
+    facts: Sequence[relations.Relation], tables: Mapping[str, TableAccess]
+) -> dict[str, PrivacyLossCharge]:
     """Return the privacy loss of a plan by table name; empty for most plans."""
-    lost = privacy.total_losses((fact.release for fact in facts), tables)
+    lost = privacy.total_privacy_losses((fact.release for fact in facts), tables)
     table_by_name = {table.name: table for table in tables.values()}
     return {
-        name: Charge(table_by_name[name].owner, table_by_name[name].schema.budget, lost[name])
+        name: PrivacyLossCharge(
+            table_by_name[name].owner, table_by_name[name].schema.budget, lost[name]
+        )
         for name in lost
     }
 
 
-def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
+def charge(party: Party, ledger: PrivacyLedger, charges: Mapping[str, PrivacyLossCharge]) -> None:
     """Charge privacy loss at all three workers, on disk before any of them continues.
 
     Each worker starts from the largest spent amount that one of them has recorded.
 
     Raises:
         PolicyError: the remaining budget is too small.
-        SecurityError, DataError: as Ledger.charge_tables.
+        SecurityError, DataError: as PrivacyLedger.charge_tables.
     """
     names = sorted(charges)
     own_spending = b"".join(ledger.get_spent(name).to_bytes(8, "little") for name in names)
@@ -132,15 +134,15 @@ def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
 
 
 def estimate_query_size(
-    client: str, store: Store, request: QueryRequest, inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: QueryRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     derived = request.derive_relations(client, store)
-    price = price_plan(request.plan, derived.relations, derived.tables, request.profile)
+    price = price_query_plan(request.plan, derived.relations, derived.tables, request.profile)
     return Size(price.largest, price.sent, seconds=price.least_seconds)
 
 
-def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
+def query_graph_key(plan_header: Mapping[str, Any], tables: Mapping[str, TableAccess]) -> str:
     """Return everything that a plan's graphs depend on: the plan and the headers of its tables."""
     headers = {alias: [t.owner, t.schema.to_header()] for alias, t in tables.items()}
     return json.dumps([plan_header, headers], sort_keys=True)
@@ -148,27 +150,27 @@ def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> s
 
 def run_query(context: Context) -> dict[str, Shared]:
     """Execute the plan; all words of the result's rows go to the client."""
-    party, store = context.party, stored_shares.require_store(context)
+    party, store = context.party, stored_shares.require_share_store(context)
     request: QueryRequest = context.request
     derived = request.derive_relations(context.client, store)
     plan, tables, facts = request.plan, derived.tables, derived.relations
-    table_store, charges = store.for_kind(TABLE), _compute_charges(facts, tables)
+    table_store, charges = store.for_kind(TABLE), _compute_privacy_charges(facts, tables)
     # drawn before the first message, as the duration of the draw depends on the result
     drawn = {
-        number: dp_noise.draw_noise(fact.release, fact.rows)
+        number: dp_noise.draw_dp_noise(fact.release, fact.rows)
         for number, fact in enumerate(facts)
         if fact.release is not None
     }
 
     def load_words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
         table = tables[alias]
-        return stored_shares.load_values(
+        return stored_shares.load_stored_shares(
             party, table_store, table.name, context.client, table.deployment, names
         )
 
     def load_relation(alias: str, columns: Sequence[str]) -> Relation:
         schema = tables[alias].schema
-        return stored.build_relation(
+        return stored.build_stored_relation(
             schema, columns, load_words(alias, stored.column_word_names(schema, columns))
         )
 
@@ -178,16 +180,16 @@ def run_query(context: Context) -> dict[str, Shared]:
 
     profile = request.plan_profile
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    name = ("query", graph_name(context.parameters["plan"], tables), profile)
+    name = ("query", query_graph_key(context.parameters["plan"], tables), profile)
 
     def execute_plan(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        setting = execute.ExecutionContext(
+        setting = execute.QueryExecutionContext(
             load_relation, load_link, name, profile, progress, units.__getitem__, drawn
         )
-        return execute.run_plan(party, plan, facts, setting)
+        return execute.run_query_plan(party, plan, facts, setting)
 
     if "repeat" in context.parameters:
-        result = measure_runs(
+        result = measure_program_runs(
             context, f"planned for {profile}", lambda p: execute_plan(lambda f, _: p(f))
         )
     else:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import StoredFacts, check_deployment, check_name
-from tfe_bench.cluster.timing import check_parameters
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import StoredFacts, check_deployment_identifier, check_name
+from tfe_bench.cluster.timing import check_benchmark_parameters
 from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
 from tfe_bench.models import stored_shares, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.programs import predict
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -24,10 +24,10 @@ def check_served_request(parameters: Mapping[str, Any], inputs: Sequence[InputSp
     Raises:
         UsageError: a parameter or an input is invalid; the text names it.
     """
-    check_parameters("serve", parameters, ("name", "deployment", "batch", "check_range"))
-    predict.check_setting(parameters)
+    check_benchmark_parameters("serve", parameters, ("name", "deployment", "batch", "check_range"))
+    predict.check_prediction_setting(parameters)
     check_name(parameters.get("name"))
-    check_deployment(parameters.get("deployment"))
+    check_deployment_identifier(parameters.get("deployment"))
     if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:
         raise UsageError(
             f"Expected inputs of 1 to {MOST_SAMPLES} samples for a prediction. Received: "
@@ -38,11 +38,11 @@ def check_served_request(parameters: Mapping[str, Any], inputs: Sequence[InputSp
         )
 
 
-def find_deployment(client: str, store: Store, parameters: Mapping[str, Any]) -> StoredFacts:
+def find_deployment(client: str, store: ShareStore, parameters: Mapping[str, Any]) -> StoredFacts:
     """Return the facts of the deployment that a client requests.
 
     Raises:
-        UsageError, PolicyError: as Store.get_facts, or this worker stores another deployment.
+        UsageError, PolicyError: as ShareStore.get_facts, or this worker stores another deployment.
     """
     facts = store.get_facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
@@ -59,7 +59,7 @@ def find_deployment(client: str, store: Store, parameters: Mapping[str, Any]) ->
 
 
 def permit_serving(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not use the model, and inputs that the model does not accept.
 
@@ -67,12 +67,12 @@ def permit_serving(
         UsageError, PolicyError: as `find_deployment`, or the inputs do not fit.
     """
     facts = find_deployment(client, store, parameters)
-    weight_specs = weights.weight_specs(Plan.from_header(facts.about["plan"]))
+    weight_specs = weights.weight_specs(ModelPlan.from_header(facts.about["plan"]))
     predict.check_prediction(_predict_parameters(parameters, facts), [*weight_specs, *inputs])
 
 
 def estimate_serving_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size as the program "predict" does, with samples of batched jobs included."""
     plan = store.get_facts(parameters["name"], client).about["plan"]
@@ -81,9 +81,11 @@ def estimate_serving_size(
     return add_weight_memory(job_size, store, parameters["name"], client)
 
 
-def add_weight_memory(job_size: Size, store: Store, name: str, client: str) -> Size:
+def add_weight_memory(job_size: Size, store: ShareStore, name: str, client: str) -> Size:
     """Add the memory of a stored model's weights to a size, unless they are cached."""
-    weight_bytes = 0 if stored_shares.is_cached(store, name, client) else store.file_stamp(name)[1]
+    weight_bytes = (
+        0 if stored_shares.are_shares_cached(store, name, client) else store.file_stamp(name)[1]
+    )
     return dataclasses.replace(job_size, memory=job_size.memory + weight_bytes)
 
 
@@ -97,7 +99,7 @@ def run_serving(context: Context) -> dict[str, Shared]:
     """Predict with a deployed model; the outputs go to the client that sent the inputs."""
     party, store, parameters = (
         context.party,
-        stored_shares.require_store(context),
+        stored_shares.require_share_store(context),
         context.parameters,
     )
     specs = [
@@ -106,7 +108,9 @@ def run_serving(context: Context) -> dict[str, Shared]:
     ]
     permit_serving(context.client, store, parameters, specs)
     context.progress(0.0, "loading")
-    facts, model_weights = stored_shares.load_cached(store, parameters["name"], context.client)
+    facts, model_weights = stored_shares.load_cached_shares(
+        store, parameters["name"], context.client
+    )
     stored_shares.check_same(party, store, facts)
     inputs: dict[str, Any] = {**context.inputs, **model_weights}
     outputs = predict.run_prediction(
@@ -115,7 +119,7 @@ def run_serving(context: Context) -> dict[str, Shared]:
         )
     )
     # Outputs get fresh masks, whatever the model computes.
-    return stored_shares.refresh_values(party, outputs)
+    return stored_shares.refresh_stored_shares(party, outputs)
 
 
 def count_batchable(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
 from tfe_bench.cluster.schema import flag_field, parsed_field
-from tfe_bench.cluster.timing import TimedRequest, measure_runs
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.store import Store
+    from tfe_bench.cluster.store import ShareStore
 
 
 def _read_algorithm(name: object) -> str:
@@ -44,10 +44,10 @@ def parse_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> So
     Raises:
         UsageError: a parameter is unknown, or inputs do not fit each other.
     """
-    from tfe_bench.protocols.order.sort import round_cost
+    from tfe_bench.protocols.order.sort import sort_round_cost
 
     request = SortRequest.from_parameters(parameters, "sort")
-    round_cost(request.profile)
+    sort_round_cost(request.profile)
     if not inputs or inputs[0].name != "keys":
         raise UsageError(
             'Expected "keys" as the first input of sort.',
@@ -75,13 +75,15 @@ def parse_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> So
 
 
 def estimate_sort_size(
-    client: str, store: Store, request: SortRequest, inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: SortRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of the largest array of the sort."""
-    from tfe_bench.protocols.order.sort import max_array_words
+    from tfe_bench.protocols.order.sort import max_sort_array_words
 
     *rows, n = inputs[0].shape
-    return max_array_words(shape_extent(rows), n, len(inputs), request.algorithm, request.profile)
+    return max_sort_array_words(
+        shape_extent(rows), n, len(inputs), request.algorithm, request.profile
+    )
 
 
 def run_sort(context: Context) -> dict[str, Shared]:
@@ -106,7 +108,7 @@ def run_sort(context: Context) -> dict[str, Shared]:
             progress=progress,
         )
 
-    result = measure_runs(context, chosen, sort_keys)
+    result = measure_program_runs(context, chosen, sort_keys)
     outputs = {"keys": result.keys, **dict(zip(names, result.payload, strict=True))}
     if request.indices:
         outputs["indices"] = result.indices

@@ -1,6 +1,6 @@
 """The program "table_put": the workers store an owner's table for queries (docs/tables.md).
 
-Its header is public; `models.queries.schema.Schema` lists its contents.
+Its header is public; `models.queries.schema.TableSchema` lists its contents.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import TABLE, check_about
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import TABLE, check_public_facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import stored_shares
 from tfe_bench.models.queries import checks, stored
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.models.queries.upload import WORDS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -28,9 +28,9 @@ def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> N
         UsageError: a parameter or an input is invalid; the text names it.
     """
     about = stored_shares.check_storage_parameters("table_put", parameters, NAME_SUBJECT)
-    schema = Schema.from_header(about)
-    check_about(about)
-    expected = [InputSpec(WORDS, (len(stored.word_names(schema)), schema.rows), 0)]
+    schema = TableSchema.from_header(about)
+    check_public_facts(about)
+    expected = [InputSpec(WORDS, (len(stored.stored_row_word_names(schema)), schema.rows), 0)]
     expected += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
     if sorted(inputs, key=str) != sorted(expected, key=str):
         raise UsageError(
@@ -45,10 +45,11 @@ def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> N
 
 def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """Return the values to store, after the workers verified that they match the header."""
-    schema = Schema.from_header(context.parameters["about"])
+    schema = TableSchema.from_header(context.parameters["about"])
     all_words = context.inputs.pop(WORDS)
     words = {
-        name: all_words.map(lambda a, i=i: a[i]) for i, name in enumerate(stored.word_names(schema))
+        name: all_words.map(lambda a, i=i: a[i])
+        for i, name in enumerate(stored.stored_row_word_names(schema))
     }
     words.update({name: context.inputs.pop(name) for name in stored.link_sizes(schema)})
     context.progress(0.0, "checking")
@@ -57,10 +58,10 @@ def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str,
 
 
 def _estimate_table_size(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Estimate the size of comparisons of a slice, or of the sort of a unique column."""
-    schema = Schema.from_header(parameters["about"])
+    schema = TableSchema.from_header(parameters["about"])
     compared = GROWTH * min(schema.rows, 1 << 20)
     largest_input = max(spec.elements for spec in inputs)
     return max(compared, GROWTH * schema.rows if schema.unique else 0, largest_input)

@@ -16,18 +16,23 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster import profiles, tracing
-from tfe_bench.cluster.barrier import wait_at_barrier
+from tfe_bench.cluster.barrier import wait_at_worker_barrier
 from tfe_bench.cluster.jobs import FUNCTION_GROWTH, GROWTH, Context, InputSpec, Program
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import CHECKPOINTS, Sources
 from tfe_bench.cluster.timing import run_metered
 from tfe_bench.errors import RangeError
 from tfe_bench.models import deploying, sources, stored_shares
 from tfe_bench.models.checkpoint import Checkpoints
-from tfe_bench.models.data_loader import DataLoader, take_rows
+from tfe_bench.models.data_loader import DataLoader, take_training_rows
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.training import evaluate, state, step
-from tfe_bench.models.training_job import RANGE, TrainingJob, snapshot_name, state_name
+from tfe_bench.models.training_job import (
+    RANGE,
+    TrainingJob,
+    training_state_name,
+    weight_snapshot_name,
+)
 from tfe_bench.protocols.ring import arithmetic, shapes, truncation
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.sharing import Shared
@@ -55,15 +60,17 @@ def parse_training(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -
     return job
 
 
-def permit_training(client: str, store: Store, job: TrainingJob, _: Sequence[InputSpec]) -> None:
+def permit_training(
+    client: str, store: ShareStore, job: TrainingJob, _: Sequence[InputSpec]
+) -> None:
     """Reject a client that may not use the data, or may not store the results.
 
     Raises:
-        UsageError, PolicyError: as Store.get_facts and Store.permit_writing; or the data does not
-            fit.
+        UsageError, PolicyError: as ShareStore.get_facts and ShareStore.permit_writing; or the data
+            does not fit.
     """
     if job.source is not None:
-        job.check_schema(sources.check_permitted(job.source, store, client))
+        job.check_schema(sources.check_permitted_datasets(job.source, store, client))
     if job.deploy is not None:
         store.permit_writing(job.deploy["name"], client, job.deploy["replace"])
     if job.saving is not None:
@@ -83,13 +90,13 @@ def kept_names(job: TrainingJob) -> Sequence[str]:
 
 
 def estimate_training_size(
-    client: str, store: Store, job: TrainingJob, inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, job: TrainingJob, inputs: Sequence[InputSpec]
 ) -> int:
     """Return the words of all rows, of a batch's values, of test rows, or of weights."""
     recipe = job.recipe
     graph = recipe.graph
     largest = max(math.prod(shape) for shape in graph.shapes.values())
-    curved = [x.name for x in graph.layers if registry.get_kind(x.op).is_memory_heavy]
+    curved = [x.name for x in graph.layers if registry.get_layer_kind(x.op).is_memory_heavy]
     smooth = max(math.prod(graph.shapes[name]) for name in (*graph.outputs, *curved))
     weights = max((w.size for w in graph.weight_arrays().values()), default=0)
     features = max(math.prod(recipe.input_shape), math.prod(recipe.output_shape))
@@ -150,14 +157,18 @@ class _TrainingRun:
 
     def _run_steps(self) -> dict[str, Shared]:
         context, job, party = self._context, self._job, self._party
-        self._keys = [spec.key for spec in state.list_specs(self._recipe)]
+        self._keys = [spec.key for spec in state.list_training_state_specs(self._recipe)]
         first_step = 0
         store = (
-            stored_shares.require_store(context) if job.source or job.saving or job.deploy else None
+            stored_shares.require_share_store(context)
+            if job.source or job.saving or job.deploy
+            else None
         )
         if store is not None:
-            self._sources = sources.derive_sources(job.source, store, context.client)
-        self._state = {key: context.inputs.pop(state_name(i)) for i, key in enumerate(self._keys)}
+            self._sources = sources.derive_training_sources(job.source, store, context.client)
+        self._state = {
+            key: context.inputs.pop(training_state_name(i)) for i, key in enumerate(self._keys)
+        }
         if job.saving is not None:
             first_step = self._resume_checkpoint()
         self._loader = DataLoader(context, job)
@@ -188,7 +199,7 @@ class _TrainingRun:
     def _resume_checkpoint(self) -> int:
         job, saving = self._job, self._job.saving
         assert saving is not None
-        store = stored_shares.require_store(self._context)
+        store = stored_shares.require_share_store(self._context)
         checkpoints = Checkpoints(
             self._party,
             store,
@@ -206,8 +217,8 @@ class _TrainingRun:
             return 0
         begun, values = latest
         # Fresh masks for values that continue in this session.
-        fresh = stored_shares.refresh_values(self._party, values)
-        self._state = {key: fresh[state_name(i)] for i, key in enumerate(self._keys)}
+        fresh = stored_shares.refresh_stored_shares(self._party, values)
+        self._state = {key: fresh[training_state_name(i)] for i, key in enumerate(self._keys)}
         for key, value in fresh.items():
             if key.startswith(_SCORE_PREFIX):
                 self._scores[int(key.removeprefix(_SCORE_PREFIX))] = value
@@ -226,7 +237,7 @@ class _TrainingRun:
         rows: Any,
         public: dict[str, Any],
     ) -> tuple[dict[str, Shared], Shared | None, Shared | None]:
-        batch, job = (take_rows(x, rows), take_rows(y, rows)), self._job
+        batch, job = (take_training_rows(x, rows), take_training_rows(y, rows)), self._job
         range_flags: dict[str, Shared] | None = {} if job.watch else None
         about = (
             self._party,
@@ -312,7 +323,7 @@ class _TrainingRun:
             lambda: lambda v: io.reveal(party, truncation.truncate(party, v, drop, "exact")),
         )
         value = float(np.asarray(published(total))) * 2.0 ** (drop - total.fractional_bits)
-        return step.mean_loss(recipe, value, rows)
+        return step.mean_training_loss(recipe, value, rows)
 
     def _evaluate_test_rows(self, done: int) -> None:
         """Compute the score on the test rows; it stays private."""
@@ -324,7 +335,11 @@ class _TrainingRun:
         party, recipe, setting = self._party, self._recipe, self._setting
         scored = party.cached_function(
             "score",
-            lambda: lambda held, a, b: evaluate.score_batch(party, recipe, setting, held, a, b),
+            lambda: (
+                lambda held, a, b: evaluate.score_evaluation_batch(
+                    party, recipe, setting, held, a, b
+                )
+            ),
         )
         total: Shared | None = None
         for begin in range(0, count, size):
@@ -340,7 +355,7 @@ class _TrainingRun:
     def _save_checkpoint(self, done: int) -> None:
         assert self._checkpoints is not None
         started = time.perf_counter()
-        values = {state_name(i): self._state[key] for i, key in enumerate(self._keys)}
+        values = {training_state_name(i): self._state[key] for i, key in enumerate(self._keys)}
         values.update({f"{_SCORE_PREFIX}{after}": value for after, value in self._scores.items()})
         if self._range_flags:
             values[RANGE] = functools.reduce(arithmetic.add, self._range_flags.values())
@@ -350,7 +365,9 @@ class _TrainingRun:
     def _check_divergence(self, done: int) -> None:
         """End a training whose weights have left their range; that bit alone becomes public."""
         party = self._party
-        looked = party.cached_function("look", lambda: lambda w: evaluate.detect_overflow(party, w))
+        looked = party.cached_function(
+            "look", lambda: lambda w: evaluate.detect_weight_overflow(party, w)
+        )
         weights = [self._state[key] for key in state.list_trained_keys(self._recipe)]
         if not int(np.asarray(looked(weights))):
             return
@@ -381,16 +398,18 @@ class _TrainingRun:
             )
         elif job.total_steps:
             numbered = {key: i for i, key in enumerate(self._keys)}
-            leaving = {state_name(numbered[k]): v for k, v in weights.items()}
+            leaving = {training_state_name(numbered[k]): v for k, v in weights.items()}
             # the weights after the last epoch are outputs anyway
             for epoch, snapshot in enumerate(self._snapshots[:-1]):
-                leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in snapshot.items()}
+                leaving |= {
+                    weight_snapshot_name(epoch, numbered[k]): v for k, v in snapshot.items()
+                }
         if self._scores:
             several = [self._scores[after] for after in sorted(self._scores)]
             leaving["scores"] = shapes.stack(several, 0)
         if self._range_flags:
             leaving[RANGE] = shapes.stack(list(self._range_flags.values()), 0)
-        return stored_shares.refresh_values(self._party, leaving) if leaving else {}
+        return stored_shares.refresh_stored_shares(self._party, leaving) if leaving else {}
 
     def _record_measurements(self, first_step: int, done: int) -> None:
         party, context, job = self._party, self._context, self._job
@@ -420,8 +439,8 @@ class _TrainingRun:
                 return self._step_function(self._state, x, y, rows, public)
 
             context.progress(1.0, "tracing")
-            _, context.measurements["trace"] = tracing.trace_run(party, run_function)
-        wait_at_barrier(party)
+            _, context.measurements["trace"] = tracing.trace_worker_run(party, run_function)
+        wait_at_worker_barrier(party)
 
 
 PROGRAM = Program(

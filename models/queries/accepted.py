@@ -123,7 +123,7 @@ _NAMES: Mapping[str, str] = {
 }
 
 
-def unsupported_error(feature: str, received: str = "") -> UsageError:
+def unsupported_sql_error(feature: str, received: str = "") -> UsageError:
     """Return the error for an unsupported SQL feature.
 
     Args:
@@ -139,7 +139,7 @@ def unsupported_error(feature: str, received: str = "") -> UsageError:
     )
 
 
-def check_nodes(tree: Any) -> None:
+def check_sql_nodes(tree: Any) -> None:
     """Reject a tree with an unlisted node or with an argument that the compiler does not read.
 
     Raises:
@@ -148,29 +148,31 @@ def check_nodes(tree: Any) -> None:
     for node in tree.walk():
         kind = type(node).__name__
         if kind not in READ_ARGUMENTS:
-            raise unsupported_error(name_of(node), _node_text(node))
+            raise unsupported_sql_error(sql_node_name(node), _sql_node_text(node))
         known = READ_ARGUMENTS[kind] | NOTATION.get(kind, frozenset())
         for argument, value in node.args.items():
             if argument not in known and value is not None and value is not False and value != []:
-                raise unsupported_error(_argument_name(node, argument), _node_text(node))
+                raise unsupported_sql_error(
+                    _sql_argument_name(node, argument), _sql_node_text(node)
+                )
 
 
-def name_of(node: Any) -> str:
+def sql_node_name(node: Any) -> str:
     """Return a user's word for a node: an operator, a function or a statement."""
     kind = type(node).__name__
     if kind in _NAMES:
         return _NAMES[kind]
-    text = _node_text(node)
+    text = _sql_node_text(node)
     head = text.partition("(")[0]
     if head.replace("_", "").isalnum() and head != text:  # a function
         return head.upper()
     return _to_sql_words(kind)
 
 
-def _argument_name(node: Any, argument: str) -> str:
+def _sql_argument_name(node: Any, argument: str) -> str:
     kind = type(node).__name__
     if kind == "DataType":
-        return f"CAST to {_node_text(node)}"
+        return f"CAST to {_sql_node_text(node)}"
     usual = f"{_to_sql_words(argument)} of {_to_sql_words(kind)}"
     if kind in ("Select", "Union", "Subquery"):
         usual = _to_sql_words(argument)
@@ -184,7 +186,7 @@ def _to_sql_words(name: str) -> str:
     return " ".join("".join(parts).upper().split())
 
 
-def _node_text(node: Any) -> str:
+def _sql_node_text(node: Any) -> str:
     if type(node).__name__ == "LimitOptions":
         node = node.parent
     try:

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries.expressions import MAX_DIVISOR, Fact, ratio_type
+from tfe_bench.models.queries.expressions import MAX_DIVISOR, ColumnFact, ratio_type
 from tfe_bench.models.queries.plan import PARTS, parse_quantile
-from tfe_bench.models.queries.types import BOOL, CATEGORY, NUMBER, TEXT, Type, int_type, scaled_type
+from tfe_bench.models.queries.types import (
+    BOOL,
+    CATEGORY,
+    NUMBER,
+    TEXT,
+    ColumnType,
+    int_column_type,
+    rescaled_column_type,
+)
 
 # Groups whose values are summed without a sort.
 MAX_DENSE = 32
@@ -20,14 +28,14 @@ _MAX_QUANTILE_ROWS = 1 << 24
 _MAX_WINDOW_BITS = 59
 
 
-def dense_group_count(keys: Sequence[Fact], functions: Sequence[str]) -> int:
+def public_code_group_count(keys: Sequence[ColumnFact], functions: Sequence[str]) -> int:
     """Return the number of groups by public codes; 0 if rows are sorted into groups."""
-    count = public_group_count(keys)
+    count = public_key_combination_count(keys)
     ranked = {"min", "max"} & set(functions) or any(map(parse_quantile, functions))
     return count if count <= MAX_DENSE and not ranked else 0
 
 
-def public_group_count(keys: Sequence[Fact]) -> int:
+def public_key_combination_count(keys: Sequence[ColumnFact]) -> int:
     """Return the number of combinations of the keys' public codes; 0 for other keys or above
     MAX_RELEASED.
     """
@@ -39,7 +47,7 @@ def public_group_count(keys: Sequence[Fact]) -> int:
     return count if keys and count <= MAX_RELEASED else 0
 
 
-def max_group_count(keys: Sequence[Fact], rows: int) -> int:
+def max_group_count(keys: Sequence[ColumnFact], rows: int) -> int:
     """Return the largest possible number of groups, by the number of rows and the
     ranges of the keys.
     """
@@ -51,7 +59,7 @@ def max_group_count(keys: Sequence[Fact], rows: int) -> int:
     return count
 
 
-def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
+def aggregate_fact(function: str, fact: ColumnFact | None, rows: int, keys: bool) -> ColumnFact:
     """Infer the fact about an aggregate.
 
     Args:
@@ -63,7 +71,9 @@ def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> F
         UsageError: it does not take such an argument, or a value may be too large.
     """
     if function == "count":
-        return Fact(int_type(0, rows), False, frozenset() if fact is None else fact.sources)
+        return ColumnFact(
+            int_column_type(0, rows), False, frozenset() if fact is None else fact.sources
+        )
     assert fact is not None
     kind, nullable = fact.value_type, fact.nullable or not keys
     if function in ("min", "max"):
@@ -73,7 +83,7 @@ def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> F
                 code="unordered-type",
                 operation=function,
             )
-        return Fact(kind, nullable, fact.sources)
+        return ColumnFact(kind, nullable, fact.sources)
     quantile = parse_quantile(function)
     if quantile and rows > _MAX_QUANTILE_ROWS:
         raise UsageError(
@@ -90,7 +100,7 @@ def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> F
                 operation=function,
                 received=kind,
             )
-        return Fact(kind, nullable, fact.sources)
+        return ColumnFact(kind, nullable, fact.sources)
     if kind.kind != NUMBER:
         function = function.partition(":")[0]
         raise UsageError(
@@ -101,23 +111,25 @@ def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> F
         )
     if quantile:  # in thousandths of the distance between two values
         bounds = kind.low * PARTS, kind.high * PARTS
-        return Fact(
-            scaled_type(kind, *bounds, kind.digits + 3, kind.fraction), nullable, fact.sources
+        return ColumnFact(
+            rescaled_column_type(kind, *bounds, kind.digits + 3, kind.fraction),
+            nullable,
+            fact.sources,
         )
     low, high = min(0, kind.low * rows), max(0, kind.high * rows)
-    total = scaled_type(kind, low, high, kind.digits, kind.fraction)
+    total = rescaled_column_type(kind, low, high, kind.digits, kind.fraction)
     if function == "sum":
-        return Fact(total, nullable, fact.sources)
+        return ColumnFact(total, nullable, fact.sources)
     if total.magnitude >> 60 or rows >> MAX_DIVISOR:
         raise UsageError(
             "AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.",
             code="value-too-wide",
             operation="avg",
         )
-    return Fact(ratio_type(kind, Fraction(1)), nullable, fact.sources)
+    return ColumnFact(ratio_type(kind, Fraction(1)), nullable, fact.sources)
 
 
-def check_window_extreme(kind: Type, rows: int) -> None:
+def check_window_extreme(kind: ColumnType, rows: int) -> None:
     """Reject MIN or MAX over a window that would not be correct.
 
     Raises:

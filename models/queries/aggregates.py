@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries.accepted import name_of, unsupported_error
+from tfe_bench.models.queries.accepted import sql_node_name, unsupported_sql_error
 from tfe_bench.models.queries.plan import PARTS
 
 
@@ -31,17 +31,15 @@ def parse_aggregate(call: Any, distinct_counts: list[str]) -> tuple[str, Any]:
     if type(call) in quantiles:
         name, part = quantiles[type(call)]
         if isinstance(argument, exp.Distinct):
-            raise unsupported_error(f"{name.upper()}(DISTINCT)")
-        return (
-            f"{name}:{PARTS // 2 if part is None else _parse_fraction(call.args.get(part))}",
-            argument,
-        )
+            raise unsupported_sql_error(f"{name.upper()}(DISTINCT)")
+        place = PARTS // 2 if part is None else _parse_quantile_fraction(call.args.get(part))
+        return f"{name}:{place}", argument
     if type(call) not in kinds:
-        raise unsupported_error(name_of(call))
+        raise unsupported_sql_error(sql_node_name(call))
     function = kinds[type(call)]
     if isinstance(argument, exp.Distinct):
         if function != "count" or len(argument.expressions) != 1:
-            raise unsupported_error(f"{function.upper()}(DISTINCT)")
+            raise unsupported_sql_error(f"{function.upper()}(DISTINCT)")
         distinct_counts.append(call.sql())
         return function, argument.expressions[0]
     if isinstance(argument, exp.Star) or (function == "count" and argument is None):
@@ -49,7 +47,7 @@ def parse_aggregate(call: Any, distinct_counts: list[str]) -> tuple[str, Any]:
     return function, argument
 
 
-def _parse_fraction(node: Any) -> int:
+def _parse_quantile_fraction(node: Any) -> int:
     from decimal import Decimal, InvalidOperation
 
     try:

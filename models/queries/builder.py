@@ -10,8 +10,8 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import relations
 from tfe_bench.models.queries.plan import MAX_STEPS, NEIGHBORS
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.scalars import ScalarCompiler
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.scalars import SqlScalarCompiler
 
 # Columns of a plan by alias and name in the query.
 Names = dict[tuple[str, str], str]
@@ -40,7 +40,7 @@ class CommonTable:
 CommonTables = Mapping[str, CommonTable]
 
 
-class PlanBuilder(ABC):
+class QueryPlanBuilder(ABC):
     """Builder of the steps of one query.
 
     Args:
@@ -49,14 +49,14 @@ class PlanBuilder(ABC):
         loss: privacy loss of each grouping of tables with a budget.
     """
 
-    def __init__(self, tables: Mapping[str, Table], bound: int | None, loss: int) -> None:
+    def __init__(self, tables: Mapping[str, TableAccess], bound: int | None, loss: int) -> None:
         from sqlglot import exp
 
         self._exp = exp
         self._bound, self._loss = bound, loss
         # names of tables are case-insensitive, as in DuckDB; columns keep their owner's spelling
         self._tables = {name.lower(): table for name, table in tables.items()}
-        self._scanned: dict[str, Table] = {}
+        self._scanned: dict[str, TableAccess] = {}
         self._steps: list[dict[str, Any]] = []
         self._facts: list[relations.Relation] = []
         self._fresh = 0
@@ -82,7 +82,7 @@ class PlanBuilder(ABC):
             )
         step = {"op": op, "in": list(inputs), **about}
         self._facts.append(
-            relations.derive_step(step, [self._facts[i] for i in inputs], self._scanned)
+            relations.derive_step_relation(step, [self._facts[i] for i in inputs], self._scanned)
         )
         self._steps.append(step)
         return len(self._steps) - 1
@@ -93,8 +93,8 @@ class PlanBuilder(ABC):
 
     def _scalar_compiler(
         self, step: int, names: Names, more: Mapping[str, str] = {}
-    ) -> ScalarCompiler:
-        return ScalarCompiler(self._facts[step].columns, names, more)
+    ) -> SqlScalarCompiler:
+        return SqlScalarCompiler(self._facts[step].columns, names, more)
 
     def _compile_ctes(self, node: Any, ctes: CommonTables) -> CommonTables:
         """Return the queries that a query may use: those of enclosing queries and of

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from tfe_bench.errors import ProtocolError, RangeError
 from tfe_bench.models.queries import stored
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import hashed_lookup, results
@@ -20,11 +20,11 @@ from tfe_bench.protocols.tables import hashed_lookup, results
 _WORD = 64
 
 
-def check_table(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
+def check_table(party: Party, schema: TableSchema, words: Mapping[str, Shared]) -> None:
     """Reject a table that does not satisfy its header.
 
     Args:
-        words: its words, named as by `stored.word_names`.
+        words: its words, named as by `stored.stored_row_word_names`.
 
     Raises:
         RangeError: a value is outside its column's range or repeated in a unique column, or a link
@@ -33,7 +33,7 @@ def check_table(party: Party, schema: Schema, words: Mapping[str, Shared]) -> No
     for name, (word_text, top) in _upper_bounds(schema).items():
         results.check_range(party, words[name], 0, top, name=word_text)
     for name in schema.unique:
-        results.check_unique(party, stored.build_relation(schema, [name], words), [0])
+        results.check_unique(party, stored.build_stored_relation(schema, [name], words), [0])
     for i, link in enumerate(schema.links):
         try:
             hashed_lookup.permute_by_bins(party, words[stored.link_name(i)])
@@ -45,7 +45,7 @@ def check_table(party: Party, schema: Schema, words: Mapping[str, Shared]) -> No
             ) from None
 
 
-def _upper_bounds(schema: Schema) -> dict[str, tuple[str, int]]:
+def _upper_bounds(schema: TableSchema) -> dict[str, tuple[str, int]]:
     """Return a description and the upper bound of each word that has bounds."""
     upper_bounds = {"valid": ("The rows' validity", 1)} if schema.padded else {}
     for i, (name, column) in enumerate(schema.columns.items()):

@@ -22,7 +22,7 @@ import numpy as np
 
 from tfe_bench.cluster import ledger
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, input_spec
+from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, private_input_spec
 from tfe_bench.cluster.stored import TABLE, check_name
 from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.programs import table_put as put_program
@@ -36,14 +36,20 @@ from tfe_bench.models.queries import (
     sql,
     training,
 )
-from tfe_bench.models.queries.execute import OVER, ROWS, result_words
-from tfe_bench.models.queries.plan import BOUNDED, Plan
-from tfe_bench.models.queries.price import Price, price_plan
+from tfe_bench.models.queries.execute import OVER, ROWS, query_result_words
+from tfe_bench.models.queries.plan import BOUNDED, QueryPlan
+from tfe_bench.models.queries.price import Price, price_query_plan
 from tfe_bench.models.queries.report import TableReport
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import ALL, DEFAULT_MIN_GROUP, Column, Schema, parse_rights
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import (
+    ALL,
+    DEFAULT_MIN_GROUP,
+    TableColumn,
+    TableSchema,
+    parse_rights,
+)
 from tfe_bench.models.queries.training import Alignment
-from tfe_bench.models.queries.types import BOOL, HASHES, Type
+from tfe_bench.models.queries.types import BOOL, HASHES, ColumnType
 from tfe_bench.models.queries.upload import encode_columns, prepare_table
 from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 
@@ -78,15 +84,15 @@ class Tables:
         entries = self._cluster.stored(TABLE.infix)
         return {str(row["name"]): StoredEntry.from_row(row) for row in entries}
 
-    def seen(self) -> dict[str, Table]:
+    def seen(self) -> dict[str, TableAccess]:
         """Return the same tables with their headers, as queries take them."""
         tables_by_name = {}
         client = self._cluster.identity
         for name, entry in self.listed().items():
             if entry.complete:
-                schema = Schema.from_header(entry.about)
+                schema = TableSchema.from_header(entry.about)
                 facts = (name, entry.owner, entry.deployment, schema, client, entry.spent)
-                tables_by_name[name] = Table(*facts)
+                tables_by_name[name] = TableAccess(*facts)
         return tables_by_name
 
     def put(
@@ -183,10 +189,10 @@ class Tables:
                 received=pad_to,
             )
         size = rows if pad_to is None else pad_to
-        schema = Schema(
-            hash_bins.bin_count(size) if hashed_by else size,
+        schema = TableSchema(
+            hash_bins.cuckoo_bin_count(size) if hashed_by else size,
             {
-                k: Column(
+                k: TableColumn(
                     e.type,
                     e.null is not None or k in nullable,
                     training.training_scale(k, e, scale),
@@ -201,17 +207,17 @@ class Tables:
             unit,
             open_count,
             hashed_by,
-            budget=0 if budget is None else ledger.parse_rho(str(budget)),
+            budget=0 if budget is None else ledger.parse_privacy_loss(str(budget)),
             contributions=contributions,
         )
         for each in unique:
-            io.check_unique(each, encoded_columns[each])
+            io.check_unique_column(each, encoded_columns[each])
         schema, input_words = prepare_table(
             schema, encoded_columns, rows, links, self.seen() if links else {}
         )
         words = {k: PrivateInput(v) for k, v in input_words.items()}
         parameters = storage_parameters(name, clients, replace, schema.to_header())
-        put_program.check_table(parameters, [input_spec(k, v) for k, v in words.items()])
+        put_program.check_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
         report = TableReport.from_columns(name, schema, encoded_columns, source_columns)
         self._texts |= reading.texts_by_hash(
@@ -263,7 +269,7 @@ class Tables:
             if each not in available:
                 raise relations.missing_table_error(each, list(available))
         tables = [available[each] for each in names]
-        order = training.build_request(tables, on, label, columns)
+        order = training.parse_linkage_request(tables, on, label, columns)
         return Alignment(
             self._cluster, order, tables, storage_parameters(name, clients, replace, {})
         )
@@ -283,7 +289,7 @@ class Tables:
             PolicyError: this client lacks a required right.
         """
         available = self.seen()
-        loss = 0 if rho is None else ledger.parse_rho(str(rho))
+        loss = 0 if rho is None else ledger.parse_privacy_loss(str(rho))
         text = _sql_text(query)
         plan = sql.compile_sql(text, available, max_rows, loss)
         return Query(self._cluster, plan, available, text, self._texts)
@@ -314,12 +320,12 @@ class Query:
         self,
         cluster: Client,
         plan: dict[str, Any],
-        known: Mapping[str, Table],
+        known: Mapping[str, TableAccess],
         text: str = "",
         texts: Mapping[str, str] | None = None,
     ) -> None:
         self._cluster, self.plan, self._text, self._texts = cluster, plan, text, texts or {}
-        checked = Plan.from_header(plan)
+        checked = QueryPlan.from_header(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
         self._checked, self._tables = checked, tables
         self._facts = relations.derive_relations(checked, tables)
@@ -330,14 +336,14 @@ class Query:
         Raises:
             UsageError: the profile does not exist.
         """
-        return price_plan(self._checked, self._facts, self._tables, profile)
+        return price_query_plan(self._checked, self._facts, self._tables, profile)
 
     def explain(self, profiles: Sequence[str] = ("local", "wan")) -> str:
         """Describe the steps with rows, bytes, rounds and seconds under profiles,
         and the disclosures.
         """
         prices = [self.price(each) for each in profiles]
-        return explain.explain_plan(self._checked, self._facts, self._tables, prices)
+        return explain.explain_query_plan(self._checked, self._facts, self._tables, prices)
 
     def run(
         self, progress: Progress | None = None, timing: Mapping[str, Any] | None = None
@@ -355,7 +361,7 @@ class Query:
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
-        decoded_result = decode_result(result, self._checked, self._facts, self._tables)
+        decoded_result = decode_query_result(result, self._checked, self._facts, self._tables)
         return decoded_result.named(self._owner_spelling(decoded_result), self._texts)
 
     def _owner_spelling(self, result: io.Result) -> dict[str, str]:
@@ -378,7 +384,7 @@ class Query:
         return spelled
 
 
-def _check_bounds(result: JobResult, plan: Plan) -> None:
+def _check_query_bounds(result: JobResult, plan: QueryPlan) -> None:
     bounded = [(i, step) for i, step in enumerate(plan.steps) if step.op in BOUNDED]
     exceeded = result.outputs.get(OVER, np.zeros(0))
     if exceeded.shape != (len(bounded),):
@@ -398,11 +404,11 @@ def _check_bounds(result: JobResult, plan: Plan) -> None:
             )
 
 
-def decode_result(
+def decode_query_result(
     result: JobResult,
-    plan: Plan,
+    plan: QueryPlan,
     step_facts: Sequence[relations.Relation],
-    tables: Mapping[str, Table],
+    tables: Mapping[str, TableAccess],
 ) -> io.Result:
     """Decode the words of a result to rows.
 
@@ -417,17 +423,17 @@ def decode_result(
         ProtocolError: the words do not fit the plan.
         RangeError: a step has more rows than its bound.
     """
-    _check_bounds(result, plan)
+    _check_query_bounds(result, plan)
     facts = step_facts[plan.output]
-    words, listed = result.outputs[ROWS], result_words(facts)
+    words, listed = result.outputs[ROWS], query_result_words(facts)
     if words.shape != (len(listed), facts.rows):
         raise ProtocolError(
             "The workers sent other rows than the plan defines.", code="result-mismatch"
         )
     valid_rows = np.flatnonzero(words[0])
-    is_withheld = not len(valid_rows) and notes.is_total(plan, step_facts)
+    is_withheld = not len(valid_rows) and notes.is_single_total_row(plan, step_facts)
     at = {name: i for i, name in enumerate(listed)}
-    types: dict[str, Type] = {}
+    types: dict[str, ColumnType] = {}
     columns: dict[str, list[Any]] = {}
     for name, null in listed[1:]:
         if null:
@@ -439,14 +445,14 @@ def decode_result(
             words[at[(name, True)]][valid_rows] if (name, True) in at else np.zeros(len(valid_rows))
         )
         columns[name] = [
-            None if is_null else io.decode_element(int(word) + low, kind)
+            None if is_null else io.decode_column_element(int(word) + low, kind)
             for word, is_null in zip(column_words, missing, strict=True)
         ]
         if is_withheld:
             public = facts.columns[name].constant
-            columns[name] = [None if public is None else io.decode_element(public, kind)]
+            columns[name] = [None if public is None else io.decode_column_element(public, kind)]
     about = (
-        tuple(notes.result_notes(plan, step_facts, tables)),
+        tuple(notes.query_result_notes(plan, step_facts, tables)),
         notes.noise_deviations(plan, step_facts),
     )
     return io.Result(types, columns, result.measured, *about)

@@ -9,7 +9,7 @@ from typing import Any
 Names = Mapping[tuple[str, str], str]
 
 
-def split_conjuncts(exp: Any, condition: Any) -> list[Any]:
+def split_sql_conjuncts(exp: Any, condition: Any) -> list[Any]:
     """Return the terms of a conjunction; an empty list without a condition.
 
     Args:
@@ -20,7 +20,7 @@ def split_conjuncts(exp: Any, condition: Any) -> list[Any]:
     condition = condition.unnest()
     if not isinstance(condition, exp.And):
         return [condition]
-    return [*split_conjuncts(exp, condition.left), *split_conjuncts(exp, condition.right)]
+    return [*split_sql_conjuncts(exp, condition.left), *split_sql_conjuncts(exp, condition.right)]
 
 
 def referenced_aliases(exp: Any, condition: Any) -> set[str]:

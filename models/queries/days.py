@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from tfe_bench.models.queries.division import drop_bits
-from tfe_bench.models.queries.types import Type, units_per_day
+from tfe_bench.models.queries.division import drop_column_element_bits
+from tfe_bench.models.queries.types import ColumnType, units_per_day
 from tfe_bench.protocols.ring import arithmetic, relational, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -17,7 +17,7 @@ from tfe_bench.protocols.tables import bits
 _KEPT = 6
 
 
-def timestamps_to_days(party: Party, x: Shared, kind: Type) -> Shared:
+def timestamps_to_days(party: Party, x: Shared, kind: ColumnType) -> Shared:
     """Compute floor(x / units of a day): days from 1970.
 
     A product with a public reciprocal estimates the day from the leading bits of x, with an error
@@ -36,9 +36,11 @@ def timestamps_to_days(party: Party, x: Shared, kind: Type) -> Shared:
     # rounding)
     scale = ((kind.high // day - first + 1) * day >> drop).bit_length() + 3
     reciprocal = round(Fraction(1 << (scale + drop), day))
-    product = arithmetic.mul_public(drop_bits(party, within, drop), np.int64(reciprocal))
+    product = arithmetic.mul_public(
+        drop_column_element_bits(party, within, drop), np.int64(reciprocal)
+    )
     halved = arithmetic.add_constant(product, np.int64(-(1 << (scale - 1))))
-    guess = drop_bits(party, halved, scale)
+    guess = drop_column_element_bits(party, halved, scale)
     remainder = arithmetic.sub(within, arithmetic.mul_public(guess, np.int64(day)))
     both = shapes.concat([remainder, arithmetic.add_constant(remainder, np.int64(-day))], 0)
     below = relational.is_negative(party, both, (2 * day).bit_length() + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfe_bench.models.queries.expressions import Fact
+from tfe_bench.models.queries.expressions import ColumnFact
 from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -32,7 +32,7 @@ def and_bits(party: Party, terms: Sequence[Shared]) -> Shared:
     return terms[0]
 
 
-def gather_valid(party: Party, rows: Relation) -> Relation:
+def gather_valid_rows(party: Party, rows: Relation) -> Relation:
     """Move valid rows to the front; their order discloses nothing about their earlier places."""
     shuffled = results.deliver_rows(party, rows)
     return shuffled.with_parts(
@@ -43,9 +43,9 @@ def gather_valid(party: Party, rows: Relation) -> Relation:
 def group_by_codes(
     party: Party,
     rows: Relation,
-    aggregates: Sequence[groups.Aggregate],
+    aggregates: Sequence[groups.GroupAggregate],
     count: int,
-    facts: Sequence[Fact],
+    facts: Sequence[ColumnFact],
     profile: str = "local",
     *,
     by_sort: bool,
@@ -61,22 +61,22 @@ def group_by_codes(
     """
     keys = len(facts)
     of_keys = Relation(rows.columns[:keys], rows.valid)
-    coded_rows = _replace_keys(party, rows, keys, count, facts)
+    coded_rows = _replace_keys_by_code(party, rows, keys, count, facts)
     shifted = [
         replace(a, column=None if a.column is None else a.column - keys + 1) for a in aggregates
     ]
     if by_sort:
-        sums, valid = _sum_sorted(party, coded_rows, shifted, count, profile)
+        sums, valid = _sum_groups_by_sort(party, coded_rows, shifted, count, profile)
     else:
-        sums, valid = _sum_dense(party, coded_rows, shifted, count)
-    return GroupColumns(_decode_keys(valid, of_keys, facts, count), tuple(sums), (), valid)
+        sums, valid = _sum_groups_by_code(party, coded_rows, shifted, count)
+    return GroupColumns(_decode_group_keys(valid, of_keys, facts, count), tuple(sums), (), valid)
 
 
-def _sum_dense(
-    party: Party, rows: Relation, aggregates: Sequence[groups.Aggregate], count: int
+def _sum_groups_by_code(
+    party: Party, rows: Relation, aggregates: Sequence[groups.GroupAggregate], count: int
 ) -> tuple[list[Shared], Shared]:
     """Compute the aggregates of each code, and the validity of groups."""
-    totals: dict[groups.Aggregate, Shared] = {}
+    totals: dict[groups.GroupAggregate, Shared] = {}
     relations: list[Relation] = []
     for batch in _split_aggregates(rows, aggregates):
         relations.append(dense.group_by_code(party, rows, 0, count, batch))
@@ -84,10 +84,14 @@ def _sum_dense(
     return [totals[a] for a in aggregates], relations[0].valid
 
 
-def _sum_sorted(
-    party: Party, rows: Relation, aggregates: Sequence[groups.Aggregate], count: int, profile: str
+def _sum_groups_by_sort(
+    party: Party,
+    rows: Relation,
+    aggregates: Sequence[groups.GroupAggregate],
+    count: int,
+    profile: str,
 ) -> tuple[list[Shared], Shared]:
-    """Compute the same as `_sum_dense` by a sort; all codes are groups.
+    """Compute the same as `_sum_groups_by_code` by a sort; all codes are groups.
 
     One further row without value for each code makes every code a group, in the order of codes.
     """
@@ -97,12 +101,14 @@ def _sum_sorted(
         ones = np.arange(rows.rows + count) >= rows.rows
         codes = np.maximum(np.arange(-rows.rows, count, dtype=np.int64), 0)
         parts[0] = arithmetic.add_constant(parts[0], codes)
-        parts[-1] = bits.xor(parts[-1], bits.public_bits(parts[-1], ones))
+        parts[-1] = bits.xor(parts[-1], bits.share_public_row_bits(parts[-1], ones))
         columns, at = [], 0
         for column in rows.columns:
             column_parts = parts[at : at + len(column.parts)]
             if column.null is not None:  # (no aggregate counts the added rows)
-                column_parts[1] = bits.xor(column_parts[1], bits.public_bits(column_parts[1], ones))
+                column_parts[1] = bits.xor(
+                    column_parts[1], bits.share_public_row_bits(column_parts[1], ones)
+                )
             columns.append(column.with_parts(column_parts))
             at += len(column_parts)
         return Relation(tuple(columns), parts[-1])
@@ -122,26 +128,26 @@ def _sum_sorted(
         return totals
 
     sums: list[Shared] = party.function(remove_extra)(grouped)
-    return sums, bits.public_bits(sums[0], np.ones(count))
+    return sums, bits.share_public_row_bits(sums[0], np.ones(count))
 
 
-def _replace_keys(
-    party: Party, rows: Relation, keys: int, count: int, facts: Sequence[Fact]
+def _replace_keys_by_code(
+    party: Party, rows: Relation, keys: int, count: int, facts: Sequence[ColumnFact]
 ) -> Relation:
     """Replace the keys of rows by one column with the number of their combination."""
     of_keys = Relation(rows.columns[:keys], rows.valid)
-    code: Shared = party.function(lambda rows: _combine_codes(party, rows, facts))(of_keys)
+    code: Shared = party.function(lambda rows: _combine_key_codes(party, rows, facts))(of_keys)
     column = Column(code, max(1, (count - 1).bit_length()))
     return replace(rows, columns=(column, *rows.columns[keys:]))
 
 
 def _split_aggregates(
-    rows: Relation, aggregates: Sequence[groups.Aggregate]
-) -> list[list[groups.Aggregate]]:
+    rows: Relation, aggregates: Sequence[groups.GroupAggregate]
+) -> list[list[groups.GroupAggregate]]:
     """Split aggregates into batches of at most as many columns as `dense_group` takes; aggregates
     of one column stay together.
     """
-    batches: list[list[groups.Aggregate]] = [[]]
+    batches: list[list[groups.GroupAggregate]] = [[]]
     used = 0
     for column in dict.fromkeys(a.column for a in aggregates):
         of_column = [a for a in aggregates if a.column == column]
@@ -154,7 +160,7 @@ def _split_aggregates(
     return batches
 
 
-def _combine_codes(party: Party, keys: Relation, facts: Sequence[Fact]) -> Shared:
+def _combine_key_codes(party: Party, keys: Relation, facts: Sequence[ColumnFact]) -> Shared:
     code: Shared | None = None
     for column, fact in zip(keys.columns, facts, strict=True):
         word = column.values
@@ -168,8 +174,8 @@ def _combine_codes(party: Party, keys: Relation, facts: Sequence[Fact]) -> Share
     return code
 
 
-def _decode_keys(
-    like: Shared, keys: Relation, facts: Sequence[Fact], count: int
+def _decode_group_keys(
+    like: Shared, keys: Relation, facts: Sequence[ColumnFact], count: int
 ) -> tuple[Column, ...]:
     """Return the public keys of all groups."""
     codes = np.arange(count, dtype=np.int64)

@@ -16,19 +16,25 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.models.queries.division import compute_mean
-from tfe_bench.models.queries.evaluate import Value, constant_bit, value_to_column
-from tfe_bench.models.queries.plan import Step
-from tfe_bench.models.queries.privacy import VALUES, Label, Release, count_label, max_noised_count
+from tfe_bench.models.queries.division import compute_group_mean
+from tfe_bench.models.queries.evaluate import ColumnValue, constant_truth_column, value_to_column
+from tfe_bench.models.queries.plan import QueryStep
+from tfe_bench.models.queries.privacy import (
+    VALUES,
+    Label,
+    NoisyRelease,
+    column_count_label,
+    max_noised_count,
+)
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.protocols.ring import arithmetic, relational, shapes, truncation
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits, noise
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
-from tfe_bench.protocols.tables.windows import Window, compute_windows
+from tfe_bench.protocols.tables.windows import WindowFunction, compute_windows
 
 # Noise of one worker: int64 [totals, groups].
 NoiseDraw = Any
@@ -38,8 +44,8 @@ _SECONDS_PER_DRAW, _MIN_SECONDS = 5e-4, 0.02
 _SPARE = 20
 
 
-def draw_noise(
-    release: Release, groups: int, below: noise.RandomBelow = secrets.randbelow
+def draw_dp_noise(
+    release: NoisyRelease, groups: int, below: noise.RandomBelow = secrets.randbelow
 ) -> NoiseDraw:
     """Draw this worker's noise for the totals of a release, independently for each.
 
@@ -59,7 +65,7 @@ def bound_contributions(
     valid: Shared,
     named: Mapping[str, Column],
     input_facts: Facts,
-    release: Release,
+    release: NoisyRelease,
     profile: str,
 ) -> tuple[Shared, dict[str, Column]]:
     """Enforce the contribution bound: drop further rows of a unit, and clip values to their
@@ -72,10 +78,12 @@ def bound_contributions(
         names = list(columns)
         unit = names.index(input_facts.records[release.bounded_alias].unit)
         # any order is suitable: rows with equal keys keep their order
-        same = Column(party.function(lambda v: constant_bit(v, False))(valid), 1)
+        same = Column(party.function(lambda v: constant_truth_column(v, False))(valid), 1)
         rows = Relation((*columns.values(), same), valid)
-        place = [Window("row_number")]
-        numbered = compute_windows(party, rows, [unit], [Key(len(names))], place, profile=profile)
+        place = [WindowFunction("row_number")]
+        numbered = compute_windows(
+            party, rows, [unit], [OrderKey(len(names))], place, profile=profile
+        )
 
         def keep_first(valid: Shared, place: Shared) -> Shared:
             slack = arithmetic.add_constant(arithmetic.neg(place), np.int64(release.max_unit_rows))
@@ -95,13 +103,13 @@ def bound_contributions(
             kind = input_facts.columns[argument].value_type
 
             def clip_column(column: Column, highest: int = kind.high - kind.low) -> Column:
-                return replace(column, values=_clip_values(party, column.values, 0, highest))
+                return replace(column, values=_clip_contributions(party, column.values, 0, highest))
 
             columns[argument] = party.function(clip_column)(columns[argument])
     return valid, columns
 
 
-def _clip_values(party: Party, x: Shared, low: int, high: int, width: int = 0) -> Shared:
+def _clip_contributions(party: Party, x: Shared, low: int, high: int, width: int = 0) -> Shared:
     """Clip values to [low, high]; they are within 2^(width - 1) of both ends."""
     compared_bits = width or min(64, (high - low).bit_length() + _SPARE)
     ends = (np.full(x.shape.as_list(), end, np.int64) for end in (low, high))
@@ -112,10 +120,10 @@ def _clip_values(party: Party, x: Shared, low: int, high: int, width: int = 0) -
 
 def noised_aggregates(
     party: Party,
-    step: Step,
+    step: QueryStep,
     input_facts: Facts,
     output_facts: Facts,
-    release: Release,
+    release: NoisyRelease,
     totals: Mapping[Label, Shared],
     noise: NoiseDraw | None,
 ) -> dict[str, Column]:
@@ -128,10 +136,10 @@ def noised_aggregates(
     Raises:
         ProtocolError: this worker drew no noise.
     """
-    noised_totals = _add_noise(party, release, totals, noise)
+    noised_totals = _add_dp_noise(party, release, totals, noise)
     columns = {}
     for name, function, argument in step["aggregates"]:
-        label = count_label(argument, input_facts.columns)
+        label = column_count_label(argument, input_facts.columns)
         if function == "count":
             data = noised_totals[label]
         elif function == "sum":
@@ -139,7 +147,7 @@ def noised_aggregates(
         else:
             kind = input_facts.columns[argument].value_type
             max_count = max_noised_count(release.totals[label], input_facts.rows)
-            count = _clip_values(
+            count = _clip_contributions(
                 party, noised_totals[label], 1, max_count, max_count.bit_length() + 2
             )
             # a mean lies between the column's bounds
@@ -150,12 +158,12 @@ def noised_aggregates(
             ends = [arithmetic.mul_public(count, np.int64(end)) for end in (kind.low, kind.high)]
             total = relational.maximum(party, total, ends[0], width)
             total = relational.minimum(party, total, ends[1], width)
-            data = compute_mean(party, total, count, kind, max_count)
-        columns[name] = value_to_column(Value(data, False, output_facts.columns[name]))
+            data = compute_group_mean(party, total, count, kind, max_count)
+        columns[name] = value_to_column(ColumnValue(data, False, output_facts.columns[name]))
     return columns
 
 
-def _comparison_width(release: Release, label: Label, argument: str, about: Facts) -> int:
+def _comparison_width(release: NoisyRelease, label: Label, argument: str, about: Facts) -> int:
     """Return the bits of a comparison of a total with noise and the column's bounds
     times a count.
     """
@@ -164,8 +172,11 @@ def _comparison_width(release: Release, label: Label, argument: str, about: Fact
     return min(64, furthest.bit_length() + 1)
 
 
-def _add_noise(
-    party: Party, release: Release, totals: Mapping[Label, Shared], noise_draw: NoiseDraw | None
+def _add_dp_noise(
+    party: Party,
+    release: NoisyRelease,
+    totals: Mapping[Label, Shared],
+    noise_draw: NoiseDraw | None,
 ) -> dict[Label, Shared]:
     """Add the noise of all three workers to totals, in one message of each worker."""
     if noise_draw is None and not isinstance(party, CostParty):

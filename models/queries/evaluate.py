@@ -1,7 +1,8 @@
 """Expressions over private columns, computed by the three workers inside graphs.
 
-A value is computed in the type from `expressions.infer_fact`; a condition as a bit that is 1 if it
-is true, and 0 if it is false or NULL. NOT is pushed down to the leaves first, so that each leaf is
+A value is computed in the type from `expressions.infer_expression_fact`; a condition as a bit that
+is 1 if it is true, and 0 if it is false or NULL. NOT is pushed down to the leaves first, so that
+each leaf is
 correct by itself: it holds, and none of its operands is NULL.
 """
 
@@ -17,22 +18,22 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.queries.days import timestamps_to_days
-from tfe_bench.models.queries.division import divide_bounded, mul_ratio
+from tfe_bench.models.queries.division import divide_bounded_columns, multiply_by_public_ratio
 from tfe_bench.models.queries.expressions import (
-    Fact,
+    ColumnFact,
     Facts,
-    choice_type,
-    common_type,
-    constant_element,
+    case_result_type,
+    column_scale_factor,
+    common_column_type,
+    constant_column_element,
     dropped_bits,
     first_days,
-    infer_fact,
+    infer_expression_fact,
     public_reciprocal,
     ratio_type,
-    scale_factor,
 )
 from tfe_bench.models.queries.plan import COMPARISONS, Expression
-from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type, units_per_day
+from tfe_bench.models.queries.types import BITS, BOOL, TEXT, ColumnType, units_per_day
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.ring import arithmetic, full_range, relational, shapes, truncation
 from tfe_bench.protocols.session.party import Party
@@ -48,7 +49,7 @@ Bit = Shared | bool
 
 
 @dataclass(frozen=True)
-class Value:
+class ColumnValue:
     """A value in every row.
 
     Attributes:
@@ -59,14 +60,14 @@ class Value:
 
     data: Shared
     null: Bit
-    fact: Fact
+    fact: ColumnFact
 
 
-def value_to_column(value: Value) -> Column:
+def value_to_column(value: ColumnValue) -> Column:
     """Convert a value to a column of a relation."""
     null = value.null
     if isinstance(null, bool):
-        null = constant_bit(value.data, null) if value.fact.nullable else None  # type: ignore[assignment]
+        null = constant_truth_column(value.data, null) if value.fact.nullable else None  # type: ignore[assignment]
     kind = value.fact.value_type
     if kind.kind == BOOL:
         return Column(value.data, 1, null)  # type: ignore[arg-type]
@@ -74,20 +75,20 @@ def value_to_column(value: Value) -> Column:
     return Column(data, kind.width, null)  # type: ignore[arg-type]
 
 
-def column_to_value(column: Column, fact: Fact) -> Value:
+def column_to_value(column: Column, fact: ColumnFact) -> ColumnValue:
     """Convert a column of a relation to a value."""
     data = column.values
     if fact.value_type.kind != BOOL:
         data = arithmetic.add_constant(data, np.int64(fact.value_type.offset))
-    return Value(data, False if column.null is None else column.null, fact)
+    return ColumnValue(data, False if column.null is None else column.null, fact)
 
 
-def constant_bit(like: Shared, value: bool) -> Shared:
+def constant_truth_column(like: Shared, value: bool) -> Shared:
     """Return a public bit in every row."""
-    return bits.public_bits(like, np.full(like.shape.as_list(), int(value), np.int64))
+    return bits.share_public_row_bits(like, np.full(like.shape.as_list(), int(value), np.int64))
 
 
-class Evaluator:
+class ExpressionEvaluator:
     """Evaluator of expressions over the columns of one relation.
 
     Args:
@@ -102,7 +103,7 @@ class Evaluator:
         if self._rows.bits:
             self._rows = replace(self._rows, bits=0)
         # cache of computed values, by their text
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, ColumnValue] = {}
         self._bits: dict[str, Shared] = {}
 
     # ---- conditions
@@ -154,13 +155,13 @@ class Evaluator:
 
     def as_shared(self, bit: Bit) -> Shared:
         """Convert a public or private bit to a private one."""
-        return constant_bit(self._rows, bit) if isinstance(bit, bool) else bit
+        return constant_truth_column(self._rows, bit) if isinstance(bit, bool) else bit
 
     def _compare_values(self, name: str, left: Expression, right: Expression) -> Bit:
-        first, second = (infer_fact(each, self._facts) for each in (left, right))
+        first, second = (infer_expression_fact(each, self._facts) for each in (left, right))
         if first.type is None or second.type is None:
             return False
-        kind = common_type(first, second)
+        kind = common_column_type(first, second)
         a, b = (self._cast_to(each, kind) for each in (left, right))
         not_null = [self._invert_bit(a.null), self._invert_bit(b.null)]
         if name in (">", "<="):
@@ -181,7 +182,7 @@ class Evaluator:
         bit = self._bits[key] if name == op else bits.invert(self._bits[key])
         return self._and_all([bit, *not_null])
 
-    def _compare_words(self, name: str, kind: Type, a: Value, b: Value) -> Shared:
+    def _compare_words(self, name: str, kind: ColumnType, a: ColumnValue, b: ColumnValue) -> Shared:
         """Compute [a = b] or [a < b]."""
         party = self._party
         if kind.kind == BOOL:
@@ -204,15 +205,15 @@ class Evaluator:
 
     # ---- values
 
-    def compute_value(self, e: Expression) -> Value:
-        """Compute a value in the type from `infer_fact`."""
+    def compute_value(self, e: Expression) -> ColumnValue:
+        """Compute a value in the type from `infer_expression_fact`."""
         key = json.dumps(e)
         if key not in self._values:
             self._values[key] = self._compute_node(e)
         return self._values[key]
 
-    def _compute_node(self, e: Expression) -> Value:
-        fact = infer_fact(e, self._facts)
+    def _compute_node(self, e: Expression) -> ColumnValue:
+        fact = infer_expression_fact(e, self._facts)
         name, *rest = e
         if name == "col":
             return column_to_value(self._columns[rest[0]], fact)
@@ -228,30 +229,32 @@ class Evaluator:
             if fact.nullable:
                 false = self.as_shared(self.compute_truth(e, negated=True))
                 null = bits.invert(bits.xor(data, false))  # (never both)
-            return Value(data, null, fact)
+            return ColumnValue(data, null, fact)
         operands = [self.compute_value(each) for each in rest]
         null = self._or_all([o.null for o in operands])
         data, more = self._compute_number(name, fact, operands)
-        return Value(data, self._or_all([null, more]), fact)
+        return ColumnValue(data, self._or_all([null, more]), fact)
 
-    def _public_value(self, fact: Fact, element: int) -> Value:
+    def _public_value(self, fact: ColumnFact, element: int) -> ColumnValue:
         if fact.value_type.kind == BOOL:
-            return Value(constant_bit(self._rows, bool(element)), False, fact)
+            return ColumnValue(constant_truth_column(self._rows, bool(element)), False, fact)
         zero = self._rows.map(lambda a: 0 * a)
-        return Value(arithmetic.add_constant(zero, np.int64(element)), False, fact)
+        return ColumnValue(arithmetic.add_constant(zero, np.int64(element)), False, fact)
 
-    def _cast_to(self, e: Expression, kind: Type) -> Value:
-        """Cast a value to a `common_type`; its fact gets its bounds in that type."""
-        fact = infer_fact(e, self._facts)
+    def _cast_to(self, e: Expression, kind: ColumnType) -> ColumnValue:
+        """Cast a value to a `common_column_type`; its fact gets its bounds in that type."""
+        fact = infer_expression_fact(e, self._facts)
         if fact.type is None:
-            nothing = self._public_value(Fact(kind, constant=max(kind.low, min(kind.high, 0))), 0)
-            return Value(nothing.data, True, Fact(kind, True))
+            nothing = self._public_value(
+                ColumnFact(kind, constant=max(kind.low, min(kind.high, 0))), 0
+            )
+            return ColumnValue(nothing.data, True, ColumnFact(kind, True))
         if fact.constant is not None:
-            element = constant_element(fact, kind)
+            element = constant_column_element(fact, kind)
             if kind.kind != BOOL and kind.kind != TEXT:
                 kind = replace(kind, low=element, high=element) if not kind.words else kind
-            return self._public_value(Fact(kind, constant=element), element)
-        value, by = self.compute_value(e), scale_factor(fact.value_type, kind)
+            return self._public_value(ColumnFact(kind, constant=element), element)
+        value, by = self.compute_value(e), column_scale_factor(fact.value_type, kind)
         own_type = fact.value_type
         if by != 1:
             value = replace(value, data=arithmetic.mul_public(value.data, np.int64(by)))
@@ -260,8 +263,10 @@ class Evaluator:
         bounds = replace(kind, low=own_type.low * by, high=own_type.high * by)
         return replace(value, fact=replace(fact, type=bounds))
 
-    def _select_value(self, condition: Bit, then: Value, other: Value, kind: Type) -> Value:
-        fact = Fact(kind, True)
+    def _select_value(
+        self, condition: Bit, then: ColumnValue, other: ColumnValue, kind: ColumnType
+    ) -> ColumnValue:
+        fact = ColumnFact(kind, True)
         if isinstance(condition, bool):
             return replace(then if condition else other, fact=fact)
         party = self._party
@@ -277,13 +282,13 @@ class Evaluator:
             null = self._select_bits(
                 condition, self.as_shared(then.null), self.as_shared(other.null)
             )
-        return Value(data, null, fact)
+        return ColumnValue(data, null, fact)
 
     def _select_bits(self, condition: Shared, then: Shared, other: Shared) -> Shared:
         changed = bits.all_of(self._party, [condition, bits.xor(then, other)])
         return bits.xor(other, changed)
 
-    def _compute_case(self, fact: Fact, rest: Sequence[Expression]) -> Value:
+    def _compute_case(self, fact: ColumnFact, rest: Sequence[Expression]) -> ColumnValue:
         kind = fact.value_type
         result = self._cast_to(rest[-1], kind)
         for i in reversed(range(0, len(rest) - 1, 2)):
@@ -291,7 +296,7 @@ class Evaluator:
             result = self._select_value(condition, self._cast_to(rest[i + 1], kind), result, kind)
         return replace(result, fact=fact)
 
-    def _compute_coalesce(self, fact: Fact, rest: Sequence[Expression]) -> Value:
+    def _compute_coalesce(self, fact: ColumnFact, rest: Sequence[Expression]) -> ColumnValue:
         kind = fact.value_type
         result = self._cast_to(rest[-1], kind)
         for each in reversed(rest[:-1]):
@@ -301,7 +306,9 @@ class Evaluator:
             )
         return replace(result, fact=fact)
 
-    def _compute_number(self, name: str, fact: Fact, values: Sequence[Value]) -> tuple[Shared, Bit]:
+    def _compute_number(
+        self, name: str, fact: ColumnFact, values: Sequence[ColumnValue]
+    ) -> tuple[Shared, Bit]:
         """Compute a number, and the bits of rows where it is NULL although its
         operands are not.
         """
@@ -346,13 +353,13 @@ class Evaluator:
             case "to_date":
                 return timestamps_to_days(party, data[0], types[0]), False
             case "real":
-                return mul_ratio(party, data[0], types[0], Fraction(1)), False
+                return multiply_by_public_ratio(party, data[0], types[0], Fraction(1)), False
             case "/":
                 ratio = public_reciprocal(values[1].fact)
                 if ratio is not None:
-                    return mul_ratio(party, data[0], types[0], ratio), False
+                    return multiply_by_public_ratio(party, data[0], types[0], ratio), False
                 top = Fraction(types[1].denominator)
-                x = mul_ratio(party, data[0], types[0], top)
+                x = multiply_by_public_ratio(party, data[0], types[0], top)
                 bound = ratio_type(types[0], top)
                 zero: Bit = False
                 if types[1].low == 0:
@@ -360,7 +367,9 @@ class Evaluator:
                         party, data[1], data[1].map(lambda a: 0 * a), types[1].bits + 1
                     )
                     zero = bits.from_masked(party, is_zero)
-                return divide_bounded(party, x, data[1], bound.magnitude, types[1].high), zero
+                return divide_bounded_columns(
+                    party, x, data[1], bound.magnitude, types[1].high
+                ), zero
             case _:
                 return self._date_part(name, types[0], data[0]), False
 
@@ -368,12 +377,14 @@ class Evaluator:
         short = truncation.truncate(self._party, replace(x, fractional_bits=drop), drop)
         return replace(short, fractional_bits=0)
 
-    def _compute_extreme(self, name: str, kind: Type, values: Sequence[Value]) -> Shared:
-        def scale_value(value: Value) -> Shared:
-            by = scale_factor(value.fact.value_type, kind)
+    def _compute_extreme(
+        self, name: str, kind: ColumnType, values: Sequence[ColumnValue]
+    ) -> Shared:
+        def scale_value(value: ColumnValue) -> Shared:
+            by = column_scale_factor(value.fact.value_type, kind)
             return arithmetic.mul_public(value.data, np.int64(by))
 
-        width = choice_type([value.fact for value in values]).bits
+        width = case_result_type([value.fact for value in values]).bits
         of_two: Callable[[Party, Shared, Shared], Shared]
         if width == _WORD:  # differences may take 65 bits
             of_two = full_range.minimum if name == "least" else full_range.maximum
@@ -382,7 +393,7 @@ class Evaluator:
             of_two = functools.partial(narrow, bits=min(_WORD, width + 2))
         return functools.reduce(functools.partial(of_two, self._party), map(scale_value, values))
 
-    def _date_part(self, name: str, kind: Type, days: Shared) -> Shared:
+    def _date_part(self, name: str, kind: ColumnType, days: Shared) -> Shared:
         """Compute the year or month of a date: the number of first days of years or
         months up to it.
         """
@@ -396,7 +407,7 @@ class Evaluator:
         within = arithmetic.sub(months, arithmetic.mul_public(years, np.int64(12)))
         return arithmetic.add_constant(within, np.int64(first.month))
 
-    def _count_passed(self, days: Shared, kind: Type, cuts: Sequence[int]) -> Shared:
+    def _count_passed(self, days: Shared, kind: ColumnType, cuts: Sequence[int]) -> Shared:
         if not cuts:
             return days.map(lambda a: 0 * a)
         n = int(days.shape[0])
@@ -413,7 +424,7 @@ class Evaluator:
         return one.map(sum_rows)
 
 
-def _decide_comparison(name: str, one: Type, two: Type) -> bool | None:
+def _decide_comparison(name: str, one: ColumnType, two: ColumnType) -> bool | None:
     """Return the public result of a comparison if the bounds of both sides determine
     it, else None.
     """

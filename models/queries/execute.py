@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tfe_bench.models.queries import grouping, window_execution
-from tfe_bench.models.queries.dense_groups import gather_valid
+from tfe_bench.models.queries.dense_groups import gather_valid_rows
 from tfe_bench.models.queries.dp_noise import NoiseDraw
 from tfe_bench.models.queries.evaluate import (
-    Evaluator,
-    Value,
+    ColumnValue,
+    ExpressionEvaluator,
     column_to_value,
-    constant_bit,
+    constant_truth_column,
     value_to_column,
 )
-from tfe_bench.models.queries.expressions import Fact, scale_factor
-from tfe_bench.models.queries.plan import Plan, Step
+from tfe_bench.models.queries.expressions import ColumnFact, column_scale_factor
+from tfe_bench.models.queries.plan import QueryPlan, QueryStep
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.relations import visible_columns
 from tfe_bench.models.queries.types import BOOL
@@ -30,7 +30,7 @@ from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits, hashed_lookup, joins, many_to_many, relation, results
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 # Output with all words of a result, one row for each; `result_words` names them.
@@ -42,7 +42,7 @@ LoadLink = Callable[[str, int], Shared]
 
 
 @dataclass(frozen=True)
-class ExecutionContext:
+class QueryExecutionContext:
     """Inputs and options of the execution of all steps.
 
     Attributes:
@@ -65,8 +65,8 @@ class ExecutionContext:
     noise_draws: Mapping[int, NoiseDraw] = field(default_factory=dict)
 
 
-def run_plan(
-    party: Party, plan: Plan, facts: Sequence[Facts], setting: ExecutionContext
+def run_query_plan(
+    party: Party, plan: QueryPlan, facts: Sequence[Facts], setting: QueryExecutionContext
 ) -> dict[str, Shared]:
     """Run all steps of a checked plan; return the words of the result, cleared where no row or
     value exists.
@@ -79,7 +79,9 @@ def run_plan(
         inputs = [relations_by_step[i] for i in step.inputs]
         input_facts = [facts[i] for i in step.inputs]
         noise = setting.noise_draws.get(number)
-        at = _StepContext(party, step, inputs, input_facts, facts[number], setting, over, noise)
+        at = _QueryStepContext(
+            party, step, inputs, input_facts, facts[number], setting, over, noise
+        )
         with party.kept_graphs(setting.cache_key, number):
             relations_by_step[number] = _STEPS[step.op](at)
         for i in step.inputs:
@@ -96,7 +98,7 @@ def run_plan(
     return {ROWS: rows, OVER: exceeded}
 
 
-def result_words(facts: Facts) -> list[tuple[str, bool]]:
+def query_result_words(facts: Facts) -> list[tuple[str, bool]]:
     """Return the meaning of the words of a result row: column names, and True for their NULL bits.
 
     The first one, named "", is the validity bit of the row.
@@ -117,7 +119,7 @@ def deliver_rows(party: Party, rows: Relation, facts: Facts) -> Shared:
     Unordered rows are shuffled first: the place of a row would disclose which row it is.
     """
     named = dict(zip(facts.columns, rows.columns, strict=True))
-    visible = [named[name] for name, null in result_words(facts)[1:] if not null]
+    visible = [named[name] for name, null in query_result_words(facts)[1:] if not null]
     visible_rows = Relation(tuple(visible), rows.valid)
     delivered_rows = results.deliver_rows(party, visible_rows, is_ordered=facts.ordered)
 
@@ -131,7 +133,7 @@ def deliver_rows(party: Party, rows: Relation, facts: Facts) -> Shared:
 
 
 @dataclass(frozen=True)
-class _StepContext:
+class _QueryStepContext:
     """A step with its inputs and options.
 
     Attributes:
@@ -142,11 +144,11 @@ class _StepContext:
     """
 
     party: Party
-    step: Step
+    step: QueryStep
     inputs: Sequence[Relation]
     input_facts: Sequence[Facts]
     output_facts: Facts
-    setting: ExecutionContext
+    setting: QueryExecutionContext
     over: list[Shared]
     noise: NoiseDraw | None = None
 
@@ -155,7 +157,7 @@ def _columns_by_name(rows: Relation, facts: Facts) -> dict[str, Column]:
     return dict(zip(facts.columns, rows.columns, strict=True))
 
 
-def _run_scan(at: _StepContext) -> Relation:
+def _run_scan(at: _QueryStepContext) -> Relation:
     alias, listed = at.step["table"], at.step["columns"]
     if not at.output_facts.records[alias].unit:
         return at.setting.load_columns(alias, listed)
@@ -167,9 +169,9 @@ def _run_scan(at: _StepContext) -> Relation:
     )
 
 
-def _run_filter(at: _StepContext) -> Relation:
+def _run_filter(at: _QueryStepContext) -> Relation:
     def filter_rows(rows: Relation) -> Shared:
-        evaluator = Evaluator(
+        evaluator = ExpressionEvaluator(
             at.party,
             _columns_by_name(rows, at.input_facts[0]),
             at.input_facts[0].columns,
@@ -182,10 +184,10 @@ def _run_filter(at: _StepContext) -> Relation:
     return replace(at.inputs[0], valid=at.party.function(filter_rows)(at.inputs[0]))
 
 
-def _run_project(at: _StepContext) -> Relation:
+def _run_project(at: _QueryStepContext) -> Relation:
     def compute_columns(rows: Relation) -> list[Column]:
         named = _columns_by_name(rows, at.input_facts[0])
-        evaluator = Evaluator(at.party, named, at.input_facts[0].columns, rows.valid)
+        evaluator = ExpressionEvaluator(at.party, named, at.input_facts[0].columns, rows.valid)
         computed = {
             name: value_to_column(evaluator.compute_value(e)) for name, e in at.step["columns"]
         }
@@ -197,7 +199,7 @@ def _run_project(at: _StepContext) -> Relation:
     return Relation(tuple(at.party.function(compute_columns)(at.inputs[0])), at.inputs[0].valid)
 
 
-def _run_group(at: _StepContext) -> Relation:
+def _run_group(at: _QueryStepContext) -> Relation:
     named = _columns_by_name(at.inputs[0], at.input_facts[0])
     return grouping.group_rows(
         *(at.party, at.step, at.inputs[0].valid, named, at.input_facts[0], at.output_facts),
@@ -205,61 +207,62 @@ def _run_group(at: _StepContext) -> Relation:
     )
 
 
-def _run_distinct(at: _StepContext) -> Relation:
+def _run_distinct(at: _QueryStepContext) -> Relation:
     fields = {"keys": visible_columns(at.input_facts[0].columns), "aggregates": []}
-    group_step = Step("group", at.step.inputs, fields)
+    group_step = QueryStep("group", at.step.inputs, fields)
     return _run_group(replace(at, step=group_step))
 
 
-def _run_order(at: _StepContext) -> Relation:
-    return results.order_by(*_sort_input(at), profile=at.setting.profile)
+def _run_order(at: _QueryStepContext) -> Relation:
+    return results.order_by(*_order_by_input(at), profile=at.setting.profile)
 
 
-def _run_top(at: _StepContext) -> Relation:
-    return results.top_rows(*_sort_input(at), at.step["count"], profile=at.setting.profile)
+def _run_top(at: _QueryStepContext) -> Relation:
+    return results.top_rows(*_order_by_input(at), at.step["count"], profile=at.setting.profile)
 
 
-def _sort_input(at: _StepContext) -> tuple[Party, Relation, list[Key]]:
+def _order_by_input(at: _QueryStepContext) -> tuple[Party, Relation, list[OrderKey]]:
     """Return the rows to sort and the keys of the sort."""
     names = list(at.output_facts.columns)
-    by = [Key(names.index(name), way == "desc") for name, way in at.step["by"]]
+    by = [OrderKey(names.index(name), way == "desc") for name, way in at.step["by"]]
     # equal rows keep their order, so a shuffle first hides their places in the table
     return at.party, results.deliver_rows(at.party, at.inputs[0]), by
 
 
-def _run_window(at: _StepContext) -> Relation:
+def _run_window(at: _QueryStepContext) -> Relation:
     [rows], [about] = at.inputs, at.input_facts
     return window_execution.run_window(
         at.party, at.step, rows, about, at.output_facts, at.setting.profile
     )
 
 
-def _run_limit(at: _StepContext) -> Relation:
+def _run_limit(at: _QueryStepContext) -> Relation:
     rows = at.inputs[0]
     if (
         not at.output_facts.ordered
     ):  # the choice of rows is arbitrary, and the shuffle makes it independent of the data
-        rows = gather_valid(at.party, rows)
+        rows = gather_valid_rows(at.party, rows)
     limited = relation.limit_rows(rows, at.output_facts.rows)
     if at.step["count"] == 0:
         return replace(
-            limited, valid=at.party.function(lambda v: constant_bit(v, False))(limited.valid)
+            limited,
+            valid=at.party.function(lambda v: constant_truth_column(v, False))(limited.valid),
         )
     return limited
 
 
-def cast_column(party: Party, column: Column, fact: Fact, target: Fact) -> Column:
+def cast_column(party: Party, column: Column, fact: ColumnFact, target: ColumnFact) -> Column:
     """Cast a column to the type that it has in common with others. Local."""
     value = column_to_value(column, fact)
     data = value.data
     if target.value_type.kind != BOOL:
         data = arithmetic.mul_public(
-            data, np.int64(scale_factor(fact.value_type, target.value_type))
+            data, np.int64(column_scale_factor(fact.value_type, target.value_type))
         )
-    return value_to_column(Value(data, value.null, target))
+    return value_to_column(ColumnValue(data, value.null, target))
 
 
-def _run_union(at: _StepContext) -> Relation:
+def _run_union(at: _QueryStepContext) -> Relation:
     targets = list(at.output_facts.columns.values())
 
     def concat_rows(relations: list[Relation]) -> Relation:
@@ -277,9 +280,9 @@ def _run_union(at: _StepContext) -> Relation:
     return result
 
 
-def _run_join(at: _StepContext) -> Relation:
+def _run_join(at: _QueryStepContext) -> Relation:
     names, on = _join_keys(at)
-    kind, right = at.step["kind"], _right_side(at)
+    kind, right = at.step["kind"], _right_side_of_join(at)
     if at.output_facts.link is not None:
         target = at.setting.load_link(*at.output_facts.link)
         joined = hashed_lookup.lookup_hashed(at.party, at.inputs[0], right, on[0], target, kind)
@@ -293,18 +296,20 @@ def _run_join(at: _StepContext) -> Relation:
     return _order_columns(at, names, joined)
 
 
-def _right_side(at: _StepContext) -> Relation:
+def _right_side_of_join(at: _QueryStepContext) -> Relation:
     """Return the right side of a join; a left join appends a column that is NULL if
     no row matched.
     """
     right = at.inputs[1]
     if at.step["kind"] != "left":
         return right
-    ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
+    ones = at.party.function(lambda v: constant_truth_column(v, True))(right.valid)
     return Relation((*right.columns, Column(ones, 1)), right.valid)
 
 
-def _order_columns(at: _StepContext, names: Sequence[Sequence[str]], joined: Relation) -> Relation:
+def _order_columns(
+    at: _QueryStepContext, names: Sequence[Sequence[str]], joined: Relation
+) -> Relation:
     """Order the columns of a join, and add the presence bits of records."""
     columns = dict(zip([*names[0], *names[1]], joined.columns, strict=False))
     if at.step["kind"] == "left":
@@ -317,29 +322,30 @@ def _order_columns(at: _StepContext, names: Sequence[Sequence[str]], joined: Rel
     return Relation(tuple(columns[name] for name in at.output_facts.columns), joined.valid)
 
 
-def _join_keys(at: _StepContext) -> tuple[list[list[str]], list[tuple[int, int]]]:
+def _join_keys(at: _QueryStepContext) -> tuple[list[list[str]], list[tuple[int, int]]]:
     """Return the columns of both sides, and the pairs of positions that are compared."""
     names = [list(each.columns) for each in at.input_facts]
     return names, [(names[0].index(a), names[1].index(b)) for a, b in at.step["on"]]
 
 
-def _run_many_join(at: _StepContext) -> Relation:
+def _run_many_join(at: _QueryStepContext) -> Relation:
     profile, bound = at.setting.profile, at.step["bound"]
     names, on = _join_keys(at)
     joined, over = many_to_many.many_to_many_join(
-        *(at.party, at.inputs[0], _right_side(at), on, bound, at.step["kind"]), profile=profile
+        *(at.party, at.inputs[0], _right_side_of_join(at), on, bound, at.step["kind"]),
+        profile=profile,
     )
     at.over.append(over)
     return _order_columns(at, names, joined)
 
 
-def _run_trim(at: _StepContext) -> Relation:
+def _run_trim(at: _QueryStepContext) -> Relation:
     trimmed, over = many_to_many.trim_rows(at.party, at.inputs[0], at.step["bound"])
     at.over.append(over)
     return trimmed
 
 
-_STEPS: Mapping[str, Callable[[_StepContext], Relation]] = {
+_STEPS: Mapping[str, Callable[[_QueryStepContext], Relation]] = {
     "scan": _run_scan,
     "filter": _run_filter,
     "project": _run_project,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfe_bench.cluster.ledger import format_rho
+from tfe_bench.cluster.ledger import format_privacy_loss
 from tfe_bench.models.queries import privacy
-from tfe_bench.models.queries.aggregate_types import dense_group_count
-from tfe_bench.models.queries.notes import result_notes
-from tfe_bench.models.queries.plan import Expression, Plan, Step
+from tfe_bench.models.queries.aggregate_types import public_code_group_count
+from tfe_bench.models.queries.notes import query_result_notes
+from tfe_bench.models.queries.plan import Expression, QueryPlan, QueryStep
 from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.relations import Relation
 from tfe_bench.models.queries.rights import Tables
 from tfe_bench.models.queries.types import TEXT, days_to_date
 
 
-def explain_plan(
-    plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence[Price]
+def explain_query_plan(
+    plan: QueryPlan, facts: Sequence[Relation], tables: Tables, prices: Sequence[Price]
 ) -> str:
     """Return a readable description of a plan.
 
@@ -26,8 +26,10 @@ def explain_plan(
     step_texts = []
     steps = zip(plan.steps, _step_inputs(plan, facts), facts, strict=True)
     for number, (step, inputs, output) in enumerate(steps):
-        step_texts.append(f"{number:2d} {_step_text(step, inputs, output)} -> {output.rows:,} rows")
-    lines = price_table([*step_texts, "   deliver the rows to the client"], prices)
+        step_texts.append(
+            f"{number:2d} {_query_step_text(step, inputs, output)} -> {output.rows:,} rows"
+        )
+    lines = format_query_price_table([*step_texts, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
     )
@@ -38,7 +40,7 @@ def explain_plan(
         f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows "
         f"of the result, {last.rows:,} at most.",
     ]
-    lines += result_notes(plan, facts, tables)
+    lines += query_result_notes(plan, facts, tables)
     lines += _privacy_lines(facts, tables)
     hashed = [
         f for output in facts for f in output.columns.values() if f.type and f.type.kind == TEXT
@@ -56,15 +58,18 @@ _DELTA = 1e-6
 def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
     """Describe the privacy loss of a plan and its contribution bounds."""
     lines = []
-    losses = privacy.total_losses((relation.release for relation in facts), tables)
+    losses = privacy.total_privacy_losses((relation.release for relation in facts), tables)
     of = {table.name: table for table in tables.values()}
     for name, loss in losses.items():
         table = of[name]
         remaining = max(0, table.schema.budget - table.spent)
         lines.append(
-            f"It spends rho {format_rho(loss)} of the privacy budget of table {name!r} (a rule of "
-            f"{table.owner!r}): epsilon {privacy.epsilon(loss, _DELTA):.3g} at delta {_DELTA:g}. "
-            f"Left before: {format_rho(remaining)} of {format_rho(table.schema.budget)}."
+            f"It spends rho {format_privacy_loss(loss)} of the privacy budget of table {name!r} "
+            "(a rule of "
+            f"{table.owner!r}): epsilon {privacy.privacy_epsilon(loss, _DELTA):.3g} at delta "
+            f"{_DELTA:g}. "
+            f"Left before: {format_privacy_loss(remaining)} of "
+            f"{format_privacy_loss(table.schema.budget)}."
         )
     for relation in facts:
         if (release := relation.release) is None:
@@ -79,11 +84,11 @@ def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
     return lines
 
 
-def _step_inputs(plan: Plan, facts: Sequence[Relation]) -> list[list[Relation]]:
+def _step_inputs(plan: QueryPlan, facts: Sequence[Relation]) -> list[list[Relation]]:
     return [[facts[i] for i in step.inputs] for step in plan.steps]
 
 
-def price_table(step_texts: Sequence[str], prices: Sequence[Price]) -> list[str]:
+def format_query_price_table(step_texts: Sequence[str], prices: Sequence[Price]) -> list[str]:
     """Format a table: megabytes, rounds and seconds of each step and in total."""
     first = prices[0]
     rows = [("MB sent", "rounds", *(f"s {p.profile}" for p in prices))]
@@ -104,15 +109,15 @@ def price_table(step_texts: Sequence[str], prices: Sequence[Price]) -> list[str]
     ]
 
 
-def _step_text(step: Step, input_facts: Sequence[Relation], output: Relation) -> str:
+def _query_step_text(step: QueryStep, input_facts: Sequence[Relation], output: Relation) -> str:
     inputs = ", ".join(map(str, step.inputs))
     match step.op:
         case "scan":
             return f"scan {step['table']} [{', '.join(step['columns'])}]"
         case "filter":
-            return f"filter {inputs}: {expression_text(step['where'])}"
+            return f"filter {inputs}: {format_sql_expression(step['where'])}"
         case "project":
-            columns = ", ".join(f"{n} = {expression_text(e)}" for n, e in step["columns"])
+            columns = ", ".join(f"{n} = {format_sql_expression(e)}" for n, e in step["columns"])
             return f"project {inputs}: {columns}"
         case "group":
             functions = [function for _, function, _ in step["aggregates"]]
@@ -120,7 +125,7 @@ def _step_text(step: Step, input_facts: Sequence[Relation], output: Relation) ->
             keys = [input_facts[0].columns[name] for name in step["keys"]]
             if not keys:
                 return f"aggregate {inputs}: {listed}"
-            how = "public codes" if dense_group_count(keys, functions) else "sorted"
+            how = "public codes" if public_code_group_count(keys, functions) else "sorted"
             return f"group {inputs} by {', '.join(step['keys'])} ({how}): {listed or 'distinct'}"
         case "order" | "top":
             verb = "order" if step.op == "order" else f"first {step['count']} of"
@@ -148,7 +153,7 @@ def _step_text(step: Step, input_facts: Sequence[Relation], output: Relation) ->
             return f"{step.op} {inputs}"
 
 
-def expression_text(e: Expression) -> str:
+def format_sql_expression(e: Expression) -> str:
     """Format an expression for display."""
     name, *rest = e
     match name:
@@ -169,5 +174,5 @@ def expression_text(e: Expression) -> str:
         case "int" | "bool" | "timestamp":
             return str(rest[0])
         case "+" | "-" | "*" | "/" | "=" | "<>" | "<" | "<=" | ">" | ">=" | "and" | "or":
-            return f"({f' {name} '.join(map(expression_text, rest))})"
-    return f"{name}({', '.join(map(expression_text, rest))})"
+            return f"({f' {name} '.join(map(format_sql_expression, rest))})"
+    return f"{name}({', '.join(map(format_sql_expression, rest))})"

@@ -23,12 +23,12 @@ from tfe_bench.models.queries.types import (
     NUMBER,
     TIMESTAMP,
     UNITS,
-    Type,
+    ColumnType,
     category_type,
     days_to_date,
-    int_type,
+    int_column_type,
     parse_date,
-    scaled_type,
+    rescaled_column_type,
     units_per_day,
 )
 
@@ -43,7 +43,7 @@ _MAX_CUTS = 300
 
 
 @dataclass(frozen=True)
-class Fact:
+class ColumnFact:
     """Public fact about a column or an expression.
 
     Attributes:
@@ -55,7 +55,7 @@ class Fact:
         constant: the element of all rows; None: it is private.
     """
 
-    type: Type | None
+    type: ColumnType | None
     nullable: bool = False
     sources: frozenset[Source] = frozenset()
     affine: bool = False
@@ -67,7 +67,7 @@ class Fact:
         return self.type is not None and self.type.kind == CATEGORY and self.constant is not None
 
     @property
-    def value_type(self) -> Type:
+    def value_type(self) -> ColumnType:
         """Type of the expression.
 
         Raises:
@@ -80,10 +80,10 @@ class Fact:
         return self.type
 
 
-Facts = Mapping[str, Fact]
+Facts = Mapping[str, ColumnFact]
 
 
-def infer_fact(expression: Expression, columns: Facts) -> Fact:
+def infer_expression_fact(expression: Expression, columns: Facts) -> ColumnFact:
     """Infer the fact of a checked expression.
 
     Raises:
@@ -99,7 +99,7 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
                 code="column-not-found",
             )
         return columns[rest[0]]
-    facts = [infer_fact(each, columns) for each in rest]
+    facts = [infer_expression_fact(each, columns) for each in rest]
     sources = frozenset[Source]().union(*(fact.sources for fact in facts))
     nullable = any(fact.nullable for fact in facts)
     if name in ("and", "or", "not"):
@@ -109,13 +109,13 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
                     f"{name.upper()} takes conditions. Received: a {fact.type}.",
                     code="type-mismatch",
                 )
-        return Fact(BITS, nullable, sources)
+        return ColumnFact(BITS, nullable, sources)
     if name == "is_null":
-        return Fact(BITS, False, sources)
+        return ColumnFact(BITS, False, sources)
     if name in COMPARISONS or name == "in":
         for other in facts[1:]:
-            common_type(facts[0], other, ordered=name in ("<", "<=", ">", ">="))
-        return Fact(BITS, nullable, sources)
+            common_column_type(facts[0], other, ordered=name in ("<", "<=", ">", ">="))
+        return ColumnFact(BITS, nullable, sources)
     if name == "case":
         for condition in facts[:-1:2]:
             if condition.type not in (BITS, None):
@@ -123,32 +123,32 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
                     f"CASE takes conditions. Received: a {condition.type}.", code="type-mismatch"
                 )
         values = [*facts[1:-1:2], facts[-1]]
-        result_type = choice_type(values)
-        return Fact(result_type, any(v.nullable for v in values), sources)
+        result_type = case_result_type(values)
+        return ColumnFact(result_type, any(v.nullable for v in values), sources)
     if name == "coalesce":
-        return Fact(choice_type(facts), all(f.nullable for f in facts), sources)
+        return ColumnFact(case_result_type(facts), all(f.nullable for f in facts), sources)
     if name in ("least", "greatest"):  # (both skip NULLs in DuckDB)
-        result_type = choice_type(facts)
+        result_type = case_result_type(facts)
         if not result_type.ordered:
             raise UsageError("LEAST and GREATEST take ordered types.", code="unordered-type")
         if nullable:
             raise UsageError(
                 "LEAST and GREATEST take no nullable columns. Use CASE.", code="nullable-column"
             )
-        return Fact(_extreme_type(name, facts, result_type), nullable, sources)
+        return ColumnFact(_greatest_or_least_type(name, facts, result_type), nullable, sources)
     if name in ("year", "month"):
-        return Fact(_infer_date_part(name, facts[0]), nullable, sources)
+        return ColumnFact(_infer_date_part(name, facts[0]), nullable, sources)
     if name in ("to_date", "to_timestamp"):
-        return replace(_infer_time_cast(name, facts[0]), nullable=nullable, sources=sources)
-    result_fact = _infer_arithmetic(name, facts)
+        return replace(_infer_timestamp_cast(name, facts[0]), nullable=nullable, sources=sources)
+    result_fact = _infer_sql_arithmetic(name, facts)
     private = [fact for fact in facts if fact.constant is None]
-    affine = len(private) == 1 and private[0].affine and _is_exact(name, facts)
+    affine = len(private) == 1 and private[0].affine and _is_exact_sql_arithmetic(name, facts)
     return replace(
         result_fact, nullable=nullable or result_fact.nullable, sources=sources, affine=affine
     )
 
 
-def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
+def _is_exact_sql_arithmetic(name: str, facts: Sequence[ColumnFact]) -> bool:
     """Return whether arithmetic on one private operand is exactly a * x + b in every row."""
     one = facts[0].value_type
     match name:
@@ -166,7 +166,7 @@ def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
     return False
 
 
-def common_type(a: Fact, b: Fact, ordered: bool = False) -> Type:
+def common_column_type(a: ColumnFact, b: ColumnFact, ordered: bool = False) -> ColumnType:
     """Return the type in which two values are compared or replace each other.
 
     Raises:
@@ -186,8 +186,8 @@ def common_type(a: Fact, b: Fact, ordered: bool = False) -> Type:
                 _rescale_bounds((t.low, t.high), t, digits, fraction) for t in (one, two)
             )
             if digits or fraction:
-                return scaled_type(one, min(low, first), max(high, last), digits, fraction)
-            return int_type(min(low, first), max(high, last))
+                return rescaled_column_type(one, min(low, first), max(high, last), digits, fraction)
+            return int_column_type(min(low, first), max(high, last))
         case "category":
             return _common_category(a, b)
         case "timestamp":
@@ -202,7 +202,7 @@ def common_type(a: Fact, b: Fact, ordered: bool = False) -> Type:
             return replace(one, low=min(one.low, two.low), high=max(one.high, two.high))
 
 
-def _common_category(a: Fact, b: Fact) -> Type:
+def _common_category(a: ColumnFact, b: ColumnFact) -> ColumnType:
     one, two = a.value_type, b.value_type
     if a.constant is not None or b.constant is not None:
         word, listed = (one, two) if a.constant is not None else (two, one)
@@ -226,29 +226,29 @@ def _common_category(a: Fact, b: Fact) -> Type:
     return one
 
 
-def constant_element(fact: Fact, kind: Type) -> int:
-    """Return a constant's element in a `common_type`."""
+def constant_column_element(fact: ColumnFact, kind: ColumnType) -> int:
+    """Return a constant's element in a `common_column_type`."""
     assert fact.constant is not None and fact.type is not None
     if kind.kind == CATEGORY and fact.type.words != kind.words:
         return kind.words.index(fact.type.words[0])
-    return fact.constant * scale_factor(fact.type, kind)
+    return fact.constant * column_scale_factor(fact.type, kind)
 
 
-def scale_factor(kind: Type, target: Type) -> int:
-    """Return the factor that converts elements to a `common_type`."""
+def column_scale_factor(kind: ColumnType, target: ColumnType) -> int:
+    """Return the factor that converts elements to a `common_column_type`."""
     if kind.kind == TIMESTAMP:
         return UNITS[target.unit] // UNITS[kind.unit]
     return target.denominator // kind.denominator
 
 
 def _rescale_bounds(
-    bounds: Sequence[int], kind: Type, digits: int, fraction: int
+    bounds: Sequence[int], kind: ColumnType, digits: int, fraction: int
 ) -> tuple[int, int]:
     by = int(10 ** (digits - kind.digits) << (fraction - kind.fraction))
     return bounds[0] * by, bounds[1] * by
 
 
-def _extreme_type(name: str, facts: Sequence[Fact], kind: Type) -> Type:
+def _greatest_or_least_type(name: str, facts: Sequence[ColumnFact], kind: ColumnType) -> ColumnType:
     """Return a type with the bounds of LEAST or GREATEST: a least value is at most the smallest
     upper bound.
     """
@@ -258,16 +258,16 @@ def _extreme_type(name: str, facts: Sequence[Fact], kind: Type) -> Type:
     for fact in facts:
         value_type = fact.value_type
         if fact.constant is not None:
-            bounds.append((constant_element(fact, kind),) * 2)
+            bounds.append((constant_column_element(fact, kind),) * 2)
         else:
-            factor = scale_factor(value_type, kind)
+            factor = column_scale_factor(value_type, kind)
             bounds.append((value_type.low * factor, value_type.high * factor))
     of = min if name == "least" else max
     low, high = (of(edges) for edges in zip(*bounds, strict=True))
     return replace(kind, low=low, high=high)
 
 
-def choice_type(facts: Sequence[Fact]) -> Type:
+def case_result_type(facts: Sequence[ColumnFact]) -> ColumnType:
     """Return the type of a choice among values; literal words alone form a category in sorted
     order.
 
@@ -277,16 +277,16 @@ def choice_type(facts: Sequence[Fact]) -> Type:
     words = {w for f in facts if f.type is not None for w in f.type.words}
     if len(words) > 1 and all(f.type is None or f.is_word for f in facts):
         return category_type(tuple(sorted(words)))
-    choice = Fact(None)
+    choice = ColumnFact(None)
     for fact in facts:
-        kind = common_type(choice, fact)
+        kind = common_column_type(choice, fact)
         # a lone word stays a constant and takes its code from the other category
         constant = fact.constant if kind.kind == CATEGORY and len(kind.words) == 1 else None
-        choice = Fact(kind, constant=constant)
+        choice = ColumnFact(kind, constant=constant)
     return choice.value_type
 
 
-def _infer_arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
+def _infer_sql_arithmetic(name: str, facts: Sequence[ColumnFact]) -> ColumnFact:
     types = []
     for fact in facts:
         kind = fact.value_type
@@ -308,9 +308,11 @@ def _infer_arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
         constant = facts[0].constant
         if constant is not None:
             constant = -constant if name == "neg" else abs(constant)
-        return Fact(scaled_type(one, low, high, one.digits, one.fraction), constant=constant)
+        return ColumnFact(
+            rescaled_column_type(one, low, high, one.digits, one.fraction), constant=constant
+        )
     if name == "real":
-        return Fact(ratio_type(one, Fraction(1)))
+        return ColumnFact(ratio_type(one, Fraction(1)))
     if name == "/":
         return _infer_quotient(facts)
     two = types[1]
@@ -320,35 +322,41 @@ def _infer_arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
     if name == "*":
         digits, fraction = one.digits + two.digits, one.fraction + two.fraction
         edges = [x * y for x in (one.low, one.high) for y in (two.low, two.high)]
-        kind = scaled_type(one, min(edges), max(edges), digits, fraction)
-        constant = _fold_constants(facts, lambda x, y: x * y)
+        kind = rescaled_column_type(one, min(edges), max(edges), digits, fraction)
+        constant = _fold_sql_constants(facts, lambda x, y: x * y)
         if constant is None and (drop := dropped_bits(kind)):
-            kind = scaled_type(
+            kind = rescaled_column_type(
                 one, (kind.low >> drop) - 1, (kind.high >> drop) + 2, digits, FRACTION
             )
-        return Fact(kind, constant=constant)
+        return ColumnFact(kind, constant=constant)
     (low, high), (first, last) = (
         _rescale_bounds((t.low, t.high), t, digits, fraction) for t in (one, two)
     )
     if name == "-":
         first, last = -last, -first
-    kind = scaled_type(one, low + first, high + last, digits, fraction)
+    kind = rescaled_column_type(one, low + first, high + last, digits, fraction)
     sign = 1 if name == "+" else -1
     by = [kind.denominator // t.denominator for t in types]
-    return Fact(kind, constant=_fold_constants(facts, lambda x, y: x * by[0] + sign * y * by[1]))
+    return ColumnFact(
+        kind, constant=_fold_sql_constants(facts, lambda x, y: x * by[0] + sign * y * by[1])
+    )
 
 
-def dropped_bits(product: Type) -> int:
+def dropped_bits(product: ColumnType) -> int:
     """Return the number of fractional bits that a private product loses."""
     return product.fraction - FRACTION if product.fraction > _MAX_FRACTION else 0
 
 
-def _fold_constants(facts: Sequence[Fact], function: Callable[[int, int], int]) -> int | None:
+def _fold_sql_constants(
+    facts: Sequence[ColumnFact], function: Callable[[int, int], int]
+) -> int | None:
     x, y = (fact.constant for fact in facts)
     return None if x is None or y is None else function(x, y)
 
 
-def _infer_date_sum(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> Fact:
+def _infer_date_sum(
+    name: str, one: ColumnType, two: ColumnType, facts: Sequence[ColumnFact]
+) -> ColumnFact:
     """Infer a date plus or minus days, or the days between two dates."""
     kinds = (one.kind, two.kind)
     days = [t for t in (one, two) if t.kind == NUMBER]
@@ -361,15 +369,15 @@ def _infer_date_sum(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> F
     low, high = (one.low + two.low, one.high + two.high)
     if sign < 0:
         low, high = one.low - two.high, one.high - two.low
-    constant = _fold_constants(facts, lambda x, y: x + sign * y)
+    constant = _fold_sql_constants(facts, lambda x, y: x + sign * y)
     if kinds == (DATE, DATE):
-        return Fact(int_type(low, high), constant=constant)
+        return ColumnFact(int_column_type(low, high), constant=constant)
     if not -(10**6) <= low <= high <= 10**6:
         raise UsageError("A date plus days leaves the supported years.", code="number-out-of-range")
-    return Fact(Type(DATE, low, high), constant=constant)
+    return ColumnFact(ColumnType(DATE, low, high), constant=constant)
 
 
-def ratio_type(kind: Type, ratio: Fraction) -> Type:
+def ratio_type(kind: ColumnType, ratio: Fraction) -> ColumnType:
     """Return the type of a number times a public ratio: fixed(16) with an error of at most 2 ulp.
 
     Raises:
@@ -383,10 +391,10 @@ def ratio_type(kind: Type, ratio: Fraction) -> Type:
             code="value-too-wide",
         )
     edges = sorted(int(edge * by) for edge in (kind.low, kind.high))
-    return scaled_type(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)
+    return rescaled_column_type(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)
 
 
-def public_reciprocal(fact: Fact) -> Fraction | None:
+def public_reciprocal(fact: ColumnFact) -> Fraction | None:
     """Return the reciprocal of a public divisor; None for a private one.
 
     Raises:
@@ -399,11 +407,11 @@ def public_reciprocal(fact: Fact) -> Fraction | None:
     return Fraction(fact.value_type.denominator, fact.constant)
 
 
-def _infer_quotient(facts: Sequence[Fact]) -> Fact:
+def _infer_quotient(facts: Sequence[ColumnFact]) -> ColumnFact:
     one, two = facts[0].value_type, facts[1].value_type
     ratio = public_reciprocal(facts[1])
     if ratio is not None:
-        return Fact(ratio_type(one, ratio))
+        return ColumnFact(ratio_type(one, ratio))
     if two.low < 0:
         raise UsageError(
             "A private divisor may not be negative. Declare a range from 0, as int[0,1000].",
@@ -420,10 +428,12 @@ def _infer_quotient(facts: Sequence[Fact]) -> Fact:
         raise UsageError(
             "A numerator has at most 60 bits. Declare a narrower range.", code="value-too-wide"
         )
-    return Fact(replace(top, low=min(top.low, -1), high=max(top.high, 1)), nullable=two.low == 0)
+    return ColumnFact(
+        replace(top, low=min(top.low, -1), high=max(top.high, 1)), nullable=two.low == 0
+    )
 
 
-def _infer_time_cast(name: str, fact: Fact) -> Fact:
+def _infer_timestamp_cast(name: str, fact: ColumnFact) -> ColumnFact:
     """Infer the date of a timestamp, or the midnight of a date."""
     kind, constant = fact.value_type, fact.constant
     expected_kind = TIMESTAMP if name == "to_date" else DATE
@@ -433,14 +443,14 @@ def _infer_time_cast(name: str, fact: Fact) -> Fact:
         )
     if name == "to_date":
         day = units_per_day(kind.unit)
-        result_type = Type(DATE, kind.low // day, kind.high // day)
-        return Fact(result_type, constant=None if constant is None else constant // day)
+        result_type = ColumnType(DATE, kind.low // day, kind.high // day)
+        return ColumnFact(result_type, constant=None if constant is None else constant // day)
     day = units_per_day("s")
-    result_type = Type(TIMESTAMP, kind.low * day, kind.high * day, unit="s")
-    return Fact(result_type, constant=None if constant is None else constant * day)
+    result_type = ColumnType(TIMESTAMP, kind.low * day, kind.high * day, unit="s")
+    return ColumnFact(result_type, constant=None if constant is None else constant * day)
 
 
-def _infer_date_part(name: str, fact: Fact) -> Type:
+def _infer_date_part(name: str, fact: ColumnFact) -> ColumnType:
     if fact.value_type.kind != DATE:
         raise UsageError(
             f"{name} takes a date. Received: a {fact.value_type}.", code="type-mismatch"
@@ -454,10 +464,10 @@ def _infer_date_part(name: str, fact: Fact) -> Type:
             "date[2015-01-01,2025-12-31].",
             code="too-large",
         )
-    return int_type(first, last) if name == "year" else int_type(1, 12)
+    return int_column_type(first, last) if name == "year" else int_column_type(1, 12)
 
 
-def first_days(kind: Type, monthly: bool) -> list[int]:
+def first_days(kind: ColumnType, monthly: bool) -> list[int]:
     """Return the first days of years or months that begin after a type's lowest date."""
     low, high = days_to_date(kind.low), days_to_date(kind.high)
     days = []
@@ -469,28 +479,30 @@ def first_days(kind: Type, monthly: bool) -> list[int]:
     return days
 
 
-def _int_constant(value: int) -> Fact:
-    return Fact(int_type(value, value), constant=value)
+def _int_constant(value: int) -> ColumnFact:
+    return ColumnFact(int_column_type(value, value), constant=value)
 
 
-def _decimal_constant(value: int, digits: int) -> Fact:
-    return Fact(Type(NUMBER, value, value, digits), constant=value)
+def _decimal_constant(value: int, digits: int) -> ColumnFact:
+    return ColumnFact(ColumnType(NUMBER, value, value, digits), constant=value)
 
 
-def _word_constant(word: str) -> Fact:
-    return Fact(category_type((word,)), constant=0)
+def _word_constant(word: str) -> ColumnFact:
+    return ColumnFact(category_type((word,)), constant=0)
 
 
-_CONSTANTS: Mapping[str, Callable[..., Fact]] = {
+_CONSTANTS: Mapping[str, Callable[..., ColumnFact]] = {
     "int": _int_constant,
     "decimal": _decimal_constant,
-    "fixed": lambda value, fraction: Fact(
-        Type(NUMBER, value, value, fraction=fraction), constant=value
+    "fixed": lambda value, fraction: ColumnFact(
+        ColumnType(NUMBER, value, value, fraction=fraction), constant=value
     ),
-    "bool": lambda value: Fact(BITS, constant=int(value)),
-    "date": lambda days: Fact(Type(DATE, days, days), constant=days),
-    "timestamp": lambda value, unit: Fact(Type(TIMESTAMP, value, value, unit=unit), constant=value),
+    "bool": lambda value: ColumnFact(BITS, constant=int(value)),
+    "date": lambda days: ColumnFact(ColumnType(DATE, days, days), constant=days),
+    "timestamp": lambda value, unit: ColumnFact(
+        ColumnType(TIMESTAMP, value, value, unit=unit), constant=value
+    ),
     "word": _word_constant,
-    "text": lambda value: Fact(HASHES, constant=value),
-    "null": lambda: Fact(None, True),
+    "text": lambda value: ColumnFact(HASHES, constant=value),
+    "null": lambda: ColumnFact(None, True),
 }

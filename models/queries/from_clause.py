@@ -9,10 +9,10 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import conditions, prepared_joins
-from tfe_bench.models.queries.accepted import unsupported_error
-from tfe_bench.models.queries.builder import CommonTables, Names, PlanBuilder
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.scalars import typed_null
+from tfe_bench.models.queries.accepted import unsupported_sql_error
+from tfe_bench.models.queries.builder import CommonTables, Names, QueryPlanBuilder
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.scalars import typed_sql_null
 
 _FALSE = ["bool", False]
 
@@ -30,7 +30,7 @@ class _FromTable:
     names: Names
 
 
-class FromBuilder(PlanBuilder):
+class FromBuilder(QueryPlanBuilder):
     """Compiler of FROM and WHERE."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class FromBuilder(PlanBuilder):
         elif isinstance(node, exp.Table):
             return self._add_scan(node, alias, self._tables[node.name.lower()])
         else:
-            raise unsupported_error(f"FROM {type(node).__name__.upper()}")
+            raise unsupported_sql_error(f"FROM {type(node).__name__.upper()}")
         # separate names, so that it can be joined with itself
         prefix = self._fresh_name(alias or "query")
         columns = [[f"{prefix}.{name}", ["col", name]] for name in listed]
@@ -69,7 +69,7 @@ class FromBuilder(PlanBuilder):
         shown = _alias_columns(node, listed)
         return step, {(alias, s): f"{prefix}.{n}" for s, n in zip(shown, listed, strict=True)}
 
-    def _add_scan(self, node: Any, alias: str, table: Table) -> tuple[int, Names]:
+    def _add_scan(self, node: Any, alias: str, table: TableAccess) -> tuple[int, Names]:
         scan_alias = alias if alias not in self._scanned else self._fresh_name(alias)
         self._scanned[scan_alias] = table
         columns = list(table.schema.columns)
@@ -95,7 +95,7 @@ class FromBuilder(PlanBuilder):
         while waiting:
             source = self._next_table(waiting, names, where)
             waiting.remove(source)
-            if _is_product(source.join):
+            if _is_cross_join(source.join):
                 pairs, rest = conditions.split_equalities(self._exp, where, names, source.names)
                 if not pairs:
                     raise UsageError(
@@ -120,7 +120,7 @@ class FromBuilder(PlanBuilder):
         known_aliases = {alias for alias, _ in names}
         for source in waiting:
             own_aliases = {alias for alias, _ in source.names}
-            if _is_product(source.join):
+            if _is_cross_join(source.join):
                 if conditions.split_equalities(self._exp, where, names, source.names)[0]:
                     return source
                 continue
@@ -139,8 +139,8 @@ class FromBuilder(PlanBuilder):
         known = side in ("", "left") and kind in ("", "inner", "outer", "semi", "anti")
         if join.args.get("method") or not known:
             words = (join.args.get("method") or "", side, kind, "join")
-            raise unsupported_error(" ".join(filter(None, words)).upper())
-        on = conditions.split_conjuncts(self._exp, join.args.get("on"))
+            raise unsupported_sql_error(" ".join(filter(None, words)).upper())
+        on = conditions.split_sql_conjuncts(self._exp, join.args.get("on"))
         if not on:
             raise UsageError(
                 "A join takes an equality: JOIN ... ON a.key = b.key, or USING (key).",
@@ -247,7 +247,9 @@ class FromBuilder(PlanBuilder):
 
     def _has_link(self, left: int, right: int, pairs: list[list[str]]) -> bool:
         first, other = self._facts[left], self._facts[right]
-        link = prepared_joins.find_link(pairs, first.home, other.home, other.rows, self._scanned)
+        link = prepared_joins.find_prepared_join(
+            pairs, first.home, other.home, other.rows, self._scanned
+        )
         return link is not None
 
     # ---- WHERE
@@ -305,9 +307,9 @@ class FromBuilder(PlanBuilder):
         """
         exp = self._exp
         if not isinstance(node, exp.Select):
-            raise unsupported_error(f"EXISTS of a {type(node).__name__.upper()}")
+            raise unsupported_sql_error(f"EXISTS of a {type(node).__name__.upper()}")
         if node.args.get("qualify") is not None:
-            raise unsupported_error("QUALIFY in EXISTS")
+            raise unsupported_sql_error("QUALIFY in EXISTS")
         if node.args.get("from_") is None:
             raise UsageError(
                 "EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.",
@@ -316,7 +318,9 @@ class FromBuilder(PlanBuilder):
             )
         if self._limit_count(node) == 0:
             return step if negated else self._add_step("filter", [step], where=_FALSE)
-        where = conditions.split_conjuncts(exp, node.args.get("where") and node.args["where"].this)
+        where = conditions.split_sql_conjuncts(
+            exp, node.args.get("where") and node.args["where"].this
+        )
         ctes = self._compile_ctes(node, ctes)
         right, right_names = self._compile_from(node, ctes, where)
         # a name of the inner query hides one of the enclosing query
@@ -351,7 +355,7 @@ class FromBuilder(PlanBuilder):
             return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
         facts = self._facts[right]
         if facts.least or facts.release is not None:
-            raise unsupported_error("EXISTS with HAVING over groups that a rule may drop")
+            raise unsupported_sql_error("EXISTS with HAVING over groups that a rule may drop")
         # for rows without a partner HAVING applies to an aggregate of no rows
         empty = self._empty_group_condition(right, condition)
         holds = self._fresh_name("holds")
@@ -376,13 +380,13 @@ class FromBuilder(PlanBuilder):
             if not isinstance(e, list):
                 return e
             if e[:1] == ["col"] and e[1] in counts:
-                return ["int", 0] if counts[e[1]] else typed_null(facts[e[1]].value_type)
+                return ["int", 0] if counts[e[1]] else typed_sql_null(facts[e[1]].value_type)
             return [replace_aggregates(each) for each in e]
 
         return replace_aggregates(condition)
 
 
-def _is_product(join: Any) -> bool:
+def _is_cross_join(join: Any) -> bool:
     """Return whether a table stands after a comma or CROSS JOIN."""
     kind, method = (join.kind or "").lower(), join.args.get("method")
     return kind in ("", "cross") and not join.side and not method and join.args.get("on") is None

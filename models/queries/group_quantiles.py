@@ -12,12 +12,12 @@ from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.quantiles import CONT, DISC, group_quantiles, rows_at_ranks
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
-def compute_quantiles(
+def compute_group_quantiles(
     party: Party,
     aggregates: Sequence[Sequence[Any]],
     keys: Relation,
@@ -70,7 +70,7 @@ def _select_quantiles(
     else:
         places = [divmod(q * (n - 1), PARTS) for q in fractions]
     ranks = sorted({r for at, part in places for r in (at, at + (part > 0))})
-    (column,) = rows_at_ranks(party, rows, Key(0), ranks, profile=profile).columns
+    (column,) = rows_at_ranks(party, rows, OrderKey(0), ranks, profile=profile).columns
 
     def interpolate_ranks(values: Shared) -> list[Shared]:
         def weighted_rank(rank: int, times: int) -> Shared:

@@ -8,16 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from tfe_bench.models.queries import dp_noise, group_quantiles, privacy_units
-from tfe_bench.models.queries.aggregate_types import dense_group_count
+from tfe_bench.models.queries.aggregate_types import public_code_group_count
 from tfe_bench.models.queries.dense_groups import GroupColumns, and_bits, group_by_codes
-from tfe_bench.models.queries.division import compute_mean
+from tfe_bench.models.queries.division import compute_group_mean
 from tfe_bench.models.queries.dp_noise import NoiseDraw
-from tfe_bench.models.queries.evaluate import Value, column_to_value, constant_bit, value_to_column
-from tfe_bench.models.queries.expressions import Fact
-from tfe_bench.models.queries.plan import Step
+from tfe_bench.models.queries.evaluate import (
+    ColumnValue,
+    column_to_value,
+    constant_truth_column,
+    value_to_column,
+)
+from tfe_bench.models.queries.expressions import ColumnFact
+from tfe_bench.models.queries.plan import QueryStep
 from tfe_bench.models.queries.privacy import COUNT, VALUES, Label
 from tfe_bench.models.queries.relations import Relation as Facts
-from tfe_bench.models.queries.rights import min_records_for
+from tfe_bench.models.queries.rights import min_records_for_aggregate
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.order import extremes
@@ -31,7 +36,7 @@ from tfe_bench.protocols.tables.relation import Column, Relation, limit_rows
 
 def group_rows(
     party: Party,
-    step: Step,
+    step: QueryStep,
     valid: Shared,
     named: Mapping[str, Column],
     input_facts: Facts,
@@ -52,7 +57,7 @@ def group_rows(
     repeated = [alias for alias in output_facts.least if not input_facts.records[alias].single]
     marks = privacy_units.Marks()
     if repeated:
-        valid, named, marks = privacy_units.mark_units(
+        valid, named, marks = privacy_units.mark_privacy_units(
             party, step, valid, named, input_facts, repeated, profile
         )
     if output_facts.release is not None:
@@ -69,11 +74,11 @@ def group_rows(
     key_facts = [input_facts.columns[name] for name in step["keys"]]
     functions = [function for _, function, _ in step["aggregates"]]
     if not keys:
-        sums = _values_to_sum(party, labels, valid, named, input_facts)
+        sums = _aggregate_values_to_sum(party, labels, valid, named, input_facts)
         group_columns = _aggregate_all(party, valid, sums, extremes_of)
     else:
-        rows, aggregates = _grouping_input(party, valid, keys, labels, named)
-        dense = dense_group_count(key_facts, functions)
+        rows, aggregates = _group_by_input(party, valid, keys, labels, named)
+        dense = public_code_group_count(key_facts, functions)
         if dense or output_facts.release is not None:
             count = dense or output_facts.rows
             group_columns = group_by_codes(
@@ -84,7 +89,7 @@ def group_rows(
                 party, rows, len(keys), aggregates, extremes_of, output_facts.rows, profile
             )
 
-    ranked = group_quantiles.compute_quantiles(
+    ranked = group_quantiles.compute_group_quantiles(
         party,
         step["aggregates"],
         Relation(tuple(keys), valid),
@@ -113,7 +118,7 @@ def group_rows(
             )
             columns = dict(zip(step["keys"], group_columns.keys, strict=True)) | columns
             # (whether a group has rows is also secret)
-            there = constant_bit(group_columns.valid, True)
+            there = constant_truth_column(group_columns.valid, True)
             return Relation(tuple(columns[name] for name in output_facts.columns), there)
         return _finish_columns(
             party, step, input_facts, output_facts, group_columns, totals, ranked, marks
@@ -124,7 +129,7 @@ def group_rows(
 
 
 def _needed_totals(
-    step: Step, about: Facts, facts: Facts, marks: privacy_units.Marks
+    step: QueryStep, about: Facts, facts: Facts, marks: privacy_units.Marks
 ) -> list[Label]:
     """Return the totals that a step's aggregates require: the number of rows, then sums and counts
     of values.
@@ -142,19 +147,19 @@ def _needed_totals(
     return labels + [(name, COUNT) for name in dict.fromkeys(present) if name]
 
 
-def _grouping_input(
+def _group_by_input(
     party: Party,
     valid: Shared,
     keys: Sequence[Column],
     labels: Sequence[Label],
     named: Mapping[str, Column],
-) -> tuple[Relation, list[groups.Aggregate]]:
+) -> tuple[Relation, list[groups.GroupAggregate]]:
     """Return keys and columns unchanged, and the aggregates of these."""
     columns, aggregates = list(keys), []
     at: dict[str, int] = {}
     for name, total_kind in labels:
         if name is None:
-            aggregates.append(groups.Aggregate("count"))
+            aggregates.append(groups.GroupAggregate("count"))
             continue
         if name not in at:
             at[name] = len(columns)
@@ -163,11 +168,13 @@ def _grouping_input(
                 absent = party.function(bits.invert)(column.values)
                 column = replace(column, null=absent)
             columns.append(column)
-        aggregates.append(groups.Aggregate("sum" if total_kind == VALUES else "count", at[name]))
+        aggregates.append(
+            groups.GroupAggregate("sum" if total_kind == VALUES else "count", at[name])
+        )
     return Relation(tuple(columns), valid), aggregates
 
 
-def _values_to_sum(
+def _aggregate_values_to_sum(
     party: Party,
     labels: Sequence[Label],
     valid: Shared,
@@ -206,7 +213,7 @@ def _aggregate_all(
     party: Party,
     valid: Shared,
     sums: Sequence[Shared],
-    extremes_of: Sequence[tuple[str, Column, Fact]],
+    extremes_of: Sequence[tuple[str, Column, ColumnFact]],
 ) -> GroupColumns:
     """Aggregate all rows as one group."""
 
@@ -232,12 +239,12 @@ def _aggregate_all(
                 bits.multiply_by_bit(party, counted, from_there), to_signed_word(neutral)
             )
             if fact.value_type.bits == 64:  # differences may take 65 bits
-                best = extremes.reduce_full_range(party, selected, function == "max")
+                best = extremes.find_full_range_extreme(party, selected, function == "max")
             else:
                 of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
                 best = of_all(party, selected, 0, True, bits=min(64, fact.value_type.bits + 2))
             extreme_values.append(best)
-        one = constant_bit(totals[0], True)
+        one = constant_truth_column(totals[0], True)
         return totals, extreme_values, one
 
     totals, extreme_values, one = party.function(aggregate_rows)(
@@ -250,8 +257,8 @@ def _group_sorted(
     party: Party,
     rows: Relation,
     keys: int,
-    aggregates: Sequence[groups.Aggregate],
-    extremes_of: Sequence[tuple[str, Column, Fact]],
+    aggregates: Sequence[groups.GroupAggregate],
+    extremes_of: Sequence[tuple[str, Column, ColumnFact]],
     max_groups: int,
     profile: str,
 ) -> GroupColumns:
@@ -266,7 +273,7 @@ def _group_sorted(
     best: list[Column] = party.function(to_numbers)([column for _, column, _ in extremes_of])
     at = len(rows.columns)
     extreme_aggregates = [
-        groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)
+        groups.GroupAggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)
     ]
     extended = replace(rows, columns=(*rows.columns, *best))
     grouped = groups.group_rows(
@@ -282,7 +289,7 @@ def _group_sorted(
 
 def _finish_columns(
     party: Party,
-    step: Step,
+    step: QueryStep,
     about: Facts,
     facts: Facts,
     group_columns: GroupColumns,
@@ -302,7 +309,7 @@ def _finish_columns(
         fact, count = facts.columns[name], count_for(argument)
         null: Shared | bool = False
         if fact.nullable:
-            null = _is_zero(party, count, facts.columns[name], about.rows)
+            null = _is_zero_row_count(party, count, facts.columns[name], about.rows)
         if name in ranked:
             data = ranked[name]
         elif function == "count":
@@ -318,8 +325,8 @@ def _finish_columns(
         else:
             assert argument is not None
             kind = about.columns[argument].value_type
-            data = compute_mean(party, totals[(argument, VALUES)], count, kind, about.rows)
-        columns[name] = value_to_column(Value(data, null, fact))
+            data = compute_group_mean(party, totals[(argument, VALUES)], count, kind, about.rows)
+        columns[name] = value_to_column(ColumnValue(data, null, fact))
     valid = [group_columns.valid]
     for alias, least in facts.least.items():
         presence = about.records[alias].present or None
@@ -330,7 +337,7 @@ def _finish_columns(
             if argument is None or alias not in {s.alias for s in about.columns[argument].sources}:
                 continue
             counted = argument if (argument, COUNT) in totals else None
-            min_records = min_records_for(function, least)
+            min_records = min_records_for_aggregate(function, least)
             if counted is not None or min_records > least:
                 counts[counted] = max(counts.get(counted, 0), min_records)
         for name, min_records in sorted(counts.items(), key=str):
@@ -341,7 +348,7 @@ def _finish_columns(
     return Relation(tuple(columns[name] for name in facts.columns), and_bits(party, valid))
 
 
-def _is_zero(party: Party, count: Shared, fact: Fact, rows: int) -> Shared:
+def _is_zero_row_count(party: Party, count: Shared, fact: ColumnFact, rows: int) -> Shared:
     count_minus_one = arithmetic.add_constant(count, np.int64(-1))
     return bits.from_masked(
         party, relational.is_negative(party, count_minus_one, rows.bit_length() + 1)

@@ -21,17 +21,17 @@ MIN_BINS = 3 * 342
 _SEEDS, _ROUNDS = 20, 500
 
 
-def bin_count(rows: int) -> int:
+def cuckoo_bin_count(rows: int) -> int:
     """Return the number of bins for a public number of rows."""
     return max(MIN_BINS, HASH_COUNT * -(-rows // 2))
 
 
-def draw_seed() -> int:
+def draw_hash_bin_seed() -> int:
     """Draw a seed of the hash function, from 0 to 2^62 - 1."""
     return secrets.randbits(62)
 
 
-def hash_keys(keys: Ring, bins: int, seed: int) -> Ring:
+def hash_keys_to_bins(keys: Ring, bins: int, seed: int) -> Ring:
     """Compute the three bins of each key, [3, n], one in each third.
 
     Args:
@@ -51,7 +51,7 @@ def hash_keys(keys: Ring, bins: int, seed: int) -> Ring:
     return np.stack(bins_of_keys)
 
 
-def place_rows(keys: Ring, bins: int) -> tuple[int, Ring]:
+def place_rows_in_hash_bins(keys: Ring, bins: int) -> tuple[int, Ring]:
     """Draw a seed and assign rows to bins.
 
     Args:
@@ -64,8 +64,8 @@ def place_rows(keys: Ring, bins: int) -> tuple[int, Ring]:
         DataError: no seed succeeded, which happens if keys repeat.
     """
     for _ in range(_SEEDS):
-        drawn_seed = draw_seed()
-        rows_by_bin = _try_placement(hash_keys(keys, bins, drawn_seed), bins)
+        drawn_seed = draw_hash_bin_seed()
+        rows_by_bin = _try_cuckoo_placement(hash_keys_to_bins(keys, bins, drawn_seed), bins)
         if rows_by_bin is not None:
             return drawn_seed, rows_by_bin
     raise DataError(
@@ -74,7 +74,7 @@ def place_rows(keys: Ring, bins: int) -> tuple[int, Ring]:
     )
 
 
-def _try_placement(at: Ring, bins: int) -> Ring | None:
+def _try_cuckoo_placement(at: Ring, bins: int) -> Ring | None:
     """Assign rows to bins: all rows try one of their bins at once, and displaced
     rows try another.
     """
@@ -95,7 +95,7 @@ def _try_placement(at: Ring, bins: int) -> Ring | None:
     return None
 
 
-def request_targets(requested_bins: Ring, bins: int) -> Ring:
+def bin_request_targets(requested_bins: Ring, bins: int) -> Ring:
     """Return the target positions of all bins and requests, [bins + 3 n]: each request follows its
     bin.
 
@@ -109,7 +109,7 @@ def request_targets(requested_bins: Ring, bins: int) -> Ring:
     return target_positions
 
 
-def random_bins(count: int, bins: int) -> Ring:
+def draw_random_hash_bins(count: int, bins: int) -> Ring:
     """Draw arbitrary bins for rows without a key, [3, count]."""
     rng = np.random.default_rng(secrets.randbits(128))
     return rng.integers(0, bins, (HASH_COUNT, count))

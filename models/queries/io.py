@@ -17,17 +17,23 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
-from tfe_bench.models.queries.reading import Values, as_reals, import_arrow, is_missing, to_list
+from tfe_bench.models.queries.reading import (
+    Values,
+    column_as_reals,
+    column_to_list,
+    import_arrow,
+    is_null_cell,
+)
 from tfe_bench.models.queries.type_inference import COARSE
 from tfe_bench.models.queries.types import (
     CATEGORY,
     NUMBER,
     TEXT,
     UNITS,
-    Type,
+    ColumnType,
     days_to_date,
-    encode_value,
-    format_hash,
+    encode_column_value,
+    format_text_hash,
 )
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
@@ -45,14 +51,14 @@ class EncodedColumn:
         rounding: effect of rounding; None if every value is exact.
     """
 
-    type: Type
+    type: ColumnType
     distances: Ring
     null: Ring | None
-    rounding: Rounding | None = None
+    rounding: ColumnRounding | None = None
 
 
 @dataclass(frozen=True)
-class Rounding:
+class ColumnRounding:
     """Effect of rounding in a column of `fixed`.
 
     Attributes:
@@ -68,27 +74,31 @@ class Rounding:
     row: int
 
 
-def encode_column(name: str, values: Values, kind: Type) -> EncodedColumn:
+def encode_column(name: str, values: Values, kind: ColumnType) -> EncodedColumn:
     """Encode a column; NaN is NULL.
 
     Raises:
         RangeError: infinity, or a value outside the declared range; the text names its row.
         DataError: a value of another type; the text names its row.
     """
-    reals = as_reals(values)
-    fast = _encode_arrow(name, values, kind) if reals is None else _encode_reals(name, reals, kind)
+    reals = column_as_reals(values)
+    fast = (
+        _encode_arrow(name, values, kind)
+        if reals is None
+        else _encode_real_column(name, reals, kind)
+    )
     if fast is not None:
         return fast
-    values = to_list(values if reals is None else reals)
+    values = column_to_list(values if reals is None else reals)
     distances = np.zeros(len(values), np.int64)
     null = np.zeros(len(values), np.int64)
     exact = np.full(len(values), np.nan)
     for row, value in enumerate(values):
-        if is_missing(value):
+        if is_null_cell(value):
             null[row] = 1
             continue
         try:
-            element = encode_value(value, kind)
+            element = encode_column_value(value, kind)
             if kind.fraction:
                 exact[row] = float(value)
         except (ValueError, KeyError, TypeError):
@@ -102,15 +112,15 @@ def encode_column(name: str, values: Values, kind: Type) -> EncodedColumn:
                 operation=name,
             ) from None
         except OverflowError:
-            raise _range_error(name, row, kind) from None
+            raise _column_range_error(name, row, kind) from None
         if not kind.low <= element <= kind.high:
-            raise _range_error(name, row, kind)
+            raise _column_range_error(name, row, kind)
         distances[row] = element - kind.offset
     rounding = _measure_rounding(exact, distances + np.int64(kind.offset), kind)
     return EncodedColumn(kind, distances, null if null.any() else None, rounding)
 
 
-def _measure_rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None:
+def _measure_rounding(exact: Any, elements: Ring, kind: ColumnType) -> ColumnRounding | None:
     """Measure the effect of rounding.
 
     Args:
@@ -123,13 +133,13 @@ def _measure_rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None
         errors = np.abs(elements / float(kind.denominator) - exact)
         coarse = errors > COARSE * np.abs(exact)
     if not np.isfinite(errors).any():
-        return Rounding(0.0, 0, 0, 0)
+        return ColumnRounding(0.0, 0, 0, 0)
     gone = coarse & (elements == 0)
     first = int(np.flatnonzero(coarse)[0]) + 1 if coarse.any() else 0
-    return Rounding(float(np.nanmax(errors)), int(coarse.sum()), int(gone.sum()), first)
+    return ColumnRounding(float(np.nanmax(errors)), int(coarse.sum()), int(gone.sum()), first)
 
 
-def _encode_reals(name: str, reals: Any, kind: Type) -> EncodedColumn | None:
+def _encode_real_column(name: str, reals: Any, kind: ColumnType) -> EncodedColumn | None:
     """Encode an array of floating-point numbers at once; None if values must be
     encoded one by one.
     """
@@ -151,28 +161,33 @@ def _encode_reals(name: str, reals: Any, kind: Type) -> EncodedColumn | None:
 
 
 def _bounded_column(
-    name: str, elements: Ring, missing: Any, kind: Type, rounding: Rounding | None = None
+    name: str,
+    elements: Ring,
+    missing: Any,
+    kind: ColumnType,
+    rounding: ColumnRounding | None = None,
 ) -> EncodedColumn:
     bad = ((elements < kind.low) | (elements > kind.high)) & ~missing
     if bad.any():
-        raise _range_error(name, int(np.flatnonzero(bad)[0]), kind)
+        raise _column_range_error(name, int(np.flatnonzero(bad)[0]), kind)
     distances = elements - np.int64(kind.offset)
     distances[missing] = 0
     null = missing.astype(np.int64) if missing.any() else None
     return EncodedColumn(kind, distances, null, rounding)
 
 
-def _range_error(name: str, row: int, kind: Type) -> RangeError:
+def _column_range_error(name: str, row: int, kind: ColumnType) -> RangeError:
     return RangeError(
         f"Column {name!r}, row {row + 1}: a value outside the range of {kind}, "
-        f"{decode_element(kind.low, kind)} to {decode_element(kind.high, kind)}. Declare its "
+        f"{decode_column_element(kind.low, kind)} to {decode_column_element(kind.high, kind)}. "
+        "Declare its "
         f'range, as --type "{name}:{kind}[LOW,HIGH]".',
         code="value-outside-range",
         operation=name,
     )
 
 
-def _encode_arrow(name: str, values: Any, kind: Type) -> EncodedColumn | None:
+def _encode_arrow(name: str, values: Any, kind: ColumnType) -> EncodedColumn | None:
     """Encode an Arrow column at once; None if values must be encoded one by one."""
     if not hasattr(values, "is_null"):
         return None
@@ -183,7 +198,7 @@ def _encode_arrow(name: str, values: Any, kind: Type) -> EncodedColumn | None:
     return _bounded_column(name, elements, missing, kind)
 
 
-def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
+def _arrow_elements(values: Any, kind: ColumnType, missing: Any) -> Any:
     """Return the elements of a whole Arrow column, arbitrary ones for missing values, or None."""
     pyarrow = import_arrow()
     compute: Any = importlib.import_module("pyarrow.compute")
@@ -212,7 +227,7 @@ def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
     return None
 
 
-def check_unique(name: str, column: EncodedColumn) -> None:
+def check_unique_column(name: str, column: EncodedColumn) -> None:
     """Reject a declared unique column with repeated values; the text names rows, not values.
 
     Raises:
@@ -237,7 +252,7 @@ def check_unique(name: str, column: EncodedColumn) -> None:
 # ---- results
 
 
-def decode_element(element: int, kind: Type) -> Any:
+def decode_column_element(element: int, kind: ColumnType) -> Any:
     """Decode a ring element to a value."""
     match kind.kind:
         case "number" if kind.fraction:
@@ -253,7 +268,7 @@ def decode_element(element: int, kind: Type) -> Any:
         case "category":
             return kind.words[element]
         case "text":
-            return format_hash(element)
+            return format_text_hash(element)
     return element
 
 
@@ -270,7 +285,7 @@ class Result:
             or of an average's "number" and "sum".
     """
 
-    types: Mapping[str, Type]
+    types: Mapping[str, ColumnType]
     columns: Mapping[str, Sequence[Any]]
     measured: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
@@ -378,7 +393,7 @@ class Result:
         ]
 
 
-def _arrow_type(pyarrow: Any, kind: Type) -> Any:
+def _arrow_type(pyarrow: Any, kind: ColumnType) -> Any:
     match kind.kind:
         case "number" if kind.fraction:
             return pyarrow.float64()

@@ -67,28 +67,28 @@ def _duckdb_text(node: Any) -> str:
                 f"AND {_duckdb_text(args['high'])})"
             )
         case "In" if node.expressions:
-            return f"({_duckdb_text(node.this)} IN ({_join_texts(node.expressions)}))"
+            return f"({_duckdb_text(node.this)} IN ({_join_duckdb_texts(node.expressions)}))"
         case "Case":
-            return _case_text(node)
+            return _sql_case_text(node)
         case "Cast":
             return f"CAST({_duckdb_text(node.this)} AS {node.to.sql(dialect='duckdb').lower()})"
         case "Count" if node.this is None or type(node.this).__name__ == "Star":
             return "count_star()"
         case "Distinct":
-            return f"DISTINCT {_join_texts(node.expressions)}"
+            return f"DISTINCT {_join_duckdb_texts(node.expressions)}"
         case "Filter":
             return f"{_duckdb_text(node.this)} FILTER (WHERE {_duckdb_text(node.expression.this)})"
         case "Coalesce":
-            return f"COALESCE({_join_texts([node.this, *node.expressions])})"
+            return f"COALESCE({_join_duckdb_texts([node.this, *node.expressions])})"
     text = str(node.sql(dialect="duckdb"))
     head, bracket, _ = text.partition("(")
     values = [value for value in args.values() if hasattr(value, "sql")]
     if bracket and text.endswith(")") and head.replace("_", "").isalnum():
-        return f"{head.lower()}({_join_texts([*values, *node.expressions])})"
+        return f"{head.lower()}({_join_duckdb_texts([*values, *node.expressions])})"
     return text
 
 
-def _case_text(node: Any) -> str:
+def _sql_case_text(node: Any) -> str:
     pairs = [
         (
             _duckdb_text(branch.this)
@@ -103,5 +103,5 @@ def _case_text(node: Any) -> str:
     return f"CASE  {parts} ELSE {'NULL' if default is None else _duckdb_text(default)} END"
 
 
-def _join_texts(nodes: Iterable[Any]) -> str:
+def _join_duckdb_texts(nodes: Iterable[Any]) -> str:
     return ", ".join(map(_duckdb_text, nodes))

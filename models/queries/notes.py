@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfe_bench.models.queries import privacy
-from tfe_bench.models.queries.plan import Plan, Step
+from tfe_bench.models.queries.plan import QueryPlan, QueryStep
 from tfe_bench.models.queries.relations import Relation
 from tfe_bench.models.queries.rights import Tables
 
@@ -13,7 +13,7 @@ from tfe_bench.models.queries.rights import Tables
 _KEEPING = ("filter", "order", "top", "limit", "trim", "window", "join", "many_join", "distinct")
 
 
-def result_notes(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
+def query_result_notes(plan: QueryPlan, facts: Sequence[Relation], tables: Tables) -> list[str]:
     """Return sentences on the rules that drop groups, and on the noise of columns."""
     lines = []
     for step, relation in zip(plan.steps, facts, strict=True):
@@ -34,7 +34,7 @@ def result_notes(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[
     return lines
 
 
-def noise_deviations(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[str, float]]:
+def noise_deviations(plan: QueryPlan, facts: Sequence[Relation]) -> dict[str, dict[str, float]]:
     """Return standard deviations of noise by result column; for an average of its number and sum.
 
     A column that the result only computes with is named as in the plan.
@@ -48,7 +48,7 @@ def noise_deviations(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[st
         for name, function, argument in step["aggregates"]:
             parts = deviations[shown[number].get(name) or str(name)] = {}
             if function != "sum":
-                label = privacy.count_label(argument, before)
+                label = privacy.column_count_label(argument, before)
                 of = "value" if function == "count" else "number"
                 parts[of] = float(release.totals[label].deviation)
             if function != "count":
@@ -58,7 +58,7 @@ def noise_deviations(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[st
     return deviations
 
 
-def is_total(plan: Plan, facts: Sequence[Relation]) -> bool:
+def is_single_total_row(plan: QueryPlan, facts: Sequence[Relation]) -> bool:
     """Return whether a result is one row of aggregates that a rule may withhold; SQL
     returns this row.
     """
@@ -67,16 +67,16 @@ def is_total(plan: Plan, facts: Sequence[Relation]) -> bool:
         step = plan.steps[number]
         if step.op == "group":
             return not step["keys"] and bool(facts[number].least)
-        if step.op not in ("project", "order", "top", "limit") or _is_empty(step):
+        if step.op not in ("project", "order", "top", "limit") or _is_limit_zero(step):
             return False
         number = step.inputs[0]
 
 
-def _is_empty(step: Step) -> bool:
+def _is_limit_zero(step: QueryStep) -> bool:
     return step.op == "limit" and step["count"] == 0
 
 
-def _result_columns(plan: Plan, facts: Sequence[Relation]) -> list[dict[str, str]]:
+def _result_columns(plan: QueryPlan, facts: Sequence[Relation]) -> list[dict[str, str]]:
     """Return, for each step, the result columns that hold its columns unchanged."""
     names_by_step: list[dict[str, str]] = [{} for _ in plan.steps]
     names_by_step[plan.output] = {name: name for name in facts[plan.output].columns}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import (
     ARRAY,
     DATA,
@@ -24,21 +24,21 @@ from tfe_bench.cluster.stored import (
     Sources,
     StoredFacts,
     StoredKind,
-    input_source,
+    client_input_source,
 )
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.queries import stored
-from tfe_bench.models.queries.rights import Use
+from tfe_bench.models.queries.rights import ColumnUse
 
 _KINDS = {kind.infix: kind for kind in (ARRAY, DATA, TABLE)}
 _WHAT = {
-    Use.SHOW: "Revealing derived values",
-    Use.HOLD: "Holding or keeping derived values",
-    Use.ALIGNED: "Training on derived values",
+    ColumnUse.SHOW: "Revealing derived values",
+    ColumnUse.HOLD: "Holding or keeping derived values",
+    ColumnUse.ALIGNED: "Training on derived values",
 }
 
 
-def loaded_sources(facts: StoredFacts, kind: StoredKind) -> Sources:
+def stored_item_sources(facts: StoredFacts, kind: StoredKind) -> Sources:
     """Return the sources of a value that is loaded from a stored item: the item and its own
     sources.
 
@@ -55,11 +55,11 @@ def loaded_sources(facts: StoredFacts, kind: StoredKind) -> Sources:
             operation=facts.name,
         )
     loaded_source = Source(kind.infix, facts.name, facts.deployment, facts.owner)
-    return (facts.sources - input_source(facts.owner)) | {loaded_source}
+    return (facts.sources - client_input_source(facts.owner)) | {loaded_source}
 
 
 def check_permission(
-    store: Store, client: str, use: Use, values: Sequence[Sources], subject: str
+    store: ShareStore, client: str, use: ColumnUse, values: Sequence[Sources], subject: str
 ) -> None:
     """Reject a use of values that derive from stored items.
 
@@ -98,12 +98,12 @@ def check_permission(
                 operation=subject,
             )
         kind = _KINDS[source.kind]
-        facts = _current_facts(store, client, source, kind, subject)
+        facts = _unchanged_source_facts(store, client, source, kind, subject)
         if kind is TABLE:
-            table = stored.as_table(facts, client)
+            table = stored.as_accessible_table(facts, client)
             for column in columns:
                 table.check(use, column, _WHAT[use])
-        elif kind is DATA and use is Use.SHOW and facts.owner != client:
+        elif kind is DATA and use is ColumnUse.SHOW and facts.owner != client:
             raise PolicyError(
                 f"{_WHAT[use]} of data set {source.name!r} is not permitted to client "
                 f"{client!r}: its owner, {source.owner!r}, provided it for training. Owners "
@@ -113,8 +113,8 @@ def check_permission(
             )
 
 
-def _current_facts(
-    store: Store, client: str, source: Source, kind: StoredKind, subject: str
+def _unchanged_source_facts(
+    store: ShareStore, client: str, source: Source, kind: StoredKind, subject: str
 ) -> StoredFacts:
     """Return the facts of a source if it is unchanged since the value was derived.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster.ledger import MOST
-from tfe_bench.cluster.stored import check_deployment, check_name
+from tfe_bench.cluster.stored import check_deployment_identifier, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.queries.types import MAX_DIGITS, MAX_FRACTION, UNITS
 
@@ -54,7 +54,7 @@ _MAX_DAYS = 500_000
 
 
 @dataclass(frozen=True)
-class Step:
+class QueryStep:
     """One step of a plan.
 
     Attributes:
@@ -72,7 +72,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueryPlan:
     """A checked plan.
 
     Attributes:
@@ -82,17 +82,17 @@ class Plan:
     """
 
     tables: Mapping[str, tuple[str, str]]
-    steps: tuple[Step, ...]
+    steps: tuple[QueryStep, ...]
     output: int
 
     @classmethod
-    def from_header(cls, value: object) -> Plan:
+    def from_header(cls, value: object) -> QueryPlan:
         """Parse a plan from untrusted JSON.
 
         Raises:
             UsageError: the plan is invalid.
         """
-        plan = _check_fields(value, {"tables", "steps", "output"}, "A plan")
+        plan = _check_step_fields(value, {"tables", "steps", "output"}, "A plan")
         tables = plan["tables"]
         if not isinstance(tables, Mapping) or not 1 <= len(tables) <= MAX_TABLES:
             raise UsageError(
@@ -101,9 +101,9 @@ class Plan:
         tables_by_alias: dict[str, tuple[str, str]] = {}
         for alias, about in tables.items():
             _check_name(alias)
-            about = _check_fields(about, {"name", "deployment"}, "A table of a plan")
+            about = _check_step_fields(about, {"name", "deployment"}, "A table of a plan")
             check_name(about["name"], "A table's name")
-            check_deployment(about["deployment"])
+            check_deployment_identifier(about["deployment"])
             tables_by_alias[alias] = (about["name"], about["deployment"])
         steps = plan["steps"]
         if not isinstance(steps, list) or not 1 <= len(steps) <= MAX_STEPS:
@@ -112,7 +112,7 @@ class Plan:
             )
         parsed_steps = []
         for number, each in enumerate(steps):
-            step = _parse_step(each, number)
+            step = _parse_query_step(each, number)
             if step.op == "scan" and step["table"] not in tables_by_alias:
                 raise UsageError(
                     "A plan scans only tables that it names.", code="invalid-plan", operation="scan"
@@ -130,7 +130,7 @@ class Plan:
         return cls(tables_by_alias, tuple(parsed_steps), plan["output"])
 
 
-def _check_fields(value: object, names: set[str], subject: str) -> Mapping[str, Any]:
+def _check_step_fields(value: object, names: set[str], subject: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or set(value) != names:
         raise UsageError(
             f"{subject} has the fields {', '.join(sorted(names))} and no others.",
@@ -180,14 +180,14 @@ def _check_lists(value: object, length: int) -> list[list[Any]]:
     return value
 
 
-def _check_count(value: object, least: int = 0) -> None:
+def _check_row_count(value: object, least: int = 0) -> None:
     if type(value) is not int or not least <= value <= 1 << 31:
         raise UsageError(
             f"A number of rows is {least} to 2^31.", code="number-out-of-range", operation="rows"
         )
 
 
-def _check_choice(value: object, known: Sequence[str], subject: str) -> None:
+def _check_step_option(value: object, known: Sequence[str], subject: str) -> None:
     if value not in known:
         shown = str(value)[:40]
         raise UsageError(
@@ -205,13 +205,13 @@ def _check_scan(about: Mapping[str, Any]) -> None:
 
 
 def _check_filter(about: Mapping[str, Any]) -> None:
-    check_expression(about["where"])
+    check_sql_expression(about["where"])
 
 
 def _check_project(about: Mapping[str, Any]) -> None:
     for name, expression in (pairs := _check_lists(about["columns"], 2)):
         _check_name(name)
-        check_expression(expression)
+        check_sql_expression(expression)
     _check_names([name for name, _ in pairs])
 
 
@@ -226,7 +226,7 @@ def _check_group(about: Mapping[str, Any]) -> None:
     for name, function, argument in pairs:
         _check_name(name)
         if parse_quantile(function) is None:
-            _check_choice(function, (*AGGREGATES, *QUANTILES), "An aggregate")
+            _check_step_option(function, (*AGGREGATES, *QUANTILES), "An aggregate")
         if argument is None and function != "count":
             raise UsageError(
                 "Only count takes no column.", code="missing-argument", operation=function
@@ -263,7 +263,7 @@ def parse_quantile(function: object) -> tuple[str, int] | None:
 def _check_order(about: Mapping[str, Any]) -> None:
     for name, direction in (pairs := _check_lists(about["by"], 2)):
         _check_name(name)
-        _check_choice(direction, ("asc", "desc"), "A direction")
+        _check_step_option(direction, ("asc", "desc"), "A direction")
     _check_names([name for name, _ in pairs])
 
 
@@ -274,7 +274,7 @@ def _check_window(about: Mapping[str, Any]) -> None:
     functions = _check_lists(about["functions"], 4)
     for name, function, argument, detail in functions:
         _check_name(name)
-        _check_choice(function, WINDOWS, "A window function")
+        _check_step_option(function, WINDOWS, "A window function")
         if (argument is None) != (function in PLACES) and function != "count":
             raise UsageError(
                 "A window function takes a column, unless it counts rows.",
@@ -291,45 +291,45 @@ def _check_window(about: Mapping[str, Any]) -> None:
                     operation=function,
                 )
         elif function in NEIGHBORS:
-            _check_count(detail, 1)
+            _check_row_count(detail, 1)
         elif type(detail) is int and function not in ("min", "max"):
-            _check_count(detail)
+            _check_row_count(detail)
         else:
-            _check_choice(detail, FRAMES, "A frame")
+            _check_step_option(detail, FRAMES, "A frame")
     _check_names([name for name, _, _, _ in functions])
 
 
 def _check_limit(about: Mapping[str, Any]) -> None:
-    _check_count(about["count"])
+    _check_row_count(about["count"])
 
 
 def _check_top(about: Mapping[str, Any]) -> None:
     _check_order(about)
-    _check_count(about["count"], 1)
+    _check_row_count(about["count"], 1)
 
 
 def _check_join(about: Mapping[str, Any]) -> None:
-    _check_keys(about)
-    _check_choice(about["kind"], JOINS, "A join")
+    _check_join_keys(about)
+    _check_step_option(about["kind"], JOINS, "A join")
 
 
-def _check_keys(about: Mapping[str, Any]) -> None:
+def _check_join_keys(about: Mapping[str, Any]) -> None:
     for left, right in _check_lists(about["on"], 2):
         _check_name(left)
         _check_name(right)
 
 
 def _check_many_join(about: Mapping[str, Any]) -> None:
-    _check_keys(about)
-    _check_choice(about["kind"], MANY_JOINS, "A join with a bound")
-    check_bound(about["bound"])
+    _check_join_keys(about)
+    _check_step_option(about["kind"], MANY_JOINS, "A join with a bound")
+    check_row_bound(about["bound"])
 
 
 def _check_trim(about: Mapping[str, Any]) -> None:
-    check_bound(about["bound"])
+    check_row_bound(about["bound"])
 
 
-def check_bound(value: object) -> None:
+def check_row_bound(value: object) -> None:
     """Reject an invalid public bound of a private number of rows.
 
     Raises:
@@ -343,7 +343,7 @@ def check_bound(value: object) -> None:
         )
 
 
-def _accept_any(about: Mapping[str, Any]) -> None:
+def _accept_any_step(about: Mapping[str, Any]) -> None:
     pass
 
 
@@ -353,29 +353,29 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
     "filter": (1, {"where"}, _check_filter),
     "project": (1, {"columns"}, _check_project),
     "group": (1, {"keys", "aggregates"}, _check_group),
-    "distinct": (1, set(), _accept_any),
+    "distinct": (1, set(), _accept_any_step),
     "order": (1, {"by"}, _check_order),
     "limit": (1, {"count"}, _check_limit),
     "top": (1, {"by", "count"}, _check_top),
     "window": (1, {"partition", "order", "functions"}, _check_window),
-    "union": (None, set(), _accept_any),
+    "union": (None, set(), _accept_any_step),
     "join": (2, {"on", "kind"}, _check_join),
     "many_join": (2, {"on", "kind", "bound"}, _check_many_join),
     "trim": (1, {"bound"}, _check_trim),
 }
 
 
-def _parse_step(value: object, number: int) -> Step:
+def _parse_query_step(value: object, number: int) -> QueryStep:
     if not isinstance(value, Mapping) or not isinstance(value.get("op"), str):
         raise UsageError(
             "A step of a plan is an object with an op.", code="invalid-plan", operation="step"
         )
     op = value["op"]
-    _check_choice(op, tuple(_STEPS), "An op")
+    _check_step_option(op, tuple(_STEPS), "An op")
     arity, names, check = _STEPS[op]
     if op == "group" and "loss" in value:  # for tables with a privacy budget
         names = {*names, "loss"}
-    about = _check_fields(value, {"op", "in", *names}, f"A step {op}")
+    about = _check_step_fields(value, {"op", "in", *names}, f"A step {op}")
     inputs = about["in"]
     min_inputs, max_inputs = (2, 64) if arity is None else (arity, arity)
     if not isinstance(inputs, list) or not min_inputs <= len(inputs) <= max_inputs:
@@ -388,19 +388,19 @@ def _parse_step(value: object, number: int) -> Step:
         raise UsageError("A step takes earlier steps by number.", code="invalid-plan", operation=op)
     fields = {name: about[name] for name in names}
     check(fields)
-    return Step(op, tuple(inputs), fields)
+    return QueryStep(op, tuple(inputs), fields)
 
 
-def parse_step(value: object) -> Step:
+def parse_query_step(value: object) -> QueryStep:
     """Parse a single step; the numbers of its inputs are not limited.
 
     Raises:
         UsageError: the step is invalid.
     """
-    return _parse_step(value, MAX_STEPS)
+    return _parse_query_step(value, MAX_STEPS)
 
 
-def check_expression(value: object) -> None:
+def check_sql_expression(value: object) -> None:
     """Reject an invalid expression: unknown names, wrong operands, too many or too deeply nested
     parts.
 
@@ -428,7 +428,7 @@ def check_expression(value: object) -> None:
         if name in CONSTANTS:
             _check_constant(name, rest)
             continue
-        _check_choice(name, tuple(OPERATORS), "An operation")
+        _check_step_option(name, tuple(OPERATORS), "An operation")
         min_operands, max_operands = OPERATORS[name]
         if not min_operands <= len(rest) <= max_operands or (name == "case" and len(rest) % 2 == 0):
             raise UsageError(

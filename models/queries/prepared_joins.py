@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tfe_bench.models.queries.rights import Tables
 
 
-def find_link(
+def find_prepared_join(
     pairs: Sequence[Sequence[str]], left: str, right: str, rows: int, tables: Tables
 ) -> tuple[str, int] | None:
     """Return the link that a join of left and right can use: its table and its number, or None.

@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.queries import execute, stored
-from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.plan import QueryPlan
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.rights import Tables
 from tfe_bench.protocols.session.cost import Cost
@@ -51,16 +51,16 @@ class Price:
     @property
     def least_seconds(self) -> float:
         """Estimated time of all steps without network delay."""
-        return estimate_seconds(self.cost, sum(self.moved), "local")
+        return estimate_query_seconds(self.cost, sum(self.moved), "local")
 
     def seconds(self, step: int | None = None) -> float:
         """Estimate the time of one step, or of all."""
         if step is None:
-            return estimate_seconds(self.cost, sum(self.moved), self.profile)
-        return estimate_seconds(self.steps[step], self.moved[step], self.profile)
+            return estimate_query_seconds(self.cost, sum(self.moved), self.profile)
+        return estimate_query_seconds(self.steps[step], self.moved[step], self.profile)
 
 
-def estimate_seconds(cost: Cost, moved_words: int, profile: str) -> float:
+def estimate_query_seconds(cost: Cost, moved_words: int, profile: str) -> float:
     """Estimate the seconds of counted work under a network profile.
 
     Raises:
@@ -74,7 +74,9 @@ def estimate_seconds(cost: Cost, moved_words: int, profile: str) -> float:
     return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
 
 
-def price_plan(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "local") -> Price:
+def price_query_plan(
+    plan: QueryPlan, facts: Sequence[Facts], tables: Tables, profile: str = "local"
+) -> Price:
     """Count the cost of a checked plan.
 
     Args:
@@ -92,7 +94,7 @@ def price_plan(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str 
         schema = tables[alias].schema
         names = stored.column_word_names(schema, columns)
         words = {name: Private((schema.rows,), 0).to_symbolic() for name in names}
-        return stored.build_relation(schema, columns, words)
+        return stored.build_stored_relation(schema, columns, words)
 
     def load_link(alias: str, number: int) -> Shared:
         schema = tables[alias].schema
@@ -102,11 +104,11 @@ def price_plan(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str 
         totals.append((*astuple(party.total_cost), party.moved_words))
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    setting = execute.ExecutionContext(
+    setting = execute.QueryExecutionContext(
         load_columns, load_link, "", network, record_totals, units.__getitem__
     )
     with party.active():
-        execute.run_plan(party, plan, facts, setting)
+        execute.run_query_plan(party, plan, facts, setting)
     record_totals(1.0, "")
     steps = [
         tuple(after - before for before, after in zip(a, b, strict=True))

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tfe_bench.cluster.ledger import UNIT, format_rho
+from tfe_bench.cluster.ledger import UNIT, format_privacy_loss
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.queries.aggregate_types import MAX_RELEASED
-from tfe_bench.models.queries.expressions import MAX_DIVISOR, Fact, ratio_type
-from tfe_bench.models.queries.rights import Control, Records, Tables, Use
-from tfe_bench.models.queries.types import NUMBER, Type, int_type, scaled_type
+from tfe_bench.models.queries.expressions import MAX_DIVISOR, ColumnFact, ratio_type
+from tfe_bench.models.queries.rights import ColumnUse, Control, TableRecords, Tables
+from tfe_bench.models.queries.types import NUMBER, ColumnType, int_column_type, rescaled_column_type
 from tfe_bench.protocols.tables.noise import MAX_SIGMA, MIN_SIGMA
 
 # Labels of totals: a column, or None for rows; and the sum of its values, or their number.
@@ -40,7 +40,7 @@ _MAX_BITS = 61
 
 
 @dataclass(frozen=True)
-class NoiseScale:
+class DpNoiseScale:
     """Noise of one vector of a release.
 
     Attributes:
@@ -61,7 +61,7 @@ class NoiseScale:
 
 
 @dataclass(frozen=True)
-class Release:
+class NoisyRelease:
     """Release of one grouping.
 
     Attributes:
@@ -76,7 +76,7 @@ class Release:
     tables: tuple[str, ...]
     bounded_alias: str
     max_unit_rows: int
-    totals: Mapping[Label, NoiseScale]
+    totals: Mapping[Label, DpNoiseScale]
 
 
 def has_budget(tables: Tables, alias: str) -> bool:
@@ -89,7 +89,7 @@ def has_budget(tables: Tables, alias: str) -> bool:
 
 def budgeted_aliases(
     tables: Tables,
-    columns: Mapping[str, Fact],
+    columns: Mapping[str, ColumnFact],
     control: Control,
     records: Iterable[str],
 ) -> list[str]:
@@ -99,7 +99,7 @@ def budgeted_aliases(
     return sorted(alias for alias in aliases if has_budget(tables, alias))
 
 
-def check_step(
+def check_step_keeps_units(
     tables: Tables, op: str, kind: str, left: Sequence[str], right: Sequence[str]
 ) -> None:
     """Reject a step after which a row may depend on further units of a table with a budget.
@@ -135,8 +135,8 @@ def _budget_error(tables: Tables, alias: str, reason: str) -> PolicyError:
     )
 
 
-def distinct_labels(
-    aggregates: Iterable[tuple[str, str, str | None]], columns: Mapping[str, Fact]
+def distinct_total_labels(
+    aggregates: Iterable[tuple[str, str, str | None]], columns: Mapping[str, ColumnFact]
 ) -> list[Label]:
     """Return the distinct totals that the aggregates of a step require."""
     labels: dict[Label, None] = {}
@@ -144,11 +144,11 @@ def distinct_labels(
         if function != "count":
             labels[argument, VALUES] = None
         if function != "sum":
-            labels[count_label(argument, columns)] = None
+            labels[column_count_label(argument, columns)] = None
     return list(labels)
 
 
-def count_label(argument: str | None, columns: Mapping[str, Fact]) -> Label:
+def column_count_label(argument: str | None, columns: Mapping[str, ColumnFact]) -> Label:
     """Return the label of the number of a column's values; that of rows if the
     column is never NULL.
     """
@@ -159,12 +159,12 @@ def plan_release(
     tables: Tables,
     closed: Sequence[str],
     aggregates: Sequence[tuple[str, str, str | None]],
-    columns: Mapping[str, Fact],
-    records: Mapping[str, Records],
+    columns: Mapping[str, ColumnFact],
+    records: Mapping[str, TableRecords],
     loss: int,
     groups: int,
     rows: int,
-) -> Release | None:
+) -> NoisyRelease | None:
     """Plan the release of a grouping, if it contains a table with a budget.
 
     Args:
@@ -182,9 +182,9 @@ def plan_release(
         if loss:
             raise UsageError(
                 "Expected no rho, as no grouped table has a privacy budget. Received: rho "
-                f"{format_rho(loss)}.",
+                f"{format_privacy_loss(loss)}.",
                 code="unexpected-rho",
-                received=format_rho(loss),
+                received=format_privacy_loss(loss),
             )
         return None
     first = tables[budgeted[0]]
@@ -198,8 +198,8 @@ def plan_release(
         )
     for alias in budgeted:
         table = tables[alias]
-        if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
-            table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
+        if not any(table.permits(ColumnUse.HOLD, column) for column in table.schema.columns):
+            table.check(ColumnUse.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     if len({tables[alias].name for alias in budgeted}) < len(budgeted):
         raise _budget_error(tables, budgeted[0], "It is read twice here")
     for _, function, _ in aggregates:
@@ -214,7 +214,9 @@ def plan_release(
             "combinations at most, whose presence would leak information about records, or "
             "nothing that is counted",
         )
-    bounded = [alias for alias in budgeted if not _check_records(tables, alias, records).single]
+    bounded = [
+        alias for alias in budgeted if not _check_budgeted_records(tables, alias, records).single
+    ]
     if len(bounded) > 1:
         names = " and ".join(repr(tables[alias].name) for alias in bounded)
         raise _budget_error(
@@ -224,23 +226,25 @@ def plan_release(
         raise UsageError(
             f"Table {first.name!r} has a privacy budget, set by {first.owner!r}: state how "
             "much of it the query may spend (--rho 0.05). Remaining: "
-            f"{format_rho(max(0, first.schema.budget - first.spent))} of "
-            f"{format_rho(first.schema.budget)}.",
+            f"{format_privacy_loss(max(0, first.schema.budget - first.spent))} of "
+            f"{format_privacy_loss(first.schema.budget)}.",
             code="missing-rho",
             operation=first.name,
         )
     max_unit_rows = tables[bounded[0]].schema.contributions if bounded else 1
     # (removing a row may add another row of a unit whose contribution is bounded)
     times = max(max_unit_rows, 2) if bounded and len(budgeted) > 1 else max_unit_rows
-    labels = distinct_labels(aggregates, columns)
+    labels = distinct_total_labels(aggregates, columns)
     totals = {
-        label: _noise_scale(_largest_change(label, columns) * times, loss, len(labels))
+        label: _vector_noise_scale(_largest_change(label, columns) * times, loss, len(labels))
         for label in labels
     }
-    return Release(loss, tuple(budgeted), bounded[0] if bounded else "", max_unit_rows, totals)
+    return NoisyRelease(loss, tuple(budgeted), bounded[0] if bounded else "", max_unit_rows, totals)
 
 
-def _check_records(tables: Tables, alias: str, records: Mapping[str, Records]) -> Records:
+def _check_budgeted_records(
+    tables: Tables, alias: str, records: Mapping[str, TableRecords]
+) -> TableRecords:
     alias_records = records.get(alias)
     if (
         alias_records is None
@@ -257,7 +261,7 @@ def _check_records(tables: Tables, alias: str, records: Mapping[str, Records]) -
     return alias_records
 
 
-def _largest_change(label: Label, columns: Mapping[str, Fact]) -> int:
+def _largest_change(label: Label, columns: Mapping[str, ColumnFact]) -> int:
     """Return the largest change of a total by one row."""
     argument, total_kind = label
     if total_kind == COUNT or argument is None:
@@ -273,7 +277,7 @@ def _largest_change(label: Label, columns: Mapping[str, Fact]) -> int:
     return max(1, kind.magnitude)
 
 
-def _noise_scale(difference: int, loss: int, count: int) -> NoiseScale:
+def _vector_noise_scale(difference: int, loss: int, count: int) -> DpNoiseScale:
     """Return the noise of a vector that one unit changes by at most a given difference.
 
     Args:
@@ -296,12 +300,16 @@ def _noise_scale(difference: int, loss: int, count: int) -> NoiseScale:
             received=variance.bit_length() // 2,
         )
     tail = ((_TAIL * (math.isqrt(variance) + 1)) >> extra_bits) + 1
-    return NoiseScale(variance, extra_bits, tail)
+    return DpNoiseScale(variance, extra_bits, tail)
 
 
 def noised_fact(
-    function: str, argument: str | None, columns: Mapping[str, Fact], release: Release, rows: int
-) -> Fact:
+    function: str,
+    argument: str | None,
+    columns: Mapping[str, ColumnFact],
+    release: NoisyRelease,
+    rows: int,
+) -> ColumnFact:
     """Return the fact about an aggregate with noise, which is never NULL.
 
     Args:
@@ -310,16 +318,20 @@ def noised_fact(
     Raises:
         UsageError: the result may exceed 62 bits.
     """
-    label = count_label(argument, columns)
+    label = column_count_label(argument, columns)
     if function == "count":
         scale = release.totals[label]
-        return Fact(_check_room(int_type(-scale.tail, rows + scale.tail), scale))
+        return ColumnFact(
+            _check_room_for_noise(int_column_type(-scale.tail, rows + scale.tail), scale)
+        )
     assert argument is not None
     kind, scale = columns[argument].value_type, release.totals[argument, VALUES]
     low, high = min(0, kind.low * rows) - scale.tail, max(0, kind.high * rows) + scale.tail
-    total = _check_room(scaled_type(kind, low, high, kind.digits, kind.fraction), scale)
+    total = _check_room_for_noise(
+        rescaled_column_type(kind, low, high, kind.digits, kind.fraction), scale
+    )
     if function == "sum":
-        return Fact(total)
+        return ColumnFact(total)
     max_count = max_noised_count(release.totals[label], rows)
     if (kind.magnitude * max_count) >> 60 or max_count >> MAX_DIVISOR:
         raise UsageError(
@@ -327,15 +339,15 @@ def noised_fact(
             code="value-too-wide",
             operation="avg",
         )
-    return Fact(ratio_type(kind, Fraction(1)))
+    return ColumnFact(ratio_type(kind, Fraction(1)))
 
 
-def max_noised_count(scale: NoiseScale, rows: int) -> int:
+def max_noised_count(scale: DpNoiseScale, rows: int) -> int:
     """Return the largest count with noise."""
     return rows + scale.tail
 
 
-def _check_room(kind: Type, scale: NoiseScale) -> Type:
+def _check_room_for_noise(kind: ColumnType, scale: DpNoiseScale) -> ColumnType:
     if scale.extra_bits and (kind.magnitude << scale.extra_bits) >> _MAX_BITS:
         raise UsageError(
             f"A total of this query has {kind.magnitude.bit_length()} bits, and "
@@ -347,12 +359,12 @@ def _check_room(kind: Type, scale: NoiseScale) -> Type:
     return kind
 
 
-def released_fact(fact: Fact) -> Fact:
+def released_column_fact(fact: ColumnFact) -> ColumnFact:
     """Return the fact about a key or total after its release."""
     return replace(fact, sources=frozenset(), affine=False)
 
 
-def total_losses(releases: Iterable[Release | None], tables: Tables) -> dict[str, int]:
+def total_privacy_losses(releases: Iterable[NoisyRelease | None], tables: Tables) -> dict[str, int]:
     """Return the privacy loss of a plan for each table, by name."""
     losses_by_table: dict[str, int] = {}
     for release in releases:
@@ -362,7 +374,7 @@ def total_losses(releases: Iterable[Release | None], tables: Tables) -> dict[str
     return losses_by_table
 
 
-def epsilon(loss: int, delta: float) -> float:
+def privacy_epsilon(loss: int, delta: float) -> float:
     """Return epsilon of the (epsilon, delta)-differential privacy of a loss in
     billionths of rho.
     """

@@ -11,23 +11,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tfe_bench.models.queries.plan import Step
+from tfe_bench.models.queries.plan import QueryStep
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.protocols.ring import arithmetic, equality
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
-from tfe_bench.protocols.tables.windows import Window, compute_windows
+from tfe_bench.protocols.tables.windows import WindowFunction, compute_windows
 
 # Columns of marks by table: of units with a value in a column, or (None) in any row.
 Marks = dict[str, dict[str | None, str]]
 
 
-def mark_units(
+def mark_privacy_units(
     party: Party,
-    step: Step,
+    step: QueryStep,
     valid: Shared,
     named: Mapping[str, Column],
     input_facts: Facts,
@@ -58,10 +58,12 @@ def mark_units(
         parted = [names.index(name) for name in dict.fromkeys([*step["keys"], unit])]
         # any order is suitable
         narrowest = min(parted, key=lambda i: columns[names[i]].bits)
-        functions = [Window("count", None if w is None else names.index(w)) for w in arguments]
+        functions = [
+            WindowFunction("count", None if w is None else names.index(w)) for w in arguments
+        ]
         rows = Relation(tuple(columns.values()), valid)
         counted_rows = compute_windows(
-            party, rows, parted, [Key(narrowest)], functions, profile=profile
+            party, rows, parted, [OrderKey(narrowest)], functions, profile=profile
         )
         columns = dict(zip(names, counted_rows.columns, strict=False))
         valid = counted_rows.valid
@@ -77,7 +79,7 @@ def mark_units(
                 conditions = [valid, *(bits.invert(null) for null in null_bits if null is not None)]
                 one = arithmetic.add_constant(count.values, np.int64(-1))
                 is_one = bits.from_masked(
-                    party, equality.is_all_zero(party, [(one, count.bits + 1)])
+                    party, equality.are_shares_all_zero(party, [(one, count.bits + 1)])
                 )
                 mark_bits.append(bits.all_of(party, [*conditions, is_one]))
             return mark_bits

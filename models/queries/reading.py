@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean, import_optional
+from tfe_bench.errors import DataError, UsageError, did_you_mean, import_optional_library
 from tfe_bench.models import csv_file
-from tfe_bench.models.queries.types import format_hash, hash_text
+from tfe_bench.models.queries.types import format_text_hash, hash_column_text
 
 # A list, a NumPy array of float64 with NaN for NULL, or a column of Arrow.
 Values = Sequence[Any] | np.ndarray[Any, Any]
@@ -26,7 +26,7 @@ def import_arrow() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    return import_optional(
+    return import_optional_library(
         "pyarrow",
         "Parquet and Arrow tables take pyarrow",
         "Install it: pip install '.[tables]' in the checkout. Or use CSV",
@@ -68,7 +68,9 @@ def _rename_columns(columns: dict[str, Values], rename: Mapping[str, str]) -> di
 
 def _source_columns(source: object) -> dict[str, Values]:
     if isinstance(source, Mapping):
-        columns = {str(name): _to_column(str(name), values) for name, values in source.items()}
+        columns = {
+            str(name): _to_table_column(str(name), values) for name, values in source.items()
+        }
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
@@ -101,7 +103,7 @@ def _source_columns(source: object) -> dict[str, Values]:
     table: Any = source
     if is_pandas(source):
         return {name: _from_pandas(name, table.iloc[:, i]) for i, name in enumerate(names)}
-    return {name: _to_column(name, table.column(name)) for name in names}
+    return {name: _to_table_column(name, table.column(name)) for name in names}
 
 
 def _column_names(source: object) -> Sequence[Any]:
@@ -144,20 +146,20 @@ def _read_arrow(path: Path) -> Any:
 
 def _from_pandas(name: str, series: Any) -> Values:
     if str(series.dtype) == "object":  # (Arrow would convert numbers among dates to dates)
-        return _to_column(name, list(series))
+        return _to_table_column(name, list(series))
     pyarrow = import_arrow()
     try:
-        return _to_column(name, pyarrow.Array.from_pandas(series))
+        return _to_table_column(name, pyarrow.Array.from_pandas(series))
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
         # (the error's text quotes a value)
         return list(series)
 
 
-def _to_column(name: str, values: Any) -> Values:
+def _to_table_column(name: str, values: Any) -> Values:
     """Convert one column: missing values become None, or NaN in an array of reals."""
     if is_pandas(values):
         return _from_pandas(name, values)
-    reals = as_reals(values)
+    reals = column_as_reals(values)
     if reals is not None:
         return reals
     if hasattr(values, "is_null"):
@@ -201,7 +203,7 @@ def _to_datetimes(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
     return list(micro.tolist())
 
 
-def as_reals(values: object) -> np.ndarray[Any, Any] | None:
+def column_as_reals(values: object) -> np.ndarray[Any, Any] | None:
     """Return a column of floating-point numbers as float64 with NaN for NULL; None for any other
     column.
 
@@ -211,7 +213,9 @@ def as_reals(values: object) -> np.ndarray[Any, Any] | None:
     arrow_type = str(getattr(values, "type", ""))
     if arrow_type in ("double", "float", "halffloat") and hasattr(values, "is_null"):
         whole: Any = values
-        values = np.asarray(whole.to_numpy(zero_copy_only=False) if _is_array(whole) else whole)
+        values = np.asarray(
+            whole.to_numpy(zero_copy_only=False) if _is_arrow_array(whole) else whole
+        )
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.ndim != 1:
         return None
     if values.dtype.itemsize < 8:
@@ -219,12 +223,12 @@ def as_reals(values: object) -> np.ndarray[Any, Any] | None:
     return values.astype(np.float64)
 
 
-def _is_array(values: Any) -> bool:
+def _is_arrow_array(values: Any) -> bool:
     """Return whether a column of Arrow is in one piece."""
     return not hasattr(values, "chunks")
 
 
-def to_list(values: Values) -> Sequence[Any]:
+def column_to_list(values: Values) -> Sequence[Any]:
     """Return the values of a column as a sequence of Python values."""
     whole: Any = values
     if hasattr(whole, "to_pylist"):
@@ -232,7 +236,7 @@ def to_list(values: Values) -> Sequence[Any]:
     return list(whole.tolist()) if isinstance(whole, np.ndarray) else whole
 
 
-def is_missing(value: object) -> bool:
+def is_null_cell(value: object) -> bool:
     """Return whether a value of a list stands for NULL: None, NaN, NaT or pandas' NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
@@ -243,6 +247,6 @@ def texts_by_hash(columns: Mapping[str, Values]) -> dict[str, str]:
     """Return the texts of columns by their hashes, in the notation of results."""
     texts: dict[str, str] = {}
     for values in columns.values():
-        for text in {each for each in to_list(values) if isinstance(each, str)}:
-            texts[format_hash(hash_text(text))] = text
+        for text in {each for each in column_to_list(values) if isinstance(each, str)}:
+            texts[format_text_hash(hash_column_text(text))] = text
     return texts

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import Sources, check_deployment, check_name
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import Sources, check_deployment_identifier, check_name
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.csv_file import MAX_TEXT
 from tfe_bench.models.queries import stored
-from tfe_bench.models.queries.rights import Table, Use
-from tfe_bench.models.queries.schema import Column
+from tfe_bench.models.queries.rights import ColumnUse, TableAccess
+from tfe_bench.models.queries.schema import TableColumn
 from tfe_bench.models.queries.types import BOOL, CATEGORY, MAX_WIDTH, NUMBER
-from tfe_bench.models.scales import Scale
+from tfe_bench.models.scales import ColumnScale
 from tfe_bench.models.tables import Table as Units
 
 NAME_IS = "A table's name"
@@ -129,7 +129,7 @@ class LinkageRequest:
                 code="number-out-of-range",
                 operation="align",
             )
-        if not _is_text_list(label, 2) or len(label) != 2:
+        if not _is_linkage_text_list(label, 2) or len(label) != 2:
             raise UsageError("Expected a table and a column as label.", code="invalid-label")
         parts = []
         for entry in listed:
@@ -139,13 +139,13 @@ class LinkageRequest:
                     "Expected name, deployment, keys and columns of each table.",
                     code="invalid-linkage-request",
                 )
-            if not _is_text_list(entry["on"], MAX_KEYS) or not _is_text_list(
+            if not _is_linkage_text_list(entry["on"], MAX_KEYS) or not _is_linkage_text_list(
                 entry["columns"], MAX_FEATURES
             ):
                 raise UsageError(
                     "Expected keys and columns as lists of names.", code="invalid-linkage-request"
                 )
-            check_deployment(entry["deployment"])
+            check_deployment_identifier(entry["deployment"])
             name = check_name(entry["name"], NAME_IS)
             parts.append(
                 LinkedTable(name, entry["deployment"], tuple(entry["on"]), tuple(entry["columns"]))
@@ -174,7 +174,7 @@ def check_table_names(names: Sequence[str]) -> None:
         )
 
 
-def _is_text_list(value: object, max_length: int) -> bool:
+def _is_linkage_text_list(value: object, max_length: int) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= max_length
@@ -183,7 +183,7 @@ def _is_text_list(value: object, max_length: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Feature:
+class LinkedFeature:
     """Model input of one column: (element - center) / 2^shift, or one bit for each word of a
     category.
 
@@ -197,17 +197,17 @@ class Feature:
 
     table: int
     column: str
-    schema_column: Column
+    schema_column: TableColumn
     names: tuple[str, ...]
     shift: int = 0
     center: int = 0
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> ColumnScale:
         """Scaling of values rather than of ring elements."""
         count, size = len(self.names), float(1 << self.shift)
         factor = self.schema_column.type.denominator / size
-        return Scale((factor,) * count, (0.0 - self.center / size,) * count)
+        return ColumnScale((factor,) * count, (0.0 - self.center / size,) * count)
 
 
 @dataclass(frozen=True)
@@ -220,14 +220,14 @@ class LinkageSchema:
         about: public facts of the data set in the format of the program "provide", without "rows".
     """
 
-    features: tuple[Feature, ...]
-    label: Feature
+    features: tuple[LinkedFeature, ...]
+    label: LinkedFeature
     min_rows: int
     about: Mapping[str, Any]
 
 
 def derive_linkage(
-    order: LinkageRequest, tables: Sequence[Table], clients: Sequence[str] = ()
+    order: LinkageRequest, tables: Sequence[TableAccess], clients: Sequence[str] = ()
 ) -> LinkageSchema:
     """Derive the linked data set of a request and check that all owners permit it.
 
@@ -240,15 +240,15 @@ def derive_linkage(
         UsageError: a column does not exist or has an unsuitable type.
         PolicyError: naming table, owner and the missing permission.
     """
-    _check_keys(order, tables)
+    _check_linkage_keys(order, tables)
     for client in dict.fromkeys([tables[0].client, *clients]):
-        _check_rights(order, [replace(table, client=client) for table in tables])
+        _check_linkage_rights(order, [replace(table, client=client) for table in tables])
     columns = [(i, name) for i, part in enumerate(order.parts) for name in part.columns]
     all_names = [name for _, name in columns]
     features = []
     for i, name in columns:
         shown = name if all_names.count(name) == 1 else f"{order.parts[i].name}.{name}"
-        features.append(_derive_feature(i, tables[i], name, shown))
+        features.append(_derive_linked_feature(i, tables[i], name, shown))
     names = [name for feature in features for name in feature.names]
     if len(names) > MAX_FEATURES or len(set(names)) != len(names):
         raise UsageError(
@@ -258,14 +258,14 @@ def derive_linkage(
             received=len(names),
         )
     at = [part.name for part in order.parts].index(order.label[0])
-    label, target = _derive_label(at, tables[at], order.label[1])
+    label, target = _derive_linked_label(at, tables[at], order.label[1])
     least = max(table.schema.min_group for table in tables)
     return LinkageSchema(
         tuple(features), label, least, _describe_dataset(order, tables, features, label, target)
     )
 
 
-def _check_keys(order: LinkageRequest, tables: Sequence[Table]) -> None:
+def _check_linkage_keys(order: LinkageRequest, tables: Sequence[TableAccess]) -> None:
     for part, table in zip(order.parts, tables, strict=True):
         for name in (*part.on, *part.columns):
             table.schema.column(name, f"table {table.name!r}")
@@ -302,14 +302,14 @@ def _check_keys(order: LinkageRequest, tables: Sequence[Table]) -> None:
                 )
 
 
-def _check_rights(order: LinkageRequest, tables: Sequence[Table]) -> None:
+def _check_linkage_rights(order: LinkageRequest, tables: Sequence[TableAccess]) -> None:
     """Check that a client may link these tables and train on the rows."""
     purpose = (
         f"Aligning for {tables[0].client!r}" if tables[0].client != "*" else "Aligning for all"
     )
     for part, table in zip(order.parts, tables, strict=True):
         label = [order.label[1]] if order.label[0] == part.name else []
-        for use, columns in ((Use.KEY, part.on), (Use.TRAIN, (*part.columns, *label))):
+        for use, columns in ((ColumnUse.KEY, part.on), (ColumnUse.TRAIN, (*part.columns, *label))):
             for name in columns:
                 table.check(use, name, purpose)
         if table.client != table.owner and not table.schema.open_count:
@@ -322,7 +322,9 @@ def _check_rights(order: LinkageRequest, tables: Sequence[Table]) -> None:
             )
 
 
-def _derive_feature(number: int, table: Table, column: str, shown: str) -> Feature:
+def _derive_linked_feature(
+    number: int, table: TableAccess, column: str, shown: str
+) -> LinkedFeature:
     schema_column = table.schema.columns[column]
     kind, column_text = schema_column.type, f"{column!r} of table {table.name!r}"
     if schema_column.nullable:
@@ -334,7 +336,7 @@ def _derive_feature(number: int, table: Table, column: str, shown: str) -> Featu
             operation=column,
         )
     if kind.kind == BOOL:
-        return Feature(number, column, schema_column, (shown,))
+        return LinkedFeature(number, column, schema_column, (shown,))
     if kind.kind == CATEGORY:
         if len(kind.words) > MAX_WORDS:
             raise UsageError(
@@ -352,7 +354,7 @@ def _derive_feature(number: int, table: Table, column: str, shown: str) -> Featu
                 code="invalid-name",
                 operation=column,
             )
-        return Feature(number, column, schema_column, names)
+        return LinkedFeature(number, column, schema_column, names)
     if kind.kind != NUMBER:
         raise UsageError(
             "Expected features that are numbers, bools or categories. Received: "
@@ -363,7 +365,7 @@ def _derive_feature(number: int, table: Table, column: str, shown: str) -> Featu
             received=kind.kind,
         )
     if schema_column.scale is not None:
-        return Feature(number, column, schema_column, (shown,), *schema_column.scale)
+        return LinkedFeature(number, column, schema_column, (shown,), *schema_column.scale)
     if kind.bits > min(MAX_BITS, MAX_WIDTH):
         raise UsageError(
             f"The scale of {column_text} is unknown: its range has {kind.bits} bits. Its "
@@ -375,13 +377,13 @@ def _derive_feature(number: int, table: Table, column: str, shown: str) -> Featu
         )
     shift = max(0, kind.bits - 1)
     center = kind.low + (1 << shift) if kind.bits else kind.low
-    return Feature(number, column, schema_column, (shown,), shift, center)
+    return LinkedFeature(number, column, schema_column, (shown,), shift, center)
 
 
-def _derive_label(number: int, table: Table, column: str) -> tuple[Feature, str]:
+def _derive_linked_label(number: int, table: TableAccess, column: str) -> tuple[LinkedFeature, str]:
     """Return the feature of the label, and its kind: binary, classes or number."""
     kind = table.schema.column(column, f"table {table.name!r}").type
-    feature = _derive_feature(number, table, column, column)
+    feature = _derive_linked_feature(number, table, column, column)
     if kind.kind == NUMBER:
         return feature, "number"
     words = kind.words or ("0", "1")
@@ -396,15 +398,15 @@ def _derive_label(number: int, table: Table, column: str) -> tuple[Feature, str]
 
 def _describe_dataset(
     order: LinkageRequest,
-    tables: Sequence[Table],
-    features: Sequence[Feature],
-    label: Feature,
+    tables: Sequence[TableAccess],
+    features: Sequence[LinkedFeature],
+    label: LinkedFeature,
     target: str,
 ) -> dict[str, Any]:
     scales = [feature.scale for feature in features]
     names = [name for feature in features for name in feature.names]
     classes = () if target == "number" else label.names
-    columns = Scale(sum((s.factor for s in scales), ()), sum((s.offset for s in scales), ()))
+    columns = ColumnScale(sum((s.factor for s in scales), ()), sum((s.offset for s in scales), ()))
     unit = label.scale if target == "number" else None
     units = Units(tuple(names), target, order.label[1], classes, columns, unit).to_header()
     source_tables = [{"table": table.name, "owner": table.owner} for table in tables]
@@ -419,9 +421,9 @@ def _describe_dataset(
     }
 
 
-def find_tables(
-    order: LinkageRequest, store: Store, client: str, clients: Sequence[str] = ()
-) -> list[Table]:
+def find_linkage_tables(
+    order: LinkageRequest, store: ShareStore, client: str, clients: Sequence[str] = ()
+) -> list[TableAccess]:
     """Return the tables of a request from a worker's store; all clients must be permitted.
 
     Raises:
@@ -445,7 +447,7 @@ def find_tables(
     return tables
 
 
-def collect_sources(order: LinkageRequest, tables: Sequence[Table]) -> Sources:
+def collect_linkage_sources(order: LinkageRequest, tables: Sequence[TableAccess]) -> Sources:
     """Return the sources of the linked rows: features, label and keys."""
     columns = {
         table.source(name)

@@ -15,24 +15,28 @@ from tfe_bench.models.queries import privacy, rights
 from tfe_bench.models.queries.aggregate_types import (
     aggregate_fact,
     check_window_extreme,
-    dense_group_count,
     max_group_count,
-    public_group_count,
+    public_code_group_count,
+    public_key_combination_count,
 )
-from tfe_bench.models.queries.expressions import Fact, common_type, infer_fact
+from tfe_bench.models.queries.expressions import (
+    ColumnFact,
+    common_column_type,
+    infer_expression_fact,
+)
 from tfe_bench.models.queries.plan import (
     MAX_RANKS,
     NEIGHBORS,
     PLACES,
-    Plan,
-    Step,
+    QueryPlan,
+    QueryStep,
     parse_quantile,
-    parse_step,
+    parse_query_step,
 )
-from tfe_bench.models.queries.prepared_joins import find_link
-from tfe_bench.models.queries.privacy import Release
-from tfe_bench.models.queries.rights import Control, Records, Tables, Use
-from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, int_type
+from tfe_bench.models.queries.prepared_joins import find_prepared_join
+from tfe_bench.models.queries.privacy import NoisyRelease
+from tfe_bench.models.queries.rights import ColumnUse, Control, TableRecords, Tables
+from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, int_column_type
 
 # Values of one relation in all its columns.
 MAX_CELLS = 1 << 31
@@ -54,36 +58,36 @@ class Relation:
             records.
         home: alias of the table in whose order the rows are, one for each of its rows, with its
             columns under their names; "" for none.
-        link: for a join, the table with a link (Schema.links) for it, and the link's number.
+        link: for a join, the table with a link (TableSchema.links) for it, and the link's number.
         release: for a group of tables with a privacy budget, the noise.
     """
 
     rows: int
-    columns: Mapping[str, Fact]
+    columns: Mapping[str, ColumnFact]
     valid: bool = True
     control: Control = frozenset()
-    records: Mapping[str, Records] = field(default_factory=dict)
+    records: Mapping[str, TableRecords] = field(default_factory=dict)
     unique: frozenset[str] = frozenset()
     ordered: bool = False
     least: Mapping[str, int] = field(default_factory=dict)
     home: str = ""
     link: tuple[str, int] | None = None
-    release: Release | None = None
+    release: NoisyRelease | None = None
 
-    def column_fact(self, name: str) -> Fact:
+    def column_fact(self, name: str) -> ColumnFact:
         """Return a column's fact.
 
         Raises:
             UsageError: the column does not exist.
         """
-        return infer_fact(["col", name], self.columns)
+        return infer_expression_fact(["col", name], self.columns)
 
-    def column_facts(self, names: Sequence[str]) -> dict[str, Fact]:
+    def column_facts(self, names: Sequence[str]) -> dict[str, ColumnFact]:
         """Return the facts of some columns."""
         return {name: self.column_fact(name) for name in names}
 
 
-def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
+def derive_relations(plan: QueryPlan, tables: Tables) -> list[Relation]:
     """Derive the relations of a plan's steps.
 
     Args:
@@ -121,55 +125,59 @@ def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
         )
     last = relations[plan.output]
     shown = last.column_facts(visible_columns(last.columns))
-    rights.check_shown(tables, shown, last.control, last.records)
+    rights.check_rows_may_be_shown(tables, shown, last.control, last.records)
     return relations
 
 
-def derive_step(step: Mapping[str, Any], inputs: Sequence[Relation], tables: Tables) -> Relation:
+def derive_step_relation(
+    step: Mapping[str, Any], inputs: Sequence[Relation], tables: Tables
+) -> Relation:
     """Derive the relation of one further step while a plan is built.
 
     Raises:
         UsageError, PolicyError: as `derive_relations`.
     """
-    return _derive_relation(parse_step(step), inputs, tables)
+    return _derive_relation(parse_query_step(step), inputs, tables)
 
 
 # Steps whose rows are those of their first input, in the same places and under the same names.
 _IN_PLACE = ("scan", "filter", "join")
 
 
-def _derive_relation(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_relation(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     guarded = [privacy.budgeted_aliases(tables, r.columns, r.control, r.records) for r in inputs]
     first_aliases = guarded[0] if guarded else []
     other_aliases = [alias for aliases in guarded[1:] for alias in aliases]
-    privacy.check_step(tables, step.op, step.about.get("kind", ""), first_aliases, other_aliases)
+    privacy.check_step_keeps_units(
+        tables, step.op, step.about.get("kind", ""), first_aliases, other_aliases
+    )
     relation = _STEPS[step.op](step, inputs, tables)
     home, release = (relation.home, None) if step.op in _IN_PLACE else ("", relation.release)
     return replace(relation, home=home, release=release if step.op == "group" else None)
 
 
-def _add_control(relation: Relation, sources: frozenset[Source], use: Use) -> Control:
+def _add_control_sources(relation: Relation, sources: frozenset[Source], use: ColumnUse) -> Control:
     return relation.control | {(source, use) for source in sources}
 
 
-def _derive_scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_scan(step: QueryStep, _: Sequence[Relation], tables: Tables) -> Relation:
     alias = step["table"]
     schema = tables[alias].schema
     columns = {}
     for name in step["columns"]:
         schema_column = schema.column(name, f"table {tables[alias].name!r}")
         sources = frozenset([tables[alias].source(name, alias)])
-        columns[f"{alias}.{name}"] = Fact(
+        columns[f"{alias}.{name}"] = ColumnFact(
             schema_column.type, schema_column.nullable, sources, affine=True
         )
     unit, carried = schema.unit, ""
-    if unit and not all(tables[alias].permits(Use.SHOW, name) for name in schema.columns):
+    if unit and not all(tables[alias].permits(ColumnUse.SHOW, name) for name in schema.columns):
         # (counted, but never revealed)
-        carried = unit_column(alias)
+        carried = privacy_unit_column(alias)
         schema_column = schema.column(unit)
         sources = frozenset([tables[alias].source(unit, alias)])
-        columns[carried] = Fact(schema_column.type, schema_column.nullable, sources)
-    records = {alias: Records(not unit or unit in schema.unique, unit=carried)}
+        columns[carried] = ColumnFact(schema_column.type, schema_column.nullable, sources)
+    records = {alias: TableRecords(not unit or unit in schema.unique, unit=carried)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
     unique &= set(columns)
     return Relation(
@@ -177,21 +185,21 @@ def _derive_scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
     )
 
 
-def _derive_filter(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+def _derive_filter(step: QueryStep, inputs: Sequence[Relation], _: Tables) -> Relation:
     [relation] = inputs
-    fact = infer_fact(step["where"], relation.columns)
+    fact = infer_expression_fact(step["where"], relation.columns)
     if fact.type not in (BITS, None):
         raise UsageError(f"Expected a condition. Received: a {fact.type}.", code="type-mismatch")
-    control = _add_control(relation, fact.sources, Use.CONDITION)
+    control = _add_control_sources(relation, fact.sources, ColumnUse.CONDITION)
     # (in ordered rows the gaps of dropped rows would be visible)
     return replace(relation, valid=False, control=control, ordered=False, least={})
 
 
-def _derive_project(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+def _derive_project(step: QueryStep, inputs: Sequence[Relation], _: Tables) -> Relation:
     [relation] = inputs
     columns, unique = {}, set()
     for name, expression in step["columns"]:
-        columns[name] = fact = infer_fact(expression, relation.columns)
+        columns[name] = fact = infer_expression_fact(expression, relation.columns)
         if fact.type is None:
             raise UsageError("A column that contains only NULL has no type.", code="untyped-null")
         if expression[0] == "col" and expression[1] in relation.unique:
@@ -201,7 +209,7 @@ def _derive_project(step: Step, inputs: Sequence[Relation], _: Tables) -> Relati
     return replace(relation, columns=columns, unique=frozenset(unique), least={})
 
 
-def _derive_group(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_group(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     [relation] = inputs
     keys = relation.column_facts(step["keys"])
     aggregates = [
@@ -211,29 +219,31 @@ def _derive_group(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rel
     columns = dict(keys)
     for name, function, fact in aggregates:
         columns[name] = aggregate_fact(function, fact, relation.rows, bool(keys))
-    dense = dense_group_count(list(keys.values()), [f for _, f, _ in aggregates])
+    dense = public_code_group_count(list(keys.values()), [f for _, f, _ in aggregates])
     rows = (dense or max_group_count(list(keys.values()), relation.rows)) if keys else 1
     value_sources = frozenset[Source]().union(*(f.sources for f in columns.values()))
     sources = value_sources | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
     closed_aliases = rights.closed_aliases(tables, sources, relation.records)
     # (all groups of a table with a budget are released)
-    count = public_group_count(list(keys.values())) if keys else 1
+    count = public_key_combination_count(list(keys.values())) if keys else 1
     release = privacy.plan_release(
         *(tables, closed_aliases, step["aggregates"], relation.columns, relation.records),
         *(step.about.get("loss", 0), count, relation.rows),
     )
     if release is not None:
-        rights.check_released(tables, keys, aggregates, relation.control, noised=True)
+        rights.check_released_aggregates(tables, keys, aggregates, relation.control, noised=True)
         return _noised_groups(step, relation, release, count)
     if not closed_aliases:
         open_columns = {name: replace(fact, affine=False) for name, fact in columns.items()}
-        repeated_records = {alias: Records(False) for alias in relation.records}
+        repeated_records = {alias: TableRecords(False) for alias in relation.records}
         return Relation(rows, open_columns, not keys, relation.control, repeated_records, unique)
-    rights.check_released(tables, keys, aggregates, relation.control)
+    rights.check_released_aggregates(tables, keys, aggregates, relation.control)
     functions = [function for _, function, _ in aggregates]
     least = {
-        alias: rights.check_units(tables, alias, relation.records.get(alias), functions)
+        alias: rights.check_group_privacy_units(
+            tables, alias, relation.records.get(alias), functions
+        )
         for alias in closed_aliases
     }
     released = {
@@ -243,10 +253,13 @@ def _derive_group(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rel
     return Relation(rows, released, False, unique=unique, least=least)
 
 
-def _noised_groups(step: Step, relation: Relation, release: Release, rows: int) -> Relation:
+def _noised_groups(
+    step: QueryStep, relation: Relation, release: NoisyRelease, rows: int
+) -> Relation:
     """Return the relation of groups with noise: all possible groups."""
     columns = {
-        name: privacy.released_fact(f) for name, f in relation.column_facts(step["keys"]).items()
+        name: privacy.released_column_fact(f)
+        for name, f in relation.column_facts(step["keys"]).items()
     }
     for name, function, argument in step["aggregates"]:
         columns[name] = privacy.noised_fact(
@@ -256,12 +269,12 @@ def _noised_groups(step: Step, relation: Relation, release: Release, rows: int) 
     return Relation(rows, columns, unique=unique, release=release)
 
 
-def _derive_distinct(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_distinct(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     about = {"keys": visible_columns(inputs[0].columns), "aggregates": []}
-    return _derive_group(Step("group", step.inputs, about), inputs, tables)
+    return _derive_group(QueryStep("group", step.inputs, about), inputs, tables)
 
 
-def _derive_window(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+def _derive_window(step: QueryStep, inputs: Sequence[Relation], _: Tables) -> Relation:
     [relation] = inputs
     by = relation.column_facts([name for name, _ in step["order"]])
     for name, fact in by.items():
@@ -287,19 +300,19 @@ def _derive_window(step: Step, inputs: Sequence[Relation], _: Tables) -> Relatio
         if argument_fact is not None and function in ("min", "max"):
             check_window_extreme(argument_fact.value_type, relation.rows)
         if function in PLACES:
-            result_fact = Fact(int_type(1, relation.rows))
+            result_fact = ColumnFact(int_column_type(1, relation.rows))
         elif argument_fact is not None and function in NEIGHBORS:
-            result_fact = Fact(argument_fact.value_type, True)
+            result_fact = ColumnFact(argument_fact.value_type, True)
         else:
             result_fact = aggregate_fact(function, argument_fact, relation.rows, True)
         columns[name] = replace(
             result_fact, sources=sources | (argument_fact.sources if argument_fact else frozenset())
         )
-    control = _add_control(relation, keys, Use.CONDITION)
+    control = _add_control_sources(relation, keys, ColumnUse.CONDITION)
     return replace(relation, columns=columns, control=control, ordered=False, least={})
 
 
-def _derive_order(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+def _derive_order(step: QueryStep, inputs: Sequence[Relation], _: Tables) -> Relation:
     [relation] = inputs
     sources = frozenset[Source]()
     for name, _direction in step["by"]:
@@ -307,22 +320,22 @@ def _derive_order(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation
         if not fact.value_type.ordered:
             raise UsageError(f"ORDER BY {name[:80]!r}: texts have no order.", code="unordered-type")
         sources |= fact.sources
-    control = _add_control(relation, sources, Use.CONDITION)
+    control = _add_control_sources(relation, sources, ColumnUse.CONDITION)
     return replace(relation, control=control, ordered=True, least={})
 
 
-def _derive_limit(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+def _derive_limit(step: QueryStep, inputs: Sequence[Relation], _: Tables) -> Relation:
     [relation] = inputs
     rows = max(1, min(step["count"], relation.rows))
     valid = relation.valid and step["count"] > 0
     return replace(relation, rows=rows, valid=valid, least={})
 
 
-def _derive_top(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_top(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     return _derive_limit(step, [_derive_order(step, inputs, tables)], tables)
 
 
-def _derive_union(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+def _derive_union(step: QueryStep, inputs: Sequence[Relation], _: Tables) -> Relation:
     first, *others = inputs
     names = visible_columns(first.columns)
     columns = first.column_facts(names)
@@ -338,22 +351,24 @@ def _derive_union(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation
                 raise UsageError(
                     "UNION takes a category, not a lone word.", code="unsupported-type"
                 )
-            columns[name] = Fact(
-                common_type(replace(one, constant=None), fact),
+            columns[name] = ColumnFact(
+                common_column_type(replace(one, constant=None), fact),
                 one.nullable or fact.nullable,
                 one.sources | fact.sources,
             )
     # (the origin of a row's record is unknown from here on)
-    records = {alias: Records(False) for relation in inputs for alias in relation.records}
-    control = frozenset[tuple[Source, Use]]().union(*(relation.control for relation in inputs))
+    records = {alias: TableRecords(False) for relation in inputs for alias in relation.records}
+    control = frozenset[tuple[Source, ColumnUse]]().union(
+        *(relation.control for relation in inputs)
+    )
     rows, valid = sum(r.rows for r in inputs), all(r.valid for r in inputs)
     return Relation(rows, columns, valid, control, records)
 
 
-def _derive_join(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_join(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     left, right = inputs
     kind, pairs = step["kind"], step["on"]
-    _check_sides(left, right, pairs)
+    _check_join_sides(left, right, pairs)
     unique = {name for _, name in pairs} & right.unique
     if not unique:
         known = ", ".join(sorted(right.unique)) or "none"
@@ -366,32 +381,32 @@ def _derive_join(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rela
         )
     both = bool({name for name, _ in pairs} & left.unique)
     joined = _join_relations(kind, pairs, left, right, both, tables)
-    link = find_link(pairs, left.home, right.home, right.rows, tables)
+    link = find_prepared_join(pairs, left.home, right.home, right.rows, tables)
     return replace(joined, link=link)
 
 
-def _derive_many_join(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_many_join(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     left, right = inputs
-    _check_sides(left, right, step["on"])
+    _check_join_sides(left, right, step["on"])
     joined = _join_relations(step["kind"], step["on"], left, right, False, tables)
     # (a record may be in as many rows as the other side has, at least in one on the left)
     copies = {alias: (r, max(1, right.rows)) for alias, r in left.records.items()}
     copies |= {alias: (r, left.rows) for alias, r in right.records.items()}
-    rights.check_bound(tables, step["bound"], joined.control, copies)
+    rights.check_row_bound_disclosure(tables, step["bound"], joined.control, copies)
     records = {alias: replace(r, single=False) for alias, r in joined.records.items()}
     rows = step["bound"]
     return replace(joined, rows=rows, valid=False, records=records, unique=frozenset())
 
 
-def _derive_trim(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_trim(step: QueryStep, inputs: Sequence[Relation], tables: Tables) -> Relation:
     [relation] = inputs
     copies = {alias: (alias_records, 1) for alias, alias_records in relation.records.items()}
-    rights.check_bound(tables, step["bound"], relation.control, copies)
+    rights.check_row_bound_disclosure(tables, step["bound"], relation.control, copies)
     rows = min(step["bound"], relation.rows)
     return replace(relation, rows=rows, valid=False, ordered=False, least={})
 
 
-def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]) -> None:
+def _check_join_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]) -> None:
     if shared := set(left.columns) & set(right.columns):
         raise UsageError(
             f"Both sides of a join have a column {min(shared)[:80]!r}.", code="duplicate-name"
@@ -402,7 +417,7 @@ def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]
         )
     for one, other in pairs:
         a, b = left.column_fact(one), right.column_fact(other)
-        if common_type(a, b) != a.type or a.type != b.type:
+        if common_column_type(a, b) != a.type or a.type != b.type:
             raise UsageError(
                 f"A join takes columns of one type and range. Received: {one[:80]!r} is a "
                 f"{a.type} from {a.value_type.low} to {a.value_type.high}, {other[:80]!r} a "
@@ -429,11 +444,11 @@ def _join_relations(
         guessed = any(tables[alias].owner == tables[alias].client for alias in others.records)
         for pair in pairs:
             fact = relation.column_fact(pair[index])
-            use = Use.GUESSED if guessed or not others.records else Use.MATCHED
+            use = ColumnUse.GUESSED if guessed or not others.records else ColumnUse.MATCHED
             if kind == "anti":
-                use = Use.LEFT_OUT
+                use = ColumnUse.LEFT_OUT
             elif kind == "left" or not fact.affine:
-                use = Use.CONDITION
+                use = ColumnUse.CONDITION
             control |= {(source, use) for source in fact.sources}
     records = dict(left.records)
     columns = dict(left.columns)
@@ -441,11 +456,13 @@ def _join_relations(
     matched = frozenset(source for source, _ in control)
     if kind != "anti":
         for alias, alias_records in right.records.items():
-            present = alias_records.present or (presence_column(alias) if kind == "left" else "")
+            present = alias_records.present or (
+                record_presence_column(alias) if kind == "left" else ""
+            )
             unit = alias_records.unit if kind in ("inner", "left") else ""
-            records[alias] = Records(alias_records.single and both, present, unit)
+            records[alias] = TableRecords(alias_records.single and both, present, unit)
             if kind == "left":
-                columns[present] = Fact(BITS, sources=matched)
+                columns[present] = ColumnFact(BITS, sources=matched)
     if kind in ("inner", "left"):
         for name, fact in right.columns.items():
             columns[name] = replace(fact, nullable=fact.nullable or kind == "left")
@@ -454,7 +471,7 @@ def _join_relations(
     return Relation(left.rows, columns, valid, control, records, unique, home=left.home)
 
 
-def unit_column(alias: str) -> str:
+def privacy_unit_column(alias: str) -> str:
     """Return the name of the column that identifies the unit of a row; queries cannot name it."""
     return f"{alias}?unit"
 
@@ -464,12 +481,12 @@ def visible_columns(columns: Iterable[str]) -> list[str]:
     return [name for name in columns if "?" not in name]
 
 
-def presence_column(alias: str) -> str:
+def record_presence_column(alias: str) -> str:
     """Return the column that marks the rows with a table's records; queries cannot name it."""
     return f"{alias}?"
 
 
-_STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
+_STEPS: Mapping[str, Callable[[QueryStep, Sequence[Relation], Tables], Relation]] = {
     "scan": _derive_scan,
     "filter": _derive_filter,
     "project": _derive_project,

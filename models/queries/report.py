@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.queries.io import EncodedColumn, Rounding, decode_element
-from tfe_bench.models.queries.reading import Values, to_list
-from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import MAX_WORDS, NUMBER, TEXT, Type
+from tfe_bench.models.queries.io import ColumnRounding, EncodedColumn, decode_column_element
+from tfe_bench.models.queries.reading import Values, column_to_list
+from tfe_bench.models.queries.schema import TableColumn, TableSchema
+from tfe_bench.models.queries.types import MAX_WORDS, NUMBER, TEXT, ColumnType
 
 _ZEROS = re.compile(r"\s*[+-]?0[0-9]", re.ASCII)
 # Different texts of a column up to which a category is suggested.
@@ -30,9 +30,9 @@ class ColumnReport:
         texts: number of different texts; 0 for other types.
     """
 
-    type: Type
+    type: ColumnType
     nullable: bool
-    rounding: Rounding | None = None
+    rounding: ColumnRounding | None = None
     texts: int = 0
 
     @property
@@ -45,14 +45,16 @@ class ColumnReport:
         """Public range of its values; None if its type has none."""
         if self.type.words or self.type.kind == TEXT:
             return None
-        return decode_element(self.type.low, self.type), decode_element(self.type.high, self.type)
+        return decode_column_element(self.type.low, self.type), decode_column_element(
+            self.type.high, self.type
+        )
 
     def to_header(self) -> dict[str, Any]:
         """Return the report as JSON."""
         bounds = self.range
         return {
             "type": str(self.type),
-            "range": None if bounds is None else [_json_value(bound) for bound in bounds],
+            "range": None if bounds is None else [_json_column_value(bound) for bound in bounds],
             "nullable": self.nullable,
             "largest_error": self.largest_error,
         }
@@ -71,7 +73,7 @@ class ColumnReport:
         return ", ".join(parts)
 
 
-def _json_value(value: Any) -> Any:
+def _json_column_value(value: Any) -> Any:
     return value if isinstance(value, int | float) else str(value)
 
 
@@ -87,7 +89,7 @@ class TableReport:
     """
 
     name: str
-    schema: Schema
+    schema: TableSchema
     columns: Mapping[str, ColumnReport]
     shortened: tuple[str, ...] = ()
 
@@ -95,7 +97,7 @@ class TableReport:
     def from_columns(
         cls,
         name: str,
-        schema: Schema,
+        schema: TableSchema,
         encoded_columns: Mapping[str, EncodedColumn],
         source_columns: Mapping[str, Values],
     ) -> TableReport:
@@ -105,7 +107,7 @@ class TableReport:
             source_columns: columns of the source.
         """
 
-        def report_column(column: Column, encoded: EncodedColumn) -> ColumnReport:
+        def report_column(column: TableColumn, encoded: EncodedColumn) -> ColumnReport:
             texts = 0
             if encoded.type.kind == TEXT:
                 present = (
@@ -124,7 +126,9 @@ class TableReport:
             name
             for name, column in columns.items()
             if column.type.kind == NUMBER
-            and any(isinstance(v, str) and _ZEROS.match(v) for v in to_list(source_columns[name]))
+            and any(
+                isinstance(v, str) and _ZEROS.match(v) for v in column_to_list(source_columns[name])
+            )
         ]
         return cls(name, schema, columns, tuple(shortened))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tfe_bench.cluster.stored import TABLE, Source
 from tfe_bench.errors import PolicyError
-from tfe_bench.models.queries.expressions import Fact
+from tfe_bench.models.queries.expressions import ColumnFact
 from tfe_bench.models.queries.plan import PARTS, parse_quantile
 from tfe_bench.models.queries.schema import (
     AGGREGATE,
@@ -28,11 +28,11 @@ from tfe_bench.models.queries.schema import (
     QUANTILE,
     RIGHTS,
     TRAIN,
-    Schema,
+    TableSchema,
 )
 
 
-class Use(enum.Enum):
+class ColumnUse(enum.Enum):
     """Uses of a column of a stored table.
 
     In aggregates only: CONDITION and LEFT_OUT (rows depend on it by a condition, or by exclusion
@@ -64,32 +64,32 @@ class Use(enum.Enum):
 
 
 # Rights of which one suffices, besides `open`; an error names the first one.
-_SUFFICIENT: Mapping[Use, tuple[str, ...]] = {
-    Use.SHOW: (),
-    Use.EXTREME: (),
-    Use.SUM: (AGGREGATE,),
-    Use.ANY_SUM: (),
-    Use.COUNT: (AGGREGATE, FILTER),
-    Use.ANY_COUNT: (FILTER,),
-    Use.QUANTILE: (QUANTILE,),
-    Use.ANY_QUANTILE: (),
-    Use.GROUP: (GROUPED,),
-    Use.CONDITION: (FILTER,),
-    Use.LEFT_OUT: (),
-    Use.MATCHED: (MATCH, FILTER),
-    Use.GUESSED: (MATCH, FILTER),
-    Use.ROWS: (),
-    Use.ROWS_MATCHED: (MATCH,),
-    Use.KEY: (MATCH,),
-    Use.TRAIN: (TRAIN,),
+_SUFFICIENT: Mapping[ColumnUse, tuple[str, ...]] = {
+    ColumnUse.SHOW: (),
+    ColumnUse.EXTREME: (),
+    ColumnUse.SUM: (AGGREGATE,),
+    ColumnUse.ANY_SUM: (),
+    ColumnUse.COUNT: (AGGREGATE, FILTER),
+    ColumnUse.ANY_COUNT: (FILTER,),
+    ColumnUse.QUANTILE: (QUANTILE,),
+    ColumnUse.ANY_QUANTILE: (),
+    ColumnUse.GROUP: (GROUPED,),
+    ColumnUse.CONDITION: (FILTER,),
+    ColumnUse.LEFT_OUT: (),
+    ColumnUse.MATCHED: (MATCH, FILTER),
+    ColumnUse.GUESSED: (MATCH, FILTER),
+    ColumnUse.ROWS: (),
+    ColumnUse.ROWS_MATCHED: (MATCH,),
+    ColumnUse.KEY: (MATCH,),
+    ColumnUse.TRAIN: (TRAIN,),
     # (each column of a linked set was a key or learned from, and its right was checked at linkage)
-    Use.ALIGNED: (TRAIN, MATCH),
-    Use.HOLD: RIGHTS,
+    ColumnUse.ALIGNED: (TRAIN, MATCH),
+    ColumnUse.HOLD: RIGHTS,
 }
 
 
 @dataclass(frozen=True)
-class Table:
+class TableAccess:
     """A table as one client sees it.
 
     Attributes:
@@ -102,7 +102,7 @@ class Table:
     name: str
     owner: str
     deployment: str
-    schema: Schema
+    schema: TableSchema
     client: str
     spent: int = 0
 
@@ -110,13 +110,13 @@ class Table:
         """Return the client's rights to a column."""
         return self.schema.allows(self.client, self.owner, column)
 
-    def permits(self, use: Use, column: str) -> bool:
+    def permits(self, use: ColumnUse, column: str) -> bool:
         """Return whether the client may use a column in this way; every decision on a stored
         column is made here.
         """
         return not self.allows(column).isdisjoint((OPEN, *_SUFFICIENT[use]))
 
-    def check(self, use: Use, column: str, action: str) -> None:
+    def check(self, use: ColumnUse, column: str, action: str) -> None:
         """Reject a use for which a right is missing.
 
         Args:
@@ -128,7 +128,7 @@ class Table:
         if self.permits(use, column):
             return
         right = (*_SUFFICIENT[use], OPEN)[0]
-        right_text = "a right" if use is Use.HOLD else f"the right {right!r}"
+        right_text = "a right" if use is ColumnUse.HOLD else f"the right {right!r}"
         raise PolicyError(
             f"{action} requires {right_text} to the column {column!r} of table {self.name!r}. "
             f"Received: {', '.join(sorted(self.allows(column))) or 'none'}. Its owner, "
@@ -145,11 +145,11 @@ class Table:
     @property
     def shown(self) -> bool:
         """True if the client may learn which of its rows exist: if any column is open."""
-        return any(self.permits(Use.SHOW, column) for column in self.schema.columns)
+        return any(self.permits(ColumnUse.SHOW, column) for column in self.schema.columns)
 
 
 @dataclass(frozen=True)
-class Records:
+class TableRecords:
     """Records of a table in a relation.
 
     Attributes:
@@ -163,11 +163,11 @@ class Records:
     unit: str = ""
 
 
-Tables = Mapping[str, Table]
-Control = frozenset[tuple[Source, Use]]
+Tables = Mapping[str, TableAccess]
+Control = frozenset[tuple[Source, ColumnUse]]
 
 
-def check_use(tables: Tables, source: Source, use: Use, action: str) -> None:
+def check_column_use(tables: Tables, source: Source, use: ColumnUse, action: str) -> None:
     """Reject a use of a plan's column for which a right is missing.
 
     Raises:
@@ -176,8 +176,8 @@ def check_use(tables: Tables, source: Source, use: Use, action: str) -> None:
     tables[source.alias].check(use, source.part, action)
 
 
-def check_shown(
-    tables: Tables, shown: Mapping[str, Fact], control: Control, records: Iterable[str]
+def check_rows_may_be_shown(
+    tables: Tables, shown: Mapping[str, ColumnFact], control: Control, records: Iterable[str]
 ) -> None:
     """Reject a release of rows for which a right is missing.
 
@@ -190,30 +190,30 @@ def check_shown(
     """
     for name, fact in shown.items():
         for source in sorted(fact.sources):
-            check_use(tables, source, Use.SHOW, f"Showing {name[:80]!r}")
+            check_column_use(tables, source, ColumnUse.SHOW, f"Showing {name[:80]!r}")
     for source, use in _sort_control(control):
-        rows = Use.ROWS_MATCHED if use is Use.MATCHED else Use.ROWS
-        check_use(tables, source, rows, "Showing rows that depend on a column")
+        rows = ColumnUse.ROWS_MATCHED if use is ColumnUse.MATCHED else ColumnUse.ROWS
+        check_column_use(tables, source, rows, "Showing rows that depend on a column")
     for alias in sorted(records):
         if not tables[alias].shown:
             first = next(iter(tables[alias].schema.columns))
-            tables[alias].check(Use.SHOW, first, "Showing which rows there are")
+            tables[alias].check(ColumnUse.SHOW, first, "Showing which rows there are")
 
 
-def _sort_control(control: Control) -> list[tuple[Source, Use]]:
+def _sort_control(control: Control) -> list[tuple[Source, ColumnUse]]:
     return sorted(control, key=lambda each: (each[0], each[1].value))
 
 
 def closed_aliases(
-    tables: Tables, sources: Iterable[Source], records: Mapping[str, Records]
+    tables: Tables, sources: Iterable[Source], records: Mapping[str, TableRecords]
 ) -> list[str]:
     """Return the aliases of tables of which only aggregates of records may be released here."""
-    aliases = {s.alias for s in sources if not tables[s.alias].permits(Use.SHOW, s.part)}
+    aliases = {s.alias for s in sources if not tables[s.alias].permits(ColumnUse.SHOW, s.part)}
     aliases |= {alias for alias in records if not tables[alias].shown}
     return sorted(aliases)
 
 
-def _aggregate_use(function: str, exact: bool) -> Use:
+def _aggregate_use(function: str, exact: bool) -> ColumnUse:
     """Return the use that an aggregate makes of its argument.
 
     Args:
@@ -222,28 +222,28 @@ def _aggregate_use(function: str, exact: bool) -> Use:
     """
     quantile = parse_quantile(function)
     if quantile is not None and 0 < quantile[1] < PARTS:
-        return Use.QUANTILE if exact else Use.ANY_QUANTILE
+        return ColumnUse.QUANTILE if exact else ColumnUse.ANY_QUANTILE
     match function:
         case "count":
-            return Use.COUNT if exact else Use.ANY_COUNT
+            return ColumnUse.COUNT if exact else ColumnUse.ANY_COUNT
         case "sum" | "avg":
-            return Use.SUM if exact else Use.ANY_SUM
-    return Use.EXTREME
+            return ColumnUse.SUM if exact else ColumnUse.ANY_SUM
+    return ColumnUse.EXTREME
 
 
 _WHY = {
-    Use.EXTREME: " (one record's value)",
+    ColumnUse.EXTREME: " (one record's value)",
     **dict.fromkeys(
-        (Use.ANY_SUM, Use.ANY_COUNT, Use.ANY_QUANTILE),
+        (ColumnUse.ANY_SUM, ColumnUse.ANY_COUNT, ColumnUse.ANY_QUANTILE),
         " of more than a * x + b without rounding (divide the sum, not each value)",
     ),
 }
 
 
-def check_released(
+def check_released_aggregates(
     tables: Tables,
-    keys: Mapping[str, Fact],
-    aggregates: Iterable[tuple[str, str, Fact | None]],
+    keys: Mapping[str, ColumnFact],
+    aggregates: Iterable[tuple[str, str, ColumnFact | None]],
     control: Control,
     noised: bool = False,
 ) -> None:
@@ -258,20 +258,20 @@ def check_released(
     """
     for fact in keys.values():
         for source in sorted(fact.sources):
-            check_use(tables, source, Use.GROUP, f"Grouping by {source.part!r}")
+            check_column_use(tables, source, ColumnUse.GROUP, f"Grouping by {source.part!r}")
     for _, function, argument in aggregates:
         if argument is None:
             continue
         use = _aggregate_use(function, argument.affine or noised)
         for source in sorted(argument.sources):
             action = f"{function.partition(':')[0].upper()} of {source.part!r}{_WHY.get(use, '')}"
-            check_use(tables, source, use, action)
+            check_column_use(tables, source, use, action)
     for source, use in _sort_control(control):
-        check_use(tables, source, use, "A condition or join on a column")
+        check_column_use(tables, source, use, "A condition or join on a column")
 
 
-def check_bound(
-    tables: Tables, bound: int, control: Control, records: Mapping[str, tuple[Records, int]]
+def check_row_bound_disclosure(
+    tables: Tables, bound: int, control: Control, records: Mapping[str, tuple[TableRecords, int]]
 ) -> None:
     """Reject a disclosure of whether there are more rows than a public bound.
 
@@ -285,15 +285,15 @@ def check_bound(
         PolicyError: naming the missing condition.
     """
     try:
-        check_shown(tables, {}, control, records)
+        check_rows_may_be_shown(tables, {}, control, records)
     except PolicyError:
-        check_released(tables, {}, [], control)
+        check_released_aggregates(tables, {}, [], control)
     else:
         return
     held_records = {alias: alias_records for alias, (alias_records, _) in records.items()}
     for alias in closed_aliases(tables, (source for source, _ in control), held_records):
         alias_records, copies = records.get(alias, (None, 1))
-        min_bound = check_units(tables, alias, alias_records) * copies
+        min_bound = check_group_privacy_units(tables, alias, alias_records) * copies
         if alias_records is None or not alias_records.single:
             raise PolicyError(
                 f"Rows here may contain a record of table {tables[alias].name!r} several "
@@ -315,7 +315,7 @@ def check_bound(
             )
 
 
-def min_records_for(function: str, min_records: int) -> int:
+def min_records_for_aggregate(function: str, min_records: int) -> int:
     """Return the number of records that an aggregate requires, so that each side of a quantile has
     the minimum.
     """
@@ -326,8 +326,8 @@ def min_records_for(function: str, min_records: int) -> int:
     return -(-min_records * PARTS // side) if side else min_records
 
 
-def check_units(
-    tables: Tables, alias: str, records: Records | None, functions: Iterable[str] = ()
+def check_group_privacy_units(
+    tables: Tables, alias: str, records: TableRecords | None, functions: Iterable[str] = ()
 ) -> int:
     """Return the minimum number of a table's units in a group.
 
@@ -338,8 +338,8 @@ def check_units(
         PolicyError: a unit may be in several rows, and no column identifies units.
     """
     table = tables[alias]
-    if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
-        table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
+    if not any(table.permits(ColumnUse.HOLD, column) for column in table.schema.columns):
+        table.check(ColumnUse.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     repeated = records is not None and not records.single
     if repeated and any(map(parse_quantile, functions)):
         raise PolicyError(

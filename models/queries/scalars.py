@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries.accepted import name_of, unsupported_error
-from tfe_bench.models.queries.expressions import Facts, infer_fact
+from tfe_bench.models.queries.accepted import sql_node_name, unsupported_sql_error
+from tfe_bench.models.queries.expressions import Facts, infer_expression_fact
 from tfe_bench.models.queries.plan import COMPARISONS, Expression
 from tfe_bench.models.queries.types import (
     BOOL,
@@ -21,22 +21,22 @@ from tfe_bench.models.queries.types import (
     TEXT,
     TIMESTAMP,
     UNITS,
-    Type,
-    hash_text,
+    ColumnType,
+    hash_column_text,
+    parse_column_element,
     parse_date,
-    parse_element,
     parse_timestamp,
 )
 
 # Types of which only the kind counts.
-_SOME_DATE, _SOME_TIME = Type(DATE, 0, 0), Type(TIMESTAMP, 0, 0, unit="s")
+_SOME_DATE, _SOME_TIME = ColumnType(DATE, 0, 0), ColumnType(TIMESTAMP, 0, 0, unit="s")
 # Branches of one CASE.
 _MAX_BRANCHES = 32
 _MONTHS = {"MONTH": 1, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
 
 
-def typed_null(kind: Type) -> Expression:
+def typed_sql_null(kind: ColumnType) -> Expression:
     """Return NULL of a type."""
     defaults: dict[str, Expression] = {
         BOOL: ["bool", False],
@@ -49,7 +49,7 @@ def typed_null(kind: Type) -> Expression:
     return ["case", *(part for value in values for part in (["bool", False], value)), ["null"]]
 
 
-class ScalarCompiler:
+class SqlScalarCompiler:
     """Compiler of expressions over one relation.
 
     Args:
@@ -128,10 +128,10 @@ class ScalarCompiler:
                     code="misplaced-aggregate",
                 )
             if isinstance(node, self._exp.Subquery | self._exp.Select):
-                raise unsupported_error("A subquery as a value")
+                raise unsupported_sql_error("A subquery as a value")
             if isinstance(node, self._exp.Exists):
-                raise unsupported_error("EXISTS below OR, or as a value")
-            raise unsupported_error(name_of(node), node.sql(dialect="duckdb"))
+                raise unsupported_sql_error("EXISTS below OR, or as a value")
+            raise unsupported_sql_error(sql_node_name(node), node.sql(dialect="duckdb"))
         return self._compilers[kind](node)
 
     def _compile_column(self, node: Any) -> Expression:
@@ -146,7 +146,7 @@ class ScalarCompiler:
         )
 
     def _compile_literal(self, node: Any) -> Expression:
-        return ["word", str(node.this)] if node.is_string else _parse_number(str(node.this))
+        return ["word", str(node.this)] if node.is_string else _parse_sql_number(str(node.this))
 
     def _negate_value(self, e: Expression) -> Expression:
         return [e[0], -e[1], *e[2:]] if e[0] in ("int", "decimal") else ["neg", e]
@@ -161,14 +161,14 @@ class ScalarCompiler:
         kinds = [k for e in operands if e[0] != "word" and (k := self._infer_kind(e)) is not None]
         if not kinds:
             return list(operands)
-        unified = [_parse_text(e[1], kinds[0]) if e[0] == "word" else e for e in operands]
+        unified = [_parse_sql_text(e[1], kinds[0]) if e[0] == "word" else e for e in operands]
         times = [k.kind for e in unified if (k := self._infer_kind(e)) is not None]
         if TIMESTAMP not in times:
             return unified
         return [["to_timestamp", e] if self._is_kind(e, DATE) else e for e in unified]
 
-    def _infer_kind(self, e: Expression) -> Type | None:
-        return infer_fact(e, self._facts).type
+    def _infer_kind(self, e: Expression) -> ColumnType | None:
+        return infer_expression_fact(e, self._facts).type
 
     def _is_kind(self, e: Expression, kind: str) -> bool:
         own_type = self._infer_kind(e)
@@ -199,12 +199,12 @@ class ScalarCompiler:
             keep_outside: whether a number outside of their range may become another one outside of
                 it.
         """
-        fact = infer_fact(e, self._facts)
+        fact = infer_expression_fact(e, self._facts)
         if fact.constant is None or fact.value_type.kind != NUMBER:
             return e
         if fact.value_type.denominator == 1 and not keep_outside:
             return e
-        facts = [infer_fact(other, self._facts) for other in others]
+        facts = [infer_expression_fact(other, self._facts) for other in others]
         reals = [f.value_type for f in facts if f.type is not None and f.constant is None]
         fraction = max((kind.fraction for kind in reals), default=0)
         if not fraction or any(kind.digits for kind in reals):
@@ -231,7 +231,7 @@ class ScalarCompiler:
 
     def _compile_in(self, node: Any) -> Expression:
         if node.args.get("query") is not None:
-            raise unsupported_error("IN (SELECT ...) below OR or NOT")
+            raise unsupported_sql_error("IN (SELECT ...) below OR or NOT")
         this, *others = self._unify_operands([node.this, *node.expressions])
         pairs = [self._comparison_sides(this, other) for other in others]
         if all(one == this for one, _ in pairs):
@@ -249,7 +249,7 @@ class ScalarCompiler:
                 ["=", self.compile_expression(node.this), expected],
                 ["bool", False],
             ]
-        raise unsupported_error("IS DISTINCT FROM")
+        raise unsupported_sql_error("IS DISTINCT FROM")
 
     # ---- choices
 
@@ -265,22 +265,22 @@ class ScalarCompiler:
         results = [self.compile_expression(branch.args["true"]) for branch in node.args["ifs"]]
         default = node.args.get("default")
         results.append(["null"] if default is None else self.compile_expression(default))
-        return self._build_case(conditions, results)
+        return self._build_sql_case(conditions, results)
 
     def _compile_if(self, node: Any) -> Expression:
         false = node.args.get("false")
         results = [self.compile_expression(node.args["true"])]
         results.append(["null"] if false is None else self.compile_expression(false))
-        return self._build_case([self.compile_expression(node.this)], results)
+        return self._build_sql_case([self.compile_expression(node.this)], results)
 
     def _compile_coalesce(self, node: Any) -> Expression:
         results = self._unify_choices([node.this, *node.expressions])
         if self._has_new_word(results):
             conditions = [["not", ["is_null", e]] for e in results[:-1]]
-            return self._build_case(conditions, results)
+            return self._build_sql_case(conditions, results)
         return ["coalesce", *results]
 
-    def _build_case(
+    def _build_sql_case(
         self, conditions: Sequence[Expression], results: list[Expression]
     ) -> Expression:
         """Compile the choice of the first result whose condition is true, else of the last one."""
@@ -326,7 +326,7 @@ class ScalarCompiler:
     def _compile_extract(self, node: Any) -> Expression:
         part = str(node.name).lower()
         if part not in ("year", "month"):
-            raise unsupported_error(f"EXTRACT({part[:40].upper()})")
+            raise unsupported_sql_error(f"EXTRACT({part[:40].upper()})")
         return [part, self._compile_date(node.expression)]
 
     def _compile_cast(self, node: Any) -> Expression:
@@ -344,41 +344,41 @@ class ScalarCompiler:
         is_whole = kind is not None and kind.kind == NUMBER and kind.denominator == 1
         if target in ("INT", "BIGINT", "INTEGER", "SMALLINT", "HUGEINT") and is_whole:
             return e
-        raise unsupported_error(f"CAST to {target}")
+        raise unsupported_sql_error(f"CAST to {target}")
 
     def _compile_date(self, node: Any) -> Expression:
         """Compile a date: from a literal text, from a timestamp, or unchanged."""
         e = self.compile_expression(node)
         if e[0] == "word":
-            return _parse_text(e[1], _SOME_DATE)
+            return _parse_sql_text(e[1], _SOME_DATE)
         if self._is_kind(e, TIMESTAMP):
             return ["to_date", e]
         if not self._is_kind(e, DATE):
-            raise unsupported_error(f"A DATE of a {self._infer_kind(e)}")
+            raise unsupported_sql_error(f"A DATE of a {self._infer_kind(e)}")
         return e
 
     def _compile_time(self, node: Any) -> Expression:
         """Compile a timestamp: from a literal text, from the midnight of a date, or unchanged."""
         e = self.compile_expression(node)
         if e[0] == "word":
-            return _parse_text(e[1], _SOME_TIME)
+            return _parse_sql_text(e[1], _SOME_TIME)
         if self._is_kind(e, DATE):
             return ["to_timestamp", e]
         if not self._is_kind(e, TIMESTAMP):
-            raise unsupported_error(f"A TIMESTAMP of a {self._infer_kind(e)}")
+            raise unsupported_sql_error(f"A TIMESTAMP of a {self._infer_kind(e)}")
         return e
 
     def _add_interval(self, node: Any) -> Expression:
         """Add an interval to a date or time: days to any date, other units to literals only."""
         if type(node) not in (self._exp.Add, self._exp.Sub):
-            raise unsupported_error("INTERVAL without + or -", node.sql(dialect="duckdb"))
+            raise unsupported_sql_error("INTERVAL without + or -", node.sql(dialect="duckdb"))
         interval = node.right.unnest()
         e, named = self.compile_expression(node.left), interval.args.get("unit")
         try:
             count = int(str(interval.this.this))
             unit = str(named.name).upper().removesuffix("S")
         except (AttributeError, TypeError, ValueError):
-            raise unsupported_error("An INTERVAL other than a whole number of a unit") from None
+            raise unsupported_sql_error("An INTERVAL other than a whole number of a unit") from None
         count = count if type(node) is self._exp.Add else -count
         if unit in ("DAY", "WEEK") and self._is_kind(e, DATE):
             days = count * (7 if unit == "WEEK" else 1)
@@ -393,10 +393,12 @@ class ScalarCompiler:
                 day = _add_months(day, count * _MONTHS[unit])
                 return ["timestamp", day * SECONDS_OF_DAY * parts + rest, "us"]
             return ["timestamp", micro + count * _SECONDS[unit] * parts, "us"]
-        raise unsupported_error(f"INTERVAL in {unit[:40]}S with a {self._infer_kind(e)} of a table")
+        raise unsupported_sql_error(
+            f"INTERVAL in {unit[:40]}S with a {self._infer_kind(e)} of a table"
+        )
 
 
-def _parse_number(text: str) -> Expression:
+def _parse_sql_number(text: str) -> Expression:
     """Parse a literal number.
 
     Raises:
@@ -428,7 +430,7 @@ def _parse_number(text: str) -> Expression:
     return ["decimal", element, digits]
 
 
-def _parse_text(text: str, kind: Type) -> Expression:
+def _parse_sql_text(text: str, kind: ColumnType) -> Expression:
     """Parse a literal text as the type that it is compared or mixed with.
 
     Raises:
@@ -437,15 +439,15 @@ def _parse_text(text: str, kind: Type) -> Expression:
     try:
         match kind.kind:
             case "number":
-                value = _parse_number(text)
+                value = _parse_sql_number(text)
                 digits = value[2] if value[0] == "decimal" else 0
                 if digits > kind.digits and not kind.fraction:
                     raise ValueError("more digits behind the point than its type has")
                 return value
             case "bool":
-                return ["bool", bool(parse_element(text, kind))]
+                return ["bool", bool(parse_column_element(text, kind))]
             case "text":
-                return ["text", hash_text(text)]
+                return ["text", hash_column_text(text)]
             case "date":
                 return ["date", parse_date(text)]
             case "timestamp":

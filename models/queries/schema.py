@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfe_bench.cluster.ledger import MOST
-from tfe_bench.cluster.stored import check_clients, check_deployment, check_name
+from tfe_bench.cluster.stored import check_client_names, check_deployment_identifier, check_name
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.queries.types import BOOL, MAX_COLUMN_FRACTION, MAX_WIDTH, NUMBER, Type
+from tfe_bench.models.queries.types import BOOL, MAX_COLUMN_FRACTION, MAX_WIDTH, NUMBER, ColumnType
 
 MAX_COLUMNS, MAX_ROWS = 1000, 1 << 30
 MAX_LINKS = 16
@@ -38,7 +38,7 @@ ALL = "*"
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a stored table.
 
     Attributes:
@@ -51,7 +51,7 @@ class Column:
         UsageError: a scale that does not fit the type.
     """
 
-    type: Type
+    type: ColumnType
     nullable: bool = False
     scale: tuple[int, int] | None = None
 
@@ -77,7 +77,7 @@ class Column:
         return fields if self.scale is None else {**fields, "scale": list(self.scale)}
 
     @classmethod
-    def from_header(cls, header: object) -> tuple[str, Column]:
+    def from_header(cls, header: object) -> tuple[str, TableColumn]:
         """Parse a column and its name from untrusted JSON.
 
         Raises:
@@ -98,11 +98,11 @@ class Column:
                 "scale must be (shift, center) of a numeric column.", code="invalid-scale"
             )
         scale_pair = None if scale is None else tuple(scale)
-        return name, cls(Type.from_header(header["type"]), header["nullable"], scale_pair)
+        return name, cls(ColumnType.from_header(header["type"]), header["nullable"], scale_pair)
 
 
 @dataclass(frozen=True)
-class Link:
+class PreparedJoin:
     """A prepared join: the owner has computed the hash bins of its rows' partners in another table
     (hash_bins.py).
 
@@ -118,9 +118,9 @@ class Link:
     bins: int
 
     def __post_init__(self) -> None:
-        check_column_name(self.column)
+        check_table_column_name(self.column)
         check_name(self.table, "A linked table's name")
-        check_deployment(self.deployment)
+        check_deployment_identifier(self.deployment)
         if type(self.bins) is not int or not 3 <= self.bins <= MAX_ROWS or self.bins % 3:
             raise UsageError(
                 f"A link is to 3 to {MAX_ROWS} bins, a multiple of 3.", code="invalid-link"
@@ -131,7 +131,7 @@ class Link:
         return dict(vars(self))
 
     @classmethod
-    def from_header(cls, header: object) -> Link:
+    def from_header(cls, header: object) -> PreparedJoin:
         """Parse a link from untrusted JSON.
 
         Raises:
@@ -145,7 +145,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Schema:
+class TableSchema:
     """The public header of a table.
 
     Attributes:
@@ -170,7 +170,7 @@ class Schema:
     """
 
     rows: int
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TableColumn]
     padded: bool = False
     unique: tuple[str, ...] = ()
     sorted_by: str = ""
@@ -180,7 +180,7 @@ class Schema:
     open_count: bool = False
     hashed_by: str = ""
     seed: int = 0
-    links: tuple[Link, ...] = ()
+    links: tuple[PreparedJoin, ...] = ()
     budget: int = 0
     contributions: int = 1
 
@@ -192,7 +192,7 @@ class Schema:
         if not 1 <= len(self.columns) <= MAX_COLUMNS:
             raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.", code="too-many-columns")
         for name, column in self.columns.items():
-            check_column_name(name)
+            check_table_column_name(name)
             if column.type.fraction > MAX_COLUMN_FRACTION:
                 raise UsageError(
                     f"A column has at most {MAX_COLUMN_FRACTION} fractional bits.",
@@ -218,7 +218,7 @@ class Schema:
             raise UsageError(
                 f"min_group is 1 to {MAX_GROUP}.", code="number-out-of-range", operation="min_group"
             )
-        check_clients([client for client in self.rights])
+        check_client_names([client for client in self.rights])
         for rights in self.rights.values():
             for name, words in rights.items():
                 if name != ALL:
@@ -233,7 +233,7 @@ class Schema:
                         )
         self._check_budget()
 
-    def column(self, name: str, field_name: str = "table") -> Column:
+    def column(self, name: str, field_name: str = "table") -> TableColumn:
         """Return a column by its name.
 
         Raises:
@@ -356,7 +356,7 @@ class Schema:
         }
 
     @classmethod
-    def from_header(cls, header: object) -> Schema:
+    def from_header(cls, header: object) -> TableSchema:
         """Parse a schema from untrusted JSON.
 
         Raises:
@@ -370,9 +370,9 @@ class Schema:
         listed = header["columns"]
         if not isinstance(listed, list) or len(listed) > MAX_COLUMNS:
             raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.", code="too-many-columns")
-        columns: dict[str, Column] = {}
+        columns: dict[str, TableColumn] = {}
         for each in listed:
-            name, column = Column.from_header(each)
+            name, column = TableColumn.from_header(each)
             if name in columns:
                 raise UsageError(
                     "Expected column names that differ when case is ignored.", code="duplicate-name"
@@ -407,7 +407,7 @@ class Schema:
             header["open_count"],
             header["hashed_by"],
             header["seed"],
-            tuple(Link.from_header(link) for link in header["links"]),
+            tuple(PreparedJoin.from_header(link) for link in header["links"]),
             header.get("budget", 0),
             header.get("contributions", 1),
         )
@@ -425,13 +425,17 @@ def _is_text_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def check_column_name(name: object) -> None:
+def check_table_column_name(name: object) -> None:
     """Reject an invalid name of a column.
 
     Raises:
         UsageError: the name is invalid.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not _is_plain_name(name):
+    if (
+        not isinstance(name, str)
+        or not 1 <= len(name) <= MAX_NAME
+        or not _is_plain_column_name(name)
+    ):
         shown = str(name)[:80]
         plain = re.sub(r"\W+", "_", shown).strip("_")[:MAX_NAME] or "c"
         raise UsageError(
@@ -444,7 +448,7 @@ def check_column_name(name: object) -> None:
         )
 
 
-def _is_plain_name(name: str) -> bool:
+def _is_plain_column_name(name: str) -> bool:
     letter = name[0].isalpha() or name[0] == "_"
     return letter and name.isprintable() and name == name.strip() and not _SEPARATORS & set(name)
 

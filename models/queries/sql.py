@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import UsageError, import_optional
+from tfe_bench.errors import UsageError, import_optional_library
 from tfe_bench.models.queries import accepted, aggregates, conditions, relations, rewrite, windows
-from tfe_bench.models.queries.accepted import unsupported_error
+from tfe_bench.models.queries.accepted import unsupported_sql_error
 from tfe_bench.models.queries.builder import CommonTables, Names
 from tfe_bench.models.queries.from_clause import FromBuilder
 from tfe_bench.models.queries.naming import name_columns
-from tfe_bench.models.queries.plan import check_bound
+from tfe_bench.models.queries.plan import check_row_bound
 from tfe_bench.models.queries.privacy import budgeted_aliases, has_budget
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.scalars import typed_null
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.scalars import typed_sql_null
 
 _TYPES = {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}
 
@@ -30,13 +30,13 @@ def import_sqlglot() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    return import_optional(
+    return import_optional_library(
         "sqlglot", "SQL takes sqlglot", "Install it: pip install '.[tables]' in the checkout"
     )
 
 
 def compile_sql(
-    text: str, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
+    text: str, tables: Mapping[str, TableAccess], max_rows: int | None = None, loss: int = 0
 ) -> dict[str, Any]:
     """Compile a query to a plan, as JSON.
 
@@ -66,7 +66,8 @@ def parse_sql(text: str) -> Any:
         statements = parser.parse(text, read="duckdb")
     except parser.errors.SqlglotError as error:
         raise UsageError(
-            f"SQL syntax error (DuckDB dialect). Received: {_first_line(error)}.", code="sql-syntax"
+            f"SQL syntax error (DuckDB dialect). Received: {_sql_error_first_line(error)}.",
+            code="sql-syntax",
         ) from None
     if len(statements) != 1 or statements[0] is None:
         raise UsageError(
@@ -78,11 +79,11 @@ def parse_sql(text: str) -> Any:
 
 
 def compile_tree(
-    tree: Any, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
+    tree: Any, tables: Mapping[str, TableAccess], max_rows: int | None = None, loss: int = 0
 ) -> dict[str, Any]:
     """Compile a parsed tree, as `compile_sql`; the tree is changed."""
     parser = import_sqlglot()
-    accepted.check_nodes(tree)
+    accepted.check_sql_nodes(tree)
     known_names = {name.lower() for name in tables}
     known_names |= {cte.alias.lower() for cte in tree.find_all(parser.exp.CTE)}
     for node in tree.find_all(parser.exp.Table):
@@ -101,7 +102,7 @@ def compile_tree(
         whole = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except parser.errors.SqlglotError as error:
         raise UsageError(
-            f"This query does not fit its tables. Received: {_first_line(error)}.",
+            f"This query does not fit its tables. Received: {_sql_error_first_line(error)}.",
             code="unresolved-name",
         ) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -111,10 +112,10 @@ def compile_tree(
             received=type(error).__name__,
         ) from None
     if max_rows is not None:
-        check_bound(max_rows)
-    plan = _build_plan(tables, whole, max_rows, loss)
+        check_row_bound(max_rows)
+    plan = _build_query_plan(tables, whole, max_rows, loss)
     if (parts := sum("loss" in each for each in plan["steps"])) > 1:
-        plan = _build_plan(tables, whole, max_rows, loss // parts)
+        plan = _build_query_plan(tables, whole, max_rows, loss // parts)
     elif loss and not any(has_budget(tables, each["name"]) for each in plan["tables"].values()):
         raise UsageError(
             "Expected no rho, as no table of this query has another owner's privacy budget.",
@@ -123,15 +124,15 @@ def compile_tree(
     return plan
 
 
-def _build_plan(
-    tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
+def _build_query_plan(
+    tables: Mapping[str, TableAccess], whole: Any, max_rows: int | None, loss: int
 ) -> dict[str, Any]:
     builder = _QueryBuilder(tables, whole, max_rows, loss)
     step, _ = builder.compile_query(whole, {})
     return rewrite.prune_columns(builder.build_plan(step))
 
 
-def _first_line(error: Exception) -> str:
+def _sql_error_first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200].removesuffix(".")
 
 
@@ -139,7 +140,7 @@ class _QueryBuilder(FromBuilder):
     """Compiler of SELECT and UNION."""
 
     def __init__(
-        self, tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
+        self, tables: Mapping[str, TableAccess], whole: Any, max_rows: int | None, loss: int
     ) -> None:
         super().__init__(tables, max_rows, loss)
         self._whole = whole
@@ -154,7 +155,7 @@ class _QueryBuilder(FromBuilder):
         if isinstance(node, exp.Union):
             return self._compile_union(node, known)
         if not isinstance(node, exp.Select):
-            raise unsupported_error(accepted.name_of(node))
+            raise unsupported_sql_error(accepted.sql_node_name(node))
         return self._compile_select(node, known)
 
     def _compile_union(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
@@ -188,7 +189,7 @@ class _QueryBuilder(FromBuilder):
                     name,
                     ["col", name]
                     if name in own_names
-                    else typed_null(self._facts[other].column_fact(name).value_type),
+                    else typed_sql_null(self._facts[other].column_fact(name).value_type),
                 ]
                 for name in all_names
             ]
@@ -198,7 +199,7 @@ class _QueryBuilder(FromBuilder):
     def _compile_select(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         if node.args.get("from_") is None:
             raise UsageError("A query reads tables: SELECT ... FROM ...", code="missing-from")
-        where = conditions.split_conjuncts(
+        where = conditions.split_sql_conjuncts(
             self._exp, node.args.get("where") and node.args["where"].this
         )
         step, names = self._compile_from(node, ctes, where)
@@ -348,7 +349,7 @@ class _QueryBuilder(FromBuilder):
         by: list[list[str]] = []
         for ordered in order.expressions:
             if ordered.args.get("nulls_first"):
-                raise unsupported_error("NULLS FIRST")
+                raise unsupported_sql_error("NULLS FIRST")
             name = hidden.get(ordered.this.sql()) or names.get(("", ordered.this.name))
             if name is None:
                 raise UsageError(
@@ -421,12 +422,12 @@ class _QueryBuilder(FromBuilder):
                 columns.append([value_column, value])
             listed.append([name, function, value_column])
         if distinct_counts and len(distinct_counts) != len(listed):
-            raise unsupported_error("COUNT(DISTINCT) with other aggregates")
+            raise unsupported_sql_error("COUNT(DISTINCT) with other aggregates")
         if columns:
             step = self._add_step("project", [step], columns=columns)
         if distinct_counts:
             if len({str(value) for _, value in columns[len(keys) :]}) != 1:
-                raise unsupported_error("COUNT(DISTINCT) of different columns")
+                raise unsupported_sql_error("COUNT(DISTINCT) of different columns")
             step = self._add_step("distinct", [step])
         facts = self._facts[step]
         about: dict[str, Any] = {"keys": keys, "aggregates": listed}

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE, StoredFacts
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries.hash_bins import HASH_COUNT
 from tfe_bench.models.queries.io import EncodedColumn
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
@@ -22,7 +22,9 @@ from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
-def find_table(store: Store, name: str, deployment: str, client: str) -> tuple[Table, StoredFacts]:
+def find_table(
+    store: ShareStore, name: str, deployment: str, client: str
+) -> tuple[TableAccess, StoredFacts]:
     """Return a table that a client may use, by the header in a worker's store.
 
     Raises:
@@ -37,15 +39,17 @@ def find_table(store: Store, name: str, deployment: str, client: str) -> tuple[T
             operation=name,
             party=store.party,
         )
-    return as_table(facts, client), facts
+    return as_accessible_table(facts, client), facts
 
 
-def as_table(facts: StoredFacts, client: str) -> Table:
+def as_accessible_table(facts: StoredFacts, client: str) -> TableAccess:
     """Return a stored table as a client sees it."""
-    return Table(facts.name, facts.owner, facts.deployment, Schema.from_header(facts.about), client)
+    return TableAccess(
+        facts.name, facts.owner, facts.deployment, TableSchema.from_header(facts.about), client
+    )
 
 
-def word_names(schema: Schema) -> list[str]:
+def stored_row_word_names(schema: TableSchema) -> list[str]:
     """Return the names of a row's words: values v0, v1, ..., NULL bits n0, ... of nullable
     columns, valid.
     """
@@ -57,7 +61,7 @@ def word_names(schema: Schema) -> list[str]:
     return [*names, "valid"] if schema.padded else names
 
 
-def column_word_names(schema: Schema, columns: Sequence[str]) -> list[str]:
+def column_word_names(schema: TableSchema, columns: Sequence[str]) -> list[str]:
     """Return the names of the stored words of some columns and of the validity; at least one."""
     listed = list(schema.columns)
     names = []
@@ -76,14 +80,14 @@ def link_name(i: int) -> str:
     return f"link{i}"
 
 
-def link_sizes(schema: Schema) -> dict[str, int]:
+def link_sizes(schema: TableSchema) -> dict[str, int]:
     """Return the number of positions of each stored link: its bins, and three for each row."""
     return {
         link_name(i): link.bins + HASH_COUNT * schema.rows for i, link in enumerate(schema.links)
     }
 
 
-def encode_words(schema: Schema, columns: Mapping[str, EncodedColumn], rows: int) -> Any:
+def encode_table_words(schema: TableSchema, columns: Mapping[str, EncodedColumn], rows: int) -> Any:
     """Encode all words of a table for sharing, [words, schema.rows]; padding is 0.
 
     Args:
@@ -102,7 +106,9 @@ def encode_words(schema: Schema, columns: Mapping[str, EncodedColumn], rows: int
     return np.stack(words)
 
 
-def build_relation(schema: Schema, columns: Sequence[str], words: Mapping[str, Shared]) -> Relation:
+def build_stored_relation(
+    schema: TableSchema, columns: Sequence[str], words: Mapping[str, Shared]
+) -> Relation:
     """Build a relation of some columns. Local."""
     listed = list(schema.columns)
     like = next(iter(words.values()))
@@ -111,18 +117,20 @@ def build_relation(schema: Schema, columns: Sequence[str], words: Mapping[str, S
         i, schema_column = listed.index(name), schema.columns[name]
         value = words[f"v{i}"]
         if schema_column.type.kind == BOOL:
-            value = word_to_bit(value)
+            value = stored_word_to_bit(value)
         width = 1 if schema_column.type.kind == BOOL else schema_column.type.width
         built_columns.append(
-            Column(value, width, word_to_bit(words[f"n{i}"]) if schema_column.nullable else None)
+            Column(
+                value, width, stored_word_to_bit(words[f"n{i}"]) if schema_column.nullable else None
+            )
         )
     if schema.padded:
-        valid = word_to_bit(words["valid"])
+        valid = stored_word_to_bit(words["valid"])
     else:
-        valid = bits.public_bits(like, np.ones(schema.rows, np.int64))
+        valid = bits.share_public_row_bits(like, np.ones(schema.rows, np.int64))
     return Relation(tuple(built_columns), valid)
 
 
-def word_to_bit(word: Shared) -> Shared:
+def stored_word_to_bit(word: Shared) -> Shared:
     """Convert a word that is 0 or 1 to a bit. Local."""
     return replace(word.map(lambda a: tensor_ops.low_bits(a, 1)), bits=1)

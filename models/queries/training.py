@@ -17,7 +17,7 @@ from tfe_bench.models.queries import explain, record_linkage
 from tfe_bench.models.queries.io import EncodedColumn
 from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.record_linkage import LinkageRequest, LinkedTable, check_table_names
-from tfe_bench.models.queries.rights import Table, Use
+from tfe_bench.models.queries.rights import ColumnUse, TableAccess
 from tfe_bench.models.queries.schema import ALL, LARGEST
 from tfe_bench.models.queries.types import MAX_WIDTH, NUMBER
 from tfe_bench.models.stored_shares import StoredEntry
@@ -37,7 +37,7 @@ class Alignment:
         self,
         cluster: Client,
         order: LinkageRequest,
-        tables: Sequence[Table],
+        tables: Sequence[TableAccess],
         keeping: Mapping[str, Any],
     ) -> None:
         self._cluster, self._order, self._tables = cluster, order, tables
@@ -64,7 +64,7 @@ class Alignment:
             f"{', '.join(part.on)}"
             for part, table in zip(self._order.parts, self._tables, strict=True)
         ]
-        lines = explain.price_table(
+        lines = explain.format_query_price_table(
             [f"align {' with '.join(table_texts)}"], [self.price(each) for each in profiles]
         )
         return "\n".join(
@@ -128,8 +128,8 @@ def training_scale(
     return shift, min(max(center, kind.low), kind.high)
 
 
-def build_request(
-    tables: Sequence[Table], on: Sequence[str], label: str, columns: Sequence[str] | None
+def parse_linkage_request(
+    tables: Sequence[TableAccess], on: Sequence[str], label: str, columns: Sequence[str] | None
 ) -> LinkageRequest:
     """Parse a linkage request.
 
@@ -162,7 +162,7 @@ def build_request(
             features[i] = [
                 name
                 for name in table.schema.columns
-                if table.permits(Use.TRAIN, name)
+                if table.permits(ColumnUse.TRAIN, name)
                 and name not in keys_by_table[i]
                 and (i, name) != (at, label_column)
             ]
@@ -176,7 +176,7 @@ def build_request(
     return LinkageRequest(tuple(parts), (tables[at].name, label_column))
 
 
-def _find_column(tables: Sequence[Table], written: str) -> tuple[int, str]:
+def _find_column(tables: Sequence[TableAccess], written: str) -> tuple[int, str]:
     """Return the table and the column that a name means.
 
     Raises:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tfe_bench.errors import DataError
 from tfe_bench.models import csv_file
-from tfe_bench.models.queries.reading import Values, as_reals, is_missing, to_list
+from tfe_bench.models.queries.reading import Values, column_as_reals, column_to_list, is_null_cell
 from tfe_bench.models.queries.types import (
     BITS,
     DEFAULT_MAGNITUDE,
@@ -25,8 +25,8 @@ from tfe_bench.models.queries.types import (
     MAX_COLUMN_FRACTION,
     MAX_DIGITS,
     NUMBER,
-    Type,
-    encode_value,
+    ColumnType,
+    encode_column_value,
     parse_type,
 )
 
@@ -56,16 +56,16 @@ _TRIED = {
 }
 
 
-def infer_type(name: str, values: Values) -> Type:
+def infer_column_type(name: str, values: Values) -> ColumnType:
     """Infer the type of a column whose owner declares none.
 
     Raises:
         DataError: values are of several kinds, of an unsupported kind, or so near 0 that they
             would vanish; the text names column and row, not the value.
     """
-    reals = as_reals(values)
+    reals = column_as_reals(values)
     if reals is not None:
-        return _infer_reals(name, reals)
+        return _infer_real_column_type(name, reals)
     kind = getattr(values, "type", None)
     if kind is None:
         return _infer_from_list(name, values)
@@ -75,7 +75,7 @@ def infer_type(name: str, values: Values) -> Type:
     if shown.startswith("decimal"):
         if 0 <= kind.scale <= MAX_DIGITS:
             return parse_type(f"decimal({kind.scale})")
-        return _infer_from_list(name, to_list(values))
+        return _infer_from_list(name, column_to_list(values))
     if shown.startswith(_TEXTS):
         return HASHES
     if shown.startswith("timestamp["):
@@ -90,8 +90,8 @@ def infer_type(name: str, values: Values) -> Type:
     )
 
 
-def _infer_from_list(name: str, values: Values) -> Type:
-    rows = [row for row, value in enumerate(values) if not is_missing(value)]
+def _infer_from_list(name: str, values: Values) -> ColumnType:
+    rows = [row for row, value in enumerate(values) if not is_null_cell(value)]
     if not rows:
         return parse_type("int")
     sampled_rows = rows[:: -(-len(rows) // _JUDGED)]
@@ -128,7 +128,9 @@ def _match_near_numbers(samples: list[Any], best: str, share: float) -> tuple[st
     its share.
     """
     fits = _make_matcher("real")
-    number_like = [csv_file.is_almost_number(v) if isinstance(v, str) else None for v in samples]
+    number_like = [
+        csv_file.is_almost_csv_number(v) if isinstance(v, str) else None for v in samples
+    ]
     number_like = [True if fits(v) else t for v, t in zip(samples, number_like, strict=True)]
     decided = [each for each in number_like if each is not None]
     alike = sum(decided) / len(decided) if decided else 0.0
@@ -152,7 +154,7 @@ def _mixed_kinds_error(name: str, row: int, value: object, expected: str) -> Dat
 def _make_matcher(kind: str) -> Callable[[Any], bool]:
     def is_real(value: Any) -> bool:
         try:
-            return parse_decimal(value).is_finite() or isinstance(value, float | np.floating)
+            return parse_exact_decimal(value).is_finite() or isinstance(value, float | np.floating)
         except ValueError:
             return False
 
@@ -168,7 +170,7 @@ def _make_matcher(kind: str) -> Callable[[Any], bool]:
         if candidate.kind == NUMBER and isinstance(value, str) and not is_real(value):
             return False
         try:
-            encode_value(value, candidate)
+            encode_column_value(value, candidate)
         except (ValueError, KeyError, TypeError, OverflowError):
             return False
         return True
@@ -176,7 +178,7 @@ def _make_matcher(kind: str) -> Callable[[Any], bool]:
     return matches_type
 
 
-def parse_decimal(value: Any) -> Decimal:
+def parse_exact_decimal(value: Any) -> Decimal:
     """Parse a number exactly; a float by its shortest notation.
 
     Raises:
@@ -200,9 +202,9 @@ def parse_decimal(value: Any) -> Decimal:
     raise ValueError("no number")
 
 
-def _infer_numbers(name: str, values: dict[int, Any]) -> Type:
+def _infer_numbers(name: str, values: dict[int, Any]) -> ColumnType:
     """Infer the type of numbers in a list, given by row."""
-    exact = {row: parse_decimal(value) for row, value in values.items()}
+    exact = {row: parse_exact_decimal(value) for row, value in values.items()}
     finite = [value for value in exact.values() if value.is_finite()]
     digits = max((_decimal_places(value) for value in finite), default=0)
     fits = digits <= MAX_DIGITS and len(finite) == len(exact)
@@ -226,7 +228,7 @@ def _decimal_places(value: Decimal) -> int:
     return max(0, -(exponent + len(text) - len(text.rstrip("0"))))
 
 
-def _infer_reals(name: str, reals: Reals) -> Type:
+def _infer_real_column_type(name: str, reals: Reals) -> ColumnType:
     present = reals[~np.isnan(reals)]
     for digits in range(MAX_DIGITS + 1):
         # (both powers and elements are exact in float64, so that their quotient is the double
@@ -240,11 +242,11 @@ def _infer_reals(name: str, reals: Reals) -> Type:
     return _fixed_type(name, reals)
 
 
-def _decimal_type(digits: int) -> Type:
+def _decimal_type(digits: int) -> ColumnType:
     return parse_type(f"decimal({digits})" if digits else "int")
 
 
-def _fixed_type(name: str, reals: Reals) -> Type:
+def _fixed_type(name: str, reals: Reals) -> ColumnType:
     """Return a `fixed` type for reals with more than a few decimals."""
     with np.errstate(invalid="ignore"):
         largest = float(np.nanmax(np.abs(reals)))
@@ -257,7 +259,7 @@ def _fixed_type(name: str, reals: Reals) -> Type:
     if max_fraction < 1:
         return parse_type("fixed")  # (its largest value is outside the range of any type)
     for fraction in range(min(FRACTION, max_fraction), max_fraction + 1):
-        if not coarse_rows(reals, fraction).any():
+        if not coarsely_rounded_rows(reals, fraction).any():
             return parse_type(f"fixed({fraction})")
     gone = (reals != 0) & (np.rint(reals * 2.0**max_fraction) == 0)
     if gone.any():
@@ -265,7 +267,7 @@ def _fixed_type(name: str, reals: Reals) -> Type:
     return parse_type(f"fixed({max_fraction})")
 
 
-def coarse_rows(reals: Reals, fraction: int) -> Any:
+def coarsely_rounded_rows(reals: Reals, fraction: int) -> Any:
     """Return which values change by more than a thousandth when rounded to some
     fractional bits.
     """

@@ -56,7 +56,7 @@ _FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Type:
+class ColumnType:
     """Type of the ring elements of a column.
 
     Attributes:
@@ -166,7 +166,7 @@ class Type:
         return fields
 
     @classmethod
-    def from_header(cls, header: object) -> Type:
+    def from_header(cls, header: object) -> ColumnType:
         """Parse a type from untrusted JSON.
 
         Raises:
@@ -193,13 +193,13 @@ class Type:
         return f"decimal({self.digits})" if self.digits else "int"
 
 
-BITS = Type(BOOL, 0, 1)
-HASHES = Type(TEXT, MIN_ELEMENT, MAX_ELEMENT)
+BITS = ColumnType(BOOL, 0, 1)
+HASHES = ColumnType(TEXT, MIN_ELEMENT, MAX_ELEMENT)
 
 
-def int_type(low: int, high: int) -> Type:
+def int_column_type(low: int, high: int) -> ColumnType:
     """Return the type of integers from low to high."""
-    return Type(NUMBER, low, high)
+    return ColumnType(NUMBER, low, high)
 
 
 def _check_words(words: tuple[str, ...]) -> None:
@@ -216,13 +216,13 @@ def _check_words(words: tuple[str, ...]) -> None:
         )
 
 
-def hash_text(text: str) -> int:
+def hash_column_text(text: str) -> int:
     """Return the element of a text: 64 bits of SHA-256, as a signed integer."""
     data = b"tfe-bench text v1" + unicodedata.normalize("NFC", text).encode()
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little", signed=True)
 
 
-def format_hash(element: int) -> str:
+def format_text_hash(element: int) -> str:
     """Format a text's element as in results."""
     return f"{element % (1 << 64):016x}"
 
@@ -265,7 +265,7 @@ def parse_timestamp(text: str, unit: str) -> int:
     return micro // step
 
 
-def parse_element(text: str, kind: Type) -> int:
+def parse_column_element(text: str, kind: ColumnType) -> int:
     """Parse a literal to a ring element.
 
     Raises:
@@ -294,44 +294,44 @@ def parse_element(text: str, kind: Type) -> int:
         case "category":
             return kind.words.index(text)
         case _:
-            return hash_text(text)
+            return hash_column_text(text)
 
 
-def encode_value(value: Any, kind: Type) -> int:
+def encode_column_value(value: Any, kind: ColumnType) -> int:
     """Encode one value of a list as a ring element.
 
     Raises:
         ValueError, KeyError, TypeError, OverflowError: it is not of this type.
     """
     if isinstance(value, str):
-        return parse_element(value, kind)
+        return parse_column_element(value, kind)
     if isinstance(value, bool | np.bool_):
         if kind.kind != BOOL:
             raise ValueError("a bool")
         return int(value)
     match kind.kind:
         case "number" if isinstance(value, int | np.integer | Decimal):
-            return parse_element(str(value), kind)
+            return parse_column_element(str(value), kind)
         case "number" if isinstance(value, float | np.floating):
             if kind.fraction:
                 return round(float(value) * (1 << kind.fraction))
-            return parse_element(str(value), kind)
+            return parse_column_element(str(value), kind)
         case "bool" if isinstance(value, int | np.integer):
             return {0: 0, 1: 1}[int(value)]
         case "timestamp" if isinstance(value, datetime.datetime):
             if getattr(value, "nanosecond", 0):  # (pandas)
                 raise ValueError("finer than a microsecond")
-            return parse_element(value.isoformat(), kind)
+            return parse_column_element(value.isoformat(), kind)
         case "date" if isinstance(value, datetime.datetime):
             if value.time() != datetime.time():
                 raise ValueError("a time")
-            return parse_element(value.date().isoformat(), kind)
+            return parse_column_element(value.date().isoformat(), kind)
         case "date" if isinstance(value, datetime.date):
-            return parse_element(value.isoformat(), kind)
+            return parse_column_element(value.isoformat(), kind)
     raise ValueError("another type")
 
 
-def parse_type(text: str) -> Type:
+def parse_type(text: str) -> ColumnType:
     """Parse a type: int[0,120], decimal(2), fixed(16)[-5,5], date, category(a,b).
 
     `int` and the others without a range take elements up to 2^40; `int64` takes all integers.
@@ -350,7 +350,7 @@ def parse_type(text: str) -> Type:
         )
     try:
         parsed_type = _MAKERS[match[1]](match[2])
-        return parsed_type if match[3] is None else _apply_range(parsed_type, match[3])
+        return parsed_type if match[3] is None else _apply_column_range(parsed_type, match[3])
     except (ValueError, KeyError, OverflowError, InvalidOperation):
         raise UsageError(
             f"The arguments or the range of the type {text[:80]!r} are invalid. Write "
@@ -361,16 +361,18 @@ def parse_type(text: str) -> Type:
         ) from None
 
 
-def _apply_range(base_type: Type, written: str) -> Type:
+def _apply_column_range(base_type: ColumnType, written: str) -> ColumnType:
     first, last = written.split(",")
     if base_type.kind in (BOOL, CATEGORY, TEXT):
         raise ValueError("no range")
-    low, high = parse_element(first, base_type), parse_element(last, base_type)
-    return Type(base_type.kind, low, high, base_type.digits, base_type.fraction, base_type.unit)
+    low, high = parse_column_element(first, base_type), parse_column_element(last, base_type)
+    return ColumnType(
+        base_type.kind, low, high, base_type.digits, base_type.fraction, base_type.unit
+    )
 
 
-def _constant_maker(constant_type: Type) -> Callable[[str | None], Type]:
-    def make_type(argument: str | None) -> Type:
+def _constant_maker(constant_type: ColumnType) -> Callable[[str | None], ColumnType]:
+    def make_type(argument: str | None) -> ColumnType:
         if argument is not None:
             raise ValueError("takes nothing")
         return constant_type
@@ -378,50 +380,54 @@ def _constant_maker(constant_type: Type) -> Callable[[str | None], Type]:
     return make_type
 
 
-def _number_maker(name: str, default: int | None, max_count: int) -> Callable[[str | None], Type]:
-    def make_type(argument: str | None) -> Type:
+def _number_maker(
+    name: str, default: int | None, max_count: int
+) -> Callable[[str | None], ColumnType]:
+    def make_type(argument: str | None) -> ColumnType:
         if argument is None and default is None:
             raise ValueError("how many")
         count = default if argument is None else int(argument)
         assert count is not None
         if not 0 <= count <= max_count:
             raise ValueError("how many")
-        return Type(NUMBER, -DEFAULT_MAGNITUDE, DEFAULT_MAGNITUDE, **{name: count})  # type: ignore[arg-type]
+        return ColumnType(NUMBER, -DEFAULT_MAGNITUDE, DEFAULT_MAGNITUDE, **{name: count})  # type: ignore[arg-type]
 
     return make_type
 
 
-def _timestamp_type(argument: str | None) -> Type:
+def _timestamp_type(argument: str | None) -> ColumnType:
     unit = "us" if argument is None else argument.strip()
     low, high = (UNITS[unit] * s for s in _SECONDS)
-    return Type(TIMESTAMP, low, high, unit=unit)
+    return ColumnType(TIMESTAMP, low, high, unit=unit)
 
 
-def category_type(words: tuple[str, ...]) -> Type:
+def category_type(words: tuple[str, ...]) -> ColumnType:
     """Return the type of words of a public list."""
-    return Type(CATEGORY, 0, len(words) - 1, words=words)
+    return ColumnType(CATEGORY, 0, len(words) - 1, words=words)
 
 
-def _parse_category(argument: str | None) -> Type:
+def _parse_category(argument: str | None) -> ColumnType:
     if argument is None:
         raise ValueError("which words")
     return category_type(tuple(word.strip() for word in argument.split(",")))
 
 
-_MAKERS: dict[str, Callable[[str | None], Type]] = {
-    "int": _constant_maker(int_type(-DEFAULT_MAGNITUDE, DEFAULT_MAGNITUDE)),
-    "int64": _constant_maker(int_type(MIN_ELEMENT, MAX_ELEMENT)),
+_MAKERS: dict[str, Callable[[str | None], ColumnType]] = {
+    "int": _constant_maker(int_column_type(-DEFAULT_MAGNITUDE, DEFAULT_MAGNITUDE)),
+    "int64": _constant_maker(int_column_type(MIN_ELEMENT, MAX_ELEMENT)),
     "decimal": _number_maker("digits", None, MAX_DIGITS),
     "fixed": _number_maker("fraction", FRACTION, MAX_COLUMN_FRACTION),
     "bool": _constant_maker(BITS),
-    "date": _constant_maker(Type(DATE, *_DAYS)),
+    "date": _constant_maker(ColumnType(DATE, *_DAYS)),
     "timestamp": _timestamp_type,
     "category": _parse_category,
     "text": _constant_maker(HASHES),
 }
 
 
-def scaled_type(kind: Type, low: int, high: int, digits: int, fraction: int) -> Type:
+def rescaled_column_type(
+    kind: ColumnType, low: int, high: int, digits: int, fraction: int
+) -> ColumnType:
     """Return a number's type with other bounds.
 
     Raises:
@@ -441,4 +447,4 @@ def scaled_type(kind: Type, low: int, high: int, digits: int, fraction: int) -> 
             code="too-many-digits",
             received=digits,
         )
-    return Type(NUMBER, low, high, digits, fraction)
+    return ColumnType(NUMBER, low, high, digits, fraction)

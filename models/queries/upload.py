@@ -11,11 +11,11 @@ import numpy as np
 from tfe_bench.errors import DataError, TfeBenchError, UsageError
 from tfe_bench.models.queries import hash_bins, io, relations, stored
 from tfe_bench.models.queries.io import EncodedColumn
-from tfe_bench.models.queries.reading import Values, is_missing, to_list
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Link, Schema, check_column_name
-from tfe_bench.models.queries.type_inference import infer_type
-from tfe_bench.models.queries.types import CATEGORY, Type, category_type, parse_type
+from tfe_bench.models.queries.reading import Values, column_to_list, is_null_cell
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import PreparedJoin, TableSchema, check_table_column_name
+from tfe_bench.models.queries.type_inference import infer_column_type
+from tfe_bench.models.queries.types import CATEGORY, ColumnType, category_type, parse_type
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -25,19 +25,19 @@ WORDS = "words"
 
 
 def prepare_table(
-    schema: Schema,
+    schema: TableSchema,
     encoded_columns: Mapping[str, EncodedColumn],
     rows: int,
     links: Sequence[str],
-    available: Mapping[str, Table],
-) -> tuple[Schema, dict[str, Ring]]:
+    available: Mapping[str, TableAccess],
+) -> tuple[TableSchema, dict[str, Ring]]:
     """Prepare a table's header and the words to share, by input.
 
     Args:
         schema: the header, without links and the seed of hash bins.
         encoded_columns: columns of all rows.
         rows: number of rows.
-        links: links as `parse_link` takes them.
+        links: links as `parse_prepared_join` takes them.
         available: tables that the client may use.
 
     Raises:
@@ -46,25 +46,27 @@ def prepare_table(
     """
     is_real = np.ones(rows, bool)
     if schema.hashed_by:
-        seed, row_numbers = hash_bins.place_rows(
+        seed, row_numbers = hash_bins.place_rows_in_hash_bins(
             encoded_columns[schema.hashed_by].distances, schema.rows
         )
         schema, encoded_columns, is_real = (
             replace(schema, seed=seed),
-            _take_rows(encoded_columns, row_numbers),
+            _take_column_rows(encoded_columns, row_numbers),
             row_numbers >= 0,
         )
     elif schema.sorted_by:
         key = encoded_columns[schema.sorted_by]
         missing = np.zeros(rows) if key.null is None else key.null
-        encoded_columns = _take_rows(encoded_columns, np.lexsort((key.distances, missing)))
-    schema = replace(schema, links=tuple(parse_link(each, schema, available) for each in links))
-    words = {WORDS: stored.encode_words(schema, encoded_columns, len(is_real))}
+        encoded_columns = _take_column_rows(encoded_columns, np.lexsort((key.distances, missing)))
+    schema = replace(
+        schema, links=tuple(parse_prepared_join(each, schema, available) for each in links)
+    )
+    words = {WORDS: stored.encode_table_words(schema, encoded_columns, len(is_real))}
     if schema.hashed_by:
         words[WORDS][-1] = is_real
     for i, link in enumerate(schema.links):
         seed = available[link.table].schema.seed
-        words[stored.link_name(i)] = _link_targets(
+        words[stored.link_name(i)] = _prepared_join_targets(
             link, schema, encoded_columns[link.column], is_real, seed
         )
     return schema, words
@@ -86,7 +88,7 @@ def encode_columns(
     errors: list[TfeBenchError] = []
     for name, values in source_columns.items():
         try:
-            check_column_name(name)
+            check_table_column_name(name)
             encoded_columns[name] = io.encode_column(
                 name, values, _column_type(name, values, declared.get(name))
             )
@@ -105,12 +107,12 @@ def encode_columns(
     return encoded_columns
 
 
-def _column_type(name: str, values: Values, declared: str | None) -> Type:
+def _column_type(name: str, values: Values, declared: str | None) -> ColumnType:
     if declared is None:
-        return infer_type(name, values)
+        return infer_column_type(name, values)
     if declared.strip() != CATEGORY:
         return parse_type(declared)
-    words = {each for each in to_list(values) if not is_missing(each)}
+    words = {each for each in column_to_list(values) if not is_null_cell(each)}
     if not words or not all(isinstance(each, str) for each in words):
         raise DataError(
             f"Column {name!r} has no texts to form a category. Omit its type.",
@@ -120,7 +122,9 @@ def _column_type(name: str, values: Values, declared: str | None) -> Type:
     return category_type(tuple(sorted(words)))
 
 
-def _take_rows(encoded_columns: Mapping[str, EncodedColumn], at: Ring) -> dict[str, EncodedColumn]:
+def _take_column_rows(
+    encoded_columns: Mapping[str, EncodedColumn], at: Ring
+) -> dict[str, EncodedColumn]:
     """Select rows by number; a row of number -1 is 0 in every column."""
 
     def take_values(values: Ring) -> Ring:
@@ -134,7 +138,9 @@ def _take_rows(encoded_columns: Mapping[str, EncodedColumn], at: Ring) -> dict[s
     }
 
 
-def parse_link(written: str, schema: Schema, available: Mapping[str, Table]) -> Link:
+def parse_prepared_join(
+    written: str, schema: TableSchema, available: Mapping[str, TableAccess]
+) -> PreparedJoin:
     """Parse a link such as "customer=customers.id".
 
     Args:
@@ -172,11 +178,11 @@ def parse_link(written: str, schema: Schema, available: Mapping[str, Table]) -> 
             code="type-mismatch",
             operation=column[:80],
         )
-    return Link(column, table, available[table].deployment, other_schema.rows)
+    return PreparedJoin(column, table, available[table].deployment, other_schema.rows)
 
 
-def _link_targets(
-    link: Link, schema: Schema, linked_column: EncodedColumn, is_real: Any, seed: int
+def _prepared_join_targets(
+    link: PreparedJoin, schema: TableSchema, linked_column: EncodedColumn, is_real: Any, seed: int
 ) -> Ring:
     """Return the positions of the other table's bins and of this table's requests.
 
@@ -185,9 +191,11 @@ def _link_targets(
         is_real: whether a row is real.
         seed: seed of the other table's bins.
     """
-    requested_bins = hash_bins.random_bins(schema.rows, link.bins)
+    requested_bins = hash_bins.draw_random_hash_bins(schema.rows, link.bins)
     if linked_column.null is not None:
         is_real = is_real & (linked_column.null == 0)
     rows = np.flatnonzero(is_real)
-    requested_bins[:, rows] = hash_bins.hash_keys(linked_column.distances[rows], link.bins, seed)
-    return hash_bins.request_targets(requested_bins, link.bins)
+    requested_bins[:, rows] = hash_bins.hash_keys_to_bins(
+        linked_column.distances[rows], link.bins, seed
+    )
+    return hash_bins.bin_request_targets(requested_bins, link.bins)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.queries.division import compute_mean
-from tfe_bench.models.queries.evaluate import Value, column_to_value, value_to_column
-from tfe_bench.models.queries.plan import NEIGHBORS, PLACES, Step
+from tfe_bench.models.queries.division import compute_group_mean
+from tfe_bench.models.queries.evaluate import ColumnValue, column_to_value, value_to_column
+from tfe_bench.models.queries.plan import NEIGHBORS, PLACES, QueryStep
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.tables import results
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
-from tfe_bench.protocols.tables.windows import EXTREMES, Window, compute_windows
+from tfe_bench.protocols.tables.windows import EXTREMES, WindowFunction, compute_windows
 
 
 def run_window(
     party: Party,
-    step: Step,
+    step: QueryStep,
     rows: Relation,
     input_facts: Facts,
     output_facts: Facts,
@@ -43,23 +43,23 @@ def run_window(
             )
         return Relation((*mixed.columns, *more), mixed.valid)
 
-    windows_to_run: list[Window] = []
+    windows_to_run: list[WindowFunction] = []
     at = len(names)
     for _, function, argument, detail in step["functions"]:
         column = None if argument is None else names.index(argument)
         if function in PLACES:
-            windows_to_run.append(Window(function))
+            windows_to_run.append(WindowFunction(function))
         elif function in NEIGHBORS:
-            windows_to_run.append(Window(function, column, detail))
+            windows_to_run.append(WindowFunction(function, column, detail))
         elif function in ("count", *EXTREMES):
-            windows_to_run.append(Window(function, column, frame=detail))
+            windows_to_run.append(WindowFunction(function, column, frame=detail))
         else:
-            windows_to_run.append(Window("sum", at, frame=detail))
+            windows_to_run.append(WindowFunction("sum", at, frame=detail))
             at += 1
             if function == "avg":
-                windows_to_run.append(Window("count", column, frame=detail))
+                windows_to_run.append(WindowFunction("count", column, frame=detail))
     partition = [names.index(name) for name in step["partition"]]
-    order = [Key(names.index(name), way == "desc") for name, way in step["order"]]
+    order = [OrderKey(names.index(name), way == "desc") for name, way in step["order"]]
     whole = party.function(with_elements)(shuffled)
     result_rows = compute_windows(party, whole, partition, order, windows_to_run, profile=profile)
 
@@ -74,9 +74,11 @@ def run_window(
             data = column.values
             if function == "avg":
                 kind = input_facts.columns[argument].value_type
-                data = compute_mean(party, data, next(results).values, kind, input_facts.rows)
+                data = compute_group_mean(party, data, next(results).values, kind, input_facts.rows)
             columns.append(
-                value_to_column(Value(data, False if column.null is None else column.null, fact))
+                value_to_column(
+                    ColumnValue(data, False if column.null is None else column.null, fact)
+                )
             )
         return columns
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries.accepted import unsupported_error
+from tfe_bench.models.queries.accepted import unsupported_sql_error
 from tfe_bench.models.queries.plan import NEIGHBORS, PLACES
 
 
@@ -27,7 +27,7 @@ def window_steps(
     for call in over:
         if call.sql() in columns_by_text:
             continue
-        function, argument, detail = _parse_call(call)
+        function, argument, detail = _parse_window_call(call)
         parted, by = _window_keys(call)
         if (step := steps.get(str([parted, by]))) is None:
             order: dict[str, str] = {}
@@ -50,12 +50,12 @@ def _window_keys(window: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
     by = []
     for key in ordered.expressions if ordered is not None else ():
         if key.args.get("nulls_first"):
-            raise unsupported_error("NULLS FIRST")
+            raise unsupported_sql_error("NULLS FIRST")
         by.append((key.this, "desc" if key.args.get("desc") else "asc"))
     return list(window.args.get("partition_by") or ()), by
 
 
-def _parse_call(window: Any) -> tuple[str, Any, Any]:
+def _parse_window_call(window: Any) -> tuple[str, Any, Any]:
     """Return a function's name, its argument, and its frame or number of rows.
 
     Raises:
@@ -72,23 +72,23 @@ def _parse_call(window: Any) -> tuple[str, Any, Any]:
         **{exp.Min: "min", exp.Max: "max"},
     }
     if type(call) not in functions:
-        raise unsupported_error(f"{call.key.upper()} OVER")
+        raise unsupported_sql_error(f"{call.key.upper()} OVER")
     function, argument = functions[type(call)], call.this
     if isinstance(argument, exp.Distinct):
-        raise unsupported_error(f"{function.upper()}(DISTINCT) OVER")
+        raise unsupported_sql_error(f"{function.upper()}(DISTINCT) OVER")
     if function in PLACES:
         return function, None, None
     if function in NEIGHBORS:
         if call.args.get("default") is not None:
-            raise unsupported_error(f"{function.upper()} with a default; use COALESCE,")
-        return function, argument, _parse_offset(call.args.get("offset"), 1)
-    frame = _parse_frame(window)
+            raise unsupported_sql_error(f"{function.upper()} with a default; use COALESCE,")
+        return function, argument, _parse_window_offset(call.args.get("offset"), 1)
+    frame = _parse_window_frame(window)
     if function in ("min", "max") and isinstance(frame, int):
-        raise unsupported_error(f"{function.upper()} OVER (ROWS k PRECEDING)")
+        raise unsupported_sql_error(f"{function.upper()} OVER (ROWS k PRECEDING)")
     return function, None if isinstance(argument, exp.Star) else argument, frame
 
 
-def _parse_offset(node: Any, default: int, min_rows: int = 1) -> int:
+def _parse_window_offset(node: Any, default: int, min_rows: int = 1) -> int:
     from sqlglot import exp
 
     if node is None:
@@ -103,7 +103,7 @@ def _parse_offset(node: Any, default: int, min_rows: int = 1) -> int:
     return int(node.this)
 
 
-def _parse_frame(window: Any) -> str | int:
+def _parse_window_frame(window: Any) -> str | int:
     spec, ordered = window.args.get("spec"), window.args.get("order") is not None
     if spec is None:
         return "range" if ordered else "whole"
@@ -111,7 +111,7 @@ def _parse_frame(window: Any) -> str | int:
     start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
     kind = str(spec.args.get("kind")).lower()
     if kind not in ("rows", "range"):
-        raise unsupported_error(f"A frame {spec.sql()[:80]}")
+        raise unsupported_sql_error(f"A frame {spec.sql()[:80]}")
     if start == "UNBOUNDED" and sides[0] == "preceding":
         if end == "UNBOUNDED" and sides[1] == "following":
             return "whole"
@@ -121,5 +121,5 @@ def _parse_frame(window: Any) -> str | int:
         if start == "CURRENT ROW":
             return 0
         if sides[0] == "preceding":
-            return _parse_offset(start, 0, 0)
-    raise unsupported_error(f"A frame {spec.sql()[:80]}")
+            return _parse_window_offset(start, 0, 0)
+    raise unsupported_sql_error(f"A frame {spec.sql()[:80]}")

@@ -19,8 +19,8 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.training.plaintext import build_keras_optimizer
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.schedules import Schedule, is_real
-from tfe_bench.models.training.stopping import Stopping
+from tfe_bench.models.training.schedules import LearningRateSchedule, is_real_schedule_option
+from tfe_bench.models.training.stopping import EarlyStoppingRule
 
 _REFUSED = {
     "BackupAndRestore": "checkpoint=NAME has the workers keep their shares, and goes on from them",
@@ -39,7 +39,7 @@ _TESTS = tuple(
 
 
 @dataclass(frozen=True, eq=False)
-class Callbacks:
+class TrainingCallbacks:
     """The requirements of a training's callbacks.
 
     Attributes:
@@ -51,11 +51,11 @@ class Callbacks:
 
     deferred: tuple[Any, ...] = ()
     scheduler: Any = None
-    stopping: Stopping | None = None
+    stopping: EarlyStoppingRule | None = None
     snapshots: bool = False
 
     @classmethod
-    def from_keras(cls, callbacks: Any, known: Sequence[str]) -> Callbacks:
+    def from_keras(cls, callbacks: Any, known: Sequence[str]) -> TrainingCallbacks:
         """Check the callbacks of a `fit`.
 
         Args:
@@ -81,7 +81,7 @@ class Callbacks:
                     operation="callbacks",
                     received=type(callback).__name__,
                 )
-            _check_callback(callback, known)
+            _check_keras_callback(callback, known)
         rates = [c for c in callback_list if type(c) is keras.callbacks.LearningRateScheduler]
         stops = [c for c in callback_list if type(c) is keras.callbacks.EarlyStopping]
         for same_kind in (rates, stops):
@@ -96,8 +96,8 @@ class Callbacks:
         return cls(
             deferred,
             rates[0] if rates else None,
-            _build_stopping_rule(stops[0]) if stops else None,
-            any(_takes_weights(c) for c in deferred),
+            _build_early_stopping_rule(stops[0]) if stops else None,
+            any(_callback_takes_weights(c) for c in deferred),
         )
 
     def apply_schedule(
@@ -125,8 +125,10 @@ class Callbacks:
             )
         rate, rates = schedule.options["rate"], []
         for epoch in range(first, epochs):
-            rate = _compute_rate(self.scheduler.schedule, epoch, float(np.float32(rate)))
-            if not is_real(rate):
+            rate = _compute_epoch_learning_rate(
+                self.scheduler.schedule, epoch, float(np.float32(rate))
+            )
+            if not is_real_schedule_option(rate):
                 raise UsageError(
                     "Expected a learning rate from 0 to 10^6. Received: "
                     f"{str(rate)[:40]!r} for epoch {epoch}.",
@@ -136,7 +138,7 @@ class Callbacks:
                 )
             rates.append(float(rate))
         changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
-        piecewise = Schedule(
+        piecewise = LearningRateSchedule(
             "piecewise",
             {
                 "boundaries": [i * steps_per_epoch - 1 for i in changes],
@@ -169,7 +171,7 @@ class Callbacks:
             callback.set_params(dict(params))
         own_optimizer = vars(model).get("optimizer")
         optimizer = build_keras_optimizer(
-            replace(recipe.optimizer, schedule=Schedule("constant", {"rate": 0.0}))
+            replace(recipe.optimizer, schedule=LearningRateSchedule("constant", {"rate": 0.0}))
         )
         object.__setattr__(model, "optimizer", optimizer)  # (TensorBoard shows its rate)
         passed = 0
@@ -199,7 +201,7 @@ class Callbacks:
         return passed
 
 
-def _check_callback(callback: Any, known: Sequence[str]) -> None:
+def _check_keras_callback(callback: Any, known: Sequence[str]) -> None:
     """Refuse a callback that needs private values, or hooks that are never called."""
     import keras
 
@@ -256,7 +258,9 @@ def _check_callback(callback: Any, known: Sequence[str]) -> None:
                 operation="TensorBoard",
             )
         return
-    hooks = [h for h in (*_BATCHES, *_TESTS) if _overrides_hook(callback, h, kinds.Callback)]
+    hooks = [
+        h for h in (*_BATCHES, *_TESTS) if _overrides_callback_hook(callback, h, kinds.Callback)
+    ]
     if hooks:
         raise UsageError(
             "Callbacks support on_epoch_begin, on_epoch_end, on_train_begin and on_train_end. "
@@ -267,13 +271,13 @@ def _check_callback(callback: Any, known: Sequence[str]) -> None:
         )
 
 
-def _overrides_hook(callback: Any, hook: str, base: Any) -> bool:
+def _overrides_callback_hook(callback: Any, hook: str, base: Any) -> bool:
     if hook in vars(callback):
         return True
     return getattr(type(callback), hook, None) is not getattr(base, hook)
 
 
-def _takes_weights(callback: Any) -> bool:
+def _callback_takes_weights(callback: Any) -> bool:
     import keras
 
     kinds = keras.callbacks
@@ -286,8 +290,8 @@ def _takes_weights(callback: Any) -> bool:
     return True
 
 
-def _build_stopping_rule(callback: Any) -> Stopping:
-    return Stopping(
+def _build_early_stopping_rule(callback: Any) -> EarlyStoppingRule:
+    return EarlyStoppingRule(
         int(callback.patience),
         float(abs(callback.min_delta)),
         None if callback.baseline is None else float(callback.baseline),
@@ -296,7 +300,7 @@ def _build_stopping_rule(callback: Any) -> Stopping:
     )
 
 
-def _compute_rate(schedule: Callable[..., Any], epoch: int, rate: float) -> Any:
+def _compute_epoch_learning_rate(schedule: Callable[..., Any], epoch: int, rate: float) -> Any:
     """Compute the rate of an epoch; Keras also accepts schedules of the epoch alone."""
     try:
         inspect.signature(schedule).bind(epoch, rate)

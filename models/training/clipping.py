@@ -17,12 +17,12 @@ from tfe_bench.models.training.optimizers.optimizer import (
     CLIPPED_BITS,
     CLIPPED_RANGE,
     Optimizer,
-    choose_exponent,
+    choose_factor_exponent,
     round_half_up,
 )
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import relu
-from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of u and of the factor.
@@ -33,13 +33,13 @@ _BOUND_BITS = 14
 _MOST_SUM = 62
 
 
-def choose_fractional_bits(stepped: Fraction) -> int:
+def choose_clipped_gradient_bits(stepped: Fraction) -> int:
     """Choose the fractional bits of summed gradients whose mean has CLIPPED_BITS.
 
     Args:
         stepped: the factor from the sum to the mean.
     """
-    return max(1, choose_exponent(1 / stepped, CLIPPED_BITS + 1))
+    return max(1, choose_factor_exponent(1 / stepped, CLIPPED_BITS + 1))
 
 
 def clip_gradients(
@@ -58,33 +58,35 @@ def clip_gradients(
     """
     keys, xs = list(gradients), list(gradients.values())
     if optimizer.clipvalue is not None:
-        row = _clip_by_value(
-            ops, moments.flatten_values(ops, xs), Fraction(optimizer.clipvalue), stepped
+        row = _clip_gradient_by_value(
+            ops, moments.flatten_weight_arrays(ops, xs), Fraction(optimizer.clipvalue), stepped
         )
     else:
         bound = optimizer.clipnorm or optimizer.global_clipnorm
         assert bound is not None
-        groups = [moments.flatten_values(ops, [x]) for x in xs]
-        groups = groups if optimizer.clipnorm else [moments.flatten_values(ops, groups)]
-        for c in _plan_bounds(Fraction(bound), _square_bits(ops, groups)):
-            groups = _clip_by_norm(ops, groups, stepped / c)
-        row = moments.flatten_values(ops, groups)
-    clipped_gradients = moments.split_row(ops, row, [ops.get_shape(x) for x in xs])
+        groups = [moments.flatten_weight_arrays(ops, [x]) for x in xs]
+        groups = groups if optimizer.clipnorm else [moments.flatten_weight_arrays(ops, groups)]
+        for c in _plan_clipping_bounds(Fraction(bound), _squared_gradient_bits(ops, groups)):
+            groups = _clip_gradient_by_norm(ops, groups, stepped / c)
+        row = moments.flatten_weight_arrays(ops, groups)
+    clipped_gradients = moments.split_weight_row(ops, row, [ops.get_shape(x) for x in xs])
     return dict(zip(keys, clipped_gradients, strict=True))
 
 
-def _clip_by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fraction) -> Shared:
+def _clip_gradient_by_value(
+    ops: Operations, g: Shared, bound: Fraction, stepped: Fraction
+) -> Shared:
     """Return g - max(g - c, 0) + max(-c - g, 0), with one comparison of both."""
     n, unit = math.prod(ops.get_shape(g)), (1 << g.fractional_bits) / stepped
     c = round_half_up(bound * unit)
     sides = [ops.add_public(x, -c) for x in (g, ops.neg(g))]
     wide = math.ceil(unit).bit_length() + CLIPPED_RANGE + 2
-    over = _keep_positive(ops, ops.concat(sides, 0), wide)
-    above, below = moments.split_row(ops, over, [(n,), (n,)])
+    over = _rectify_gradient(ops, ops.concat(sides, 0), wide)
+    above, below = moments.split_weight_row(ops, over, [(n,), (n,)])
     return ops.add(ops.sub(g, above), below)
 
 
-def _square_bits(ops: Operations, groups: Sequence[Shared]) -> int:
+def _squared_gradient_bits(ops: Operations, groups: Sequence[Shared]) -> int:
     """Choose the fractional bits of g / c.
 
     Rounding adds n / 4 units to a sum of squares, 2^-18 at most.
@@ -93,7 +95,7 @@ def _square_bits(ops: Operations, groups: Sequence[Shared]) -> int:
     return max(14, 9 + largest_count.bit_length() // 2)
 
 
-def _plan_bounds(bound: Fraction, bits: int) -> list[Fraction]:
+def _plan_clipping_bounds(bound: Fraction, bits: int) -> list[Fraction]:
     """Plan the norms to clip to in sequence, the largest first.
 
     A sum of squares of g / c holds norms below 2^(31 - bits) c. If a bound is so small that larger
@@ -106,39 +108,43 @@ def _plan_bounds(bound: Fraction, bits: int) -> list[Fraction]:
     return bounds
 
 
-def _clip_by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> list[Shared]:
+def _clip_gradient_by_norm(
+    ops: Operations, groups: Sequence[Shared], share: Fraction
+) -> list[Shared]:
     """Return each group, a row, times min(1, c / |g|).
 
     Args:
         share: the factor from a sum to its mean over c.
     """
     sizes = [math.prod(ops.get_shape(g)) for g in groups]
-    bits = _square_bits(ops, groups)
-    e = choose_exponent(share, _BOUND_BITS)
+    bits = _squared_gradient_bits(ops, groups)
+    e = choose_factor_exponent(share, _BOUND_BITS)
     units = convert_scale(
         ops,
         ops.mul_public(
-            moments.flatten_values(ops, groups), round_half_up(share * Fraction(2) ** e), e
+            moments.flatten_weight_arrays(ops, groups), round_half_up(share * Fraction(2) ** e), e
         ),
         bits,
     )
     sums = []
-    for x, n in zip(moments.split_row(ops, units, [(n,) for n in sizes]), sizes, strict=True):
-        square = Product(
-            reshape_value(ops, x, (1, n)), reshape_value(ops, x, (n, 1)), matrix_product
+    for x, n in zip(
+        moments.split_weight_row(ops, units, [(n,) for n in sizes]), sizes, strict=True
+    ):
+        square = BilinearShareProduct(
+            reshape_value(ops, x, (1, n)), reshape_value(ops, x, (n, 1)), sum_matrix_products
         )
         sums.append(reshape_value(ops, ops.sum_products([square]), (1,)))
-    u = ops.truncate(moments.flatten_values(ops, sums), 2 * bits - _UNIT_BITS)
+    u = ops.truncate(moments.flatten_weight_arrays(ops, sums), 2 * bits - _UNIT_BITS)
     wide = _MOST_SUM - 2 * bits + _UNIT_BITS
-    over = _keep_positive(ops, ops.add_public(u, -(1 << _UNIT_BITS)), wide + 2)
+    over = _rectify_gradient(ops, ops.add_public(u, -(1 << _UNIT_BITS)), wide + 2)
     factor = ops.run_protocol(roots.rsqrt, ops.add_public(over, 1 << _UNIT_BITS), wide + 1)
-    factors = moments.split_row(ops, factor, [(1,)] * len(groups))
+    factors = moments.split_weight_row(ops, factor, [(1,)] * len(groups))
     products = [ops.mul(g, f) for g, f in zip(groups, factors, strict=True)]
-    row = ops.truncate(moments.flatten_values(ops, products), _UNIT_BITS)
-    return list(moments.split_row(ops, row, [ops.get_shape(g) for g in groups]))
+    row = ops.truncate(moments.flatten_weight_arrays(ops, products), _UNIT_BITS)
+    return list(moments.split_weight_row(ops, row, [ops.get_shape(g) for g in groups]))
 
 
-def _keep_positive(ops: Operations, x: Shared, bits: int) -> Shared:
+def _rectify_gradient(ops: Operations, x: Shared, bits: int) -> Shared:
     """Return max(x, 0)."""
     exchanges = ops.setting.choose_exchanges(math.prod(ops.get_shape(x)), bits)
     return ops.run_protocol(relu.relu, x, bits, exchanges)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfe_bench.models.kinds.operations import Operations, Setting, add_fractional_bits
+from tfe_bench.models.kinds.operations import Operations, ProtocolSetting, add_fractional_bits
 from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
 from tfe_bench.models.training import gradients
-from tfe_bench.models.training.losses.loss import subtract_labels, sum_products
+from tfe_bench.models.training.losses.loss import subtract_labels_from_outputs, sum_loss_products
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, truncation
@@ -23,10 +23,10 @@ LARGEST_WEIGHT = 2.0**10
 ERROR_BITS = 20
 
 
-def score_batch(
+def score_evaluation_batch(
     party: Party,
     recipe: Recipe,
-    setting: Setting,
+    setting: ProtocolSetting,
     state: Mapping[str, Shared],
     x: Shared,
     y: Shared,
@@ -44,15 +44,15 @@ def score_batch(
     """
     ops, small = Operations(party, setting), recipe.loss.accepts_small_ring
     p = ForwardContext(ops, state, recipe.numbers, recipe.frozen, accepts_small_ring=small)
-    z = gradients.run_forward(p, recipe, x)  # before the softmax or sigmoid, at any scale
+    z = gradients.run_forward_pass(p, recipe, x)  # before the softmax or sigmoid, at any scale
     if recipe.loss.counts_answers:
-        return _count_right_answers(party, recipe, setting, z, y)
-    d = subtract_labels(ops, z, y)
-    return convert_scale(ops, sum_products(ops, d, d), ERROR_BITS)
+        return _count_right_predictions(party, recipe, setting, z, y)
+    d = subtract_labels_from_outputs(ops, z, y)
+    return convert_scale(ops, sum_loss_products(ops, d, d), ERROR_BITS)
 
 
-def _count_right_answers(
-    party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared
+def _count_right_predictions(
+    party: Party, recipe: Recipe, setting: ProtocolSetting, z: Shared, y: Shared
 ) -> Shared:
     """Count the right answers, by the logits."""
     import tensorflow as tf
@@ -87,7 +87,9 @@ def _count_right_answers(
     return truncation.truncate(party, right, one)
 
 
-def detect_overflow(party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT) -> Any:
+def detect_weight_overflow(
+    party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT
+) -> Any:
     """Reveal one bit to all workers, and nothing else: whether |w| >= bound for some weight.
 
     bit = [number of (w - bound < 0) and (-w - bound < 0) is below 2n], public, an int64 scalar.
@@ -95,12 +97,12 @@ def detect_overflow(party: Party, weights: Sequence[Shared], bound: float = LARG
     """
     import tensorflow as tf
 
-    def subtract_bound(w: Shared, sign: int) -> Shared:
+    def subtract_weight_bound(w: Shared, sign: int) -> Shared:
         edge = round(bound * 2.0**w.fractional_bits)
         flat = w.map(lambda a: tf.reshape(sign * a, [-1]))
         return replace(flat, m=None if flat.m is None else flat.m - edge, fractional_bits=0)
 
-    sides = shapes.concat([subtract_bound(w, sign) for w in weights for sign in (1, -1)], 0)
+    sides = shapes.concat([subtract_weight_bound(w, sign) for w in weights for sign in (1, -1)], 0)
     count = int(sides.shape[0])
     inside = convert.b2a(party, convert.mask_bits(party, compare.msb(party, sides)))
     missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))

@@ -49,7 +49,7 @@ def plan_exponents(
     if isinstance(model, Graph) or not state.list_trained_keys(recipe):
         return recipe
     x, targets = np.asarray(x), recipe.encode_labels(y)
-    rows = _choose_rows(recipe, x, targets, seed)
+    rows = _choose_gradient_rows(recipe, x, targets, seed)
     if not all(np.isfinite(recipe.encode_features(x[batch_rows])).all() for batch_rows in rows):
         return recipe  # sharing the rows refuses it
     batches = [(x[r], targets[r], None if weights is None else weights[r]) for r in rows]
@@ -57,17 +57,20 @@ def plan_exponents(
     scale = recipe.gradient_share / recipe.loss.compute_share(recipe.output_shape, recipe.batch)
     sizes = {key: value / float(scale) for key, value in largest_gradients.items()}
     if recipe.optimizer.clips_gradients:
-        bounds, max_exponent = _bound_clipped(recipe, sizes), MOST_EXPONENT
+        bounds, max_exponent = _bound_clipped_gradients(recipe, sizes), MOST_EXPONENT
     else:
-        bounds, max_exponent = _bound_sums(recipe, sizes), _find_max_exponent(recipe)
+        bounds, max_exponent = (
+            _bound_gradient_sums(recipe, sizes),
+            _find_max_gradient_exponent(recipe),
+        )
     min_exponent = recipe.optimizer.least_exponent
-    return replace(recipe, exponents=_choose_exponents(bounds, min_exponent, max_exponent))
+    return replace(recipe, exponents=_choose_gradient_exponents(bounds, min_exponent, max_exponent))
 
 
-def _choose_rows(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Array]:
+def _choose_gradient_rows(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Array]:
     """Choose rows of some batches: the first of an epoch, and those with the largest numbers."""
     count, size = len(x), recipe.batch
-    row_sets = list(shuffling.draw_batches(seed, 0, count, size)[:_BATCHES])
+    row_sets = list(shuffling.draw_epoch_batches(seed, 0, count, size)[:_BATCHES])
     for values in (x, targets):
         part = values[:_MOST_SEARCHED].reshape(min(count, _MOST_SEARCHED), -1)
         if part.dtype.kind in "fiu":
@@ -75,7 +78,7 @@ def _choose_rows(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Ar
     return row_sets
 
 
-def _choose_exponents(
+def _choose_gradient_exponents(
     sizes: Mapping[str, float], min_exponent: int, max_exponent: int
 ) -> dict[str, int]:
     """Choose k for each array's gradients: their logarithm above 1, and from 2^-_QUIET down."""
@@ -87,19 +90,21 @@ def _choose_exponents(
     return {key: k for key, k in exponents.items() if k}
 
 
-def _find_max_exponent(recipe: Recipe) -> int:
+def _find_max_gradient_exponent(recipe: Recipe) -> int:
     """Return the largest exponent for which no sum of gradients over the batch wraps."""
-    used_bits = updates.build_terms(recipe).max_bits + (recipe.batch - 1).bit_length() + BOUND_BITS
+    used_bits = (
+        updates.build_update_terms(recipe).max_bits + (recipe.batch - 1).bit_length() + BOUND_BITS
+    )
     return min(MOST_EXPONENT, updates.MOST_PRODUCT - used_bits)
 
 
-def _bound_sums(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
+def _bound_gradient_sums(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
     """Return the largest gradient of each array.
 
     Raises:
         RangeError: one leaves less than a factor of two for the gradients of later steps.
     """
-    max_size = 2.0 ** (_find_max_exponent(recipe) + BOUND_BITS - 1)
+    max_size = 2.0 ** (_find_max_gradient_exponent(recipe) + BOUND_BITS - 1)
     largest = {key: float(np.abs(g).max(initial=0.0)) for key, g in gradients.items()}
     for key, size in largest.items():
         if not size <= max_size:
@@ -114,7 +119,7 @@ def _bound_sums(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, flo
     return largest
 
 
-def _bound_clipped(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
+def _bound_clipped_gradients(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
     """Bound the gradients after clipping.
 
     Raises:

@@ -8,13 +8,13 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer
-from tfe_bench.models.kinds.passes import Precision
+from tfe_bench.models.kinds.passes import TrainingPrecision
 from tfe_bench.models.layers.max_pool2d import MaxPool2D
 from tfe_bench.models.layers.relu import Relu
 from tfe_bench.protocols.ring import compare
 
 
-def check_trainable(graph: Graph) -> None:
+def check_trainable_layers(graph: Graph) -> None:
     """Refuse layers that have no gradient here.
 
     Raises:
@@ -23,7 +23,7 @@ def check_trainable(graph: Graph) -> None:
     unfit = []
     for layer in graph.layers:
         input_shapes = [graph.shapes[name] for name in layer.inputs]
-        if reason := registry.get_kind(layer.op).explain_untrainable(layer, input_shapes):
+        if reason := registry.get_layer_kind(layer.op).explain_untrainable(layer, input_shapes):
             unfit.append(f"{layer.name!r} ({reason})")
     if unfit:
         known = [kind.op for kind in registry.KINDS.values() if kind.can_train]
@@ -35,7 +35,7 @@ def check_trainable(graph: Graph) -> None:
         )
 
 
-def build_nodes(graph: Graph, precision: Precision) -> tuple[PlacedLayer, ...]:
+def build_training_nodes(graph: Graph, precision: TrainingPrecision) -> tuple[PlacedLayer, ...]:
     """Build the nodes of a graph in an executable order."""
     uses, by_name = graph.find_users(), graph.by_name
     numbers = FixedPointFormat(precision.activation, 0, compare.LAYER_BITS)
@@ -44,7 +44,7 @@ def build_nodes(graph: Graph, precision: Precision) -> tuple[PlacedLayer, ...]:
     for layer in graph.layers:
         if layer.name in fused:
             continue
-        can_fuse = registry.get_kind(layer.op).can_fuse
+        can_fuse = registry.get_layer_kind(layer.op).can_fuse
         pool = layer if layer.op == MaxPool2D.op else None
         activation: LayerSpec | None = None
         last = layer
@@ -73,7 +73,7 @@ def build_nodes(graph: Graph, precision: Precision) -> tuple[PlacedLayer, ...]:
     return tuple(nodes)
 
 
-def find_differentiated(graph: Graph, frozen: frozenset[str]) -> set[str]:
+def find_differentiated_values(graph: Graph, frozen: frozenset[str]) -> set[str]:
     """Return the names of the values that depend on trained weights."""
     names: set[str] = set()
     for layer in graph.layers:

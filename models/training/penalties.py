@@ -13,11 +13,11 @@ from tfe_bench.models.kinds.reading import UnsupportedLayer
 from tfe_bench.models.training.losses.loss import (
     FACTOR_BITS,
     LOSS_BITS,
-    compute_sign,
-    sum_losses,
-    sum_products,
+    compute_training_sign,
+    sum_loss_products,
+    sum_loss_terms,
 )
-from tfe_bench.models.training.schedules import is_real
+from tfe_bench.models.training.schedules import is_real_schedule_option
 from tfe_bench.protocols.session.sharing import Shared
 
 # With this bound a weight's part of a gradient is below 2^11, and its mean is in range for |w| <=
@@ -27,14 +27,14 @@ LARGEST = 1.0
 _FACTOR, _MOST = 16, 30
 
 
-class Penalty(NamedTuple):
+class WeightPenalty(NamedTuple):
     """l1 |w| + l2 w^2."""
 
     l1: float
     l2: float
 
 
-def read_keras_regularizer(regularizer: Any) -> Penalty:
+def read_keras_regularizer(regularizer: Any) -> WeightPenalty:
     """Read the penalty of a Keras regularizer.
 
     Raises:
@@ -52,10 +52,10 @@ def read_keras_regularizer(regularizer: Any) -> Penalty:
             f"regularizer {type(regularizer).__name__}; L1, L2 and L1L2 are supported"
         )
     coefficients = {name: float(getattr(regularizer, name)) for name in numbers[type(regularizer)]}
-    return Penalty(coefficients.get("l1", 0.0), coefficients.get("l2", 0.0))
+    return WeightPenalty(coefficients.get("l1", 0.0), coefficients.get("l2", 0.0))
 
 
-def from_header(header: Any, keys: set[str]) -> dict[str, Penalty]:
+def from_header(header: Any, keys: set[str]) -> dict[str, WeightPenalty]:
     """Read penalties by key, which may come from an untrusted client.
 
     Raises:
@@ -68,7 +68,7 @@ def from_header(header: Any, keys: set[str]) -> dict[str, Penalty]:
     penalties = {}
     for key, pair in header.items():
         several = isinstance(pair, (list, tuple)) and len(pair) == 2
-        if not several or not all(is_real(v, 0.0, LARGEST) for v in pair):
+        if not several or not all(is_real_schedule_option(v, 0.0, LARGEST) for v in pair):
             raise UsageError(
                 f"Expected an l1 and an l2 from 0 to {LARGEST:g} of a regularizer. Received: "
                 f"{pair!r}.",
@@ -76,20 +76,20 @@ def from_header(header: Any, keys: set[str]) -> dict[str, Penalty]:
                 operation="regularizer",
                 received=pair,
             )
-        penalties[key] = Penalty(*map(float, pair))
+        penalties[key] = WeightPenalty(*map(float, pair))
     return penalties
 
 
-def _scale_by_factor(ops: Operations, x: Shared, factor: Fraction) -> Shared:
+def _scale_penalty(ops: Operations, x: Shared, factor: Fraction) -> Shared:
     """Multiply x by a public number, with more fractional bits; the factor is right to 2^-15."""
     size = factor.numerator.bit_length() - factor.denominator.bit_length()
     k = min(max(_FACTOR - size, 0), _MOST)
     return ops.mul_public(x, round(factor * (1 << k)), k)
 
 
-def add_penalties(
+def add_penalty_gradients(
     p: ForwardContext,
-    penalties: Mapping[str, Penalty],
+    penalties: Mapping[str, WeightPenalty],
     share: Fraction,
     gradients: Mapping[str, Shared],
 ) -> dict[str, Shared]:
@@ -102,17 +102,17 @@ def add_penalties(
         (l1, l2), w, g = penalties[key], p.weights[key], gradients[key]
         parts = []
         if l2:
-            parts.append(_scale_by_factor(ops, w, 2 * Fraction(l2) / share))
+            parts.append(_scale_penalty(ops, w, 2 * Fraction(l2) / share))
         if l1:
-            parts.append(_scale_by_factor(ops, compute_sign(ops, w), Fraction(l1) / share))
+            parts.append(_scale_penalty(ops, compute_training_sign(ops, w), Fraction(l1) / share))
         for part in parts:
             g = add_aligned(ops, g, convert_scale(ops, part, g.fractional_bits))
         result[key] = g
     return result
 
 
-def compute_loss(
-    p: ForwardContext, penalties: Mapping[str, Penalty], rows: Fraction
+def compute_penalty_loss(
+    p: ForwardContext, penalties: Mapping[str, WeightPenalty], rows: Fraction
 ) -> Shared | None:
     """Return the penalties' part of a batch's summed losses, [] with LOSS_BITS, or None."""
     ops = p.ops
@@ -120,11 +120,11 @@ def compute_loss(
     for key, (l1, l2) in penalties.items():
         w, parts = p.weights[key], []
         if l2:
-            parts.append((sum_products(ops, w, w), l2))
+            parts.append((sum_loss_products(ops, w, w), l2))
         if l1:
-            parts.append((sum_losses(ops, ops.mul(w, compute_sign(ops, w))), l1))
+            parts.append((sum_loss_terms(ops, ops.mul(w, compute_training_sign(ops, w))), l1))
         for value, factor in parts:
-            part = _scale_by_factor(
+            part = _scale_penalty(
                 ops, convert_scale(ops, value, FACTOR_BITS), Fraction(factor) * rows
             )
             part = convert_scale(ops, part, LOSS_BITS)

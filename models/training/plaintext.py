@@ -12,16 +12,16 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
-from tfe_bench.models.layers.dropout import mask_name
+from tfe_bench.models.layers.dropout import dropout_mask_key
 from tfe_bench.models.layers.elu import ALPHA, SCALE
 from tfe_bench.models.training import reader, shuffling
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.schedules import KERAS, Schedule
+from tfe_bench.models.training.schedules import KERAS, LearningRateSchedule
 from tfe_bench.models.training.step import public_values
 
 
-def _build_keras_rate(schedule: Schedule) -> Any:
+def _build_keras_schedule(schedule: LearningRateSchedule) -> Any:
     import keras
 
     if schedule.kind == "constant":
@@ -32,11 +32,11 @@ def _build_keras_rate(schedule: Schedule) -> Any:
 
 def build_keras_optimizer(optimizer: Optimizer) -> Any:
     """Build Keras' own optimizer with the same settings."""
-    rate = _build_keras_rate(optimizer.schedule)
+    rate = _build_keras_schedule(optimizer.schedule)
     return optimizer.build_keras_optimizer(rate)
 
 
-def _apply_randomness(layer: Any, x: Any, drawn: Any) -> Any:
+def _apply_layer_randomness(layer: Any, x: Any, drawn: Any) -> Any:
     """Apply a Keras layer's random numbers, which are public in a step, to x."""
     kind = type(layer).__name__
     if kind == "GaussianNoise":
@@ -50,7 +50,7 @@ def _apply_randomness(layer: Any, x: Any, drawn: Any) -> Any:
     return factor * (x * drawn + low * (1 - drawn)) - factor * low * layer.rate
 
 
-def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
+def _copy_model_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
     """Copy a model so that layers with public random numbers use given ones; returns them by name.
 
     A Dropout is such a layer: its numbers are a mask.
@@ -59,7 +59,7 @@ def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, An
     import tensorflow as tf
 
     numbers = public_values(recipe, 0)
-    named = {x.name: numbers.get(mask_name(x.name)) for x in recipe.graph.layers}
+    named = {x.name: numbers.get(dropout_mask_key(x.name)) for x in recipe.graph.layers}
     shapes = {name: value.shape for name, value in named.items() if value is not None}
     variables: dict[str, Any] = {}
 
@@ -73,15 +73,15 @@ def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, An
             variables[like.name] = tf.Variable(tf.zeros(shapes[like.name]), trainable=False)
 
         def call(self, x: Any, training: Any = None) -> Any:
-            return _apply_randomness(self.like, x, variables[self.name]) if training else x
+            return _apply_layer_randomness(self.like, x, variables[self.name]) if training else x
 
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
     def clone_layer(layer: Any) -> Any:
-        return Given(layer) if layer.name in shapes else reader.copy_layer(layer)
+        return Given(layer) if layer.name in shapes else reader.copy_keras_layer(layer)
 
-    copy = reader.copy_model(model, clone_function=clone_layer)
+    copy = reader.copy_keras_model(model, clone_function=clone_layer)
     if set(shapes) != set(variables):
         raise UsageError(
             "A plaintext run sets the masks of the model's own Dropout layers. Received: "
@@ -105,13 +105,13 @@ class PlaintextTwin:
     """
 
     def __init__(self, model: Any, recipe: Recipe) -> None:
-        graph = reader.read_model(model).graph
+        graph = reader.read_training_model(model).graph
         self.recipe = recipe
-        self.model, self._masks = _copy_with_randomness(model, recipe)
+        self.model, self._masks = _copy_model_with_randomness(model, recipe)
         last = graph.by_name[graph.outputs[0]]
         self._logits = last.op != recipe.loss.folded_activation
         optimizer = build_keras_optimizer(recipe.optimizer)
-        named = dict(zip(recipe.order, reader.list_variables(self.model), strict=True))
+        named = dict(zip(recipe.order, reader.list_weight_variables(self.model), strict=True))
         if recipe.optimizer.undecayed:
             optimizer.exclude_from_weight_decay([named[k] for k in recipe.optimizer.undecayed])
         # TensorFlow's own kernels support channels first on some processors only, XLA's on all.
@@ -131,7 +131,7 @@ class PlaintextTwin:
         """
         public = public_values(self.recipe, self._steps)
         for name, mask in self._masks.items():
-            mask.assign(public[mask_name(name)].astype(np.float32))
+            mask.assign(public[dropout_mask_key(name)].astype(np.float32))
         self._steps += 1
         return float(self.model.train_on_batch(x, y, sample_weight=weights))
 
@@ -145,9 +145,9 @@ class PlaintextTwin:
 
         public = public_values(self.recipe, 0)
         for name, mask in self._masks.items():
-            mask.assign(public[mask_name(name)].astype(np.float32))
+            mask.assign(public[dropout_mask_key(name)].astype(np.float32))
         keys = [key for key in self.recipe.order if key not in self.recipe.frozen]
-        named = dict(zip(self.recipe.order, reader.list_variables(self.model), strict=True))
+        named = dict(zip(self.recipe.order, reader.list_weight_variables(self.model), strict=True))
         watched = [named[key].value for key in keys]
         loss, largest = self.recipe.loss.build_keras_loss(self._logits), dict[str, Array]()
         for x, y, weights in batches:
@@ -175,7 +175,7 @@ class PlaintextTwin:
         return int(((predictions > edge) == (targets > 0.5)).sum())
 
 
-def count_answers(recipe: Recipe, rows: int) -> int:
+def count_labeled_answers(recipe: Recipe, rows: int) -> int:
     """Return the number of answers in this many rows."""
     return rows * recipe.loss.count_answers(recipe.output_shape)
 
@@ -205,11 +205,13 @@ def train_plaintext(
     targets = recipe.encode_labels(y)
     scores = []
     for epoch in range(epochs):
-        for rows in shuffling.draw_batches(seed, epoch, len(x), recipe.batch):
+        for rows in shuffling.draw_epoch_batches(seed, epoch, len(x), recipe.batch):
             twin.train_step(x[rows], targets[rows])
         if test is not None:
             right = recipe.encode_labels(test[1])
-            scores.append(twin.count_correct(test[0], right) / count_answers(recipe, len(right)))
+            scores.append(
+                twin.count_correct(test[0], right) / count_labeled_answers(recipe, len(right))
+            )
             if on_epoch is not None:
                 on_epoch(epoch, scores[-1])
     return scores, twin.finish_training()

@@ -13,7 +13,7 @@ from tfe_bench.models import from_keras
 from tfe_bench.models.graph import Graph, replace_layers
 from tfe_bench.models.kinds.reading import UnsupportedLayer
 from tfe_bench.models.training import penalties
-from tfe_bench.models.training.penalties import Penalty
+from tfe_bench.models.training.penalties import WeightPenalty
 
 # Options that change a layer's gradient or its weights outside of the optimizer.
 _PARTS = ("kernel", "bias", "depthwise", "pointwise", "gamma", "beta")
@@ -37,11 +37,11 @@ class TrainingModel:
     order: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
-    penalties: Mapping[str, Penalty] = field(default_factory=dict)
+    penalties: Mapping[str, WeightPenalty] = field(default_factory=dict)
     variables: Mapping[str, Any] | None = None
 
 
-class TrainingReader(from_keras.Reader):
+class TrainingReader(from_keras.KerasReader):
     """Reads layers in their training form, and records their variables."""
 
     training = True
@@ -50,7 +50,7 @@ class TrainingReader(from_keras.Reader):
         super().__init__(keras)
         self.keys: dict[int, str] = {}
         self.untrained: set[str] = set()
-        self.penalties: dict[str, Penalty] = {}
+        self.penalties: dict[str, WeightPenalty] = {}
 
     def check_layer(self, layer: Any) -> None:
         """Refuse options that change the layer's gradient."""
@@ -76,7 +76,7 @@ class TrainingReader(from_keras.Reader):
         return super().add_layer(name, op, inputs, weights, **o)
 
 
-def list_variables(model: Any) -> list[Any]:
+def list_weight_variables(model: Any) -> list[Any]:
     """List the weights of a Keras model that have a key, in the order of TrainingModel.order.
 
     A Normalization's statistics have no key: they belong to the owner of the rows, who scales by
@@ -89,7 +89,7 @@ def list_variables(model: Any) -> list[Any]:
     return [v for v in model.weights if id(v) not in skipped_ids]
 
 
-def copy_layer(layer: Any) -> Any:
+def copy_keras_layer(layer: Any) -> Any:
     """Copy a Keras layer, whose activation may be a functools.partial.
 
     Raises:
@@ -118,8 +118,8 @@ def copy_layer(layer: Any) -> Any:
     return copied
 
 
-def copy_model(
-    model: Any, weights: Any = None, clone_function: Callable[[Any], Any] = copy_layer
+def copy_keras_model(
+    model: Any, weights: Any = None, clone_function: Callable[[Any], Any] = copy_keras_layer
 ) -> Any:
     """Copy a Keras model, with its weights or others.
 
@@ -136,7 +136,7 @@ def copy_model(
     return copied_model
 
 
-def read_model(model: Any) -> TrainingModel:
+def read_training_model(model: Any) -> TrainingModel:
     """Read a Keras model, a .keras file or a Graph in training form.
 
     Raises:
@@ -158,6 +158,6 @@ def read_model(model: Any) -> TrainingModel:
 
     graph = from_keras.from_keras(model, make_reader)
     (reader,) = readers
-    named = {reader.keys[id(v)]: v for v in list_variables(model)}
+    named = {reader.keys[id(v)]: v for v in list_weight_variables(model)}
     untrained, private = frozenset(reader.untrained), frozenset(reader.private)
     return TrainingModel(graph, tuple(named), untrained, private, reader.penalties, named)

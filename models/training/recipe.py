@@ -20,12 +20,12 @@ from tfe_bench.models import graph as graphs
 from tfe_bench.models import plaintext
 from tfe_bench.models.graph import Array, Graph, LayerSpec
 from tfe_bench.models.kinds.layer import PlacedLayer
-from tfe_bench.models.kinds.passes import Precision
+from tfe_bench.models.kinds.passes import TrainingPrecision
 from tfe_bench.models.training import losses, optimizers, penalties, reader
 from tfe_bench.models.training.losses.loss import Loss
-from tfe_bench.models.training.nodes import build_nodes, check_trainable
+from tfe_bench.models.training.nodes import build_training_nodes, check_trainable_layers
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
-from tfe_bench.models.training.penalties import Penalty
+from tfe_bench.models.training.penalties import WeightPenalty
 
 FORMAT = 3
 MOST_BATCH = 1 << 14
@@ -34,7 +34,7 @@ MOST_WEIGHT = 256
 MOST_EXPONENT = 24
 
 
-DEFAULT = Precision()
+DEFAULT = TrainingPrecision()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +67,9 @@ class Recipe:
     order: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
     seed: int = 0
-    numbers: Precision = DEFAULT
+    numbers: TrainingPrecision = DEFAULT
     weighted: int = 0
-    penalties: Mapping[str, Penalty] = field(default_factory=dict)
+    penalties: Mapping[str, WeightPenalty] = field(default_factory=dict)
     exponents: Mapping[str, int] = field(default_factory=dict)
     nodes: tuple[PlacedLayer, ...] = field(init=False)
 
@@ -111,7 +111,7 @@ class Recipe:
                 operation="weighted",
                 received=self.weighted,
             )
-        check_trainable(self.graph)
+        check_trainable_layers(self.graph)
         if shared_weights := self.graph.shared_weight_keys():
             raise UsageError(
                 f"Layers share weights, which cannot be trained: {sorted(shared_weights)}.",
@@ -139,9 +139,9 @@ class Recipe:
                 operation="undecayed",
             )
         object.__setattr__(self, "penalties", penalties.from_header(self.penalties, keys))
-        _check_exponents(self.exponents, keys, self.optimizer.least_exponent)
+        _check_gradient_exponents(self.exponents, keys, self.optimizer.least_exponent)
         object.__setattr__(self, "order", order)
-        object.__setattr__(self, "nodes", build_nodes(self.graph, self.numbers))
+        object.__setattr__(self, "nodes", build_training_nodes(self.graph, self.numbers))
         if self.loss.is_categorical and self.output_shape[-1] < 2:
             raise UsageError(
                 f"{self.loss.name} requires at least two classes. Received: an output of "
@@ -166,7 +166,7 @@ class Recipe:
         Raises:
             UsageError: names the parts that are not supported.
         """
-        training_model = reader.read_model(model)
+        training_model = reader.read_training_model(model)
         chosen, logits = losses.read_keras_loss(loss)
         graph = _fold_input_scaling(training_model.graph)
         if misplaced := [x.name for x in graph.layers if x.name in training_model.private]:
@@ -176,7 +176,7 @@ class Recipe:
                 code="misplaced-normalization",
                 received=", ".join(misplaced),
             )
-        graph = _remove_folded_activation(graph, chosen, logits)
+        graph = _remove_loss_activation(graph, chosen, logits)
         own_optimizer = optimizers.read_keras_optimizer(optimizer, training_model.variables)
         recipe = cls(
             graph, chosen, own_optimizer, batch, training_model.order, training_model.frozen, seed
@@ -281,7 +281,7 @@ class Recipe:
                 tuple(str(k) for k in header["order"]),
                 frozenset(str(k) for k in header["frozen"]),
                 header["seed"],
-                Precision(*numbers),
+                TrainingPrecision(*numbers),
                 header["weighted"],
                 header["penalties"],
                 header["exponents"],
@@ -298,7 +298,7 @@ class Recipe:
         )
 
 
-def _check_exponents(exponents: Any, keys: set[str], min_exponent: int) -> None:
+def _check_gradient_exponents(exponents: Any, keys: set[str], min_exponent: int) -> None:
     """Refuse invalid exponents of gradients, which may come from an untrusted client.
 
     Raises:
@@ -334,26 +334,26 @@ def _fold_input_scaling(graph: Graph) -> Graph:
     factor, offset = (np.asarray(first.options[k], np.float64) for k in ("scale", "offset"))
     old, more = graph.scaling.get(name, (1.0, 0.0))
     pair = (np.asarray(old) * factor, np.asarray(more) * factor + offset)
-    layers = [_rename_input(x, first.name, name) for x in graph.layers[1:]]
+    layers = [_rename_layer_input(x, first.name, name) for x in graph.layers[1:]]
     scaling = {name: tuple(a.tolist() for a in pair)}
     return graphs.replace_layers(graph, layers, scaling=scaling)
 
 
-def scales_inputs(model: Any) -> bool:
+def scales_model_inputs(model: Any) -> bool:
     """Return whether a Keras model starts with a Rescaling or Normalization.
 
     Raises:
         UsageError: layers cannot be trained.
     """
-    graph = reader.read_model(model).graph
+    graph = reader.read_training_model(model).graph
     return len(graph.inputs) == 1 and bool(_fold_input_scaling(graph).scaling)
 
 
-def _rename_input(layer: LayerSpec, old: str, new: str) -> LayerSpec:
+def _rename_layer_input(layer: LayerSpec, old: str, new: str) -> LayerSpec:
     return replace(layer, inputs=tuple(new if i == old else i for i in layer.inputs))
 
 
-def _remove_folded_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
+def _remove_loss_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
     """Return the graph without the last softmax or sigmoid, if the loss requires it at the end.
 
     Raises:
@@ -393,7 +393,7 @@ def _remove_folded_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
     return graphs.replace_layers(graph, layers, outputs=(last.inputs[0],))
 
 
-def anonymize_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def anonymize_training_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's header without names: Keras renumbers layers for every model."""
     graph = recipe["graph"]
     known_names = [

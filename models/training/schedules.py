@@ -22,40 +22,40 @@ _PI = Decimal("3.14159265358979323846264338327950288419716939937511")
 Options = Mapping[str, Any]
 
 
-def is_real(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
+def is_real_schedule_option(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
     """Return whether this is a finite number from low to high."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool)
     return fits and math.isfinite(value) and low <= value <= high
 
 
-def _is_count(value: Any, low: int = 1) -> bool:
+def _is_schedule_count(value: Any, low: int = 1) -> bool:
     return type(value) is int and low <= value <= MOST_STEPS
 
 
-def _is_step_count(value: Any) -> bool:
+def _is_schedule_step_count(value: Any) -> bool:
     """Return whether this is a valid divisor of steps."""
-    return is_real(value, 1e-3, MOST_STEPS)
+    return is_real_schedule_option(value, 1e-3, MOST_STEPS)
 
 
-def _is_fraction(value: Any) -> bool:
-    return is_real(value, 0.0, 1.0)
+def _is_schedule_fraction(value: Any) -> bool:
+    return is_real_schedule_option(value, 0.0, 1.0)
 
 
-def _is_flag(value: Any) -> bool:
+def _is_schedule_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _is_boundaries(value: Any) -> bool:
-    listed = isinstance(value, (list, tuple)) and all(_is_count(e, 0) for e in value)
+def _is_schedule_boundaries(value: Any) -> bool:
+    listed = isinstance(value, (list, tuple)) and all(_is_schedule_count(e, 0) for e in value)
     return listed and all(a < b for a, b in itertools.pairwise(value))
 
 
-def _is_rates(value: Any) -> bool:
+def _is_schedule_rates(value: Any) -> bool:
     listed = isinstance(value, (list, tuple)) and 1 <= len(value) <= MOST_PIECES
-    return listed and all(is_real(v) for v in value)
+    return listed and all(is_real_schedule_option(v) for v in value)
 
 
-def compute_cosine(x: Decimal) -> Decimal:
+def compute_schedule_cosine(x: Decimal) -> Decimal:
     """Compute cos(x) for 0 <= x <= pi, by its series."""
     with localcontext(DIGITS):
         term = total = Decimal(1)
@@ -68,27 +68,27 @@ def compute_cosine(x: Decimal) -> Decimal:
 # ---- each kind: the rate of a step, counted from 0
 
 
-def _exponential_decay(o: Options, step: int) -> Decimal:
-    passed = _count_decays(o, step)
+def _exponential_rate_decay(o: Options, step: int) -> Decimal:
+    passed = _count_rate_decays(o, step)
     return Decimal(o["initial_learning_rate"]) * (Decimal(o["decay_rate"]).ln() * passed).exp()
 
 
-def _inverse_time_decay(o: Options, step: int) -> Decimal:
-    lost = 1 + Decimal(o["decay_rate"]) * _count_decays(o, step)
+def _inverse_time_rate_decay(o: Options, step: int) -> Decimal:
+    lost = 1 + Decimal(o["decay_rate"]) * _count_rate_decays(o, step)
     return Decimal(o["initial_learning_rate"]) / lost
 
 
-def _count_decays(o: Options, step: int) -> Decimal:
+def _count_rate_decays(o: Options, step: int) -> Decimal:
     """Return step / decay_steps, rounded down with staircase."""
     passed = Decimal(step) / Decimal(o["decay_steps"])
     return passed.to_integral_value(ROUND_FLOOR) if o["staircase"] else passed
 
 
-def _piecewise_rate(o: Options, step: int) -> Decimal:
+def _piecewise_learning_rate(o: Options, step: int) -> Decimal:
     return Decimal(o["values"][sum(step > e for e in o["boundaries"])])
 
 
-def _polynomial_decay(o: Options, step: int) -> Decimal:
+def _polynomial_rate_decay(o: Options, step: int) -> Decimal:
     first, last = Decimal(o["initial_learning_rate"]), Decimal(o["end_learning_rate"])
     steps, now, power = Decimal(o["decay_steps"]), Decimal(step), Decimal(o["power"])
     if o["cycle"]:
@@ -99,7 +99,7 @@ def _polynomial_decay(o: Options, step: int) -> Decimal:
     return (first - last) * decay_factor + last
 
 
-def _cosine_decay(o: Options, step: int) -> Decimal:
+def _cosine_rate_decay(o: Options, step: int) -> Decimal:
     first, target = Decimal(o["initial_learning_rate"]), o["warmup_target"]
     warm: int = o["warmup_steps"]
     if target is not None:
@@ -108,16 +108,16 @@ def _cosine_decay(o: Options, step: int) -> Decimal:
             return first + (top - first) * step / warm
         first, step = top, step - warm
     steps = Decimal(o["decay_steps"])
-    return _cosine_rate(first, Decimal(o["alpha"]), min(Decimal(step), steps) / steps)
+    return _cosine_learning_rate(first, Decimal(o["alpha"]), min(Decimal(step), steps) / steps)
 
 
-def _cosine_rate(
+def _cosine_learning_rate(
     first: Decimal, alpha: Decimal, part: Decimal, height: Decimal = Decimal(1)
 ) -> Decimal:
-    return first * ((1 - alpha) * height * (1 + compute_cosine(_PI * part)) / 2 + alpha)
+    return first * ((1 - alpha) * height * (1 + compute_schedule_cosine(_PI * part)) / 2 + alpha)
 
 
-def _cosine_restarts(o: Options, step: int) -> Decimal:
+def _cosine_rate_restarts(o: Options, step: int) -> Decimal:
     passed, longer = Decimal(step) / Decimal(o["first_decay_steps"]), Decimal(o["t_mul"])
     if longer == 1:
         count = int(passed)
@@ -134,11 +134,11 @@ def _cosine_restarts(o: Options, step: int) -> Decimal:
         part = (grown / longer**count - 1) / (longer - 1)
     height = Decimal(o["m_mul"]) ** count if count else Decimal(1)
     first, alpha = Decimal(o["initial_learning_rate"]), Decimal(o["alpha"])
-    return _cosine_rate(first, alpha, part, height)
+    return _cosine_learning_rate(first, alpha, part, height)
 
 
 @dataclass(frozen=True)
-class _ScheduleKind:
+class _LearningRateScheduleKind:
     """One kind of learning-rate schedule.
 
     Attributes:
@@ -152,56 +152,62 @@ class _ScheduleKind:
     keras: str | None = None
 
 
-_FIRST: Mapping[str, Callable[[Any], bool]] = {"initial_learning_rate": is_real}
-_DECAY = {**_FIRST, "decay_steps": _is_step_count}
+_FIRST: Mapping[str, Callable[[Any], bool]] = {"initial_learning_rate": is_real_schedule_option}
+_DECAY = {**_FIRST, "decay_steps": _is_schedule_step_count}
 # Options that may hold the largest rate.
 _TOPS = ("rate", "initial_learning_rate", "end_learning_rate", "warmup_target")
-KINDS: Mapping[str, _ScheduleKind] = {
-    "constant": _ScheduleKind({"rate": is_real}, lambda o, step: Decimal(o["rate"])),
-    "exponential": _ScheduleKind(
-        {**_DECAY, "decay_rate": lambda v: is_real(v, 1e-9, 1.0), "staircase": _is_flag},
-        _exponential_decay,
+KINDS: Mapping[str, _LearningRateScheduleKind] = {
+    "constant": _LearningRateScheduleKind(
+        {"rate": is_real_schedule_option}, lambda o, step: Decimal(o["rate"])
+    ),
+    "exponential": _LearningRateScheduleKind(
+        {
+            **_DECAY,
+            "decay_rate": lambda v: is_real_schedule_option(v, 1e-9, 1.0),
+            "staircase": _is_schedule_flag,
+        },
+        _exponential_rate_decay,
         "ExponentialDecay",
     ),
-    "piecewise": _ScheduleKind(
-        {"boundaries": _is_boundaries, "values": _is_rates},
-        _piecewise_rate,
+    "piecewise": _LearningRateScheduleKind(
+        {"boundaries": _is_schedule_boundaries, "values": _is_schedule_rates},
+        _piecewise_learning_rate,
         "PiecewiseConstantDecay",
     ),
-    "polynomial": _ScheduleKind(
+    "polynomial": _LearningRateScheduleKind(
         {
             **_DECAY,
-            "end_learning_rate": is_real,
-            "power": lambda v: is_real(v, 0.0, 100.0),
-            "cycle": _is_flag,
+            "end_learning_rate": is_real_schedule_option,
+            "power": lambda v: is_real_schedule_option(v, 0.0, 100.0),
+            "cycle": _is_schedule_flag,
         },
-        _polynomial_decay,
+        _polynomial_rate_decay,
         "PolynomialDecay",
     ),
-    "inverse_time": _ScheduleKind(
-        {**_DECAY, "decay_rate": is_real, "staircase": _is_flag},
-        _inverse_time_decay,
+    "inverse_time": _LearningRateScheduleKind(
+        {**_DECAY, "decay_rate": is_real_schedule_option, "staircase": _is_schedule_flag},
+        _inverse_time_rate_decay,
         "InverseTimeDecay",
     ),
-    "cosine": _ScheduleKind(
+    "cosine": _LearningRateScheduleKind(
         {
             **_DECAY,
-            "alpha": _is_fraction,
-            "warmup_target": lambda v: v is None or is_real(v),
-            "warmup_steps": lambda v: _is_count(v, 0),
+            "alpha": _is_schedule_fraction,
+            "warmup_target": lambda v: v is None or is_real_schedule_option(v),
+            "warmup_steps": lambda v: _is_schedule_count(v, 0),
         },
-        _cosine_decay,
+        _cosine_rate_decay,
         "CosineDecay",
     ),
-    "restarts": _ScheduleKind(
+    "restarts": _LearningRateScheduleKind(
         {
             **_FIRST,
-            "first_decay_steps": _is_step_count,
-            "t_mul": lambda v: is_real(v, 1.0, 100.0),
-            "m_mul": _is_fraction,
-            "alpha": _is_fraction,
+            "first_decay_steps": _is_schedule_step_count,
+            "t_mul": lambda v: is_real_schedule_option(v, 1.0, 100.0),
+            "m_mul": _is_schedule_fraction,
+            "alpha": _is_schedule_fraction,
         },
-        _cosine_restarts,
+        _cosine_rate_restarts,
         "CosineDecayRestarts",
     ),
 }
@@ -209,7 +215,7 @@ KERAS = {kind.keras: name for name, kind in KINDS.items() if kind.keras is not N
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LearningRateSchedule:
     """A learning rate for each step.
 
     Attributes:
@@ -259,7 +265,7 @@ class Schedule:
         return {"kind": self.kind, **simple}
 
 
-def read_keras_schedule(rate: Any) -> Schedule:
+def read_keras_schedule(rate: Any) -> LearningRateSchedule:
     """Read the schedule of a number, or of a Keras optimizer's get_config().
 
     Raises:
@@ -270,30 +276,33 @@ def read_keras_schedule(rate: Any) -> Schedule:
         options.pop("name", None)
         if name in KERAS:
             kind = KERAS[name]
-            known = {k: to_json_value(options.pop(k)) for k in KINDS[kind].checks if k in options}
+            known = {
+                k: keras_option_to_json(options.pop(k)) for k in KINDS[kind].checks if k in options
+            }
             if "boundaries" in known:  # (Keras compares them as integers)
                 known["boundaries"] = [
-                    int(v) if is_real(v, 0, MOST_STEPS) else v for v in known["boundaries"]
+                    int(v) if is_real_schedule_option(v, 0, MOST_STEPS) else v
+                    for v in known["boundaries"]
                 ]
             if not options:
-                return Schedule(kind, known)
+                return LearningRateSchedule(kind, known)
         raise UsageError(
             f"Expected a number or {', '.join(KERAS)} as learning rate. Received: {name!r}.",
             code="unsupported-argument",
             operation="learning_rate",
             received=name,
         )
-    if not is_real(rate):
+    if not is_real_schedule_option(rate):
         raise UsageError(
             f"Expected a learning rate from 0 to 10^6. Received: {type(rate).__name__}.",
             code="number-out-of-range",
             operation="learning_rate",
         )
-    return Schedule("constant", {"rate": float(rate)})
+    return LearningRateSchedule("constant", {"rate": float(rate)})
 
 
-def to_json_value(value: Any) -> Any:
+def keras_option_to_json(value: Any) -> Any:
     """Convert Keras' options to JSON values."""
     if isinstance(value, (list, tuple)):
-        return [to_json_value(v) for v in value]
+        return [keras_option_to_json(v) for v in value]
     return value.item() if hasattr(value, "item") else value

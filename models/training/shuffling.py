@@ -13,18 +13,20 @@ import numpy as np
 from tfe_bench.models.kinds.layer import Array
 
 
-def _draw_words(about: str, count: int, kind: str) -> Array:
+def _draw_training_words(about: str, count: int, kind: str) -> Array:
     size = np.dtype(kind).itemsize
     return np.frombuffer(hashlib.shake_256(about.encode()).digest(size * count), kind)
 
 
-def draw_permutation(seed: int, epoch: int, count: int) -> Array:
+def draw_epoch_permutation(seed: int, epoch: int, count: int) -> Array:
     """Return the order in which an epoch (counted from 0) uses `count` samples, int64."""
-    words = _draw_words(f"order {seed} {epoch} {count}", count, "<u8")
+    words = _draw_training_words(f"order {seed} {epoch} {count}", count, "<u8")
     return np.argsort(words, kind="stable").astype(np.int64)
 
 
-def draw_batches(seed: int, epoch: int, count: int, batch: int, shuffle: bool = True) -> Array:
+def draw_epoch_batches(
+    seed: int, epoch: int, count: int, batch: int, shuffle: bool = True
+) -> Array:
     """Return the samples of each step of an epoch, [steps, batch]; the remainder is left out.
 
     An epoch with fewer samples than a batch has no step.
@@ -33,20 +35,20 @@ def draw_batches(seed: int, epoch: int, count: int, batch: int, shuffle: bool = 
         shuffle: False keeps the order of the samples, and leaves out the same ones every time.
     """
     steps = count // batch
-    order = draw_permutation(seed, epoch, count) if shuffle else np.arange(count)
+    order = draw_epoch_permutation(seed, epoch, count) if shuffle else np.arange(count)
     return order[: steps * batch].reshape(steps, batch)
 
 
 def draw_dropout_mask(seed: int, step: int, layer: str, count: int, rate: float) -> Array:
     """Return which of `count` values a Dropout layer keeps in a step, bool; each with 1 - rate."""
-    words = _draw_words(f"dropout {seed} {step} {layer}", count, "<u4")
+    words = _draw_training_words(f"dropout {seed} {step} {layer}", count, "<u4")
     return words >= np.uint32(round(rate * 2**32))
 
 
-def draw_normal(seed: int, step: int, layer: str, count: int) -> Array:
+def draw_layer_noise(seed: int, step: int, layer: str, count: int) -> Array:
     """Return normal numbers of deviation 1 with 16 fractional bits, int64: sums of 12 uniform ones.
 
     Only integers are used: a logarithm or a cosine may differ from one processor to another.
     """
-    words = _draw_words(f"normal {seed} {step} {layer}", 12 * count, "<u2")
+    words = _draw_training_words(f"normal {seed} {step} {layer}", 12 * count, "<u2")
     return np.asarray(words.reshape(count, 12).sum(-1, dtype=np.int64) - 6 * 65535)

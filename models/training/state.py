@@ -10,7 +10,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
-from tfe_bench.models.training.optimizers.optimizer import Slot
+from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot
 from tfe_bench.models.training.recipe import Recipe
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ AVERAGE = "average"
 
 
 @dataclass(frozen=True)
-class StateSpec:
+class TrainingStateSpec:
     """One array of the state.
 
     Attributes:
@@ -32,20 +32,23 @@ class StateSpec:
     fractional_bits: int
 
 
-def list_slots(recipe: Recipe) -> list[Slot]:
+def list_optimizer_slots(recipe: Recipe) -> list[OptimizerSlot]:
     """List the slots of each array of trained weights."""
     optimizer_slots = list(recipe.optimizer.list_slots(recipe.numbers))
-    average = Slot(AVERAGE, recipe.numbers.weight)
+    average = OptimizerSlot(AVERAGE, recipe.numbers.weight)
     return [*optimizer_slots, average] if recipe.optimizer.use_ema else optimizer_slots
 
 
-def list_specs(recipe: Recipe) -> list[StateSpec]:
+def list_training_state_specs(recipe: Recipe) -> list[TrainingStateSpec]:
     """List the arrays of a recipe's state, in their order: weights first."""
     shapes = {k: tuple(int(n) for n in a.shape) for k, a in recipe.graph.weight_arrays().items()}
-    state_specs = [StateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order]
+    state_specs = [
+        TrainingStateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order
+    ]
     for key in list_trained_keys(recipe):
         state_specs += [
-            StateSpec(f"{key}:{s.name}", shapes[key], s.fractional_bits) for s in list_slots(recipe)
+            TrainingStateSpec(f"{key}:{s.name}", shapes[key], s.fractional_bits)
+            for s in list_optimizer_slots(recipe)
         ]
     return state_specs
 
@@ -55,7 +58,7 @@ def list_trained_keys(recipe: Recipe) -> list[str]:
     return [key for key in recipe.order if key not in recipe.frozen]
 
 
-def build_initial_state(
+def build_initial_training_state(
     recipe: Recipe, arrays: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
     """Return the state before the first step, float64 by key.
@@ -67,8 +70,8 @@ def build_initial_state(
         UsageError: arrays are missing or have other shapes.
     """
     weights = recipe.graph.weight_arrays() if arrays is None else arrays
-    state, starts = {}, {slot.name: slot for slot in list_slots(recipe)}
-    for spec in list_specs(recipe):
+    state, starts = {}, {slot.name: slot for slot in list_optimizer_slots(recipe)}
+    for spec in list_training_state_specs(recipe):
         key, remembered, name = spec.key.partition(":")
         if remembered:
             slot, k = starts[name], recipe.exponents.get(key, 0)

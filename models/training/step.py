@@ -10,7 +10,7 @@ import numpy as np
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
 from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.training import gradients, nodes, penalties, state, updates
 from tfe_bench.models.training.recipe import Recipe
@@ -32,7 +32,7 @@ _OUTPUT_BITS = 13
 def run_step(
     party: Party,
     recipe: Recipe,
-    setting: Setting,
+    setting: ProtocolSetting,
     state_values: Mapping[str, Shared],
     x: Shared,
     y: Shared,
@@ -44,7 +44,7 @@ def run_step(
     """Compute the next state, inside party.function.
 
     Args:
-        state_values: the state by key, as in state.list_specs.
+        state_values: the state by key, as in state.list_training_state_specs.
         x: features [batch, ...] with numbers.activation fractional bits.
         y: targets [batch, *recipe.label_shape] with numbers.gradient fractional bits.
         public: `public_values` of the step, as int64 tensors.
@@ -73,7 +73,7 @@ def run_step(
         None if range_flags is None else {},
         range_flags is not None and watch == ALL,
     )
-    output = gradients.run_forward(p, recipe, x)
+    output = gradients.run_forward_pass(p, recipe, x)
     if output.ring_bits == RING:
         p.check_magnitude(recipe.graph.outputs[0], output, output.fractional_bits + _OUTPUT_BITS)
     weight = None
@@ -86,26 +86,26 @@ def run_step(
     d, total = recipe.loss.compute_gradient(ops, output, y, loss)
     if weight is not None:
         d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
-    weight_gradients = gradients.run_backward(
-        p, recipe, d, nodes.find_differentiated(recipe.graph, recipe.frozen)
+    weight_gradients = gradients.run_backward_pass(
+        p, recipe, d, nodes.find_differentiated_values(recipe.graph, recipe.frozen)
     )
-    weight_gradients = penalties.add_penalties(
+    weight_gradients = penalties.add_penalty_gradients(
         p, recipe.penalties, recipe.gradient_share, weight_gradients
     )
-    if total is not None and (more := _penalty_loss(p, recipe)) is not None:
+    if total is not None and (more := _sum_weight_penalties(p, recipe)) is not None:
         total = ops.add(total, more)
-    result = {**updates.update_state(p, recipe, weight_gradients), **p.new_statistics}
+    result = {**updates.update_training_state(p, recipe, weight_gradients), **p.new_statistics}
     if range_flags is not None and p.range_checks is not None:
         range_flags.update({name: watch.compute_flag() for name, watch in p.range_checks.items()})
     return result, total
 
 
-def _penalty_loss(p: ForwardContext, recipe: Recipe) -> Shared | None:
+def _sum_weight_penalties(p: ForwardContext, recipe: Recipe) -> Shared | None:
     """Sum of the penalties of trained weights, at the scale of the sum of a batch's losses."""
     shape, loss = recipe.output_shape, recipe.loss
     rows = Fraction(recipe.batch * loss.count_terms(shape), loss.compute_scale(shape, recipe.batch))
     trained = {k: pair for k, pair in recipe.penalties.items() if k not in recipe.frozen}
-    return penalties.compute_loss(p, trained, rows)
+    return penalties.compute_penalty_loss(p, trained, rows)
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
@@ -114,15 +114,17 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
     Args:
         number: number of the step, counted from 0 over all epochs.
     """
-    rates = updates.public_rates(recipe, number)
+    rates = updates.public_learning_rates(recipe, number)
     values: dict[str, Any] = {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
     for layer in recipe.graph.layers:
         shape = (recipe.batch, *recipe.graph.shapes[layer.name])
-        values.update(registry.get_kind(layer.op).public_values(layer, shape, recipe.seed, number))
+        values.update(
+            registry.get_layer_kind(layer.op).public_values(layer, shape, recipe.seed, number)
+        )
     return values
 
 
-def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
+def mean_training_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
     """Return the mean loss as in Keras, from the revealed sum over a batch (or this many rows)."""
     rows = recipe.batch if rows is None else rows
     loss, shape = recipe.loss, recipe.output_shape
@@ -133,40 +135,44 @@ def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
 _ROUND_BITS = (1, 3_000_000, 21_000_000, 10**12)
 
 
-def tune_setting(recipe: Recipe, profile: str = "local") -> Setting:
+def tune_setting(recipe: Recipe, profile: str = "local") -> ProtocolSetting:
     """Choose the setting with the shortest step, by the bytes and the rounds.
 
     Args:
         profile: "local", "lan" or "wan"; the choice matters on a wan only.
     """
     if profile != "wan":
-        return Setting(profile)
+        return ProtocolSetting(profile)
     network = profiles.get_profile(profile)
 
-    def estimate_microseconds(setting: Setting) -> int:
+    def estimate_microseconds(setting: ProtocolSetting) -> int:
         cost = step_cost(recipe, setting)
         return network.microseconds(cost.by_party(0), cost.rounds)
 
     thirds = (False, True) if recipe.optimizer.is_adaptive else (False,)
-    choices = [Setting(profile, bits, third) for bits in _ROUND_BITS for third in thirds]
+    choices = [ProtocolSetting(profile, bits, third) for bits in _ROUND_BITS for third in thirds]
     return min(choices, key=estimate_microseconds)
 
 
-def step_cost(recipe: Recipe, setting: Setting, loss: bool = False, watch: str = NOTHING) -> Cost:
+def step_cost(
+    recipe: Recipe, setting: ProtocolSetting, loss: bool = False, watch: str = NOTHING
+) -> Cost:
     """Return the cost of `run_step`; its total is a lower bound for updates dealt by thirds.
 
     Args:
         watch: the range checks.
     """
-    return _count_step(recipe, setting, loss, watch)[0]
+    return _count_training_step(recipe, setting, loss, watch)[0]
 
 
-def list_range_checks(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> list[str]:
+def list_step_range_checks(
+    recipe: Recipe, setting: ProtocolSetting, loss: bool, watch: str
+) -> list[str]:
     """List the names of a step's range checks, in the order of its flags: layers, weights."""
-    return _count_step(recipe, setting, loss, watch)[1] if watch else []
+    return _count_training_step(recipe, setting, loss, watch)[1] if watch else []
 
 
-def choose_range_checks(recipe: Recipe, setting: Setting, loss: bool) -> str:
+def choose_step_range_checks(recipe: Recipe, setting: ProtocolSetting, loss: bool) -> str:
     """Choose the most range checks for 3% of a step's bytes, or for 4 KiB."""
     plain = step_cost(recipe, setting, loss).total
     for watch in (ALL, VALUES):
@@ -176,9 +182,12 @@ def choose_range_checks(recipe: Recipe, setting: Setting, loss: bool) -> str:
     return NOTHING
 
 
-def _count_step(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> tuple[Cost, list[str]]:
+def _count_training_step(
+    recipe: Recipe, setting: ProtocolSetting, loss: bool, watch: str
+) -> tuple[Cost, list[str]]:
     state_values = {
-        s.key: Private(s.shape, s.fractional_bits).to_symbolic() for s in state.list_specs(recipe)
+        s.key: Private(s.shape, s.fractional_bits).to_symbolic()
+        for s in state.list_training_state_specs(recipe)
     }
     x = Private((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
     y = Private((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)

@@ -18,7 +18,7 @@ _MOST_EPOCHS = 100_000
 
 
 @dataclass
-class Stopping:
+class EarlyStoppingRule:
     """The rule, and its progress.
 
     Attributes:
@@ -96,7 +96,7 @@ class Stopping:
         return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
-    def from_header(cls, header: object) -> Stopping:
+    def from_header(cls, header: object) -> EarlyStoppingRule:
         """Read the rule of a header, which may come from an untrusted client.
 
         Raises:

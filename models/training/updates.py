@@ -19,8 +19,8 @@ from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
 from tfe_bench.models.training import clipping, state
 from tfe_bench.models.training.optimizers.optimizer import (
     BOUND_BITS,
-    UpdateTerms,
-    choose_exponent,
+    WeightUpdateTerms,
+    choose_factor_exponent,
     round_half_up,
 )
 from tfe_bench.models.training.recipe import Recipe
@@ -36,19 +36,19 @@ _DECAY_BITS, _MOST_DECAY_BITS, _EMA_BITS = 16, 28, 20
 MOST_PRODUCT = 62
 
 
-def build_terms(recipe: Recipe) -> UpdateTerms:
+def build_update_terms(recipe: Recipe) -> WeightUpdateTerms:
     """Build the properties of the training that an optimizer needs."""
     numbers, share = recipe.numbers, recipe.loss.compute_share(recipe.output_shape, recipe.batch)
     min_bits, max_bits = numbers.gradient, numbers.activation + numbers.gradient
     if recipe.optimizer.clips_gradients:
-        min_bits = max_bits = clipping.choose_fractional_bits(recipe.gradient_share)
+        min_bits = max_bits = clipping.choose_clipped_gradient_bits(recipe.gradient_share)
     exponents = {key: recipe.exponents.get(key, 0) for key in state.list_trained_keys(recipe)}
-    return UpdateTerms(
+    return WeightUpdateTerms(
         numbers, share, int(recipe.gradient_share / share), min_bits, max_bits, exponents
     )
 
 
-def _limit_fractional_bits(recipe: Recipe, update_terms: UpdateTerms, key: str) -> int:
+def _limit_gradient_bits(recipe: Recipe, update_terms: WeightUpdateTerms, key: str) -> int:
     """Limit a summed gradient's fractional bits, so that its product with a factor fits."""
     k = update_terms.exponents[key]
     if k <= 0 or recipe.optimizer.clips_gradients:  # (clipped gradients are small)
@@ -57,22 +57,24 @@ def _limit_fractional_bits(recipe: Recipe, update_terms: UpdateTerms, key: str) 
     return min(update_terms.max_bits, max(1, MOST_PRODUCT - whole))
 
 
-def _decay_exponent(recipe: Recipe) -> int:
+def _weight_decay_exponent(recipe: Recipe) -> int:
     optimizer = recipe.optimizer
     with localcontext(DIGITS):
         max_decay = Fraction(optimizer.schedule.largest_rate) * Fraction(optimizer.weight_decay)
     return (
-        min(max(choose_exponent(max_decay, _DECAY_BITS), 1), _MOST_DECAY_BITS) if max_decay else 1
+        min(max(choose_factor_exponent(max_decay, _DECAY_BITS), 1), _MOST_DECAY_BITS)
+        if max_decay
+        else 1
     )
 
 
-def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
+def public_learning_rates(recipe: Recipe, step: int) -> dict[str, int]:
     """Return the public integers of a step, counted from 0, by name."""
     optimizer = recipe.optimizer
-    integers = optimizer.compute_public_integers(build_terms(recipe), step)
+    integers = optimizer.compute_public_integers(build_update_terms(recipe), step)
     if optimizer.weight_decay:
         lost = Fraction(optimizer.schedule.compute_rate(step)) * Fraction(optimizer.weight_decay)
-        integers[_DECAY] = round_half_up(lost * 2 ** _decay_exponent(recipe))
+        integers[_DECAY] = round_half_up(lost * 2 ** _weight_decay_exponent(recipe))
     if optimizer.use_ema:
         # (the first average covers one step)
         momentum = Fraction(optimizer.ema_momentum) if step else Fraction(0)
@@ -83,7 +85,7 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
     return integers
 
 
-def update_state(
+def update_training_state(
     p: ForwardContext, recipe: Recipe, gradients: Mapping[str, Shared]
 ) -> dict[str, Shared]:
     """Compute the state after a step.
@@ -95,12 +97,12 @@ def update_state(
     Rounds: those of the optimizer; clipping adds 4 to 6 before it by value and 19 to 21 by norm, an
     average 1 after it.
     """
-    optimizer, update_terms = recipe.optimizer, build_terms(recipe)
+    optimizer, update_terms = recipe.optimizer, build_update_terms(recipe)
     state_values, scaled_gradients = dict(p.weights), {}
     for key in state.list_trained_keys(recipe):
         if key in gradients:
             g = gradients[key]
-            max_bits = _limit_fractional_bits(recipe, update_terms, key)
+            max_bits = _limit_gradient_bits(recipe, update_terms, key)
             g = scaled_gradients[key] = convert_scale(
                 p.ops, g, min(max(g.fractional_bits, update_terms.min_bits), max_bits)
             )
@@ -116,11 +118,11 @@ def update_state(
         before = replace(p, weights={**p.weights, **decayed})
         state_values.update(optimizer.update_weights(before, update_terms, scaled_gradients))
     if p.checks_gradients:
-        _check_squares(p, recipe, state_values, list(scaled_gradients))
+        _check_squared_gradients(p, recipe, state_values, list(scaled_gradients))
     return _average_weights(p, recipe, state_values) if optimizer.use_ema else state_values
 
 
-def _check_squares(
+def _check_squared_gradients(
     p: ForwardContext, recipe: Recipe, state_values: Mapping[str, Shared], keys: Sequence[str]
 ) -> None:
     """Check that the slots of squares stay in their range."""
@@ -138,11 +140,11 @@ def _decay_weights(
     """Apply the weight decay. 1 round, in parallel with the gradients."""
     if not recipe.optimizer.weight_decay:
         return {}
-    e, decayed = _decay_exponent(recipe), {}
+    e, decayed = _weight_decay_exponent(recipe), {}
     for key in gradients:
         if key not in recipe.optimizer.undecayed:
             w = p.weights[key]
-            decayed[key] = p.ops.sub(w, _multiply_fraction(p.ops, w, p.public[_DECAY], e))
+            decayed[key] = p.ops.sub(w, _scale_weight_update(p.ops, w, p.public[_DECAY], e))
     return decayed
 
 
@@ -154,13 +156,13 @@ def _average_weights(
     for key in state.list_trained_keys(recipe):
         old = f"{key}:{state.AVERAGE}"
         w, average = state_values[key], state_values[old]
-        step = _multiply_fraction(ops, ops.sub(w, average), p.public[_FRESH], _EMA_BITS)
+        step = _scale_weight_update(ops, ops.sub(w, average), p.public[_FRESH], _EMA_BITS)
         average = new_state[old] = ops.add(average, step)
         if _OVERWRITES in p.public:
             new_state[key] = ops.add(w, ops.mul_public(ops.sub(average, w), p.public[_OVERWRITES]))
     return new_state
 
 
-def _multiply_fraction(ops: Operations, x: Shared, c: object, e: int) -> Shared:
+def _scale_weight_update(ops: Operations, x: Shared, c: object, e: int) -> Shared:
     """Return c x / 2^e."""
     return ops.truncate(ops.mul_public(x, c, e), e)

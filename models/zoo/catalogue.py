@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, UsageError, unknown_name
+from tfe_bench.errors import DataError, UsageError, unknown_name_error
 from tfe_bench.models.zoo import networks, seeded, transformers
 
 IMAGENET, SEEDED = "imagenet", "seeded"
@@ -98,7 +98,7 @@ def find_model(name: str) -> Entry:
         UsageError: there is no such model.
     """
     if name not in _ENTRIES:
-        raise unknown_name(f"The zoo has no model {name!r}.", name, _ENTRIES, operation="zoo")
+        raise unknown_name_error(f"The zoo has no model {name!r}.", name, _ENTRIES, operation="zoo")
     return _ENTRIES[name]
 
 
@@ -119,7 +119,7 @@ def build(
             model.
     """
     entry = find_model(name)
-    check_tokens(entry, tokens)
+    check_text_length(entry, tokens)
     if name in transformers.SIZES:
         if weights != SEEDED:
             raise UsageError(
@@ -143,19 +143,19 @@ def build(
             )
         weight_source = f"seeded (untrained, seed {seed})"
     elif weights == IMAGENET:
-        return Model(entry, _download_weights(name), IMAGENET)
+        return Model(entry, _download_model_weights(name), IMAGENET)
     else:
-        model = _build_application(name, None)
+        model = _build_keras_application(name, None)
         weight_source = f"seeded, calibrated (seed {seed})"
     if weights != SEEDED:
-        _load_weights(entry, model, Path(weights))
+        _load_zoo_weights(entry, model, Path(weights))
         weight_source = Path(weights).name
     elif entry.name in _APPLICATIONS:
-        seeded.fill_weights(model, samples(entry, seed), seed)
+        seeded.fill_seeded_weights(model, samples(entry, seed), seed)
     return Model(entry, model, weight_source)
 
 
-def check_tokens(entry: Entry, tokens: int) -> None:
+def check_text_length(entry: Entry, tokens: int) -> None:
     """Reject a length of texts that a model does not accept.
 
     Raises:
@@ -180,22 +180,22 @@ def samples(entry: Entry, seed: int = 1, count: int = 4, tokens: int = TOKENS) -
     from tfe_bench.models import images
 
     if entry.is_text:
-        return transformers.generate_sentences(tokens, seed, count)
+        return transformers.generate_token_sentences(tokens, seed, count)
     return images.prepare_pixels(
-        seeded.generate_images(entry.input_shape, seed, count), entry.preprocessing
+        seeded.generate_synthetic_images(entry.input_shape, seed, count), entry.preprocessing
     )
 
 
-def _build_application(name: str, weights: str | None) -> Any:
+def _build_keras_application(name: str, weights: str | None) -> Any:
     import keras
 
     make = getattr(keras.applications, _APPLICATIONS[name][0])
     return make(weights=weights, input_shape=_IMAGE, classifier_activation=None)
 
 
-def _download_weights(name: str) -> Any:
+def _download_model_weights(name: str) -> Any:
     try:
-        return _build_application(name, IMAGENET)
+        return _build_keras_application(name, IMAGENET)
     except Exception as error:  # types of urllib and keras, depending on the cause
         raise DataError(
             f"The ImageNet weights of {name} could not be downloaded from {_DOWNLOADS}. "
@@ -207,7 +207,7 @@ def _download_weights(name: str) -> Any:
         ) from error
 
 
-def _load_weights(entry: Entry, model: Any, path: Path) -> None:
+def _load_zoo_weights(entry: Entry, model: Any, path: Path) -> None:
     """Load a file with exactly the weights of the model.
 
     Raises:

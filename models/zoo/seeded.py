@@ -17,7 +17,7 @@ _IMAGES = 4
 _LOGIT_SPREAD = 3.0  # about that of the logits of a trained ResNet50
 
 
-def generate_images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
+def generate_synthetic_images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
     """Generate synthetic photographs: smooth patches of color with noise, 0 to 255, float32.
 
     A network maps pure noise to nearly the same values after a few layers, whatever the seed.
@@ -26,18 +26,18 @@ def generate_images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES)
     height, width, channels = shape
     coarse = rng.uniform(0, 255, (count, 7, 7, channels))
     rows, columns = (np.linspace(0, 6, n) for n in (height, width))
-    smooth = _interpolate_axis(_interpolate_axis(coarse, rows, 1), columns, 2)
+    smooth = _interpolate_image_axis(_interpolate_image_axis(coarse, rows, 1), columns, 2)
     return np.clip(smooth + rng.normal(0, 12, smooth.shape), 0, 255).astype(np.float32)
 
 
-def _interpolate_axis(values: Any, places: Any, axis: int) -> Any:
+def _interpolate_image_axis(values: Any, places: Any, axis: int) -> Any:
     """Interpolate linearly along one axis."""
     low = np.minimum(places.astype(int), values.shape[axis] - 2)
     weight = (places - low).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
     return np.take(values, low, axis) * (1 - weight) + np.take(values, low + 1, axis) * weight
 
 
-def fill_weights(model: Any, inputs: Any, seed: int = 1) -> None:
+def fill_seeded_weights(model: Any, inputs: Any, seed: int = 1) -> None:
     """Set seeded weights, calibrated on `inputs`, in a model that ends in one Dense layer.
 
     Args:
@@ -56,10 +56,10 @@ def fill_weights(model: Any, inputs: Any, seed: int = 1) -> None:
         if weights:
             layer.set_weights([_draw_he_weights(w.shape, layer, rng) for w in weights])
     if normalized:
-        _calibrate_norms(model, inputs)
+        _calibrate_batch_norms(model, inputs)
     else:
-        _scale_kernels(model, inputs)
-    _center_logits(model, inputs)
+        _scale_seeded_kernels(model, inputs)
+    _center_seeded_logits(model, inputs)
 
 
 def _draw_he_weights(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
@@ -73,7 +73,7 @@ def _draw_he_weights(shape: tuple[int, ...], layer: Any, rng: np.random.Generato
     return (rng.standard_normal(shape, np.float32) * np.sqrt(2 / inputs)).astype(np.float32)
 
 
-def _calibrate_norms(model: Any, inputs: Any) -> None:
+def _calibrate_batch_norms(model: Any, inputs: Any) -> None:
     """Set the moving statistics of every batch normalization to those of its inputs.
 
     Without momentum, one pass in training mode does so layer by layer.  Each layer normalizes by
@@ -92,7 +92,7 @@ def _calibrate_norms(model: Any, inputs: Any) -> None:
             layer.momentum = momentum
 
 
-def _scale_kernels(model: Any, inputs: Any) -> None:
+def _scale_seeded_kernels(model: Any, inputs: Any) -> None:
     """Scale the kernels of a chain so that all activations have a mean square of 1.
 
     With zero biases and ReLU, a network is homogeneous: one pass gives the factor of every layer.
@@ -109,7 +109,7 @@ def _scale_kernels(model: Any, inputs: Any) -> None:
         before = size
 
 
-def _center_logits(model: Any, inputs: Any) -> None:
+def _center_seeded_logits(model: Any, inputs: Any) -> None:
     """Center the last layer on `inputs`, so that different images get different classes."""
     last = model.layers[-1]
     logits = np.asarray(model(inputs, training=False), np.float64)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError, unknown_name
+from tfe_bench.errors import UsageError, unknown_name_error
 
 _LOGIT_SPREAD = 3.0
 _TABLE, _POSITIONS = 0.1, 0.2
@@ -61,7 +61,7 @@ def find_language_model(name: str) -> LanguageModelEntry:
         UsageError: there is no such model.
     """
     if name not in _TEXTS:
-        raise unknown_name(
+        raise unknown_name_error(
             f"The zoo has no language model {name!r}.", name, _TEXTS, operation="zoo"
         )
     return _TEXTS[name]
@@ -104,14 +104,14 @@ def build_language_model(name: str, length: int, seed: int = 1) -> Any:
     for variable in model.weights:
         if len(variable.shape) > 1:
             variable.assign(
-                rng.standard_normal(variable.shape, np.float32) * _kernel_deviation(variable)
+                rng.standard_normal(variable.shape, np.float32) * _kernel_weight_deviation(variable)
             )
     # logits are sums over the width of the norm's outputs times rows of the table
     norm.gamma.assign(np.full(width, _LOGIT_SPREAD / (_TABLE * width**0.5), np.float32))
     return model
 
 
-def _kernel_deviation(variable: Any) -> np.float32:
+def _kernel_weight_deviation(variable: Any) -> np.float32:
     """Return the deviation of a kernel's weights that keeps sums as large as the inputs."""
     if variable.name == "embeddings":
         return np.float32(_TABLE)

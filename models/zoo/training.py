@@ -13,7 +13,7 @@ _BATCH = 128
 _LEARNING_RATE = 1e-3
 
 
-def train_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> Model:
+def train_mnist_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> Model:
     """Train a network in place, with Adam on batches of 128; deterministic for a seed.
 
     Args:
@@ -45,6 +45,6 @@ def train_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> 
     return Model(model.entry, network, f"trained, {epochs} epochs (seed {seed})")
 
 
-def accuracy(outputs: Any, labels: Any) -> float:
+def prediction_accuracy(outputs: Any, labels: Any) -> float:
     """Return the fraction of samples whose largest output is that of their label."""
     return float(np.mean(np.asarray(outputs).argmax(1) == labels))

@@ -58,7 +58,7 @@ def build_transformer(name: str, tokens: int, seed: int = 1) -> Any:
     return _build_bert(name, size, tokens, seed) if size.is_text else _build_vit(name, size, seed)
 
 
-def generate_sentences(tokens: int, seed: int = 1, count: int = 4) -> dict[str, Any]:
+def generate_token_sentences(tokens: int, seed: int = 1, count: int = 4) -> dict[str, Any]:
     """Generate public texts: pairs of sentences of common and rare words, the last one padded."""
     rng = np.random.default_rng([seed, 24])
     arrays = np.zeros((3, count, tokens), np.int32)
@@ -82,7 +82,7 @@ def _build_bert(name: str, size: TransformerSize, tokens: int, seed: int) -> Any
     kind = kinds.Embedding(2, size.width, name="segment_embedding")(segments)
     x = (
         kinds.Add(name="embeddings")([words, kind])
-        + _position_table(MAX_TOKENS, size.width, seed)[:tokens]
+        + _position_embedding_table(MAX_TOKENS, size.width, seed)[:tokens]
     )
     x = kinds.LayerNormalization(epsilon=1e-12, name="embeddings_norm")(x)
     for i in range(size.layers):
@@ -96,8 +96,10 @@ def _build_bert(name: str, size: TransformerSize, tokens: int, seed: int) -> Any
         x = kinds.LayerNormalization(epsilon=1e-12, name=f"narrow{i}_norm")(kinds.Add()([x, y]))
     pooled = kinds.Dense(size.width, "tanh", name="pooled")(x[:, 0])
     inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
-    model = keras.Model(inputs, kinds.Dense(CLASSES, name="logits")(pooled), name=_keras_name(name))
-    _fill_weights(model, size, seed)
+    model = keras.Model(
+        inputs, kinds.Dense(CLASSES, name="logits")(pooled), name=_keras_layer_name(name)
+    )
+    _fill_transformer_weights(model, size, seed)
     return model
 
 
@@ -108,7 +110,7 @@ def _build_vit(name: str, size: TransformerSize, seed: int) -> Any:
     images = keras.Input((_SIDE, _SIDE, 3), name="images")
     x = kinds.Conv2D(size.width, _PATCH, _PATCH, name="patches")(images)
     x = kinds.ZeroPadding1D((1, 0))(kinds.Reshape((places, size.width))(x))
-    x = x + _position_table(places + 1, size.width, seed)  # the first is the class token
+    x = x + _position_embedding_table(places + 1, size.width, seed)  # the first is the class token
     for i in range(size.layers):
         y = kinds.LayerNormalization(epsilon=1e-6, name=f"attend{i}_norm")(x)
         attention = kinds.MultiHeadAttention(
@@ -119,20 +121,22 @@ def _build_vit(name: str, size: TransformerSize, seed: int) -> Any:
         y = kinds.Dense(4 * size.width, "gelu", name=f"wide{i}")(y)
         x = kinds.Add()([x, kinds.Dense(size.width, name=f"narrow{i}")(y)])
     x = kinds.LayerNormalization(epsilon=1e-6, name="norm")(x)[:, 0]
-    model = keras.Model(images, kinds.Dense(CLASSES, name="logits")(x), name=_keras_name(name))
-    _fill_weights(model, size, seed)
+    model = keras.Model(
+        images, kinds.Dense(CLASSES, name="logits")(x), name=_keras_layer_name(name)
+    )
+    _fill_transformer_weights(model, size, seed)
     return model
 
 
-def _keras_name(name: str) -> str:
+def _keras_layer_name(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _position_table(count: int, width: int, seed: int) -> Any:
+def _position_embedding_table(count: int, width: int, seed: int) -> Any:
     return np.random.default_rng([seed, 25]).normal(0, 0.5, (count, width)).astype(np.float32)
 
 
-def _fill_weights(model: Any, size: TransformerSize, seed: int) -> None:
+def _fill_transformer_weights(model: Any, size: TransformerSize, seed: int) -> None:
     """Set random weights: kernels preserve the magnitude of their inputs.
 
     Each norm has outliers in its own channels, 1 in 128; queries and keys weight those less, as

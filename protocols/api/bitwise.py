@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands
-from tfe_bench.protocols.api.rounding import floor_shift
+from tfe_bench.protocols.api.rounding import floor_divide_by_power_of_two
 from tfe_bench.protocols.functions import bit_planes
 from tfe_bench.protocols.ring import arithmetic, checks, convert, logic, shapes
 from tfe_bench.protocols.session import tensor_ops
@@ -20,9 +20,9 @@ from tfe_bench.protocols.session.types import Operand
 WORD = 64
 
 
-def _check_integers(operation: str, x: Shared) -> Shared:
+def _check_bitwise_operand(operation: str, x: Shared) -> Shared:
     advice = "Bits of reals are those of their ring elements: cast(floor(x)) gives integers."
-    return operands.check_integers(operation, x, "private integers", advice)
+    return operands.check_integer_operand(operation, x, "private integers", advice)
 
 
 def _check_position(operation: str, argument: str, value: int) -> int:
@@ -44,8 +44,8 @@ def bit_extract(x: Shared, position: int) -> MaskedBits:
 
     Rounds and bits: those of a comparison of position + 1 bits.
     """
-    x = _check_integers("bit_extract", x)
-    party = operands.in_graph("bit_extract")
+    x = _check_bitwise_operand("bit_extract", x)
+    party = operands.require_party_in_graph("bit_extract")
     bit_share = bit_planes.extract_bit(
         party, x, _check_position("bit_extract", "position", position)
     )
@@ -62,7 +62,7 @@ def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
     Source: ABY3 (Mohassel and Rindal, CCS 2018), section 5.3, for the operation; the protocol
     compares all widths in parallel instead of an adder.
     """
-    x = _check_integers("unpack_bits", x)
+    x = _check_bitwise_operand("unpack_bits", x)
     if not checks.is_integer_between(bits, 1, WORD):
         raise UsageError(
             f"unpack_bits expects 1 to {WORD} bits. Received: {bits!r}.",
@@ -71,7 +71,7 @@ def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
             received=bits,
             expected=f"1 to {WORD}",
         )
-    party, shape = operands.in_graph("unpack_bits"), operands.sizes("unpack_bits", x)
+    party, shape = operands.require_party_in_graph("unpack_bits"), operands.sizes("unpack_bits", x)
     planes = replace(bit_planes.extract_planes(party, x, bits), shape=(bits, *shape))
     return shapes.transpose(planes, [*range(1, len(shape) + 1), 0])  # type: ignore[arg-type, return-value]
 
@@ -92,7 +92,7 @@ def pack_bits(x: MaskedBits) -> Shared:
             expected=f"[.., 1 to {WORD}]",
         )
     *shape, bits = x.shape
-    party = operands.in_graph("pack_bits")
+    party = operands.require_party_in_graph("pack_bits")
     planes: MaskedBits = shapes.transpose(x, [len(shape), *range(len(shape))])  # type: ignore[arg-type, assignment]
     weights = _bit_weights(WORD)[:bits]
     return bit_planes.sum_weighted_planes(party, planes, weights, shape)
@@ -107,21 +107,21 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
     Rounds: 5 online, 6 in total. Bits sent: those of a comparison of every width to `bits`, and D
     64 for each bit.
     """
-    x = _check_integers("popcount", x)
-    bits = operands.check_bits("popcount", bits)
-    party = operands.in_graph("popcount")
+    x = _check_bitwise_operand("popcount", x)
+    bits = operands.check_comparison_width("popcount", bits)
+    party = operands.require_party_in_graph("popcount")
     planes = bit_planes.extract_planes(party, x, bits)
     return bit_planes.sum_weighted_planes(party, planes, np.ones(bits, np.int64), x.shape.as_list())
 
 
 def invert(x: Shared) -> Shared:
     """Invert every bit: -1 - x. Local."""
-    return arithmetic.add_constant(arithmetic.neg(_check_integers("invert", x)), -1)
+    return arithmetic.add_constant(arithmetic.neg(_check_bitwise_operand("invert", x)), -1)
 
 
 def left_shift(x: Shared, y: int) -> Shared:
     """Compute x 2^y modulo 2^64, for a public count from 0 to 63. Local."""
-    x, y = _check_integers("left_shift", x), _check_position("left_shift", "y", y)
+    x, y = _check_bitwise_operand("left_shift", x), _check_position("left_shift", "y", y)
     return x.map(lambda a: tensor_ops.left_shift(a, y))
 
 
@@ -131,8 +131,8 @@ def right_shift(x: Shared, y: int) -> Shared:
     Rounds: 3 online, 4 in total, twice for y > 48, none for 0. Bits sent: those of `cast` to the
     nearest.
     """
-    x, y = _check_integers("right_shift", x), _check_position("right_shift", "y", y)
-    return floor_shift(operands.in_graph("right_shift"), x, y)
+    x, y = _check_bitwise_operand("right_shift", x), _check_position("right_shift", "y", y)
+    return floor_divide_by_power_of_two(operands.require_party_in_graph("right_shift"), x, y)
 
 
 # ---- two words
@@ -149,37 +149,37 @@ def bitwise_and(x: Operand, y: Operand, bits: int = WORD) -> Shared:
     comparison of every width to `bits`, for both words; with one public number those of a
     `right_shift` for each end of a run of ones.
     """
-    return _combine_words("bitwise_and", x, y, bits)
+    return _combine_bitwise_operands("bitwise_and", x, y, bits)
 
 
 def bitwise_or(x: Operand, y: Operand, bits: int = WORD) -> Shared:
     """Compute x OR y = x + y - (x AND y); as `bitwise_and`."""
-    return _combine_words("bitwise_or", x, y, bits)
+    return _combine_bitwise_operands("bitwise_or", x, y, bits)
 
 
 def bitwise_xor(x: Operand, y: Operand, bits: int = WORD) -> Shared:
     """Compute x XOR y, as `bitwise_and` with a round less; if one is public x + y - 2 (x AND y)."""
-    return _combine_words("bitwise_xor", x, y, bits)
+    return _combine_bitwise_operands("bitwise_xor", x, y, bits)
 
 
-def _combine_words(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
-    bits = operands.check_bits(operation, bits)
-    first = _check_integers(operation, operands.either_private(operation, x, y))
+def _combine_bitwise_operands(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
+    bits = operands.check_comparison_width(operation, bits)
+    first = _check_bitwise_operand(operation, operands.either_private(operation, x, y))
     other = y if first is x else x
     if not operands.is_private(other):
-        static_value = operands.static_value(operation, other)
+        static_value = operands.static_public_operand(operation, other)
         if static_value is not None and static_value.size == 1:
             number = int(operands.encode_public(operation, static_value, 0).item())
-            conjunction = _and_public(operation, first, number)
-            conjunction = _derive_result(operation, first, number, conjunction)
+            conjunction = _bitwise_and_with_public(operation, first, number)
+            conjunction = _derive_bitwise_result(operation, first, number, conjunction)
             rank = max(static_value.ndim, len(first.shape))
             sizes = first.shape.as_list()
             return shapes.reshape(conjunction, [1] * (rank - len(sizes)) + sizes)
-    first, second = operands.share_pair(operation, first, other)
-    second = _check_integers(operation, second)
+    first, second = operands.share_operand_pair(operation, first, other)
+    second = _check_bitwise_operand(operation, second)
     result_shape = [int(n) for n in operands.broadcast_shapes(operation, first.shape, second.shape)]
     first, second = (shapes.broadcast_to(v, result_shape) for v in (first, second))
-    party = operands.in_graph(operation)
+    party = operands.require_party_in_graph(operation)
     planes = [bit_planes.extract_planes(party, v, bits) for v in (first, second)]
     if operation == "bitwise_xor":
         ones = logic.xor_bits(*planes)
@@ -199,7 +199,7 @@ def _bit_weights(bits: int) -> npt.NDArray[np.int64]:
     return weights
 
 
-def _derive_result(operation: str, x: Shared, number: int, conjunction: Shared) -> Shared:
+def _derive_bitwise_result(operation: str, x: Shared, number: int, conjunction: Shared) -> Shared:
     """Return the result of an operation, given x AND a public number."""
     if operation == "bitwise_and":
         return conjunction
@@ -207,7 +207,7 @@ def _derive_result(operation: str, x: Shared, number: int, conjunction: Shared) 
     return arithmetic.add_constant(arithmetic.sub(x, subtrahend), number)
 
 
-def _and_public(operation: str, x: Shared, number: int) -> Shared:
+def _bitwise_and_with_public(operation: str, x: Shared, number: int) -> Shared:
     """Return x AND a public number: differences of x's low bits at the ends of each run of ones."""
     word = number % (1 << WORD)
     ends = [k for k in range(WORD + 1) if (word >> k) % 2 != ((word << 1) >> k) % 2]
@@ -223,5 +223,5 @@ def _keep_low_bits(operation: str, x: Shared, end: int) -> Shared:
     """Return x modulo 2^end, exactly, for every x."""
     if end in (0, WORD):
         return x if end else x.map(tensor_ops.zeros_like)
-    high = floor_shift(operands.in_graph(operation), x, end)
+    high = floor_divide_by_power_of_two(operands.require_party_in_graph(operation), x, end)
     return arithmetic.sub(x, high.map(lambda a: tensor_ops.left_shift(a, end)))

@@ -29,7 +29,7 @@ def matvec(a: Operand, b: Operand, transpose_a: bool = False) -> Shared:
 
     Scale, error and rounds: as `matmul`.
     """
-    shape = _known_shape("matvec", b)
+    shape = _known_einsum_operand_shape("matvec", b)
     if not shape:
         raise UsageError(
             "matvec expects vectors [..., n]. Received: a single number.",
@@ -37,7 +37,7 @@ def matvec(a: Operand, b: Operand, transpose_a: bool = False) -> Shared:
             operation="matvec",
             expected="[..., n]",
         )
-    column = _reshape_operand(b, [*shape, 1])
+    column = _reshape_einsum_operand(b, [*shape, 1])
     product = matmul(a, column, transpose_a=transpose_a)
     return shapes.squeeze(product, -1)
 
@@ -53,7 +53,7 @@ def tensordot(
 
     Scale, error and rounds: as `matmul`.
     """
-    ranks = [len(_known_shape("tensordot", v)) for v in (a, b)]
+    ranks = [len(_known_einsum_operand_shape("tensordot", v)) for v in (a, b)]
     if checks.is_integer(axes):
         if not 0 <= axes <= min(ranks):
             raise UsageError(
@@ -93,12 +93,14 @@ def tensordot(
     for i, j in zip(*summed_axes, strict=True):
         names[1][j] = names[0][i]
     result_names = [
-        n for side, part in zip(names, summed_axes, strict=True) for n in _remove_axes(side, part)
+        n
+        for side, part in zip(names, summed_axes, strict=True)
+        for n in _remove_einsum_axes(side, part)
     ]
-    return _contract_operands("tensordot", [a, b], names, result_names)
+    return _contract_einsum_operands("tensordot", [a, b], names, result_names)
 
 
-def _remove_axes(names: Axes, places: list[int]) -> Axes:
+def _remove_einsum_axes(names: Axes, places: list[int]) -> Axes:
     return [n for i, n in enumerate(names) if i not in places]
 
 
@@ -145,12 +147,14 @@ def einsum(equation: str, *inputs: Operand) -> Shared:
             received=f"{len(terms)} terms in {equation!r}",
             expected=len(inputs),
         )
-    ranks = [len(_known_shape("einsum", v)) for v in inputs]
-    names = [_name_axes(equation, t, r) for t, r in zip(terms, ranks, strict=True)]
+    ranks = [len(_known_einsum_operand_shape("einsum", v)) for v in inputs]
+    names = [_name_einsum_axes(equation, t, r) for t, r in zip(terms, ranks, strict=True)]
     ellipsis_names = [f"-{k}" for k in range(_ellipsis_rank(names), 0, -1)]
     if arrow:
         result = [
-            n for part in _split_term(right) for n in (ellipsis_names if part == "..." else [part])
+            n
+            for part in _split_einsum_term(right)
+            for n in (ellipsis_names if part == "..." else [part])
         ]
     else:
         count = collections.Counter(n for part in names for n in part)
@@ -164,17 +168,17 @@ def einsum(equation: str, *inputs: Operand) -> Shared:
             operation="einsum",
             received=equation,
         )
-    return _contract_operands("einsum", list(inputs), names, result)
+    return _contract_einsum_operands("einsum", list(inputs), names, result)
 
 
-def _split_term(term: str) -> list[str]:
+def _split_einsum_term(term: str) -> list[str]:
     """Split a term into letters and the ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *([dots] if dots else []), *after]
 
 
-def _name_axes(equation: str, term: str, rank: int) -> Axes:
-    parts = _split_term(term)
+def _name_einsum_axes(equation: str, term: str, rank: int) -> Axes:
+    parts = _split_einsum_term(term)
     ellipsis_count = rank - (len(parts) - parts.count("..."))
     if ellipsis_count < 0 or (ellipsis_count and "..." not in parts):
         raise UsageError(
@@ -196,9 +200,9 @@ def _ellipsis_rank(names: list[Axes]) -> int:
 # ---- one product
 
 
-def _known_shape(operation: str, value: Operand) -> list[int]:
+def _known_einsum_operand_shape(operation: str, value: Operand) -> list[int]:
     if isinstance(value, Shared):
-        return operands.sizes(operation, operands.check_private(operation, value))
+        return operands.sizes(operation, operands.check_private_operand(operation, value))
     shape = operands.public_shape(operation, value)
     if not shape.is_fully_defined():
         raise UsageError(
@@ -210,7 +214,7 @@ def _known_shape(operation: str, value: Operand) -> list[int]:
     return [int(n) for n in shape.as_list()]
 
 
-def _reshape_operand(value: Operand, shape: list[int]) -> Operand:
+def _reshape_einsum_operand(value: Operand, shape: list[int]) -> Operand:
     if isinstance(value, Shared):
         return shapes.reshape(value, shape)
     return (
@@ -220,13 +224,13 @@ def _reshape_operand(value: Operand, shape: list[int]) -> Operand:
     )
 
 
-def _contract_operands(
+def _contract_einsum_operands(
     operation: str, inputs: list[Operand], names: list[Axes], result: Axes
 ) -> Shared:
     """Sum over all axes that are not in the result."""
     sizes: dict[str, int] = {}
     for value, part in zip(inputs, names, strict=True):
-        for name, size in zip(part, _known_shape(operation, value), strict=True):
+        for name, size in zip(part, _known_einsum_operand_shape(operation, value), strict=True):
             first_size = sizes.setdefault(name, size)
             if name[0] == "-" and 1 in (first_size, size):
                 sizes[name] = max(first_size, size) if 0 not in (first_size, size) else 0
@@ -242,30 +246,30 @@ def _contract_operands(
     for i, (value, part) in enumerate(zip(inputs, names, strict=True)):
         others = {n for j, other in enumerate(names) if j != i for n in other}
         kept_names = [n for n in dict.fromkeys(part) if n in others or n in result]
-        reduced.append((_reduce_operand(operation, value, part, kept_names), kept_names))
+        reduced.append((_reduce_einsum_operand(operation, value, part, kept_names), kept_names))
     if len(reduced) == 1:
         value, kept_names = reduced[0]
         return shapes.transpose(
-            operands.check_private(operation, value), [kept_names.index(n) for n in result]
+            operands.check_private_operand(operation, value), [kept_names.index(n) for n in result]
         )
     (x, of_x), (y, of_y) = reduced
     batch_names = [n for n in result if n in of_x and n in of_y]
     summed_names = [n for n in of_x if n in of_y and n not in result]
     first = [n for n in result if n in of_x and n not in batch_names]
     last = [n for n in result if n in of_y and n not in batch_names]
-    left = _group_axes(operation, x, of_x, batch_names, first, summed_names)
-    right = _group_axes(operation, y, of_y, batch_names, summed_names, last)
+    left = _group_einsum_axes(operation, x, of_x, batch_names, first, summed_names)
+    right = _group_einsum_axes(operation, y, of_y, batch_names, summed_names, last)
     product = shapes.reshape(matmul(left, right), [sizes[n] for n in (*batch_names, *first, *last)])
     product_names = [*batch_names, *first, *last]
     return shapes.transpose(product, [product_names.index(n) for n in result])
 
 
-def _reduce_operand(operation: str, value: Operand, part: Axes, kept_names: Axes) -> Operand:
+def _reduce_einsum_operand(operation: str, value: Operand, part: Axes, kept_names: Axes) -> Operand:
     """Take diagonals of repeated axes, and sum over axes that are not kept."""
     if part == kept_names:
         return value
     if not isinstance(value, Shared):
-        static_value = operands.static_value(operation, value)
+        static_value = operands.static_public_operand(operation, value)
         if static_value is None:
             raise UsageError(
                 f"{operation} expects public values known while tracing if an axis of them "
@@ -287,7 +291,7 @@ def _reduce_operand(operation: str, value: Operand, part: Axes, kept_names: Axes
             first_place = part.index(name)
             second_place = part.index(name, first_place + 1)
             rest = [i for i in range(len(part)) if i not in (first_place, second_place)]
-            shape = _known_shape(operation, value)
+            shape = _known_einsum_operand_shape(operation, value)
             size = shape[first_place]
             transposed = shapes.transpose(value, [first_place, second_place, *rest])
             flat = shapes.reshape(transposed, [size * size, *(shape[i] for i in rest)])
@@ -300,11 +304,11 @@ def _reduce_operand(operation: str, value: Operand, part: Axes, kept_names: Axes
     return shapes.transpose(value, [remaining_names.index(n) for n in kept_names])
 
 
-def _group_axes(
+def _group_einsum_axes(
     operation: str, value: Operand, names: Axes, batch_names: Axes, rows: Axes, columns: Axes
 ) -> Operand:
     """Reshape to [batch axes ..., product of rows, product of columns]."""
-    sizes = dict(zip(names, _known_shape(operation, value), strict=True))
+    sizes = dict(zip(names, _known_einsum_operand_shape(operation, value), strict=True))
     order = [names.index(n) for n in (*batch_names, *rows, *columns)]
     groups = [operands.count_elements([sizes[n] for n in part]) for part in (rows, columns)]
     shape = [*(sizes[n] for n in batch_names), *groups]

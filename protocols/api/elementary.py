@@ -23,9 +23,9 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 
-def _check_real(operation: str, x: Shared) -> Shared:
-    value = operands.check_private(operation, x)
-    checks.check_scale(operation, value, 1, 24)
+def _check_elementary_operand(operation: str, x: Shared) -> Shared:
+    value = operands.check_private_operand(operation, x)
+    checks.check_fractional_bits_range(operation, value, 1, 24)
     return value
 
 
@@ -34,14 +34,14 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
 
     Args:
         method: "one-round", or the forms that exponential.py compares.
-        clamp: "both": outside the method's range (exponential.choose_form) the values of its ends,
-            which are 0 and the largest; "low": of its lower end only; "none": garbage.
+        clamp: "both": outside the method's range (exponential.choose_exp_form) the values of its
+            ends, which are 0 and the largest; "low": of its lower end only; "none": garbage.
 
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.
     Rounds: 4 online, 5 in total; 1 without clamp. Bits sent: those of exponential.exp.
     """
-    x = operands.check_private("exp", x)
-    return exponential.exp(operands.in_graph("exp"), x, method, clamp)
+    x = operands.check_private_operand("exp", x)
+    return exponential.exp(operands.require_party_in_graph("exp"), x, method, clamp)
 
 
 def log(x: Shared, bits: int = 62) -> Shared:
@@ -49,8 +49,10 @@ def log(x: Shared, bits: int = 62) -> Shared:
 
     Error, rounds and bits: logarithm.log (2^-18 and 1.1 ulp at 16 fractional bits, 8 rounds).
     """
-    x = _check_real("log", x)
-    return logarithm.log(operands.in_graph("log"), x, operands.check_bits("log", bits, 62))
+    x = _check_elementary_operand("log", x)
+    return logarithm.log(
+        operands.require_party_in_graph("log"), x, operands.check_comparison_width("log", bits, 62)
+    )
 
 
 def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
@@ -61,9 +63,11 @@ def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
 
     Error, rounds and bits: reciprocal.reciprocal (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
-    x = _check_real("reciprocal", x)
-    bits = operands.check_bits("reciprocal", bits, 62)
-    return reciprocals.reciprocal(operands.in_graph("reciprocal"), x, bits, signed=signed)
+    x = _check_elementary_operand("reciprocal", x)
+    bits = operands.check_comparison_width("reciprocal", bits, 62)
+    return reciprocals.reciprocal(
+        operands.require_party_in_graph("reciprocal"), x, bits, signed=signed
+    )
 
 
 def sqrt(x: Shared, bits: int = 62) -> Shared:
@@ -71,21 +75,29 @@ def sqrt(x: Shared, bits: int = 62) -> Shared:
 
     Error, rounds and bits: roots.sqrt (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
-    x = _check_real("sqrt", x)
-    return roots.sqrt(operands.in_graph("sqrt"), x, operands.check_bits("sqrt", bits, 62))
+    x = _check_elementary_operand("sqrt", x)
+    return roots.sqrt(
+        operands.require_party_in_graph("sqrt"),
+        x,
+        operands.check_comparison_width("sqrt", bits, 62),
+    )
 
 
 def rsqrt(x: Shared, bits: int = 62) -> Shared:
     """Compute 1 / sqrt(x); as `sqrt`."""
-    x = _check_real("rsqrt", x)
-    return roots.rsqrt(operands.in_graph("rsqrt"), x, operands.check_bits("rsqrt", bits, 62))
+    x = _check_elementary_operand("rsqrt", x)
+    return roots.rsqrt(
+        operands.require_party_in_graph("rsqrt"),
+        x,
+        operands.check_comparison_width("rsqrt", bits, 62),
+    )
 
 
 def _sine_of_angle(operation: str, x: Shared, quarter_turns: int) -> Shared:
-    x = operands.check_private(operation, x)
-    checks.check_scale(operation, x, 1, trigonometry.MAX_FRACTIONAL_BITS)
+    x = operands.check_private_operand(operation, x)
+    checks.check_fractional_bits_range(operation, x, 1, trigonometry.MAX_FRACTIONAL_BITS)
     operands.sizes(operation, x)
-    return trigonometry.sine(operands.in_graph(operation), x, quarter_turns)
+    return trigonometry.sine(operands.require_party_in_graph(operation), x, quarter_turns)
 
 
 def sin(x: Shared) -> Shared:
@@ -112,15 +124,15 @@ def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
 
     Error: below 4 ulp. Rounds: 21 online, 22 in total. Bits sent: those of trigonometry.atan2.
     """
-    bits = operands.check_bits("atan2", bits, trigonometry.MAX_COMPARED_BITS)
-    y, x = operands.share_pair("atan2", y, x)
-    y, x = operands.check_private("atan2", y), operands.check_private("atan2", x)
-    checks.check_scale("atan2", x, 1, trigonometry.MAX_FRACTIONAL_BITS)
+    bits = operands.check_comparison_width("atan2", bits, trigonometry.MAX_COMPARED_BITS)
+    y, x = operands.share_operand_pair("atan2", y, x)
+    y, x = operands.check_private_operand("atan2", y), operands.check_private_operand("atan2", x)
+    checks.check_fractional_bits_range("atan2", x, 1, trigonometry.MAX_FRACTIONAL_BITS)
     operands.sizes("atan2", x)
     operands.sizes("atan2", y)
     result_shape = operands.broadcast_shapes("atan2", y.shape, x.shape).as_list()
     y, x = shapes.broadcast_to(y, result_shape), shapes.broadcast_to(x, result_shape)
-    return trigonometry.atan2(operands.in_graph("atan2"), y, x, bits)
+    return trigonometry.atan2(operands.require_party_in_graph("atan2"), y, x, bits)
 
 
 def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
@@ -131,13 +143,13 @@ def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
 
     Error: below 3 ulp. Rounds: 10 online, 11 in total. Bits sent: those of error_function.erf.
     """
-    x = operands.check_private("erf", x)
-    bits = operands.check_bits("erf", bits, 62)
-    checks.check_scale(
+    x = operands.check_private_operand("erf", x)
+    bits = operands.check_comparison_width("erf", bits, 62)
+    checks.check_fractional_bits_range(
         "erf", x, error_function.MIN_FRACTIONAL_BITS, error_function.MAX_FRACTIONAL_BITS
     )
     operands.sizes("erf", x)
-    return error_function.erf(operands.in_graph("erf"), x, bits)
+    return error_function.erf(operands.require_party_in_graph("erf"), x, bits)
 
 
 def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
@@ -148,9 +160,9 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
 
     Error: below 1.2 ulp. Rounds: 1 online, 2 in total. Bits sent: those of polynomial.polyval.
     """
-    x = operands.check_private("polyval", x)
-    bits = operands.check_bits("polyval", bits, 63)
-    coefficients = operands.static_value("polyval", coeffs)
+    x = operands.check_private_operand("polyval", x)
+    bits = operands.check_comparison_width("polyval", bits, 63)
+    coefficients = operands.static_public_operand("polyval", coeffs)
     if coefficients is None or coefficients.ndim != 1:
         raise UsageError(
             "polyval expects a list of public coefficients known while tracing. "
@@ -160,7 +172,9 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
             received=operands.describe_type(coeffs),
         )
     try:
-        return polynomial.polyval(operands.in_graph("polyval"), coefficients.tolist(), x, bits)
+        return polynomial.polyval(
+            operands.require_party_in_graph("polyval"), coefficients.tolist(), x, bits
+        )
     except UsageError as error:
         if str(error).startswith("polyval"):
             raise

@@ -20,9 +20,9 @@ EXACT_BITS = compare.EXACT_BITS
 MAX_POSITIONS = 1 << 20
 
 
-def _check_indices(operation: str, indices: object) -> Shared:
+def _check_private_indices(operation: str, indices: object) -> Shared:
     expected, advice = "private integers as indices", "Use cast(floor(x)), or what argmax gives."
-    return operands.check_integers(operation, indices, expected, advice)
+    return operands.check_integer_operand(operation, indices, expected, advice)
 
 
 def gather(
@@ -55,7 +55,9 @@ def gather(
     """
     if not operands.is_private(indices):
         private_value = (
-            x if isinstance(x, MaskedBits) else operands.check_private("gather", x, any_ring=True)
+            x
+            if isinstance(x, MaskedBits)
+            else operands.check_private_operand("gather", x, any_ring=True)
         )
         return shapes.gather(private_value, indices, axis, batch_dims)
     if not operands.is_private(x):
@@ -67,8 +69,11 @@ def gather(
             operation="gather",
             received=operands.describe_type(x),
         )
-    bits = operands.check_bits("gather", bits)
-    x, indices = operands.check_private("gather", x), _check_indices("gather", indices)
+    bits = operands.check_comparison_width("gather", bits)
+    x, indices = (
+        operands.check_private_operand("gather", x),
+        _check_private_indices("gather", indices),
+    )
     sizes, index_sizes = operands.sizes("gather", x), operands.sizes("gather", indices)
     if x.dealer != indices.dealer:
         raise UsageError(
@@ -116,7 +121,9 @@ def gather(
             received=method,
             expected="auto, one-hot",
         )
-    gathered = lookup.lookup_one_hot(operands.in_graph("gather"), table, index_rows, bits)
+    gathered = lookup.lookup_one_hot(
+        operands.require_party_in_graph("gather"), table, index_rows, bits
+    )
     index_shape = index_sizes[batch:]
     full_shape = [*sizes[:batch], *index_shape, *(sizes[i] for i in (*lead, *tail))]
     # The new axes follow the axes between the batch and the gathered axis.
@@ -163,15 +170,15 @@ def one_hot(
 
     Rounds and bits: those of the cheaper method of order.one_hot, and of `cast` of depth bits.
     """
-    x = _check_indices("one_hot", indices)
-    bits = operands.check_bits("one_hot", bits)
-    depth = operands.check_integer("one_hot", "depth", depth)
+    x = _check_private_indices("one_hot", indices)
+    bits = operands.check_comparison_width("one_hot", bits)
+    depth = operands.check_integer_argument("one_hot", "depth", depth)
     _check_depth("one_hot", depth)
     sizes = operands.sizes("one_hot", x)
     new_axis = checks.normalize_axis("one_hot", axis, len(sizes) + 1)
     values = []
     for name, value in (("on_value", on_value), ("off_value", off_value)):
-        static_value = operands.static_value("one_hot", value)
+        static_value = operands.static_public_operand("one_hot", value)
         if static_value is None or static_value.ndim:
             raise UsageError(
                 f"one_hot expects one public number {name}. Received: "
@@ -182,7 +189,7 @@ def one_hot(
             )
         values.append(int(operands.encode_public("one_hot", static_value, 0)))
     on, off = values
-    party = operands.in_graph("one_hot")
+    party = operands.require_party_in_graph("one_hot")
     hot = positions.one_hot(party, x, depth, bits)
     ones = convert.b2a(party, hot, [depth, *sizes])
     order = [i + 1 for i in range(len(sizes))]
@@ -204,7 +211,7 @@ def _check_places(
             code="not-public",
             operation=operation,
         )
-    index_array = operands.static_value(operation, indices)
+    index_array = operands.static_public_operand(operation, indices)
     if (
         index_array is None
         or (index_array.dtype.kind not in "iu" and index_array.size)
@@ -260,8 +267,8 @@ def scatter_nd(indices: Public, updates: Shared, shape: list[int]) -> Shared:
         indices: [..., k] for the first k axes; updates of a repeated index are added.
         updates: [..., *shape[k:]], private.
     """
-    updates = operands.check_private("scatter_nd", updates)
-    sizes = operands.static_value("scatter_nd", shape)
+    updates = operands.check_private_operand("scatter_nd", updates)
+    sizes = operands.static_public_operand("scatter_nd", shape)
     if sizes is None or sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
         raise UsageError(
             f"scatter_nd expects a public shape. Received: {shape!r}.",
@@ -292,7 +299,7 @@ def tensor_scatter_nd_update(tensor: Operand, indices: Public, updates: Operand)
             updates stays).
     """
     name = "tensor_scatter_nd_update"
-    tensor, updates = operands.as_shared_list(name, [tensor, updates])
+    tensor, updates = operands.share_operand_list(name, [tensor, updates])
     tensor_shape = operands.sizes(name, tensor)
     places, update_shape = _check_places(name, indices, tensor_shape)
     _check_updates(name, updates, [*places.shape[:-1], *update_shape])

@@ -33,8 +33,10 @@ def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
 
     Rounds: 4 online, 5 in total. Bits sent: those of relu.relu.
     """
-    x = checks.check_word("relu", x)
-    return rectifier.relu(operands.in_graph("relu"), x, operands.check_bits("relu", bits))
+    x = checks.check_private_word_tensor("relu", x)
+    return rectifier.relu(
+        operands.require_party_in_graph("relu"), x, operands.check_comparison_width("relu", bits)
+    )
 
 
 def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
@@ -42,9 +44,9 @@ def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
 
     Rounds: 4 online, 5 in total.
     """
-    x = checks.check_word("relu_derivative", x)
-    bits = operands.check_bits("relu_derivative", bits)
-    return rectifier.relu_derivative(operands.in_graph("relu_derivative"), x, bits)
+    x = checks.check_private_word_tensor("relu_derivative", x)
+    bits = operands.check_comparison_width("relu_derivative", bits)
+    return rectifier.relu_derivative(operands.require_party_in_graph("relu_derivative"), x, bits)
 
 
 def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
@@ -58,8 +60,8 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
     Rounds: 5 online, 6 in total. Bits sent: those of `relu` and a truncation.
     """
-    x = operands.check_private("leaky_relu", x)
-    factor = operands.static_value("leaky_relu", alpha)
+    x = operands.check_private_operand("leaky_relu", x)
+    factor = operands.static_public_operand("leaky_relu", alpha)
     if factor is None or factor.ndim:
         raise UsageError(
             "leaky_relu expects one public number alpha. Received: "
@@ -75,17 +77,17 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
             operation="leaky_relu",
             received=repr(x),
         )
-    bits = operands.check_bits("leaky_relu", bits, _max_input_bits(factor))
-    positive = rectifier.relu(operands.in_graph("leaky_relu"), x, bits)
-    low = operators.multiply_weight(
+    bits = operands.check_comparison_width("leaky_relu", bits, _max_leaky_relu_input_bits(factor))
+    positive = rectifier.relu(operands.require_party_in_graph("leaky_relu"), x, bits)
+    low = operators.multiply_by_public_weight(
         "leaky_relu", arithmetic.sub(x, positive), factor, arithmetic.mul_public
     )
     return arithmetic.add(positive, low)
 
 
-def _max_input_bits(alpha: Public) -> int:
+def _max_leaky_relu_input_bits(alpha: Public) -> int:
     """Return the widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
-    ring, scale = operands.encode_weight("leaky_relu", alpha)
+    ring, scale = operands.encode_public_weight("leaky_relu", alpha)
     factor = abs(int(ring))
     return 63 - (factor - 1).bit_length() if scale else 64
 
@@ -95,14 +97,14 @@ def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
 
     Rounds: 6 or 7 (many elements). Bits sent: those of activations.sigmoid.
     """
-    x = _check_activation("sigmoid", x, bits)
-    return activations.sigmoid(operands.in_graph("sigmoid"), x, bits)
+    x = _check_activation_operand("sigmoid", x, bits)
+    return activations.sigmoid(operands.require_party_in_graph("sigmoid"), x, bits)
 
 
 def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute tanh(x), error below 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
-    x = _check_activation("tanh", x, bits)
-    return activations.tanh(operands.in_graph("tanh"), x, bits)
+    x = _check_activation_operand("tanh", x, bits)
+    return activations.tanh(operands.require_party_in_graph("tanh"), x, bits)
 
 
 def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
@@ -112,8 +114,8 @@ def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Raises:
         UsageError: x has more than 16 fractional bits.
     """
-    x = _check_activation("gelu", x, bits)
-    return gelus.gelu(operands.in_graph("gelu"), x, bits)
+    x = _check_activation_operand("gelu", x, bits)
+    return gelus.gelu(operands.require_party_in_graph("gelu"), x, bits)
 
 
 def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
@@ -123,8 +125,8 @@ def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Raises:
         UsageError: x has fewer than 8 or more than 16 fractional bits.
     """
-    x = _check_activation("silu", x, bits)
-    return silus.silu(operands.in_graph("silu"), x, bits)
+    x = _check_activation_operand("silu", x, bits)
+    return silus.silu(operands.require_party_in_graph("silu"), x, bits)
 
 
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
@@ -132,9 +134,9 @@ def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
 
     Rounds and bits: those of activations.softmax.
     """
-    x = _check_activation("softmax", x, bits)
-    at = checks.normalize_axis("softmax", axis, checks.check_known_rank("softmax", x))
-    return activations.softmax(operands.in_graph("softmax"), x, at, bits=bits)
+    x = _check_activation_operand("softmax", x, bits)
+    at = checks.normalize_axis("softmax", axis, checks.check_private_rank_is_known("softmax", x))
+    return activations.softmax(operands.require_party_in_graph("softmax"), x, at, bits=bits)
 
 
 def scaled_dot_product_attention(
@@ -170,8 +172,8 @@ def scaled_dot_product_attention(
             2).
     """
     name = "scaled_dot_product_attention"
-    query, key, value = (operands.check_private(name, x) for x in (query, key, value))
-    party = operands.in_graph(name)
+    query, key, value = (operands.check_private_operand(name, x) for x in (query, key, value))
+    party = operands.require_party_in_graph(name)
     if isinstance(mask, MaskedBits):
         mask = predicates.cast(mask)
     try:
@@ -184,7 +186,7 @@ def scaled_dot_product_attention(
             mask=mask,
             causal=is_causal,
             spread=spread,
-            bits=operands.check_bits(name, bits, 62),
+            bits=operands.check_comparison_width(name, bits, 62),
         )
     except UsageError as error:
         operation = name if error.operation == "attention" else None
@@ -192,9 +194,9 @@ def scaled_dot_product_attention(
         raise error.with_text(text, operation) from None
 
 
-def _check_activation(operation: str, x: Shared, bits: int) -> Shared:
-    value = operands.check_private(operation, x)
-    operands.check_bits(operation, bits, 62)
+def _check_activation_operand(operation: str, x: Shared, bits: int) -> Shared:
+    value = operands.check_private_operand(operation, x)
+    operands.check_comparison_width(operation, bits, 62)
     return value
 
 
@@ -217,13 +219,13 @@ def max_pool2d(
 
     Rounds and bits: those of pool.max_pool2d.
     """
-    x = operands.check_private("max_pool2d", x)
-    bits = operands.check_bits("max_pool2d", bits)
-    kernel = conv.parse_pair("max_pool2d", "ksize", ksize)
-    steps = kernel if strides is None else conv.parse_pair("max_pool2d", "strides", strides)
+    x = operands.check_private_operand("max_pool2d", x)
+    bits = operands.check_comparison_width("max_pool2d", bits)
+    kernel = conv.parse_window_pair("max_pool2d", "ksize", ksize)
+    steps = kernel if strides is None else conv.parse_window_pair("max_pool2d", "strides", strides)
     chosen_padding = padding.upper() if isinstance(padding, str) else padding
     return pool.max_pool2d(
-        operands.in_graph("max_pool2d"), x, kernel, steps, chosen_padding, bits=bits
+        operands.require_party_in_graph("max_pool2d"), x, kernel, steps, chosen_padding, bits=bits
     )
 
 
@@ -238,9 +240,9 @@ def avg_pool2d(
     The mean of integers has 16 fractional bits.
     Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
     """
-    x = operands.check_private("avg_pool2d", x)
+    x = operands.check_private_operand("avg_pool2d", x)
     operands.sizes("avg_pool2d", x)
-    party = operands.in_graph("avg_pool2d")
+    party = operands.require_party_in_graph("avg_pool2d")
     try:
         extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
         return reductions.avg_pool(party, x, ksize, strides, padding, extra_bits=extra_bits)
@@ -269,7 +271,7 @@ def conv2d(
     The result has the larger of the two scales; error below 1 ulp (T3), and that of a public kernel
     (see multiply). Rounds: 2 online, 3 in total; with a public kernel 1 online, 2 in total.
     """
-    return _convolve_images("conv2d", x, filters, strides, padding, dilations, bias, False)
+    return _convolve_private_images("conv2d", x, filters, strides, padding, dilations, bias, False)
 
 
 def depthwise_conv2d(
@@ -281,10 +283,12 @@ def depthwise_conv2d(
     bias: Operand | None = None,
 ) -> Shared:
     """Compute tf.nn.depthwise_conv2d, plus a bias: [h, w, channels, multiplier]; as `conv2d`."""
-    return _convolve_images("depthwise_conv2d", x, filters, strides, padding, dilations, bias, True)
+    return _convolve_private_images(
+        "depthwise_conv2d", x, filters, strides, padding, dilations, bias, True
+    )
 
 
-def _convolve_images(
+def _convolve_private_images(
     name: str,
     x: Operand,
     filters: Operand,
@@ -294,25 +298,27 @@ def _convolve_images(
     bias: Operand | None,
     depthwise: bool,
 ) -> Shared:
-    private_operand = operands.check_private(name, operands.either_private(name, x, filters))
-    x = operands.as_shared(name, x, private_operand)
+    private_operand = operands.check_private_operand(
+        name, operands.either_private(name, x, filters)
+    )
+    x = operands.share_operand(name, x, private_operand)
     windows = conv.Windows.from_arguments(name, strides, padding, dilations)
     if operands.is_private(filters):
-        filters = operands.check_private(name, filters)
-        conv.check_shapes(name, x.shape, filters.shape, windows)
-        party = operands.in_graph(name)
+        filters = operands.check_private_operand(name, filters)
+        conv.check_conv_shapes(name, x.shape, filters.shape, windows)
+        party = operands.require_party_in_graph(name)
         z = conv.conv2d(party, x, filters, strides, padding, dilations, depthwise)
-        y = operators.scaled_product(name, z, x.fractional_bits, filters.fractional_bits)
+        y = operators.drop_product_scale(name, z, x.fractional_bits, filters.fractional_bits)
     else:
-        conv.check_shapes(name, x.shape, operands.public_shape(name, filters), windows)
+        conv.check_conv_shapes(name, x.shape, operands.public_shape(name, filters), windows)
 
-        def convolve_public(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
+        def convolve_public_images(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
             return conv.conv2d_public(a, ring, strides, padding, dilations, bits, depthwise)
 
-        y = operators.multiply_weight(name, x, filters, convolve_public)
+        y = operators.multiply_by_public_weight(name, x, filters, convolve_public_images)
     if bias is None:
         return y
-    y, bias = operands.share_pair(f"{name} with its bias", y, bias)
+    y, bias = operands.share_operand_pair(f"{name} with its bias", y, bias)
     if operands.broadcast_shapes(name, y.shape, bias.shape).as_list() != y.shape.as_list():
         raise UsageError(
             f"{name} expects a bias that broadcasts to the result {y.shape.as_list()}. "

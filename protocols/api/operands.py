@@ -41,7 +41,7 @@ SIGNIFICANT_BITS = 24
 MAX_WEIGHT_BITS = 48
 
 
-def in_graph(operation: str) -> Party:
+def require_party_in_graph(operation: str) -> Party:
     """Return the running party, which must be tracing a graph.
 
     Raises:
@@ -58,7 +58,7 @@ def in_graph(operation: str) -> Party:
     return party
 
 
-def between_graphs(operation: str) -> Party:
+def require_party_between_graphs(operation: str) -> Party:
     """Return the running party, which must not be tracing a graph.
 
     Raises:
@@ -75,16 +75,16 @@ def between_graphs(operation: str) -> Party:
     return party
 
 
-def check_private(operation: str, x: object, any_ring: bool = False) -> Shared:
+def check_private_operand(operation: str, x: object, any_ring: bool = False) -> Shared:
     """Return x, which must be a private tensor over Z_2^64 (with any_ring: over any).
 
     Raises:
         UsageError: it is not.
     """
-    return (checks.check_private if any_ring else checks.check_ring)(operation, x)
+    return (checks.check_private if any_ring else checks.check_private_64bit_tensor)(operation, x)
 
 
-def check_integers(operation: str, x: object, expected: str, advice: str) -> Shared:
+def check_integer_operand(operation: str, x: object, expected: str, advice: str) -> Shared:
     """Return x, which must be a private tensor of integers with known sizes.
 
     Args:
@@ -93,7 +93,7 @@ def check_integers(operation: str, x: object, expected: str, advice: str) -> Sha
     Raises:
         UsageError: it is not.
     """
-    private_value = check_private(operation, x)
+    private_value = check_private_operand(operation, x)
     if private_value.fractional_bits:
         raise UsageError(
             f"{operation} expects {expected}. Received: {private_value!r}. {advice}",
@@ -106,7 +106,7 @@ def check_integers(operation: str, x: object, expected: str, advice: str) -> Sha
     return private_value
 
 
-def check_bits(operation: str, bits: int, max_bits: int = 64) -> int:
+def check_comparison_width(operation: str, bits: int, max_bits: int = 64) -> int:
     """Return the width of a comparison.
 
     Raises:
@@ -127,7 +127,7 @@ def check_bits(operation: str, bits: int, max_bits: int = 64) -> int:
 # ---- public values
 
 
-def static_value(operation: str, value: Operand) -> np.ndarray[Any, Any] | None:
+def static_public_operand(operation: str, value: Operand) -> np.ndarray[Any, Any] | None:
     """Return a public value as an array; None for a tensor that is known only when the graph runs.
 
     Raises:
@@ -198,7 +198,7 @@ def public_shape(operation: str, value: Operand) -> tf.TensorShape:
     Raises:
         UsageError: as `static_value`.
     """
-    array = static_value(operation, value)
+    array = static_public_operand(operation, value)
     tensor: tf.Tensor = value
     return tensor.shape if array is None else tensor_ops.Shape(array.shape)
 
@@ -212,7 +212,7 @@ def encode_public(
         RangeError: the value is NaN, infinite or too large (if it is known while tracing).
         UsageError: it has no real numbers, or fractions for a private integer.
     """
-    array = static_value(operation, value)
+    array = static_public_operand(operation, value)
     if array is None:
         import tensorflow as tf
 
@@ -220,11 +220,11 @@ def encode_public(
         if not tensor.dtype.is_floating:
             return tf.cast(tensor, tf.int64) * (1 << fractional_bits)
         if fractional_bits == 0:
-            raise _not_whole(operation, tensor)
+            raise _public_fractions_error(operation, tensor)
         scaled = tf.round(tf.cast(tensor, tf.float64) * 2.0**fractional_bits)
         return tf.cast(scaled, tf.int64)
     if fractional_bits == 0 and array.dtype.kind == "f" and not _are_whole(array):
-        raise _not_whole(operation, array)
+        raise _public_fractions_error(operation, array)
     try:
         return FixedPoint(fractional_bits).encode(array)
     except (RangeError, UsageError) as error:
@@ -236,7 +236,7 @@ def _are_whole(array: np.ndarray[Any, Any]) -> bool:
         return bool(np.all((array == np.rint(array)) | ~np.isfinite(array)))
 
 
-def _not_whole(operation: str, value: Public) -> UsageError:
+def _public_fractions_error(operation: str, value: Public) -> UsageError:
     return UsageError(
         f"{operation} expects whole public numbers with a private tensor without "
         f"fractional bits. Received: fractions ({describe_type(value)}). Give the "
@@ -247,7 +247,7 @@ def _not_whole(operation: str, value: Public) -> UsageError:
     )
 
 
-def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.Tensor, int]:
+def encode_public_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.Tensor, int]:
     """Encode a public factor as ring elements, and return them with their fractional bits.
 
     The factor has as few bits as make it exact; otherwise SIGNIFICANT_BITS of the largest
@@ -257,7 +257,7 @@ def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.T
     Args:
         lowest: fewest fractional bits of a factor that is not whole.
     """
-    array = static_value(operation, value)
+    array = static_public_operand(operation, value)
     if array is None:
         tensor: tf.Tensor = value
         bits = WEIGHT_BITS if tensor.dtype.is_floating else 0
@@ -274,14 +274,14 @@ def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.T
     return encode_public(operation, array, bits), bits
 
 
-def as_shared(operation: str, value: Operand, like: Shared) -> Shared:
+def share_operand(operation: str, value: Operand, like: Shared) -> Shared:
     """Return a private value as it is; share a public one with masks of zero, at like's scale.
 
     Raises:
         UsageError, RangeError: as `check_private` and `encode_public`.
     """
     if is_private(value):
-        return check_private(operation, value, any_ring=True)
+        return check_private_operand(operation, value, any_ring=True)
     if like.limbs != 1:
         raise UsageError(
             f"{operation} accepts a public operand with 64-bit words only. Received: "
@@ -296,13 +296,13 @@ def as_shared(operation: str, value: Operand, like: Shared) -> Shared:
     )
 
 
-def as_shared_list(operation: str, values: Sequence[Operand]) -> list[Shared]:
+def share_operand_list(operation: str, values: Sequence[Operand]) -> list[Shared]:
     """Return the values of a list as by `as_shared`; at least one of them must be private."""
     if isinstance(values, (list, tuple)):
         first = next((v for v in values if is_private(v)), None)
         if first is not None:
-            like = check_private(operation, first, any_ring=True)
-            return [as_shared(operation, v, like) for v in values]
+            like = check_private_operand(operation, first, any_ring=True)
+            return [share_operand(operation, v, like) for v in values]
     received = (
         f"{len(values)} public" if isinstance(values, (list, tuple)) else type(values).__name__
     )
@@ -319,7 +319,7 @@ def as_shared_list(operation: str, values: Sequence[Operand]) -> list[Shared]:
 # ---- two operands
 
 
-def share_pair(operation: str, x: Operand, y: Operand) -> tuple[Shared, Shared]:
+def share_operand_pair(operation: str, x: Operand, y: Operand) -> tuple[Shared, Shared]:
     """Return two operands as shares with matching scales and shapes; one of them may be public.
 
     Raises:
@@ -327,7 +327,7 @@ def share_pair(operation: str, x: Operand, y: Operand) -> tuple[Shared, Shared]:
         RangeError: a public operand does not fit the scale.
     """
     like = either_private(operation, x, y)
-    x, y = as_shared(operation, x, like), as_shared(operation, y, like)
+    x, y = share_operand(operation, x, like), share_operand(operation, y, like)
     check_fit(operation, x, y)
     return x, y
 
@@ -349,17 +349,17 @@ def either_private(operation: str, x: Operand, y: Operand) -> Shared:
         )
     for value in (x, y):
         if isinstance(value, MaskedBits):
-            check_private(operation, value)
-    return check_private(operation, x if is_private(x) else y, any_ring=True)
+            check_private_operand(operation, value)
+    return check_private_operand(operation, x if is_private(x) else y, any_ring=True)
 
 
 def check_fit(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
     """Raise UsageError unless dealers, rings, scales and shapes of two private operands fit."""
-    checks.check_pair(operation, x, y, same_scale)
+    checks.check_private_pair(operation, x, y, same_scale)
     broadcast_shapes(operation, x.shape, y.shape)
 
 
-def check_integer(operation: str, argument: str, value: int) -> int:
+def check_integer_argument(operation: str, argument: str, value: int) -> int:
     """Return a public Python or numpy integer.
 
     Raises:

@@ -36,30 +36,32 @@ EXACT_BITS = compare.EXACT_BITS
 
 def add(x: Operand, y: Operand) -> Shared:
     """Compute x + y, broadcast; one of them may be public. Local."""
-    return arithmetic.add(*operands.share_pair("add", x, y))
+    return arithmetic.add(*operands.share_operand_pair("add", x, y))
 
 
 def subtract(x: Operand, y: Operand) -> Shared:
     """Compute x - y, broadcast; one of them may be public. Local."""
-    return arithmetic.sub(*operands.share_pair("subtract", x, y))
+    return arithmetic.sub(*operands.share_operand_pair("subtract", x, y))
 
 
 def negative(x: Shared) -> Shared:
     """Compute -x. Local."""
-    return arithmetic.neg(operands.check_private("negative", x, any_ring=True))
+    return arithmetic.neg(operands.check_private_operand("negative", x, any_ring=True))
 
 
-def scaled_product(operation: str, z: Shared, f: int, g: int) -> Shared:
+def drop_product_scale(operation: str, z: Shared, f: int, g: int) -> Shared:
     """Drop the smaller of two scales from their product."""
     drop = min(f, g)
-    return truncation.truncate(operands.in_graph(operation), z, drop) if drop else z
+    return truncation.truncate(operands.require_party_in_graph(operation), z, drop) if drop else z
 
 
 def _private_first(operation: str, x: Operand, y: Operand) -> tuple[Shared, Operand]:
     """Return both operands, a private one first; private ones are over Z_2^64, of one dealer."""
     first = operands.either_private(operation, x, y)
     private_values = [
-        operands.check_private(operation, value) for value in (x, y) if operands.is_private(value)
+        operands.check_private_operand(operation, value)
+        for value in (x, y)
+        if operands.is_private(value)
     ]
     if private_values[0].dealer != private_values[-1].dealer:
         raise UsageError(
@@ -72,7 +74,7 @@ def _private_first(operation: str, x: Operand, y: Operand) -> tuple[Shared, Oper
     return first, y if first is x else x
 
 
-def multiply_weight(
+def multiply_by_public_weight(
     operation: str, x: Shared, weight: Operand, weight_product: WeightProduct
 ) -> Shared:
     """Return weight_product(x, ring elements, fractional bits) for a public weight, at x's scale.
@@ -80,10 +82,10 @@ def multiply_weight(
     An integer x gets WEIGHT_BITS fractional bits, unless the weight is whole too.
     """
     kept_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
-    ring, bits = operands.encode_weight(operation, weight, kept_bits)
+    ring, bits = operands.encode_public_weight(operation, weight, kept_bits)
     z = weight_product(x, ring, bits)
     drop = bits - min(bits, kept_bits)
-    return truncation.truncate(operands.in_graph(operation), z, drop) if drop else z
+    return truncation.truncate(operands.require_party_in_graph(operation), z, drop) if drop else z
 
 
 def multiply(x: Operand, y: Operand) -> Shared:
@@ -98,10 +100,10 @@ def multiply(x: Operand, y: Operand) -> Shared:
     first, second = _private_first("multiply", x, y)
     if isinstance(second, Shared):
         operands.check_fit("multiply", first, second, same_scale=False)
-        z = arithmetic.mul(operands.in_graph("multiply"), first, second)
-        return scaled_product("multiply", z, first.fractional_bits, second.fractional_bits)
+        z = arithmetic.mul(operands.require_party_in_graph("multiply"), first, second)
+        return drop_product_scale("multiply", z, first.fractional_bits, second.fractional_bits)
     operands.broadcast_shapes("multiply", first.shape, operands.public_shape("multiply", second))
-    return multiply_weight("multiply", first, second, arithmetic.mul_public)
+    return multiply_by_public_weight("multiply", first, second, arithmetic.mul_public)
 
 
 def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
@@ -112,35 +114,40 @@ def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool 
     Scale, error and rounds: as `multiply`, with sums before the truncation.
     """
     inner, other = _private_first("matmul", x, y)
-    ranks = [_operand_rank(v) for v in (x, y)]
+    ranks = [_matmul_operand_rank(v) for v in (x, y)]
     if 1 in ranks and 0 not in ranks and not transpose_a and not transpose_b:
-        z = matmul(_as_row(x) if ranks[0] == 1 else x, _as_column(y) if ranks[1] == 1 else y)
+        z = matmul(
+            _reshape_to_matmul_row(x) if ranks[0] == 1 else x,
+            _reshape_to_matmul_column(y) if ranks[1] == 1 else y,
+        )
         return shapes.squeeze(z, [a for a, r in zip((-2, -1), ranks, strict=True) if r == 1])
     left, right = (
         v.shape if isinstance(v, Shared) else operands.public_shape("matmul", v) for v in (x, y)
     )
     checks.check_matmul_shapes("matmul", left, right, transpose_a, transpose_b)
     if isinstance(other, Shared):
-        z = arithmetic.matmul(operands.in_graph("matmul"), inner, other, transpose_a, transpose_b)
-        return scaled_product("matmul", z, inner.fractional_bits, other.fractional_bits)
+        z = arithmetic.matmul(
+            operands.require_party_in_graph("matmul"), inner, other, transpose_a, transpose_b
+        )
+        return drop_product_scale("matmul", z, inner.fractional_bits, other.fractional_bits)
 
     def matmul_public(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
         first, second = (a, ring) if isinstance(x, Shared) else (ring, a)
         return arithmetic.matmul_public(first, second, bits, transpose_a, transpose_b)
 
-    return multiply_weight("matmul", inner, other, matmul_public)
+    return multiply_by_public_weight("matmul", inner, other, matmul_public)
 
 
-def _operand_rank(value: Operand) -> int | None:
+def _matmul_operand_rank(value: Operand) -> int | None:
     shape = value.shape if isinstance(value, Shared) else operands.public_shape("matmul", value)
     return shape.rank  # type: ignore[no-any-return]
 
 
-def _as_row(x: Operand) -> Operand:
+def _reshape_to_matmul_row(x: Operand) -> Operand:
     return shapes.expand_dims(x, 0) if isinstance(x, Shared) else _reshape_public(x, (1, -1))
 
 
-def _as_column(x: Operand) -> Operand:
+def _reshape_to_matmul_column(x: Operand) -> Operand:
     return shapes.expand_dims(x, 1) if isinstance(x, Shared) else _reshape_public(x, (-1, 1))
 
 
@@ -168,10 +175,10 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
 
     operands.either_private("divide", x, y)
     if not operands.is_private(y):
-        return multiply(operands.check_private("divide", x), _invert_divisor(y))
-    x, y = operands.share_pair("divide", x, y)
-    operands.check_private("divide", y)
-    operands.check_bits("divide", bits, 62)
+        return multiply(operands.check_private_operand("divide", x), _invert_public_divisor(y))
+    x, y = operands.share_operand_pair("divide", x, y)
+    operands.check_private_operand("divide", y)
+    operands.check_comparison_width("divide", bits, 62)
     if not 1 <= y.fractional_bits <= 24:
         raise UsageError(
             f"divide expects 1 to 24 fractional bits. Received: {y.fractional_bits}. "
@@ -183,7 +190,7 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
         )
     result_shape = operands.broadcast_shapes("divide", x.shape, y.shape)
 
-    def broadcast_operand(v: Any) -> Any:
+    def broadcast_division_operand(v: Any) -> Any:
         return (
             v.map(lambda a: tensor_ops.broadcast_to(a, result_shape))
             if result_shape.is_fully_defined()
@@ -191,12 +198,16 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
         )
 
     return reciprocal.divide(
-        operands.in_graph("divide"), broadcast_operand(x), broadcast_operand(y), bits, signed
+        operands.require_party_in_graph("divide"),
+        broadcast_division_operand(x),
+        broadcast_division_operand(y),
+        bits,
+        signed,
     )
 
 
-def _invert_divisor(y: Public) -> Public:
-    divisor = operands.static_value("divide", y)
+def _invert_public_divisor(y: Public) -> Public:
+    divisor = operands.static_public_operand("divide", y)
     if divisor is None:
         import tensorflow as tf
 
@@ -218,13 +229,13 @@ def square(x: Shared) -> Shared:
     """
     from tfe_bench.protocols.ring import reductions
 
-    x = operands.check_private("square", x)
-    z = reductions.square(operands.in_graph("square"), x)
-    return scaled_product("square", z, x.fractional_bits, x.fractional_bits)
+    x = operands.check_private_operand("square", x)
+    z = reductions.square(operands.require_party_in_graph("square"), x)
+    return drop_product_scale("square", z, x.fractional_bits, x.fractional_bits)
 
 
 def abs(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """Compute |x|, exact for |x| < 2^(bits-2) ring units. Rounds: those of `less`, and 1."""
-    x = operands.check_private("abs", x)
-    bits = operands.check_bits("abs", bits)
-    return relational.maximum(operands.in_graph("abs"), x, arithmetic.neg(x), bits)
+    x = operands.check_private_operand("abs", x)
+    bits = operands.check_comparison_width("abs", bits)
+    return relational.maximum(operands.require_party_in_graph("abs"), x, arithmetic.neg(x), bits)

@@ -45,13 +45,13 @@ def max_pool_with_argmax(
     but one of every window.
     """
     name = "max_pool_with_argmax"
-    x = operands.check_private(name, input)
-    bits = operands.check_bits(name, bits)
-    kernel = conv.parse_pair(name, "ksize", ksize)
-    steps = kernel if strides is None else conv.parse_pair(name, "strides", strides)
+    x = operands.check_private_operand(name, input)
+    bits = operands.check_comparison_width(name, bits)
+    kernel = conv.parse_window_pair(name, "ksize", ksize)
+    steps = kernel if strides is None else conv.parse_window_pair(name, "strides", strides)
     chosen_padding = padding.upper() if isinstance(padding, str) else padding
     return pool.max_pool_with_argmax(
-        operands.in_graph(name),
+        operands.require_party_in_graph(name),
         x,
         kernel,
         steps,
@@ -63,7 +63,7 @@ def max_pool_with_argmax(
 
 def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared, list[Spans]]:
     """Return the images, and the [begin, end) of each window along both axes."""
-    x = operands.check_private(name, x)
+    x = operands.check_private_operand(name, x)
     sizes = operands.sizes(name, x)
     if len(sizes) != 4:
         raise UsageError(
@@ -73,7 +73,7 @@ def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared
             received=repr(x),
             expected="[n, h, w, channels]",
         )
-    output_sizes = conv.parse_pair(name, "output_size", output_size)
+    output_sizes = conv.parse_window_pair(name, "output_size", output_size)
     if any(n > size for n, size in zip(output_sizes, sizes[1:3], strict=True)):
         raise UsageError(
             f"{name} expects an output_size of at most the images' {sizes[1:3]}. "
@@ -114,7 +114,9 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
     if 0 in x.shape.as_list():  # no mean to compute
         return replace(x, fractional_bits=x.fractional_bits + extra_bits)
-    return reductions.divide_by_counts(operands.in_graph(name), x, counts, extra_bits=extra_bits)
+    return reductions.divide_sum_by_public_counts(
+        operands.require_party_in_graph(name), x, counts, extra_bits=extra_bits
+    )
 
 
 def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:
@@ -126,12 +128,12 @@ def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) 
     Rounds and bits: those of `reduce_max` along both axes, one after the other.
     """
     name = "adaptive_max_pool2d"
-    bits = operands.check_bits(name, bits)
+    bits = operands.check_comparison_width(name, bits)
     x, spans = _adaptive_windows(name, x, output_size)
     for axis, axis_spans in enumerate(spans, 1):
         longest = max(end - begin for begin, end in axis_spans)
         # Shorter windows repeat their last cell.
         places = np.array([[min(b + k, e - 1) for b, e in axis_spans] for k in range(longest)])
         cells = shapes.gather(x, places, axis)
-        x = extremes.reduce_max(operands.in_graph(name), cells, axis, bits=bits)
+        x = extremes.reduce_max(operands.require_party_in_graph(name), cells, axis, bits=bits)
     return x

@@ -33,8 +33,8 @@ def pow(x: Operand, y: Operand) -> Shared:
         UsageError: integers with a y that is not a whole number from 0 to 64.
     """
     if operands.is_private(y):
-        return _private_power(x, operands.check_private("pow", y))
-    exponent = operands.static_value("pow", y)
+        return _private_power(x, operands.check_private_operand("pow", y))
+    exponent = operands.static_public_operand("pow", y)
     is_usable = exponent is not None and exponent.size == 1 and exponent.dtype.kind != "b"
     if exponent is None or not is_usable or not np.isfinite(exponent).all():
         raise UsageError(
@@ -45,10 +45,10 @@ def pow(x: Operand, y: Operand) -> Shared:
             operation="pow",
             received=operands.describe_type(y),
         )
-    x, power = operands.check_private("pow", x), float(exponent.item())
+    x, power = operands.check_private_operand("pow", x), float(exponent.item())
     if power == int(power):
         return _whole_power(x, int(power))
-    checks.check_scale("pow", x, 1, 24)
+    checks.check_fractional_bits_range("pow", x, 1, 24)
     if power in (0.5, -0.5):
         return elementary.sqrt(x) if power > 0 else elementary.rsqrt(x)
     return elementary.exp(multiply(elementary.log(x), power))
@@ -65,7 +65,7 @@ def _whole_power(x: Shared, n: int) -> Shared:
             expected=f"{-MAX_POWER} to {MAX_POWER}",
         )
     if n < 0:
-        checks.check_scale("pow", x, 1, 24)
+        checks.check_fractional_bits_range("pow", x, 1, 24)
         x, n = elementary.reciprocal(x), -n
     result: Shared | None = None
     while n:
@@ -81,15 +81,15 @@ def _whole_power(x: Shared, n: int) -> Shared:
 
 def _private_power(x: Operand, y: Shared) -> Shared:
     """Compute e^(y ln(x)); the logarithm of a public x is computed in plaintext."""
-    checks.check_scale("pow", y, 1, 24)
+    checks.check_fractional_bits_range("pow", y, 1, 24)
     if not operands.is_private(x):
         return elementary.exp(multiply(y, _public_logarithms(x)))
-    base, y = operands.share_pair("pow", x, y)
+    base, y = operands.share_operand_pair("pow", x, y)
     return elementary.exp(multiply(y, elementary.log(base)))
 
 
 def _public_logarithms(x: Public) -> Public:
-    bases = operands.static_value("pow", x)
+    bases = operands.static_public_operand("pow", x)
     if bases is None or not np.all(np.isfinite(bases)) or np.any(bases <= 0):
         raise UsageError(
             "pow expects public bases that are positive, finite and known while tracing "

@@ -34,13 +34,15 @@ EXACT_BITS = compare.EXACT_BITS
 Bits: TypeAlias = "MaskedBits | Public"  # truth values
 
 
-def _compare_operands(
+def _compare_private_operands(
     operation: relational.Comparison[MaskedBits], x: Operand, y: Operand, bits: int
 ) -> MaskedBits:
     name = operation.__name__
-    bits = operands.check_bits(name, bits)
-    x, y = operands.share_pair(name, x, y)
-    result_bits = operation(operands.in_graph(name), operands.check_private(name, x), y, bits)
+    bits = operands.check_comparison_width(name, bits)
+    x, y = operands.share_operand_pair(name, x, y)
+    result_bits = operation(
+        operands.require_party_in_graph(name), operands.check_private_operand(name, x), y, bits
+    )
     shape = operands.broadcast_shapes(name, x.shape, y.shape)
     return replace(result_bits, shape=None if shape.rank is None else tuple(shape.as_list()))
 
@@ -53,32 +55,32 @@ def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
 
     Rounds and bits: relational.less.
     """
-    return _compare_operands(relational.less, x, y, bits)
+    return _compare_private_operands(relational.less, x, y, bits)
 
 
 def greater(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """Return [x > y]; as `less`."""
-    return _compare_operands(relational.greater, x, y, bits)
+    return _compare_private_operands(relational.greater, x, y, bits)
 
 
 def less_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """Return [x <= y]; as `less`."""
-    return _compare_operands(relational.less_equal, x, y, bits)
+    return _compare_private_operands(relational.less_equal, x, y, bits)
 
 
 def greater_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """Return [x >= y]; as `less`."""
-    return _compare_operands(relational.greater_equal, x, y, bits)
+    return _compare_private_operands(relational.greater_equal, x, y, bits)
 
 
 def equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """Return [x == y]; as `less`, with twice the bits. Rounds and bits: relational.equal."""
-    return _compare_operands(relational.equal, x, y, bits)
+    return _compare_private_operands(relational.equal, x, y, bits)
 
 
 def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """Return [x != y]; as `equal`."""
-    return _compare_operands(relational.not_equal, x, y, bits)
+    return _compare_private_operands(relational.not_equal, x, y, bits)
 
 
 def in_range(x: Shared, bits: int) -> MaskedBits:
@@ -91,23 +93,25 @@ def in_range(x: Shared, bits: int) -> MaskedBits:
 
     Rounds and bits: those of range_check.in_range.
     """
-    x = operands.check_private("in_range", x)
-    return range_check.in_range(operands.in_graph("in_range"), x, bits)
+    x = operands.check_private_operand("in_range", x)
+    return range_check.in_range(operands.require_party_in_graph("in_range"), x, bits)
 
 
 # ---- bits
 
 
-def _truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
+def _public_truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
     """Return a public array or tensor, and True if it holds truth values."""
     tensor: tf.Tensor = value
-    array = operands.static_value(operation, value)
+    array = operands.static_public_operand(operation, value)
     if array is None:
         return tensor, tensor.dtype.is_bool
     return array, array.dtype.kind == "b"
 
 
-def as_bits(operation: str, value: Operand | MaskedBits, template: MaskedBits) -> MaskedBits:
+def as_private_bits(
+    operation: str, value: Operand | MaskedBits, template: MaskedBits
+) -> MaskedBits:
     """Return private bits as they are, public truth values under a mask of zero.
 
     Raises:
@@ -122,7 +126,7 @@ def as_bits(operation: str, value: Operand | MaskedBits, template: MaskedBits) -
             operation=operation,
             received=repr(value),
         )
-    values, are_true_or_false = _truth_values(operation, value)
+    values, are_true_or_false = _public_truth_values(operation, value)
     shape = operands.public_shape(operation, value)
     if not are_true_or_false or not shape.is_fully_defined():
         raise UsageError(
@@ -174,13 +178,13 @@ def broadcast_bits(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> 
             expected=list(shape),
         )
     n = operands.count_elements(shape)
-    broadcast = logic.rearrange_bits(
+    broadcast = logic.rearrange_private_bits(
         bits, bits.shape, lambda a: tensor_ops.broadcast_to(a, shape), n
     )
     return replace(broadcast, shape=shape)
 
 
-def _bit_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
+def _share_logical_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
     private_bits = [v for v in (a, b) if isinstance(v, MaskedBits)]
     if not private_bits or isinstance(a, Shared) or isinstance(b, Shared):
         raise UsageError(
@@ -190,7 +194,7 @@ def _bit_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedB
             operation=operation,
             received=f"{operands.describe_type(a)} and {operands.describe_type(b)}",
         )
-    a, b = (as_bits(operation, v, private_bits[0]) for v in (a, b))
+    a, b = (as_private_bits(operation, v, private_bits[0]) for v in (a, b))
     if a.dealer != b.dealer:
         raise UsageError(
             f"{operation} expects bits of one dealer. Received: {a!r} and {b!r}.",
@@ -214,8 +218,8 @@ def _bit_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedB
     return a, b
 
 
-def _and_bits(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
-    party = operands.in_graph(operation)
+def _logical_and_of_operands(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
+    party = operands.require_party_in_graph(operation)
     masked_bits = convert.mask_bits(party, logic.and_bits(party, [a, b]))
     return replace(masked_bits, shape=a.shape)
 
@@ -225,18 +229,20 @@ def logical_and(a: Bits, b: Bits) -> MaskedBits:
 
     Rounds: 1 online, 2 in total. Bits sent: D 3, E1, E2 1 per bit.
     """
-    return _and_bits("logical_and", *_bit_operands("logical_and", a, b))
+    return _logical_and_of_operands("logical_and", *_share_logical_operands("logical_and", a, b))
 
 
 def logical_or(a: Bits, b: Bits) -> MaskedBits:
     """Compute a OR b; as `logical_and`."""
-    a, b = _bit_operands("logical_or", a, b)
-    return logic.invert_bits(_and_bits("logical_or", logic.invert_bits(a), logic.invert_bits(b)))
+    a, b = _share_logical_operands("logical_or", a, b)
+    return logic.invert_bits(
+        _logical_and_of_operands("logical_or", logic.invert_bits(a), logic.invert_bits(b))
+    )
 
 
 def logical_xor(a: Bits, b: Bits) -> MaskedBits:
     """Compute a XOR b, broadcast; one side may be public. Local."""
-    return logic.xor_bits(*_bit_operands("logical_xor", a, b))
+    return logic.xor_bits(*_share_logical_operands("logical_xor", a, b))
 
 
 def logical_not(a: MaskedBits) -> MaskedBits:
@@ -295,8 +301,8 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
                     [free_size if d is None else tf.constant(d, tf.int64) for d in x.shape]
                 )
                 sizes = tf.reshape(sizes, [len(x.shape)])
-        x = convert.b2a(operands.in_graph("cast"), x, sizes)
-    x = operands.check_private("cast", x)
+        x = convert.b2a(operands.require_party_in_graph("cast"), x, sizes)
+    x = operands.check_private_operand("cast", x)
     if method not in truncation.METHODS:
         raise UsageError(
             f"cast supports the methods {', '.join(truncation.METHODS)}. Received: {method!r}.",
@@ -317,7 +323,7 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
             received=repr(x),
             expected=truncation.MAX_DROPPED_BITS,
         )
-    return truncation.truncate(operands.in_graph("cast"), x, -added_bits, method)
+    return truncation.truncate(operands.require_party_in_graph("cast"), x, -added_bits, method)
 
 
 def where(condition: Bits, x: Operand, y: Operand) -> Shared:
@@ -330,7 +336,7 @@ def where(condition: Bits, x: Operand, y: Operand) -> Shared:
     Rounds: 1 online, 2 in total. Bits sent: D 128, E1, E2 64 per element.
     """
 
-    x, y = operands.share_pair("where", x, y)
+    x, y = operands.share_operand_pair("where", x, y)
     difference = arithmetic.sub(x, y)
     if not isinstance(condition, MaskedBits):
         return arithmetic.add(y, _select_public(condition, difference))
@@ -347,7 +353,9 @@ def where(condition: Bits, x: Operand, y: Operand) -> Shared:
         condition = broadcast_bits("where", condition, result_shape)
         difference = shapes.broadcast_to(difference, result_shape)
     # If sizes are known only when the graph runs, the kernels reject another number of bits.
-    return arithmetic.add(y, convert.inject(operands.in_graph("where"), condition, difference))
+    return arithmetic.add(
+        y, convert.inject(operands.require_party_in_graph("where"), condition, difference)
+    )
 
 
 def _select_public(condition: Bits, difference: Shared) -> Shared:
@@ -360,7 +368,7 @@ def _select_public(condition: Bits, difference: Shared) -> Shared:
             operation="where",
             received=repr(condition),
         )
-    values, are_true_or_false = _truth_values("where", condition)
+    values, are_true_or_false = _public_truth_values("where", condition)
     if not are_true_or_false:
         raise UsageError(
             "where expects truth values as its condition. Received: "
@@ -369,7 +377,7 @@ def _select_public(condition: Bits, difference: Shared) -> Shared:
             operation="where",
             received=operands.describe_type(values),
         )
-    operands.check_private("where", difference)
+    operands.check_private_operand("where", difference)
     operands.broadcast_shapes("where", operands.public_shape("where", condition), difference.shape)
     if isinstance(values, np.ndarray):
         return arithmetic.mul_public(difference, values.astype(np.int64))

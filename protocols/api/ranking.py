@@ -20,13 +20,15 @@ from tfe_bench.protocols.session.types import Axes, Operand
 EXACT_BITS = compare.EXACT_BITS
 
 
-def _compare_elements(
+def _select_elementwise_extreme(
     operation: relational.Comparison[Shared], x: Operand, y: Operand, bits: int
 ) -> Shared:
     name = operation.__name__
-    bits = operands.check_bits(name, bits)
-    x, y = operands.share_pair(name, x, y)
-    return operation(operands.in_graph(name), operands.check_private(name, x), y, bits)
+    bits = operands.check_comparison_width(name, bits)
+    x, y = operands.share_operand_pair(name, x, y)
+    return operation(
+        operands.require_party_in_graph(name), operands.check_private_operand(name, x), y, bits
+    )
 
 
 def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
@@ -37,12 +39,12 @@ def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
 
     Rounds and bits: those of relational.maximum.
     """
-    return _compare_elements(relational.maximum, x, y, bits)
+    return _select_elementwise_extreme(relational.maximum, x, y, bits)
 
 
 def minimum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
     """Compute min(x, y); as `maximum`."""
-    return _compare_elements(relational.minimum, x, y, bits)
+    return _select_elementwise_extreme(relational.minimum, x, y, bits)
 
 
 def clip_by_value(
@@ -52,10 +54,10 @@ def clip_by_value(
 
     Rounds and bits: those of `maximum` twice.
     """
-    x = operands.check_private("clip_by_value", x)
+    x = operands.check_private_operand("clip_by_value", x)
     limits = (clip_value_min, clip_value_max)
     public_limits = [
-        None if operands.is_private(v) else operands.static_value("clip_by_value", v)
+        None if operands.is_private(v) else operands.static_public_operand("clip_by_value", v)
         for v in limits
     ]
     low, high = public_limits
@@ -69,9 +71,9 @@ def clip_by_value(
                 operation="clip_by_value",
                 expected="clip_value_min <= clip_value_max",
             )
-    bits = operands.check_bits("clip_by_value", bits)
+    bits = operands.check_comparison_width("clip_by_value", bits)
     for limit in limits:
-        operands.share_pair("clip_by_value", x, limit)
+        operands.share_operand_pair("clip_by_value", x, limit)
     return minimum(maximum(x, clip_value_min, bits), clip_value_max, bits)
 
 
@@ -80,10 +82,10 @@ def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
 
     Rounds: those of `less`, and 1. Bits sent: those of `less` and of `cast`, twice.
     """
-    x = operands.check_private("sign", x)
-    bits = operands.check_bits("sign", bits)
+    x = operands.check_private_operand("sign", x)
+    bits = operands.check_comparison_width("sign", bits)
     shape = operands.sizes("sign", x)
-    party = operands.in_graph("sign")
+    party = operands.require_party_in_graph("sign")
     n = operands.count_elements(shape)
     negated_and_value = x.map(
         lambda a: tensor_ops.stack([tensor_ops.reshape(-a, [n]), tensor_ops.reshape(a, [n])])
@@ -95,9 +97,11 @@ def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
     return replace(result, fractional_bits=x.fractional_bits)
 
 
-def _flatten_axes(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], list[int]]:
+def _flatten_reduced_axes(
+    operation: str, x: Shared, axis: Axes
+) -> tuple[Shared, list[int], list[int]]:
     """Return x with the given axes as its last one, the sizes of the others, and all axes."""
-    x = operands.check_private(operation, x)
+    x = operands.check_private_operand(operation, x)
     sizes = operands.sizes(operation, x)
     axes = checks.normalize_axes(operation, axis, len(sizes))
     kept_axes = [i for i in range(len(sizes)) if i not in axes]
@@ -115,7 +119,7 @@ def _flatten_axes(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[i
     return rows, kept_sizes, axes
 
 
-def _reduce_axes(
+def _reduce_extreme_over_axes(
     operation: str,
     function: Callable[..., Shared],
     x: Shared,
@@ -123,9 +127,9 @@ def _reduce_axes(
     keepdims: bool,
     bits: int,
 ) -> Shared:
-    bits = operands.check_bits(operation, bits)
-    rows, kept_sizes, axes = _flatten_axes(operation, x, axis)
-    reduced = function(operands.in_graph(operation), rows, -1, bits=bits)
+    bits = operands.check_comparison_width(operation, bits)
+    rows, kept_sizes, axes = _flatten_reduced_axes(operation, x, axis)
+    reduced = function(operands.require_party_in_graph(operation), rows, -1, bits=bits)
     if keepdims:
         for i in axes:
             kept_sizes.insert(i, 1)
@@ -142,14 +146,14 @@ def reduce_max(
 
     Rounds and bits: those of extremes.reduce_max.
     """
-    return _reduce_axes("reduce_max", extremes.reduce_max, x, axis, keepdims, bits)
+    return _reduce_extreme_over_axes("reduce_max", extremes.reduce_max, x, axis, keepdims, bits)
 
 
 def reduce_min(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int = EXACT_BITS
 ) -> Shared:
     """Return the smallest value; as `reduce_max`."""
-    return _reduce_axes("reduce_min", extremes.reduce_min, x, axis, keepdims, bits)
+    return _reduce_extreme_over_axes("reduce_min", extremes.reduce_min, x, axis, keepdims, bits)
 
 
 def argmax(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
@@ -157,12 +161,12 @@ def argmax(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
 
     Rounds and bits: those of extremes.argmax.
     """
-    return _reduce_axes("argmax", extremes.argmax, x, [axis], False, bits)
+    return _reduce_extreme_over_axes("argmax", extremes.argmax, x, [axis], False, bits)
 
 
 def argmin(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
     """Return the index of the first smallest value; as `argmax`."""
-    return _reduce_axes("argmin", extremes.argmin, x, [axis], False, bits)
+    return _reduce_extreme_over_axes("argmin", extremes.argmin, x, [axis], False, bits)
 
 
 # ---- order: between graphs
@@ -181,10 +185,10 @@ def sort(x: Shared, axis: int = -1, direction: str = "ASCENDING") -> Shared:
             received=direction,
             expected="ASCENDING, DESCENDING",
         )
-    party = operands.between_graphs("sort")
-    rank = checks.check_known_rank("sort", operands.check_private("sort", x))
-    rows, kept_sizes, (sort_axis,) = _flatten_axes(
-        "sort", x, [axis] if rank else _raise_no_axis("sort", x)
+    party = operands.require_party_between_graphs("sort")
+    rank = checks.check_private_rank_is_known("sort", operands.check_private_operand("sort", x))
+    rows, kept_sizes, (sort_axis,) = _flatten_reduced_axes(
+        "sort", x, [axis] if rank else _raise_scalar_has_no_axis("sort", x)
     )
     flat = rows.map(
         lambda a: tensor_ops.reshape(a, [operands.count_elements(kept_sizes), a.shape[-1]])
@@ -197,7 +201,7 @@ def sort(x: Shared, axis: int = -1, direction: str = "ASCENDING") -> Shared:
     )
 
 
-def _raise_no_axis(operation: str, x: Shared) -> NoReturn:
+def _raise_scalar_has_no_axis(operation: str, x: Shared) -> NoReturn:
     raise UsageError(
         f"{operation} expects a tensor with an axis. Received: {x!r}. Reshape it.",
         code="rank-mismatch",
@@ -211,9 +215,11 @@ def top_k(x: Shared, k: int = 1) -> tuple[Shared, Shared]:
 
     As tf.math.top_k. Call it between graphs. Rounds and bits: those of sort.sort.
     """
-    party = operands.between_graphs("top_k")
+    party = operands.require_party_between_graphs("top_k")
     return order_statistics.top_k(
-        party, operands.check_private("top_k", x), operands.check_integer("top_k", "k", k)
+        party,
+        operands.check_private_operand("top_k", x),
+        operands.check_integer_argument("top_k", "k", k),
     )
 
 
@@ -223,7 +229,7 @@ def median(x: Shared, axis: Axes = None) -> Shared:
     For an even number it is the mean of the two middle values, error below 1 ulp. Call it between
     graphs. Rounds and bits: those of sort.sort, and 1 round more for the mean.
     """
-    return _axis_quantile("median", x, 0.5, axis)
+    return _quantile_over_axes("median", x, 0.5, axis)
 
 
 def quantile(x: Shared, q: float, axis: Axes = None) -> Shared:
@@ -242,10 +248,10 @@ def quantile(x: Shared, q: float, axis: Axes = None) -> Shared:
             received=type(q).__name__,
             expected="0 to 1",
         )
-    return _axis_quantile("quantile", x, float(q), axis)
+    return _quantile_over_axes("quantile", x, float(q), axis)
 
 
-def _axis_quantile(operation: str, x: Shared, q: float, axis: Axes) -> Shared:
-    party = operands.between_graphs(operation)
-    rows, _, _ = _flatten_axes(operation, x, axis)
+def _quantile_over_axes(operation: str, x: Shared, q: float, axis: Axes) -> Shared:
+    party = operands.require_party_between_graphs(operation)
+    rows, _, _ = _flatten_reduced_axes(operation, x, axis)
     return order_statistics.quantile(party, rows, q)

@@ -30,8 +30,8 @@ MAX_DIVISOR = 60
 _PRECISION, _POINT = 22, 9
 
 
-def _check_real(operation: str, x: Shared) -> Shared:
-    x = operands.check_private(operation, x)
+def _check_rounding_operand(operation: str, x: Shared) -> Shared:
+    x = operands.check_private_operand(operation, x)
     if x.fractional_bits > truncation.MAX_DROPPED_BITS:
         raise UsageError(
             f"{operation} expects at most {truncation.MAX_DROPPED_BITS} fractional bits. "
@@ -44,7 +44,7 @@ def _check_real(operation: str, x: Shared) -> Shared:
     return x
 
 
-def floor_shift(party: Party, x: Shared, dropped_bits: int) -> Shared:
+def floor_divide_by_power_of_two(party: Party, x: Shared, dropped_bits: int) -> Shared:
     """Compute floor(x / 2^dropped_bits) of ring elements, as an integer modulo 2^(64-dropped_bits).
 
     It is right for every x.
@@ -60,9 +60,11 @@ def floor_shift(party: Party, x: Shared, dropped_bits: int) -> Shared:
 
 
 def _floor_at_scale(operation: str, x: Shared) -> Shared:
-    """Compute floor(x) at x's scale. (The bits that floor_shift loses are shifted out again.)"""
+    """Compute floor(x) at x's scale. (The bits that floor_divide_by_power_of_two loses are
+    shifted out again.)
+    """
     f = x.fractional_bits
-    whole = floor_shift(operands.in_graph(operation), x, f)
+    whole = floor_divide_by_power_of_two(operands.require_party_in_graph(operation), x, f)
     return replace(whole.map(lambda a: tensor_ops.left_shift(a, f)), fractional_bits=f)
 
 
@@ -74,12 +76,14 @@ def floor(x: Shared) -> Shared:
     Raises:
         UsageError: x has more than 48 fractional bits.
     """
-    return _floor_at_scale("floor", _check_real("floor", x))
+    return _floor_at_scale("floor", _check_rounding_operand("floor", x))
 
 
 def ceil(x: Shared) -> Shared:
     """Return the smallest whole number that is not below x; as `floor`."""
-    return arithmetic.neg(_floor_at_scale("ceil", arithmetic.neg(_check_real("ceil", x))))
+    return arithmetic.neg(
+        _floor_at_scale("ceil", arithmetic.neg(_check_rounding_operand("ceil", x)))
+    )
 
 
 def round(x: Shared) -> Shared:
@@ -91,11 +95,11 @@ def round(x: Shared) -> Shared:
     Raises:
         UsageError: x has more than 48 fractional bits.
     """
-    x = _check_real("round", x)
+    x = _check_rounding_operand("round", x)
     f = x.fractional_bits
     if f == 0:
         return x
-    party = operands.in_graph("round")
+    party = operands.require_party_in_graph("round")
     odd = convert.b2a(party, convert.mask_bits(party, compare.msb(party, x, f + 1)), x.shape)
     even_down = arithmetic.add(x, replace(odd, fractional_bits=f))
     return _floor_at_scale("round", arithmetic.add_constant(even_down, (1 << (f - 1)) - 1))
@@ -121,26 +125,26 @@ def floordiv(x: Operand, y: Operand, signed: bool = True, bits: int = MAX_DIVIDE
     Raises:
         UsageError: a public divisor is 0 or rounds to it.
     """
-    return _divide_floor("floordiv", x, y, signed, bits, remainder=False)
+    return _floor_divide_operands("floordiv", x, y, signed, bits, remainder=False)
 
 
 def floormod(x: Operand, y: Operand, signed: bool = True, bits: int = MAX_DIVIDED) -> Shared:
     """Compute x - y floor(x / y) at their common scale, exact: of the sign of y; as `floordiv`."""
-    return _divide_floor("floormod", x, y, signed, bits, remainder=True)
+    return _floor_divide_operands("floormod", x, y, signed, bits, remainder=True)
 
 
 floor_div = floordiv
 mod = floormod
 
 
-def _divide_floor(
+def _floor_divide_operands(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, remainder: bool
 ) -> Shared:
     operands.either_private(operation, x, y)
-    array = None if operands.is_private(y) else operands.static_value(operation, y)
+    array = None if operands.is_private(y) else operands.static_public_operand(operation, y)
     if array is None or array.size != 1:
         return _divide_by_private(operation, x, y, signed, bits, remainder)
-    x = operands.check_private(operation, x)
+    x = operands.check_private_operand(operation, x)
     f = x.fractional_bits
     sizes = operands.sizes(operation, x)
     if array.ndim > len(sizes):
@@ -170,14 +174,14 @@ def _divide_by_public(operation: str, x: Shared, divisor: int, bits: int) -> Sha
         )
     x = replace(x if divisor > 0 else arithmetic.neg(x), fractional_bits=0)
     divisor = builtins.abs(divisor)
-    party = operands.in_graph(operation)
+    party = operands.require_party_in_graph(operation)
     if divisor & (divisor - 1) == 0:
-        operands.check_bits(operation, bits)
-        return floor_shift(party, x, divisor.bit_length() - 1)
-    bits = operands.check_bits(operation, bits, MAX_DIVIDED)
+        operands.check_comparison_width(operation, bits)
+        return floor_divide_by_power_of_two(party, x, divisor.bit_length() - 1)
+    bits = operands.check_comparison_width(operation, bits, MAX_DIVIDED)
     e = (divisor * ((1 << (bits - 1)) + 1)).bit_length()
     factor = ((2 << e) + divisor) // (2 * divisor)
-    return floor_shift(
+    return floor_divide_by_power_of_two(
         party, arithmetic.add_constant(arithmetic.mul_public(x, factor), factor // 2), e
     )
 
@@ -186,9 +190,12 @@ def _divide_by_private(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, remainder: bool
 ) -> Shared:
     """Correct a quotient, whose error is at most one, by the sign of its remainder."""
-    bits = operands.check_bits(operation, bits, MAX_DIVISOR)
-    x, y = (operands.check_private(operation, v) for v in operands.share_pair(operation, x, y))
-    party, f = operands.in_graph(operation), x.fractional_bits
+    bits = operands.check_comparison_width(operation, bits, MAX_DIVISOR)
+    x, y = (
+        operands.check_private_operand(operation, v)
+        for v in operands.share_operand_pair(operation, x, y)
+    )
+    party, f = operands.require_party_in_graph(operation), x.fractional_bits
     result_shape = [int(n) for n in operands.broadcast_shapes(operation, x.shape, y.shape)]
     x, y = (replace(shapes.broadcast_to(v, result_shape), fractional_bits=0) for v in (x, y))
     negative: MaskedBits | None = None
@@ -199,7 +206,7 @@ def _divide_by_private(
     approximate_quotient = reciprocal.divide(
         party, numerator, denominator, bits, precision=_PRECISION
     )
-    quotient = floor_shift(party, approximate_quotient, _POINT)
+    quotient = floor_divide_by_power_of_two(party, approximate_quotient, _POINT)
     remainder_value = arithmetic.sub(x, arithmetic.mul(party, quotient, y))
     tested = shapes.stack([remainder_value, arithmetic.sub(remainder_value, y)])
     below = convert.mask_bits(party, compare.msb(party, tested, bits + 2))

@@ -15,7 +15,7 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes
 
 
-def _ones_like(template: Shared, shape: list[int]) -> Shared:
+def _share_public_ones_like(template: Shared, shape: list[int]) -> Shared:
     ring = np.broadcast_to(np.int64(1 << template.fractional_bits), shape)
     return replace(
         arithmetic.share_public(template, ring), fractional_bits=template.fractional_bits
@@ -31,7 +31,7 @@ def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     integers.
     Rounds: 2 (integers: 1) for each binary digit of n - 1. Bits sent: those of n - 1 `multiply`.
     """
-    x = operands.check_private("reduce_prod", x)
+    x = operands.check_private_operand("reduce_prod", x)
     sizes = operands.sizes("reduce_prod", x)
     axes = checks.normalize_axes("reduce_prod", axis, len(sizes))
     kept_axes = [i for i in range(len(sizes)) if i not in axes]
@@ -40,7 +40,7 @@ def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     transposed = shapes.transpose(x, [*axes, *kept_axes])
     rows = shapes.reshape(transposed, [count, *kept_sizes])
     if count == 0:
-        rows, count = _ones_like(x, [1, *kept_sizes]), 1
+        rows, count = _share_public_ones_like(x, [1, *kept_sizes]), 1
     while count > 1:
         half = count // 2
         low, high, odd = shapes.split(rows, [half, half, count % 2])
@@ -52,7 +52,7 @@ def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     return shapes.reshape(rows, kept_sizes)
 
 
-def _scan_axis(
+def _scan_operand_axis(
     operation: str,
     x: Shared,
     axis: int,
@@ -64,7 +64,7 @@ def _scan_axis(
     Source: Sklansky, Conditional-sum addition logic, 1960: in step s each second block of 2^s
     values is combined with the last value of the block before it.
     """
-    x = operands.check_private(operation, x)
+    x = operands.check_private_operand(operation, x)
     sizes = operands.sizes(operation, x)
     scan_axis = checks.normalize_axis(operation, axis, len(sizes))
     order = [scan_axis, *(i for i in range(len(sizes)) if i != scan_axis)]
@@ -101,10 +101,10 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
     Error and range: as `reduce_prod`. Rounds: 2 (integers: 1) for each binary digit of n - 1. Bits
     sent: those of n/2 `multiply` for each of these digits.
     """
-    rows, scan_axis = _scan_axis("cumprod", x, axis, reverse, multiply)
+    rows, scan_axis = _scan_operand_axis("cumprod", x, axis, reverse, multiply)
     count = int(rows.shape[0])
     if exclusive and count:
-        first = _ones_like(rows, [1, *rows.shape.as_list()[1:]])
+        first = _share_public_ones_like(rows, [1, *rows.shape.as_list()[1:]])
         rows = shapes.concat(
             [first, rows.map(lambda a: tensor_ops.strided_slice(a, np.s_[: count - 1]))], 0
         )
@@ -123,10 +123,10 @@ def cummax(
     Rounds: those of `maximum` for each binary digit of n - 1. Bits sent: those of n/2 `maximum` for
     each.
     """
-    bits = operands.check_bits("cummax", bits)
+    bits = operands.check_comparison_width("cummax", bits)
 
-    def take_larger(a: Shared, b: Shared) -> Shared:
-        return relational.maximum(operands.in_graph("cummax"), a, b, bits)
+    def take_larger_scanned(a: Shared, b: Shared) -> Shared:
+        return relational.maximum(operands.require_party_in_graph("cummax"), a, b, bits)
 
-    rows, scan_axis = _scan_axis("cummax", x, axis, reverse, take_larger)
+    rows, scan_axis = _scan_operand_axis("cummax", x, axis, reverse, take_larger_scanned)
     return _restore_axis(rows, scan_axis, reverse)

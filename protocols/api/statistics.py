@@ -33,8 +33,8 @@ _ROOT_BITS = 8
 MAX_BINS = 1 << 16
 
 
-def _check_real(operation: str, x: Shared) -> Shared:
-    x = operands.check_private(operation, x)
+def _check_statistics_operand(operation: str, x: Shared) -> Shared:
+    x = operands.check_private_operand(operation, x)
     if x.fractional_bits == 0:
         raise UsageError(
             f"{operation} expects fractional bits. Received: {x!r}. Use cast(x, 16).",
@@ -58,7 +58,7 @@ def _check_real(operation: str, x: Shared) -> Shared:
 
 def _root_of_squares(operation: str, x: Shared, axes: list[int], keepdims: bool) -> Shared:
     """Compute sqrt(sum x^2) with f + _ROOT_BITS / 2 fractional bits, from exact squares."""
-    party = operands.in_graph(operation)
+    party = operands.require_party_in_graph(operation)
     total = reductions.reduce_sum(reductions.square(party, x), axes, keepdims)
     root = roots.sqrt(party, replace(total, fractional_bits=_ROOT_BITS))
     return replace(root, fractional_bits=x.fractional_bits + _ROOT_BITS // 2)
@@ -82,7 +82,7 @@ def norm(
     Raises:
         UsageError: another order or a matrix norm, integers, or more than 24 fractional bits.
     """
-    x = _check_real("norm", tensor)
+    x = _check_statistics_operand("norm", tensor)
     axes = checks.normalize_axes("norm", axis, len(x.shape))
     if isinstance(ord, bool) or ord not in ORDERS:
         raise UsageError(
@@ -107,12 +107,14 @@ def norm(
     if ord == math.inf:
         return ranking.reduce_max(operators.abs(x), axes, keepdims)
     root = _root_of_squares("norm", x, axes, keepdims)
-    return truncation.truncate(operands.in_graph("norm"), root, _ROOT_BITS // 2)
+    return truncation.truncate(operands.require_party_in_graph("norm"), root, _ROOT_BITS // 2)
 
 
-def _center_values(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], int]:
+def _center_values_for_variance(
+    operation: str, x: Shared, axis: Axes
+) -> tuple[Shared, list[int], int]:
     """Return x minus its means, the axes, and the number of values of each mean."""
-    x = _check_real(operation, x)
+    x = _check_statistics_operand(operation, x)
     sizes = x.shape.as_list()
     axes = checks.normalize_axes(operation, axis, len(sizes))
     count = operands.count_elements([sizes[i] for i in axes])
@@ -136,11 +138,11 @@ def reduce_variance(x: Shared, axis: Axes = None, keepdims: bool = False) -> Sha
     Raises:
         UsageError: integers, no values, or more than 24 fractional bits.
     """
-    centered, axes, count = _center_values("reduce_variance", x, axis)
-    party = operands.in_graph("reduce_variance")
+    centered, axes, count = _center_values_for_variance("reduce_variance", x, axis)
+    party = operands.require_party_in_graph("reduce_variance")
     total = reductions.reduce_sum(reductions.square(party, centered), axes, keepdims)
     total = truncation.truncate(party, total, centered.fractional_bits)
-    return reductions.divide_by_counts(party, total, count)
+    return reductions.divide_sum_by_public_counts(party, total, count)
 
 
 def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
@@ -149,11 +151,13 @@ def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     Error: relative 2^-19 and 3 ulp; range and errors raised: as `reduce_variance`.
     Rounds: 12 online, 13 in total. Bits sent: those of `reduce_mean`, `square` and `sqrt`.
     """
-    centered, axes, count = _center_values("reduce_std", x, axis)
+    centered, axes, count = _center_values_for_variance("reduce_std", x, axis)
     root = _root_of_squares("reduce_std", centered, axes, keepdims)
-    ring, bits = operands.encode_weight("reduce_std", 1 / math.sqrt(count))
+    ring, bits = operands.encode_public_weight("reduce_std", 1 / math.sqrt(count))
     scaled = arithmetic.mul_public(root, ring, bits)
-    return truncation.truncate(operands.in_graph("reduce_std"), scaled, bits + _ROOT_BITS // 2)
+    return truncation.truncate(
+        operands.require_party_in_graph("reduce_std"), scaled, bits + _ROOT_BITS // 2
+    )
 
 
 # ---- counts
@@ -164,21 +168,23 @@ def _count_below(
 ) -> Shared:
     """Sum the weights (None: 1) of the values below each edge, for x [..., n]."""
     *rows, n = x.shape.as_list()
-    party = operands.in_graph(operation)
+    party = operands.require_party_in_graph(operation)
     below_bits = one_hot.compare_edges(party, x, np.array(edges, np.int64), bits)
     if weights is None:
         one = arithmetic.share_public(x, np.ones([1], np.int64))
         weights = shapes.broadcast_to(one, [*rows, n])
-    # sum_selected sums over a first axis: of [n, edges, rows].
+    # sum_one_hot_selected sums over a first axis: of [n, edges, rows].
     count, row_count = len(edges), operands.count_elements(rows)
-    bits_of = one_hot.move_values_first(below_bits, count, row_count, n)
+    bits_of = one_hot.move_one_hot_values_first(below_bits, count, row_count, n)
     flat = shapes.transpose(shapes.reshape(weights, [row_count, n]), [1, 0])
     repeated_weights = shapes.broadcast_to(shapes.expand_dims(flat, 1), [n, count, row_count])
-    summed = shapes.transpose(extremes.sum_selected(party, bits_of, repeated_weights), [1, 0])
+    summed = shapes.transpose(
+        extremes.sum_one_hot_selected(party, bits_of, repeated_weights), [1, 0]
+    )
     return shapes.reshape(summed, [*rows, count])
 
 
-def _adjacent_differences(below: Shared) -> Shared:
+def _histogram_count_differences(below: Shared) -> Shared:
     """Return differences along the last axis."""
     return arithmetic.sub(
         below.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., 1:])),
@@ -207,8 +213,10 @@ def bincount(
     Rounds: 5 online, 6 in total. Bits sent: for each value those of maxlength + 1 comparisons, and
     for D 128 for each of them.
     """
-    arr = operands.check_integers("bincount", arr, "private integers", "Use histogram_fixed_width.")
-    bits = operands.check_bits("bincount", bits)
+    arr = operands.check_integer_operand(
+        "bincount", arr, "private integers", "Use histogram_fixed_width."
+    )
+    bits = operands.check_comparison_width("bincount", bits)
     sizes = operands.sizes("bincount", arr)
     if not checks.is_integer_between(maxlength, 1, MAX_BINS):
         raise UsageError(
@@ -238,25 +246,25 @@ def bincount(
     shape = sizes if axis == -1 else [operands.count_elements(sizes)]
     shared_weights: Shared | None = None
     if weights is not None:
-        shared_weights = _share_weights(arr, weights, sizes)
+        shared_weights = _share_histogram_weights(arr, weights, sizes)
         shared_weights = shapes.reshape(shared_weights, shape)
     below = _count_below(
         "bincount", shapes.reshape(arr, shape), list(range(maxlength + 1)), shared_weights, bits
     )
-    return _adjacent_differences(below)
+    return _histogram_count_differences(below)
 
 
-def _share_weights(arr: Shared, weights: Operand, sizes: Sequence[int]) -> Shared:
+def _share_histogram_weights(arr: Shared, weights: Operand, sizes: Sequence[int]) -> Shared:
     if operands.is_private(weights):
-        shared_weights = operands.check_private("bincount", weights)
+        shared_weights = operands.check_private_operand("bincount", weights)
         has_shape = (
             shared_weights.shape.as_list() == list(sizes) and shared_weights.dealer == arr.dealer
         )
     else:
-        array = operands.static_value("bincount", weights)
+        array = operands.static_public_operand("bincount", weights)
         is_real = array is None or array.dtype.kind == "f"
         like = replace(arr, fractional_bits=operands.WEIGHT_BITS if is_real else 0)
-        shared_weights = operands.as_shared("bincount", weights, like)
+        shared_weights = operands.share_operand("bincount", weights, like)
         has_shape = shared_weights.shape.as_list() == list(sizes)
     if not has_shape:
         raise UsageError(
@@ -288,10 +296,10 @@ def histogram_fixed_width(
     D 128 for each of them.
     """
     name = "histogram_fixed_width"
-    x = operands.check_private(name, values)
-    bits = operands.check_bits(name, bits)
+    x = operands.check_private_operand(name, values)
+    bits = operands.check_comparison_width(name, bits)
     n = operands.count_elements(operands.sizes(name, x))
-    limits = operands.static_value(name, value_range)
+    limits = operands.static_public_operand(name, value_range)
     if limits is None or limits.shape != (2,) or not np.all(np.isfinite(limits)):
         raise UsageError(
             f"{name} expects a public range (low, high). Received: {value_range!r}.",
@@ -326,4 +334,4 @@ def histogram_fixed_width(
     flat = replace(shapes.reshape(x, [n]), fractional_bits=0)
     below = _count_below(name, flat, edges, None, bits)
     zero = arithmetic.share_public(x, np.array([0], np.int64))
-    return _adjacent_differences(shapes.concat([zero, below, total_count], 0))
+    return _histogram_count_differences(shapes.concat([zero, below, total_count], 0))

@@ -36,7 +36,7 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
 
     Rounds: 1 (bits: 2). Bits sent: those of io.reveal. See io.reveal for ring elements.
     """
-    party = operands.in_graph("reveal")
+    party = operands.require_party_in_graph("reveal")
     if isinstance(x, MaskedBits):
         bit_values = io.reveal(party, cast(x), to)
         return (
@@ -51,7 +51,7 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
         import tensorflow as tf
 
         return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits
-    x = operands.check_private("reveal", x)  # rejects it
+    x = operands.check_private_operand("reveal", x)  # rejects it
     raise AssertionError(x)
 
 
@@ -61,7 +61,7 @@ def bitcast(x: Shared, fractional_bits: int) -> Shared:
     It multiplies by a power of two without a change of ring elements: with f fractional bits x
     becomes x 2^(f - fractional_bits). `cast` keeps the value instead.
     """
-    x = operands.check_private("bitcast", x)
+    x = operands.check_private_operand("bitcast", x)
     if not is_integer_between(fractional_bits, 0, 61):
         raise UsageError(
             f"bitcast expects 0 to 61 fractional bits. Received: {fractional_bits!r}.",
@@ -75,7 +75,7 @@ def bitcast(x: Shared, fractional_bits: int) -> Shared:
 
 def add_n(inputs: Sequence[Operand]) -> Shared:
     """Add tensors of one shape, some of which may be public. Local."""
-    addends = operands.as_shared_list("add_n", inputs)
+    addends = operands.share_operand_list("add_n", inputs)
     for value in addends[1:]:
         operands.check_fit("add_n", addends[0], value)
         if value.shape.as_list() != addends[0].shape.as_list():
@@ -98,39 +98,41 @@ def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
 
     Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
     """
-    x = operands.check_private("reduce_mean", x)
+    x = operands.check_private_operand("reduce_mean", x)
     extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
     return reductions.reduce_mean(
-        operands.in_graph("reduce_mean"), x, axis, keepdims, extra_bits=extra_bits
+        operands.require_party_in_graph("reduce_mean"), x, axis, keepdims, extra_bits=extra_bits
     )
 
 
-def _share_alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
+def _share_operands_alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
     """Return the values of a list, all numbers or all bits; public ones as shares."""
     if isinstance(values, (list, tuple)):
         private_bits = next((v for v in values if isinstance(v, MaskedBits)), None)
         if private_bits is not None:
             bit_tensors: list[Any] = [
-                predicates.as_bits(operation, v, private_bits) for v in values
+                predicates.as_private_bits(operation, v, private_bits) for v in values
             ]
             return bit_tensors
-    return operands.as_shared_list(operation, values)
+    return operands.share_operand_list(operation, values)
 
 
 def concat(values: Sequence[Operand], axis: int) -> Shared:
     """Concatenate tensors, some of which may be public, along an axis. Local."""
-    return shapes.concat(_share_alike("concat", values), axis)
+    return shapes.concat(_share_operands_alike("concat", values), axis)
 
 
 def stack(values: Sequence[Operand], axis: int = 0) -> Shared:
     """Stack tensors of one shape, some of which may be public, along a new axis. Local."""
-    return shapes.stack(_share_alike("stack", values), axis)
+    return shapes.stack(_share_operands_alike("stack", values), axis)
 
 
 def unstack(x: Shared, num: int | None = None, axis: int = 0) -> list[Shared]:
     """Return the parts of x along an axis, which is dropped; `num` of them. Local."""
     private_value = (
-        x if isinstance(x, MaskedBits) else operands.check_private("unstack", x, any_ring=True)
+        x
+        if isinstance(x, MaskedBits)
+        else operands.check_private_operand("unstack", x, any_ring=True)
     )
     parts = shapes.unstack(private_value, axis)
     if num is not None and num != len(parts):
@@ -152,7 +154,7 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
             "SYMMETRIC" only.
         constant_values: a public number.
     """
-    x = x if isinstance(x, MaskedBits) else operands.check_private("pad", x, any_ring=True)
+    x = x if isinstance(x, MaskedBits) else operands.check_private_operand("pad", x, any_ring=True)
     chosen_mode = mode.upper() if isinstance(mode, str) else mode
     if chosen_mode in ("REFLECT", "SYMMETRIC"):
         return shapes.pad_mirrored(x, paddings, chosen_mode == "SYMMETRIC")
@@ -164,7 +166,7 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
             received=mode,
             expected="CONSTANT, REFLECT, SYMMETRIC",
         )
-    number = operands.static_value("pad", constant_values)
+    number = operands.static_public_operand("pad", constant_values)
     if number is None or number.ndim:
         raise UsageError(
             "pad expects one public number as constant_values. Received: "

@@ -57,14 +57,14 @@ class Approximation:
 def decimal_pi() -> Decimal:
     """Compute pi = 16 atan(1/5) - 4 atan(1/239) (Machin)."""
 
-    def atan_inverse(n: int) -> Decimal:
+    def decimal_atan_inverse(n: int) -> Decimal:
         total, power, k = Decimal(0), Decimal(1) / n, 1
         while abs(power) > Decimal(10) ** -105:
             total += power / k
             power, k = -power / (n * n), k + 2
         return total
 
-    return 16 * atan_inverse(5) - 4 * atan_inverse(239)
+    return 16 * decimal_atan_inverse(5) - 4 * decimal_atan_inverse(239)
 
 
 def decimal_cosine(x: Decimal) -> Decimal:

@@ -38,7 +38,7 @@ def extract_planes(party: Party, x: Shared, bits: int) -> MaskedBits:
     n = x.shape.num_elements()
     all_bits = convert.mask_together(party, [extract_bit(party, x, k) for k in range(bits)])
     padded = (bits, 64 * words_for_bits(n))
-    return logic.rearrange_bits(
+    return logic.rearrange_private_bits(
         all_bits, padded, lambda a: tensor_ops.strided_slice(a, np.s_[:, :n]), bits * n
     )
 

@@ -20,7 +20,7 @@ from tfe_bench.protocols.functions.exp_one_round import (
     MODULUS_BITS,
     OneRound,
     deal_factor,
-    share_product,
+    share_exp_product,
 )
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import sizes, tensor_ops
@@ -54,7 +54,7 @@ class _PowerOfTwo(OneRound):
         return self.offset + 2 * self.mantissa - self.fractional_bits
 
 
-def ring_bits(fractional_bits: int) -> int:
+def exponent_ring_bits(fractional_bits: int) -> int:
     """Return the bits of t's ring: 2^9 = 512 units."""
     return fractional_bits + EXPONENT_BITS
 
@@ -83,7 +83,7 @@ def exp2(
         and 1 <= scale <= MAX_RESULT_BITS
         and scale + 2 <= width <= masked.RING
     )
-    if t.limbs != 1 or t.ring_bits != ring_bits(f) or not fits:
+    if t.limbs != 1 or t.ring_bits != exponent_ring_bits(f) or not fits:
         raise UsageError(
             f"exp2 expects 1 to {MAX_INPUT_BITS} fractional bits and 9 whole ones, 1 to "
             f"{MAX_RESULT_BITS} "
@@ -106,7 +106,7 @@ def exp2(
     if s.is_dealer:
         deal_factor(s, form, t, "one-round", 0)
     else:
-        share, _ = share_product(s, form, t, "one-round", 4 * sizes.tensor_size(t.any))
+        share, _ = share_exp_product(s, form, t, "one-round", 4 * sizes.tensor_size(t.any))
         total = tensor_ops.reduce_sum(rows(share), -1)
     rows_shape = tensor_ops.dynamic_shape(rows(t.any))[:-1]
     return (

@@ -124,7 +124,9 @@ class OneRound(ExponentForm):
         if s.is_dealer:
             deal_factor(s, self, x, "one-round", 0)
         else:
-            y, _ = share_product(s, self, x, "one-round", 4 * (sizes.tensor_size(x.any) // x.limbs))
+            y, _ = share_exp_product(
+                s, self, x, "one-round", 4 * (sizes.tensor_size(x.any) // x.limbs)
+            )
         return masked.exchange_masked(
             s, y, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale, width=self.ring_bits
         )
@@ -153,7 +155,7 @@ def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
     s.send(message, s.e2, slot=0, run_ahead=True)
 
 
-def share_product(
+def share_exp_product(
     s: Site, form: Any, x: Shared, name: str, dealt: Any, point: int = 0
 ) -> tuple[Any, Any]:
     """Return an evaluator's additive share of e^x, and (prime form) whether it was below p / 2.
@@ -169,7 +171,7 @@ def share_product(
     return y, low
 
 
-def check_scale(
+def check_exp_scale(
     method: str, ring_bits: int, fractional_bits: int, lowest: int, highest: int
 ) -> None:
     """Reject a scale that a form does not support."""
@@ -185,7 +187,7 @@ def check_scale(
         )
 
 
-def plan_one_round(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
+def plan_one_round_exp(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
     """Return the parameters for a ring and a scale.
 
     Over Z_2^64, q = 30 and an exponent from -109 to 46: x from -75.5 to 31.8 at f = 16.
@@ -195,7 +197,7 @@ def plan_one_round(ring_bits: int, fractional_bits: int, softmax: bool = False) 
     Raises:
         UsageError: too many fractional bits.
     """
-    check_scale("one-round", ring_bits, fractional_bits, 1, 30 if ring_bits == 64 else 61)
+    check_exp_scale("one-round", ring_bits, fractional_bits, 1, 30 if ring_bits == 64 else 61)
     mantissa, offset = (30, 110) if ring_bits == 64 else (46, 66)
     if softmax:
         offset = MODULUS_BITS - FAILURE_BITS - 2 * mantissa

@@ -115,7 +115,7 @@ class Pade:
         s = party.site("pade_factors", f, dealer=x.dealer)
         shape = tensor_ops.dynamic_shape(x.any)
         masked_bits = [
-            convert.unpack_elements(b, shape, limbs) for b in bits
+            convert.unpack_bits_to_ring_elements(b, shape, limbs) for b in bits
         ]  # at the dealer: beta
         # (the evaluators' products of masked bits are not used)
         both = [tf.bitwise.bitwise_and(masked_bits[j], masked_bits[k]) for j, k in PRODUCTS]
@@ -129,19 +129,19 @@ class Pade:
                 ring.unmask_bit_share(s, o, mask, limbs)
                 for o, mask in zip(masked_bits, masks, strict=False)
             ]
-            z = ring.subtract_elements(x.m, x.l2, limbs) if s.is_e2 else -x.l1
+            z = ring.subtract_ring_elements(x.m, x.l2, limbs) if s.is_e2 else -x.l1
             if limbs == 2 and s.is_e1:
                 z = arithmetic.neg(x).l1
             for j in range(BITS + 1):
                 weight = -(1 << (f + j)) if j < BITS else 1 << (f + BITS)
-                z = ring.add_elements(z, _scale_share(b[j], weight, limbs), limbs)
+                z = ring.add_ring_elements(z, _scale_power_share(b[j], weight, limbs), limbs)
             shares = [z]
             for i, (j, k) in enumerate(PRODUCTS):
                 product = self._multiply_bits(
                     s, masked_bits[j], masked_bits[k], masks[j], masks[k], masks[6 + i]
                 )
-                shares.append(_share_powers(s, [(b[j], j), (b[k], k)], product, limbs))
-            shares.append(_share_powers(s, [(b[4], 4)], None, limbs))
+                shares.append(_share_powers_of_two(s, [(b[j], j), (b[k], k)], product, limbs))
+            shares.append(_share_powers_of_two(s, [(b[4], 4)], None, limbs))
         return [
             masked.exchange_masked(
                 s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits
@@ -152,26 +152,32 @@ class Pade:
     def _multiply_bits(self, s: Site, o1: Any, o2: Any, b1: Any, b2: Any, b12: Any) -> Any:
         """Return shares of (o1 ^ b1)(o2 ^ b2) from shares of b1, b2 and b1 b2."""
         limbs = self.limbs
-        mixed = ring.add_elements(
-            ring.apply_sign(o1, ring.multiply_elements(b1, o2, limbs), limbs),
-            ring.apply_sign(o2, ring.multiply_elements(b2, o1, limbs), limbs),
+        mixed = ring.add_ring_elements(
+            ring.apply_sign_to_share(o1, ring.multiply_ring_elements(b1, o2, limbs), limbs),
+            ring.apply_sign_to_share(o2, ring.multiply_ring_elements(b2, o1, limbs), limbs),
             limbs,
         )
-        y = ring.add_elements(
-            mixed, ring.apply_sign(o1, ring.apply_sign(o2, b12, limbs), limbs), limbs
+        y = ring.add_ring_elements(
+            mixed,
+            ring.apply_sign_to_share(o1, ring.apply_sign_to_share(o2, b12, limbs), limbs),
+            limbs,
         )
-        return ring.add_elements(y, ring.multiply_elements(o1, o2, limbs), limbs) if s.is_e2 else y
+        return (
+            ring.add_ring_elements(y, ring.multiply_ring_elements(o1, o2, limbs), limbs)
+            if s.is_e2
+            else y
+        )
 
     def _evaluate_polynomial(self, party: Party, z: Shared) -> Shared:
         """Compute 2^z for 0 <= z < 1."""
         f = self.fractional_bits
 
-        def multiply(a: Shared, b: Shared) -> Shared:
+        def multiply_and_truncate(a: Shared, b: Shared) -> Shared:
             return ring.truncate(party, ring.mul(party, a, b), f, self.truncation_method)
 
-        z2 = multiply(z, z)
-        z3, z4 = multiply(z, z2), multiply(z2, z2)
-        z5 = multiply(z, z4)
+        z2 = multiply_and_truncate(z, z)
+        z3, z4 = multiply_and_truncate(z, z2), multiply_and_truncate(z2, z2)
+        z5 = multiply_and_truncate(z, z4)
         c = [(v * 2 ** (f + 1) + UNIT) // (2 * UNIT) for v in COEFFICIENTS]
         total = ring.mul_constant(z, c[1], f)
         for power, coefficient in zip((z2, z3, z4, z5), c[2:], strict=True):
@@ -179,29 +185,31 @@ class Pade:
         return ring.add_constant(ring.truncate(party, total, f, self.truncation_method), c[0])
 
 
-def _scale_share(share: Any, weight: int, limbs: int) -> Any:
-    return ring.multiply_elements(share, ring.encode_constant(weight, limbs), limbs)
+def _scale_power_share(share: Any, weight: int, limbs: int) -> Any:
+    return ring.multiply_ring_elements(share, ring.encode_ring_constant(weight, limbs), limbs)
 
 
-def _share_powers(s: Site, bits: list[tuple[Any, int]], bit_product: Any, limbs: int) -> Any:
+def _share_powers_of_two(s: Site, bits: list[tuple[Any, int]], bit_product: Any, limbs: int) -> Any:
     """Return shares of prod 1 + b_j (2^(2^j) - 1) over one bit, or two with their product."""
     import tensorflow as tf
 
     weights = [(1 << (1 << j)) - 1 for _, j in bits]
     y = tf.zeros_like(bits[0][0])
     for (b, _), weight in zip(bits, weights, strict=True):
-        y = ring.add_elements(y, _scale_share(b, weight, limbs), limbs)
+        y = ring.add_ring_elements(y, _scale_power_share(b, weight, limbs), limbs)
     if bit_product is not None:
-        y = ring.add_elements(y, _scale_share(bit_product, weights[0] * weights[1], limbs), limbs)
-    return ring.add_elements(y, ring.encode_constant(1, limbs), limbs) if s.is_e2 else y
+        y = ring.add_ring_elements(
+            y, _scale_power_share(bit_product, weights[0] * weights[1], limbs), limbs
+        )
+    return ring.add_ring_elements(y, ring.encode_ring_constant(1, limbs), limbs) if s.is_e2 else y
 
 
-def plan_pade(ring_bits: int, fractional_bits: int) -> Pade:
+def plan_pade_exp(ring_bits: int, fractional_bits: int) -> Pade:
     """Return the parameters for a ring and a scale.
 
     Raises:
         UsageError: too few or too many fractional bits for 2^32 in the ring.
     """
     highest = 24 if ring_bits == 64 else 48
-    exp_one_round.check_scale("pade", ring_bits, fractional_bits, 2, highest)
+    exp_one_round.check_exp_scale("pade", ring_bits, fractional_bits, 2, highest)
     return Pade(ring_bits, fractional_bits)

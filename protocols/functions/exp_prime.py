@@ -97,7 +97,7 @@ class Prime(ExponentForm):
             a, b = (low_bit(s.mask(key, 1, sizes.vector_shape(n))) for key in (K1, K2))
             product = to_elements(a * b)
         else:
-            y, below = exp_one_round.share_product(s, self, x, "prime", n * limbs, self.point)
+            y, below = exp_one_round.share_exp_product(s, self, x, "prime", n * limbs, self.point)
         ab = masked.deal(s, product, shape, 2, 2, self.ring_bits)
         if not s.is_dealer:
             own_message = s.apply_mask(below, s.own_key, 1, "xor")
@@ -112,22 +112,26 @@ class Prime(ExponentForm):
             sign = (
                 own_message + other_message - 2 * own_message * other_message
             )  # s1 s2 = 1 - 2 (o1 ^ o2)
-            both_below = ring.add_elements(
-                _to_ring(linear, shape, limbs), ring.apply_sign(to_elements(sign), ab, limbs), limbs
+            both_below = ring.add_ring_elements(
+                _small_numbers_to_ring_elements(linear, shape, limbs),
+                ring.apply_sign_to_share(to_elements(sign), ab, limbs),
+                limbs,
             )
             top = 1 << (self.q - self.drop)  # p / 2^t, rounded up
-            y = ring.add_elements(
+            y = ring.add_ring_elements(
                 y,
-                ring.multiply_elements(both_below, ring.encode_constant(top, limbs), limbs),
+                ring.multiply_ring_elements(
+                    both_below, ring.encode_ring_constant(top, limbs), limbs
+                ),
                 limbs,
             )
             if s.is_e2:
-                y = ring.subtract_elements(y, ring.encode_constant(top, limbs), limbs)
+                y = ring.subtract_ring_elements(y, ring.encode_ring_constant(top, limbs), limbs)
         scale = self.fractional_bits
         return masked.exchange_masked(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
 
 
-def _to_ring(small: object, shape: object, limbs: int) -> object:
+def _small_numbers_to_ring_elements(small: object, shape: object, limbs: int) -> object:
     """Return small signed numbers as ring elements in a shape."""
     import tensorflow as tf
 
@@ -137,7 +141,7 @@ def _to_ring(small: object, shape: object, limbs: int) -> object:
     return tf.reshape(small, shape)
 
 
-def plan_prime(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
+def plan_prime_exp(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
     """Return the parameters for a ring and a scale.
 
     Over Z_2^128 those of SPU: p = 2^127 - 1, 23-bit mantissas, x from -31.8 to 22.1; for softmax
@@ -148,7 +152,7 @@ def plan_prime(ring_bits: int, fractional_bits: int, softmax: bool = False) -> P
         UsageError: too many fractional bits.
     """
     highest = 20 if ring_bits == 64 else 61
-    exp_one_round.check_scale("prime", ring_bits, fractional_bits, 1, highest)
+    exp_one_round.check_exp_scale("prime", ring_bits, fractional_bits, 1, highest)
     if ring_bits == 128:
         return Prime(128, fractional_bits, 23, 79 if softmax else 47, 127, 24)
     extra = min(13, 29 - fractional_bits)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.ring import convert, masked
-from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -34,8 +34,8 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
             bits.
     """
     convert.check_inject("select_exp", bits, x)
-    check_ring("select_exp", x)
-    form = exp_one_round.plan_one_round(64, x.fractional_bits, softmax=True)
+    check_private_64bit_tensor("select_exp", x)
+    form = exp_one_round.plan_one_round_exp(64, x.fractional_bits, softmax=True)
     if isinstance(party, CostParty):
         dealt = 64 * WORDS * x.shape.num_elements()
         return party.count_exchange(x.shape, dealt, bits, x, scale=x.fractional_bits)

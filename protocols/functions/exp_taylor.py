@@ -85,7 +85,7 @@ class Taylor:
         return Shared(y.m, y.l1, y.l2, x.dealer, f, x.limbs)
 
 
-def plan_taylor(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
+def plan_taylor_exp(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
     """Return the parameters for a ring, a scale and k.
 
     Raises:
@@ -103,13 +103,13 @@ def plan_taylor(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Ta
     candidate = Taylor(ring_bits, f, k)
     highest = 48 if ring_bits == 64 else ring.MAX_DROPPED_BITS
     if k > highest or candidate.list_squares()[0][0] > highest or candidate.highest_input <= 1:
-        raise _scale_error(ring_bits, f, k)
+        raise _taylor_scale_error(ring_bits, f, k)
     if candidate.list_squares()[0][1] >= ring_bits - 2:
-        raise _scale_error(ring_bits, f, k)
+        raise _taylor_scale_error(ring_bits, f, k)
     return candidate
 
 
-def _scale_error(ring_bits: int, f: int, k: int) -> UsageError:
+def _taylor_scale_error(ring_bits: int, f: int, k: int) -> UsageError:
     rule = "f + k <= 30 and f + 2 k <= 48" if ring_bits == 64 else "f <= 61 and k <= 63"
     return UsageError(
         f"The Taylor exponential over Z_2^{ring_bits} expects {rule}. "

@@ -88,12 +88,12 @@ def exp(
             operation="exp",
             received=repr(x),
         )
-    exp_form = choose_form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
+    exp_form = choose_exp_form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
     y = exp_form.evaluate_exp(party, x)
-    return y if clamp == "none" else _clamp_result(party, x, y, exp_form, clamp == "both")
+    return y if clamp == "none" else _clamp_exp_result(party, x, y, exp_form, clamp == "both")
 
 
-def _clamp_limits(exp_form: ExpForm, f: int) -> tuple[int, int, int, int]:
+def _exp_clamp_limits(exp_form: ExpForm, f: int) -> tuple[int, int, int, int]:
     """Return the range's ends, rounded inwards, and e^x there; equal on every host."""
     low, high = math.ceil(exp_form.lowest_input * 2**f), math.floor(exp_form.highest_input * 2**f)
     with localcontext() as context:
@@ -103,26 +103,26 @@ def _clamp_limits(exp_form: ExpForm, f: int) -> tuple[int, int, int, int]:
     return low, high, at_low, at_high
 
 
-def _clamp_result(
+def _clamp_exp_result(
     party: Party, x: Shared, y: Shared, exp_form: ExpForm, clamp_high: bool
 ) -> Shared:
     """Return keep y + below e^low + above e^high, in one exchange; a constant 0 costs nothing."""
-    low, high, at_low, at_high = _clamp_limits(exp_form, x.fractional_bits)
+    low, high, at_low, at_high = _exp_clamp_limits(exp_form, x.fractional_bits)
 
-    def compare_negative(value: Shared) -> MaskedBits:
+    def compare_with_exp_limit(value: Shared) -> MaskedBits:
         return convert.mask_bits(party, compare.msb(party, value, value.ring_bits, EXCHANGES))
 
-    below = compare_negative(ring.add_constant(x, -low))
+    below = compare_with_exp_limit(ring.add_constant(x, -low))
     outside, constants = below, [(below, at_low)] if at_low else []
     if clamp_high:
-        above = compare_negative(ring.add_constant(arithmetic.neg(x), high))
+        above = compare_with_exp_limit(ring.add_constant(arithmetic.neg(x), high))
         outside = logic.xor_bits(below, above)  # at most one of them is 1
         constants.append((above, at_high))
     keep = logic.invert_bits(outside)
     scale, width = y.fractional_bits, y.ring_bits
     if isinstance(party, CostParty):
         n = x.shape.num_elements()
-        dealt = convert.inject_dealt(n, x.limbs) + len(constants) * width * n
+        dealt = convert.bit_injection_dealt_bits(n, x.limbs) + len(constants) * width * n
         return party.count_exchange(y.shape, dealt, keep, y, scale=scale, width=width)
     s = party.site("exp_clamp", low, high, clamp_high, dealer=x.dealer)
     shape = tensor_ops.dynamic_shape(y.any)
@@ -130,12 +130,14 @@ def _clamp_result(
     for i, (bits, value) in enumerate(constants):
         share = ring.share_bits(s, bits, shape, 2 + i, 2 + i, y.limbs)
         if not s.is_dealer:
-            added = ring.multiply_elements(share, ring.encode_constant(value, y.limbs), y.limbs)
-            z = ring.add_elements(z, added, y.limbs)
+            added = ring.multiply_ring_elements(
+                share, ring.encode_ring_constant(value, y.limbs), y.limbs
+            )
+            z = ring.add_ring_elements(z, added, y.limbs)
     return masked.exchange_masked(s, z, shape, 4, 4, scale=scale, width=width)
 
 
-def choose_form(
+def choose_exp_form(
     method: str,
     ring_bits: int,
     fractional_bits: int,
@@ -159,8 +161,8 @@ def choose_form(
             received=ring_bits,
         )
     if method == "taylor":
-        return exp_taylor.plan_taylor(ring_bits, fractional_bits, iterations)
+        return exp_taylor.plan_taylor_exp(ring_bits, fractional_bits, iterations)
     if method == "pade":
-        return exp_pade.plan_pade(ring_bits, fractional_bits)
-    chosen = exp_one_round.plan_one_round if method == "one-round" else exp_prime.plan_prime
+        return exp_pade.plan_pade_exp(ring_bits, fractional_bits)
+    chosen = exp_one_round.plan_one_round_exp if method == "one-round" else exp_prime.plan_prime_exp
     return chosen(ring_bits, fractional_bits, softmax)

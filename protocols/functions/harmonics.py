@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.ring.checks import check_word
+from tfe_bench.protocols.ring.checks import check_private_word_tensor
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
@@ -112,7 +112,7 @@ def evaluate_series(
     Raises:
         UsageError: another ring, or bits that do not fit a word.
     """
-    check_word(name, x)
+    check_private_word_tensor(name, x)
     f = x.fractional_bits
     fine = series.dealt_bits(fractional_bits)
     drop = WEIGHT_BITS + fine - fractional_bits

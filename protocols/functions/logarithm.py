@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from tfe_bench.protocols.functions import approximation, normalize, normalize_plan, polynomial
-from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
+from tfe_bench.protocols.functions.reciprocal import PRECISION, check_reciprocal_scale
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -25,8 +25,8 @@ class _LogPlan:
 
 
 @functools.cache
-def _plan_log(f: int, bits: int, precision: int | None) -> _LogPlan:
-    check_fractional("log", f)
+def _plan_logarithm(f: int, bits: int, precision: int | None) -> _LogPlan:
+    check_reciprocal_scale("log", f)
     if precision is None:
         precision = min(PRECISION, max(f + 2, normalize_plan.PRECISIONS.start))
     scheme = normalize_plan.plan_normalization(bits, precision)
@@ -44,7 +44,7 @@ def _plan_log(f: int, bits: int, precision: int | None) -> _LogPlan:
         ln2 = int((Decimal(2).ln() * Decimal(2) ** scale).to_integral_value())
     exponents = [[-s.shift for s in stage.segments] for stage in scheme.stages]
     exponents[0] = [e + scheme.top - f for e in exponents[0]]
-    table = normalize_plan.build_table(exponents, additive=True)
+    table = normalize_plan.build_segment_table(exponents, additive=True)
     coefficients = {(i, 0): a << extra_bits for i, a in enumerate(fitted.coefficients)}
     coefficients[0, 1] = ln2
     plan = polynomial.plan_polynomial(
@@ -65,6 +65,6 @@ def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -
     Off by 2^-precision (absolute) and 1.1 ulp at most.
     Rounds: 8 online (4 for bits <= 12), one more in total.
     """
-    p = _plan_log(x.fractional_bits, bits, precision)
-    c, exponent = normalize.normalize(party, x, p.scheme, p.center, p.exponent)
+    p = _plan_logarithm(x.fractional_bits, bits, precision)
+    c, exponent = normalize.normalize_to_mantissa(party, x, p.scheme, p.center, p.exponent)
     return polynomial.evaluate_polynomial(party, "log", p.plan, [c, exponent], x.fractional_bits)

@@ -36,7 +36,7 @@ from tfe_bench.protocols.functions.normalize_plan import (
     Table,
 )
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
-from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
 from tfe_bench.protocols.session import sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
@@ -47,7 +47,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 # ---- local pieces
 
 
-def shift_bits(x: Shared, shift: int) -> Shared:
+def shift_for_normalization(x: Shared, shift: int) -> Shared:
     """Return x * 2^shift, exactly, or x / 2^-shift in a smaller ring, off by less than 2. Local."""
     if shift >= 0:
         return x.map(lambda a: tensor_ops.left_shift(a, shift))
@@ -57,8 +57,10 @@ def shift_bits(x: Shared, shift: int) -> Shared:
 
 
 def _prepare_comparisons(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
-    """Return (x - cut) / 2^drop, floor or one more, for each cut, as compare.masked_part words."""
-    part = compare.masked_part(party, x)
+    """Return (x - cut) / 2^drop, floor or one more, for each cut, as
+    compare.masked_value_or_mask_words words.
+    """
+    part = compare.masked_value_or_mask_words(party, x)
     if not tensor_ops.is_concrete(part):
         return [part] * len(cuts)
 
@@ -177,25 +179,25 @@ def _broadcast_cuts(numbers: Sequence[int], a: Any) -> Any:
     return tensor_ops.constant(np.reshape(numbers, [-1, *[1] * (a.shape.rank - 1)]))
 
 
-def multiply_each(x: Shared, factors: Sequence[int]) -> SegmentMaps:
+def multiply_by_segment_factors(x: Shared, factors: Sequence[int]) -> SegmentMaps:
     """Return x times each factor. Local."""
     steps = [to_signed_word(a - b) for a, b in itertools.pairwise(factors)]
 
-    def multiply_steps(a: Any) -> Any:
+    def multiply_segments(a: Any) -> Any:
         expanded = tensor_ops.expand_dims(a, 0)
         return tensor_ops.mul(expanded, _broadcast_cuts(steps, expanded))
 
     return SegmentMaps(
-        x.map(multiply_steps),
+        x.map(multiply_segments),
         x.map(lambda a: tensor_ops.mul(a, tensor_ops.constant(to_signed_word(factors[-1])))),
     )
 
 
-def map_segments(x: Shared, stage: Stage) -> SegmentMaps:
+def map_normalization_segments(x: Shared, stage: Stage) -> SegmentMaps:
     """Return the linear map of each segment, mod 2^width. Local."""
     segments = stage.segments
     if all(s.shift >= 0 for s in segments):
-        maps = multiply_each(x, [s.sign << s.shift for s in segments])
+        maps = multiply_by_segment_factors(x, [s.sign << s.shift for s in segments])
     else:
         all_segments = x.map(
             functools.partial(_shift_by_segment, ring=x.ring_bits, segments=segments)
@@ -218,7 +220,9 @@ def map_segments(x: Shared, stage: Stage) -> SegmentMaps:
 
 
 def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
-    """Return a field of sign * x * 2^shift for each segment along a first axis, as `shift_bits`."""
+    """Return a field of sign * x * 2^shift for each segment along a first axis, as
+    `shift_for_normalization`.
+    """
     import tensorflow as tf
 
     expanded = tensor_ops.expand_dims(a, 0)
@@ -236,7 +240,7 @@ def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
 # ---- the whole
 
 
-def normalize(
+def normalize_to_mantissa(
     party: Party, x: Shared, plan: NormalizationPlan, center: int, factor: Table
 ) -> tuple[Shared, Shared]:
     """Return (c * 2^units - center, factor of x's segment), both in small rings.
@@ -244,9 +248,9 @@ def normalize(
     x <= 0 gives c as for x = 1, and the factor of its own segment.
 
     Rounds: plan.rounds online (one more in total). Bits sent: those of `compare_with_cuts` and
-        `_selection_cost`.
+        `_segment_selection_cost`.
     """
-    check_ring("This function", x)
+    check_private_64bit_tensor("This function", x)
     shape = tensor_ops.dynamic_shape(x.any)
     x = replace(x, fractional_bits=0)
     previous_bits: MaskedBits | None = None
@@ -258,15 +262,15 @@ def normalize(
         dropped_bits = factor.drop if final else 0
         cuts = len(stage.cuts)
         if isinstance(party, CostParty):
-            cost = _selection_cost(sizes.tensor_size(x.any), plan, i, factor)
+            cost = _segment_selection_cost(sizes.tensor_size(x.any), plan, i, factor)
             m = party.count_messages(cost, shape, x, bits, previous_bits, running)
             if final or not factor.additive:
-                running = _symbolic_shared(m, x.dealer, factor.width - dropped_bits)
-            x, previous_bits = _symbolic_shared(m, x.dealer, stage.width - narrowed), bits
+                running = _make_symbolic_mantissa(m, x.dealer, factor.width - dropped_bits)
+            x, previous_bits = _make_symbolic_mantissa(m, x.dealer, stage.width - narrowed), bits
             continue
         s = party.site("normalize", stage, center, factor, dealer=x.dealer)
         selector = SegmentSelector(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
-        y = selector.select_values(map_segments(x, stage), stage.width, 1, 1)
+        y = selector.select_values(map_normalization_segments(x, stage), stage.width, 1, 1)
         u = None
         if factor.additive and final:
             u = selector.select_constants(factor.stages[i])
@@ -280,7 +284,9 @@ def normalize(
             u = selector.select_constants(factor.stages[0])
         elif not factor.additive:
             assert running is not None
-            u = selector.select_values(multiply_each(running, factor.stages[i]), factor.width, 2, 2)
+            u = selector.select_values(
+                multiply_by_segment_factors(running, factor.stages[i]), factor.width, 2, 2
+            )
         if final or not factor.additive:
             u = masked.truncate_shares(s, u, dropped_bits)
             running = masked.exchange_masked(s, u, shape, 3, 3, width=factor.width - dropped_bits)
@@ -291,11 +297,11 @@ def normalize(
     return arithmetic.add_constant(x, -center), running
 
 
-def _symbolic_shared(m: tensor_ops.SymbolicTensor, dealer: int, width: int) -> Shared:
+def _make_symbolic_mantissa(m: tensor_ops.SymbolicTensor, dealer: int, width: int) -> Shared:
     return Shared(m, None, None, dealer, 0, 1, width % RING)
 
 
-def _selection_cost(n: int, plan: NormalizationPlan, i: int, factor: Table) -> Cost:
+def _segment_selection_cost(n: int, plan: NormalizationPlan, i: int, factor: Table) -> Cost:
     """Return the cost of stage i without its comparisons, for n elements."""
     stage, final, cuts = plan.stages[i], i + 1 == len(plan.stages), len(plan.stages[i].cuts)
     dealt = packed_bits(n * cuts, max(stage.width, factor.width)) + packed_bits(

@@ -83,7 +83,7 @@ class NormalizationPlan:
 
 def _plan_binades(top: int, count: int, to_power: int, clamp: bool) -> Stage:
     """Return single binades up to 2^top, which becomes 2^to_power; x < 1 separately if clamp."""
-    cuts = [_plan_cut(top - count + i, top, clamp) for i in range(1, count)]
+    cuts = [_plan_binade_cut(top - count + i, top, clamp) for i in range(1, count)]
     segments = [Segment(1, to_power - (top - count + i)) for i in range(1, count + 1)]
     if clamp:
         cuts.insert(0, Cut(1, 0, top + 1))
@@ -91,7 +91,7 @@ def _plan_binades(top: int, count: int, to_power: int, clamp: bool) -> Stage:
     return Stage(tuple(cuts), tuple(segments), 1, to_power + 2)
 
 
-def _plan_cut(power: int, top: int, negative: bool) -> Cut:
+def _plan_binade_cut(power: int, top: int, negative: bool) -> Cut:
     """Return [x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
     drop = max(0, power - RESOLUTION)
     return Cut(1 << power, drop, top - drop + 1 + negative)
@@ -128,7 +128,7 @@ def plan_normalization(
     top = precision + GROUP + 6
     groups = -(-count // GROUP)
     tops = [bits - GROUP * (groups - 1 - g) for g in range(groups)]
-    cuts = [_plan_cut(t, bits, lowest == 0) for t in tops[:-1]]
+    cuts = [_plan_binade_cut(t, bits, lowest == 0) for t in tops[:-1]]
     segments = [Segment(1, top - t) for t in tops]
     if lowest == 0:
         cuts.insert(0, Cut(1, 0, bits + 1 + signed))
@@ -168,7 +168,7 @@ class Table:
         return self.bits + 2 + self.drop
 
 
-def build_table(
+def build_segment_table(
     stages: Sequence[Sequence[int]],
     drop: int = 0,
     additive: bool = False,

@@ -26,7 +26,11 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import normalize
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
-from tfe_bench.protocols.ring.checks import check_known_shape, check_scale, check_word
+from tfe_bench.protocols.ring.checks import (
+    check_fractional_bits_range,
+    check_known_shape,
+    check_private_word_tensor,
+)
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -65,7 +69,7 @@ class Pieces:
         return (max(map(abs, self.knots)) >> KNOT_BITS).bit_length()
 
 
-def fit_pieces(
+def fit_piecewise_linear(
     function: Callable[[Decimal], Decimal],
     low: int,
     high: int,
@@ -137,8 +141,8 @@ def _ring_widths(ring: int, f: int, bits: int | None) -> tuple[int, int]:
     return width, ring - (f - X_BITS)
 
 
-def _check_input(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
-    check_scale(name, check_word(name, x), X_BITS + 1, 44)
+def _check_piecewise_input(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
+    check_fractional_bits_range(name, check_private_word_tensor(name, x), X_BITS + 1, 44)
     width, ring = _ring_widths(x.ring_bits, x.fractional_bits, bits)
     min_integer_bits = pieces.integer_bits + 3
     if width < COMPARED_BITS + min_integer_bits or ring < X_BITS + min_integer_bits:
@@ -169,35 +173,35 @@ def evaluate_pieces(
     Raises:
         UsageError: another scale, or too small a ring.
     """
-    _check_input(name, x, pieces, bits)
+    _check_piecewise_input(name, x, pieces, bits)
     f, shape = x.fractional_bits, x.shape.as_list()
     flat = x.map(lambda a: tensor_ops.reshape(a, [1, -1]))
     count = len(pieces.knots)
     n = int(flat.shape[1])
     width, ring = _ring_widths(x.ring_bits, f, bits)
 
-    def repeat_rows(value: Shared) -> Shared:
+    def repeat_knot_rows(value: Shared) -> Shared:
         return value.map(lambda a: tensor_ops.tile(a, [count, 1]))
 
-    compared = repeat_rows(normalize.shift_bits(flat, COMPARED_BITS - f))
+    compared = repeat_knot_rows(normalize.shift_for_normalization(flat, COMPARED_BITS - f))
     knots = np.array([k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots], np.int64)
     compared = arithmetic.add_constant(compared, -knots[:, None])
     below = convert.mask_bits(
-        party, compare.msb(party, compared, width, compare.min_exchanges(width))
+        party, compare.msb(party, compared, width, compare.min_comparison_exchanges(width))
     )
     # x without its lowest bits, minus half a unit for the mean, shifted to at least 0
     lift = 1 << (ring - 2)
     flat = arithmetic.add_constant(flat, -(1 << (f - X_BITS - 1)))
-    lifted_x = arithmetic.add_constant(normalize.shift_bits(flat, X_BITS - f), lift)
+    lifted_x = arithmetic.add_constant(normalize.shift_for_normalization(flat, X_BITS - f), lift)
     steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
     constant_steps = [a - b for a, b in itertools.pairwise(pieces.constants)]
     if isinstance(party, CostParty):
-        dealt = convert.inject_dealt(count * n, ring_bits=ring) + 64 * count * n
+        dealt = convert.bit_injection_dealt_bits(count * n, ring_bits=ring) + 64 * count * n
         return party.count_exchange(shape, dealt, below, lifted_x, scale=RESULT_BITS)
     import tensorflow as tf
 
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
-    products = convert.inject_shares(s, below, repeat_rows(lifted_x), 0, 0, extend_ring=True)
+    products = convert.inject_shares(s, below, repeat_knot_rows(lifted_x), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
     share = None
     if not s.is_dealer:
@@ -223,7 +227,7 @@ def _exact_sigmoid(x: Decimal) -> Decimal:
 @functools.cache
 def logistic_pieces() -> Pieces:
     """Return the pieces of `logistic`."""
-    return fit_pieces(_exact_sigmoid, -EDGE, EDGE, 0, 1, _TOLERANCE)
+    return fit_piecewise_linear(_exact_sigmoid, -EDGE, EDGE, 0, 1, _TOLERANCE)
 
 
 def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) -> Shared:

@@ -223,7 +223,7 @@ def share_polynomial(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, s
     )
 
 
-def check_factors(name: str, p: Plan, factors: Sequence[Shared]) -> None:
+def check_polynomial_factors(name: str, p: Plan, factors: Sequence[Shared]) -> None:
     """Reject factors to which the lift does not apply.
 
     Raises:
@@ -248,7 +248,7 @@ def evaluate_polynomial(
     Rounds: 1 online (2 total). Bits sent: D 64 * p.dealt_words, E1, E2 p.out_bits per element
     each.
     """
-    check_factors(name, p, factors)
+    check_polynomial_factors(name, p, factors)
     first = factors[0]
     if isinstance(party, CostParty):
         dealt = 64 * p.dealt_words * sizes.tensor_size(first.any)

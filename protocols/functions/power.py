@@ -31,7 +31,7 @@ _ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
-class Mantissa:
+class MantissaPolynomial:
     """g(c) as one round.
 
     Attributes:
@@ -52,7 +52,7 @@ def fit_mantissa(
     precision: int,
     sqrt2: bool = False,
     times: Fraction = _ONE,
-) -> Mantissa:
+) -> MantissaPolynomial:
     """Return the polynomial of c; with sqrt2 it is sqrt(2) g(c), and `times` of that, in (1/2, 1].
 
     Off by a factor of 1 +- 0.65 * 2^-precision at most.
@@ -79,7 +79,7 @@ def fit_mantissa(
         fitted.scale - fractional,
         bits + 1,
     )
-    return Mantissa(plan, fitted.center, fractional, bits)
+    return MantissaPolynomial(plan, fitted.center, fractional, bits)
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class PowerPlan:
     """Public parameters of one power."""
 
     scheme: normalize_plan.NormalizationPlan
-    mantissa: Mantissa
+    mantissa: MantissaPolynomial
     factor: PowerTable
 
     @property
-    def dropped_bits(self) -> int:
+    def dropped_mantissa_bits(self) -> int:
         """Fractional bits of g(c) U beyond the result's."""
         return self.mantissa.fractional + self.factor.bits
 
@@ -150,18 +150,20 @@ def tabulate_powers(
     while True:
         fractional = [bits, fine] if len(stages) == 2 else [fine]
         values = [
-            [_to_fixed_point(sign, e, b) for sign, e in stage]
+            [_power_to_fixed_point(sign, e, b) for sign, e in stage]
             for stage, b in zip(stages, fractional, strict=True)
         ]
         kept_bits = min(keep, sum(fractional))
         largest = None
         if slope > 0:
             exponent = slope * scheme.max_shift + offset - (Fraction(1, 2) if sqrt2 else 0)
-            largest = _to_fixed_point(1, exponent, sum(fractional)) + 1
+            largest = _power_to_fixed_point(1, exponent, sum(fractional)) + 1
             if len(stages) == 2 and fine:  # the amount that the fine constants' rounding adds
                 largest += max(abs(v) for v in values[0])
         try:
-            table = normalize_plan.build_table(values, sum(fractional) - kept_bits, largest=largest)
+            table = normalize_plan.build_segment_table(
+                values, sum(fractional) - kept_bits, largest=largest
+            )
             return PowerTable(table, kept_bits, sqrt2)
         except UsageError:
             if fine <= MIN_FINE_BITS:
@@ -169,16 +171,18 @@ def tabulate_powers(
             fine -= 1
 
 
-def _to_fixed_point(sign: int, exponent: Fraction, fractional: int) -> int:
+def _power_to_fixed_point(sign: int, exponent: Fraction, fractional: int) -> int:
     return sign * int(exact_power_of_two(exponent + fractional) + Fraction(1, 2)) if sign else 0
 
 
 def compute_power(party: Party, x: Shared, p: PowerPlan, fractional_bits: int) -> Shared:
     """Compute g(c) U. Rounds: p.scheme.rounds + 2 online (one more in total)."""
     u_bits = p.factor.table.bits + 1
-    c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor.table)
+    c, u = normalize.normalize_to_mantissa(party, x, p.scheme, p.mantissa.center, p.factor.table)
     g = polynomial.evaluate_polynomial(
         party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional
     )
-    y = small_product.multiply_small(party, [(g, p.mantissa.bits), (u, u_bits)], p.dropped_bits)
+    y = small_product.multiply_small(
+        party, [(g, p.mantissa.bits), (u, u_bits)], p.dropped_mantissa_bits
+    )
     return replace(y, fractional_bits=fractional_bits)

@@ -36,7 +36,7 @@ QUOTIENT_BITS = 31
 MAX_DIVISION_BITS = 54
 
 
-def check_fractional(name: str, f: int) -> None:
+def check_reciprocal_scale(name: str, f: int) -> None:
     """Reject scales that the constants of these functions do not support."""
     if not 1 <= f <= 24:
         raise UsageError(
@@ -49,8 +49,10 @@ def check_fractional(name: str, f: int) -> None:
 
 
 @functools.cache
-def _plan_power(f: int, bits: int, precision: int, signed: bool, lowest: int) -> power.PowerPlan:
-    check_fractional("reciprocal", f)
+def _plan_reciprocal_power(
+    f: int, bits: int, precision: int, signed: bool, lowest: int
+) -> power.PowerPlan:
+    check_reciprocal_scale("reciprocal", f)
     scheme = normalize_plan.plan_normalization(bits, precision, signed, lowest)
     offset = Fraction(2 * f - scheme.top)
     # constants below 2^-11 ulp vanish: 2^-12 * 2^7 * 2.1 ulp
@@ -75,7 +77,7 @@ def reciprocal(
     Off by 2^-precision of the result and 1.2 ulp at most.
     Rounds: 9 online (5 for bits <= 12), one more in total.
     """
-    p = _plan_power(x.fractional_bits, bits, precision, signed, 0)
+    p = _plan_reciprocal_power(x.fractional_bits, bits, precision, signed, 0)
     return power.compute_power(party, x, p, x.fractional_bits)
 
 
@@ -96,7 +98,7 @@ def _fit_reciprocal(f: int, low: float, high: float, precision: int) -> polynomi
     return polynomial.fit_polynomial(fitted, f, bits=max(2, fitted.limit.bit_length() + 1), spare=3)
 
 
-def _default_precision(f: int, low: float, precision: int | None) -> int:
+def _default_reciprocal_precision(f: int, low: float, precision: int | None) -> int:
     """Return the given precision, or a quarter of an ulp of the largest result up to PRECISION."""
     if precision is not None:
         return precision
@@ -105,17 +107,17 @@ def _default_precision(f: int, low: float, precision: int | None) -> int:
 
 def plan_reciprocal(f: int, lowest: int, bits: int, precision: int) -> power.PowerPlan:
     """Return the plan of 1 / x for 2^lowest <= X < 2^bits; its last step is g(c) U."""
-    return _plan_power(f, bits, precision, False, lowest)
+    return _plan_reciprocal_power(f, bits, precision, False, lowest)
 
 
-def _plan_range(f: int, low: float, high: float, precision: int) -> power.PowerPlan:
+def _plan_reciprocal_in_range(f: int, low: float, high: float, precision: int) -> power.PowerPlan:
     lowest = int(low * 2**f).bit_length() - 1
     bits = int(high * 2**f).bit_length()
-    return _plan_power(f, bits, precision, False, lowest)
+    return _plan_reciprocal_power(f, bits, precision, False, lowest)
 
 
 def _check_range(f: int, low: float, high: float) -> None:
-    check_fractional("reciprocal_in", f)
+    check_reciprocal_scale("reciprocal_in", f)
     if not 0 < low < high or low * 2**f < 2 or high * 2**f >= 2.0**62:
         raise UsageError(
             "reciprocal_in expects 0 < low < high, with low at two ulp or more and high below "
@@ -142,9 +144,9 @@ def reciprocal_in(
     """
     f = x.fractional_bits
     _check_range(f, low, high)
-    precision = _default_precision(f, low, precision)
+    precision = _default_reciprocal_precision(f, low, precision)
     if high > MAX_NARROW_RATIO * low:
-        return power.compute_power(party, x, _plan_range(f, low, high, precision), f)
+        return power.compute_power(party, x, _plan_reciprocal_in_range(f, low, high, precision), f)
     return _fit_reciprocal(f, low, high, precision).evaluate(party, "reciprocal_in", x)
 
 
@@ -192,7 +194,7 @@ class _DivisionPlan:
 def _plan_division(
     f: int, bits: int, signed: bool, precision: int, numerator_bits: int | None, quotient_bits: int
 ) -> _DivisionPlan:
-    check_fractional("divide", f)
+    check_reciprocal_scale("divide", f)
     if numerator_bits is None:
         numerator_bits = min(QUOTIENT_BITS, MAX_DIVISION_BITS - f)
     scheme = normalize_plan.plan_normalization(bits, precision, signed)
@@ -247,7 +249,7 @@ def divide(
     p = _plan_division(f, bits, signed, precision, numerator_bits, quotient_bits)
     x = _share_numerator(x, y)
     power_plan = p.power
-    c, u = normalize.normalize(
+    c, u = normalize.normalize_to_mantissa(
         party, y, power_plan.scheme, power_plan.mantissa.center, power_plan.factor.table
     )
     g = polynomial.evaluate_polynomial(

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation, normalize_plan, power
-from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
+from tfe_bench.protocols.functions.reciprocal import PRECISION, check_reciprocal_scale
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -32,7 +32,7 @@ def _plan_rsqrt(
 
 @functools.cache
 def _plan_sqrt(f: int, bits: int, precision: int) -> power.PowerPlan:
-    check_fractional("sqrt", f)
+    check_reciprocal_scale("sqrt", f)
     scheme = normalize_plan.plan_normalization(bits, precision)
     # 2^(f/2) sqrt(X)
     factor = power.tabulate_powers(
@@ -55,7 +55,7 @@ def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -
     Rounds: 9 online (5 for bits <= 12), one more in total.
     """
     f = x.fractional_bits
-    check_fractional("rsqrt", f)
+    check_reciprocal_scale("rsqrt", f)
     return power.compute_power(party, x, _plan_rsqrt(3 * f, bits, precision), f)
 
 

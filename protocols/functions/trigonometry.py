@@ -71,7 +71,7 @@ def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
     k = f + _SPARE  # bits of an angle, and one more for its half unit
     scaled_angle = arithmetic.mul_public(replace(x, fractional_bits=0), _turns_per_ulp(f))
     scaled_angle = arithmetic.add_constant(scaled_angle, quarter_turns << (RING - 2))
-    angle = normalize.shift_bits(scaled_angle, k - RING)
+    angle = normalize.shift_for_normalization(scaled_angle, k - RING)
     # 2 a + 1 is in the middle of its unit, so that no quarter lies at an end of its range
     angle = replace(angle.map(lambda a: tensor_ops.left_shift(a, 1)), bits=k + 1)
     angle = arithmetic.add_constant(angle, 1)
@@ -135,8 +135,8 @@ def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
     slope = reciprocal.divide(party, other, longest, max(2, bits - 1))
     a = _fit_arctangent(f).evaluate(party, "atan", slope)
     n = x.shape.num_elements()
-    negative_y = logic.rearrange_bits(signs, (2, n), operator.itemgetter(0), n)
-    negative_x = logic.rearrange_bits(signs, (2, n), operator.itemgetter(1), n)
+    negative_y = logic.rearrange_private_bits(signs, (2, n), operator.itemgetter(0), n)
+    negative_x = logic.rearrange_private_bits(signs, (2, n), operator.itemgetter(1), n)
     for bit, pi_part in (
         (steep, Fraction(1, 2)),
         (negative_x, Fraction(1)),

@@ -37,7 +37,7 @@ from tfe_bench.protocols.ring import (
     masked,
     truncation,
 )
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -51,33 +51,33 @@ INNER_BITS = 24
 _MARGIN = 1.5
 
 
-def _cutoff_units(f: int, classes: int = 1) -> int:
+def _exponential_cutoff_units(f: int, classes: int = 1) -> int:
     """Return the argument (ring units at f) from which e^-x of all classes counts as 0."""
     return math.ceil((f + _MARGIN + (classes - 1).bit_length()) * math.log(2)) << f
 
 
 def saturation_units(f: int) -> int:
     """Return the argument (ring units) compared by sigmoid: beyond it e^-|x| counts as 0."""
-    return _cutoff_units(f) + (1 << f)
+    return _exponential_cutoff_units(f) + (1 << f)
 
 
-def _check_input(name: str, x: Any) -> int:
-    check_scale(name, check_ring(name, x, known=True), 8, 20)
+def _check_activation_input(name: str, x: Any) -> int:
+    check_fractional_bits_range(name, check_private_64bit_tensor(name, x, known=True), 8, 20)
     return int(x.fractional_bits)
 
 
 # ---- sigmoid
 
 
-def _tail_function(t: Decimal) -> Decimal:
+def _sigmoid_tail(t: Decimal) -> Decimal:
     return t / (1 + t)
 
 
 @functools.cache
-def _fit_tail(f: int) -> polynomial.FittedPolynomial:
+def _fit_sigmoid_tail(f: int) -> polynomial.FittedPolynomial:
     """Fit t / (1 + t) on [0, 1] for t with INNER_BITS, in a small ring."""
     polynomial_fit = approximation.fit_approximation(
-        _tail_function, Decimal(0), Decimal(1), INNER_BITS, Decimal(2) ** -(f + 3), False
+        _sigmoid_tail, Decimal(0), Decimal(1), INNER_BITS, Decimal(2) ** -(f + 3), False
     )
     # The value is at most 1/2 plus a rounding error; one bit holds the sign.
     return polynomial.fit_polynomial(
@@ -98,7 +98,7 @@ def sigmoid(
 
     Rounds: exchanges + 5 online, exchanges + 6 in total.
     """
-    f = _check_input("sigmoid", x)
+    f = _check_activation_input("sigmoid", x)
     return _scaled_logistic(party, x, f, f, bits, exchanges)
 
 
@@ -109,7 +109,7 @@ def tanh(
 
     Rounds and bits: as `sigmoid` with one fractional bit more.
     """
-    f = _check_input("tanh", x)
+    f = _check_activation_input("tanh", x)
     # Twice the value is the same ring element with one fractional bit less.
     doubled = replace(x, fractional_bits=f - 1)
     y = _scaled_logistic(party, doubled, f - 1, f + 1, bits, exchanges)
@@ -154,17 +154,18 @@ def sigmoid_parts(
         x.map(lambda a: tensor_ops.tile(a[None], [3, 1])),
         m=None if x.m is None else x.m[None] + shifts,
     )
-    width = compare.bits_with_constant(bits, knot)
+    width = compare.comparison_bits_with_constant(bits, knot)
     count = compare.default_exchanges(n, width, exchanges)
     nested_bits = convert.mask_bits(party, compare.msb(party, shifted, width, count))
     is_below_range, negative, is_below_end = (
-        logic.rearrange_bits(nested_bits, (3, n), operator.itemgetter(i), n) for i in range(3)
+        logic.rearrange_private_bits(nested_bits, (3, n), operator.itemgetter(i), n)
+        for i in range(3)
     )
     left, right = logic.xor_bits(is_below_range, negative), logic.xor_bits(negative, is_below_end)
     # Outside (-T, T) the magnitude is 0, so the exponential never leaves its range.
-    magnitude = _select_magnitude(party, left, right, x, f)
+    magnitude = _select_activation_magnitude(party, left, right, x, f)
     t = exp_nonpositive(party, arithmetic.neg(magnitude))
-    tail = _fit_tail(f_out).evaluate(party, "sigmoid_tail", t)
+    tail = _fit_sigmoid_tail(f_out).evaluate(party, "sigmoid_tail", t)
     return SigmoidParts(left, right, negative, magnitude, tail)
 
 
@@ -175,7 +176,7 @@ def _scaled_logistic(
     sigmoid_halves = sigmoid_parts(
         party, x.map(lambda a: tensor_ops.reshape(a, [-1])), f_out, bits, exchanges
     )
-    result = _combine_halves(
+    result = _combine_sigmoid_halves(
         party,
         sigmoid_halves.left,
         sigmoid_halves.right,
@@ -186,7 +187,7 @@ def _scaled_logistic(
     return result.map(lambda v: tensor_ops.reshape(v, shape))
 
 
-def _select_magnitude(
+def _select_activation_magnitude(
     party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: int
 ) -> Shared:
     """Return right x - left x.
@@ -202,7 +203,7 @@ def _select_magnitude(
     return masked.exchange_masked(s, share, tensor_ops.dynamic_shape(x.any), 4, 2, scale=f)
 
 
-def _combine_halves(
+def _combine_sigmoid_halves(
     party: Party, left: MaskedBits, right: MaskedBits, negative: MaskedBits, h: Shared, f: int
 ) -> Shared:
     """Return (1 - negative) + left h - right h over Z_2^64, for h of a small ring, in one exchange.
@@ -212,7 +213,7 @@ def _combine_halves(
     """
     n, f_out = h.shape.num_elements(), h.fractional_bits
     if isinstance(party, CostParty):
-        dealt = 2 * convert.inject_dealt(n, ring_bits=h.ring_bits) + 64 * n
+        dealt = 2 * convert.bit_injection_dealt_bits(n, ring_bits=h.ring_bits) + 64 * n
         return party.count_exchange([n], dealt, left, right, negative, h, scale=f_out)
     s = party.site("sigmoid", f, dealer=h.dealer)
     shape = tensor_ops.dynamic_shape(h.any)
@@ -228,10 +229,10 @@ def exp_nonpositive(party: Party, x: Shared, f: int = INNER_BITS) -> Shared:
 
     Rounds and bits: those of exponential.exp.
     """
-    return exponential.exp(party, _raise_scale(x, f), softmax=True)
+    return exponential.exp(party, _raise_activation_scale(x, f), softmax=True)
 
 
-def _raise_scale(x: Shared, f: int = INNER_BITS) -> Shared:
+def _raise_activation_scale(x: Shared, f: int = INNER_BITS) -> Shared:
     """Return the same value with f fractional bits. Local."""
     extra_bits = f - x.fractional_bits
     return replace(x.map(lambda a: tensor_ops.left_shift(a, extra_bits)), fractional_bits=f)
@@ -245,7 +246,7 @@ _SOFTMAX_PRECISION = 19
 
 
 @functools.cache
-def _denominator_plan(classes: int) -> power.PowerPlan:
+def _plan_softmax_denominator(classes: int) -> power.PowerPlan:
     """Plan 1 / S for 1 <= S <= classes with INNER_BITS fractional bits."""
     top = INNER_BITS + classes.bit_length()
     return reciprocal.plan_reciprocal(INNER_BITS, INNER_BITS, top, _SOFTMAX_PRECISION)
@@ -269,12 +270,14 @@ def softmax(
     Raises:
         UsageError: the axis is invalid, or there are no or more than 65536 classes.
     """
-    f = _check_input("softmax", x)
+    f = _check_activation_input("softmax", x)
 
     def softmax_columns(x: Shared, classes: int) -> Shared:
-        _, e, total = _shifted_exponentials(party, x, f, classes, bits, exchanges, profile)
-        p = _denominator_plan(classes)
-        c, u = normalize.normalize(party, total, p.scheme, p.mantissa.center, p.factor.table)
+        _, e, total = _softmax_exponentials(party, x, f, classes, bits, exchanges, profile)
+        p = _plan_softmax_denominator(classes)
+        c, u = normalize.normalize_to_mantissa(
+            party, total, p.scheme, p.mantissa.center, p.factor.table
+        )
         mantissa = p.mantissa
         g = polynomial.evaluate_polynomial(
             party, "softmax_mantissa", mantissa.plan, [c], mantissa.fractional
@@ -286,7 +289,7 @@ def softmax(
         )
         return replace(y, fractional_bits=f)
 
-    return _apply_along_axis("softmax", x, axis, 1 << f, softmax_columns)
+    return _apply_softmax_along_axis("softmax", x, axis, 1 << f, softmax_columns)
 
 
 def log_softmax(
@@ -303,18 +306,18 @@ def log_softmax(
     Arguments and errors: as `softmax`.
     Rounds: those of the maximum, exchanges + 3, and 9.
     """
-    f = _check_input("log_softmax", x)
+    f = _check_activation_input("log_softmax", x)
 
     def log_softmax_columns(x: Shared, classes: int) -> Shared:
-        shifted, _, total = _shifted_exponentials(party, x, f, classes, bits, exchanges, profile)
+        shifted, _, total = _softmax_exponentials(party, x, f, classes, bits, exchanges, profile)
         log = logarithm.log(party, total, INNER_BITS + classes.bit_length())
         log = truncation.truncate(party, log, INNER_BITS - f)
         return arithmetic.sub(shifted, log.map(lambda a: tensor_ops.strided_slice(a, None)))
 
-    return _apply_along_axis("log_softmax", x, axis, 0, log_softmax_columns)
+    return _apply_softmax_along_axis("log_softmax", x, axis, 0, log_softmax_columns)
 
 
-def _apply_along_axis(
+def _apply_softmax_along_axis(
     name: str, x: Shared, axis: int, single_value: int, function: Callable[[Shared, int], Shared]
 ) -> Shared:
     """Apply a function of columns [classes, rows] along an axis.
@@ -343,7 +346,7 @@ def _apply_along_axis(
     return y.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, moved_shape), inverse_order))
 
 
-def _shifted_exponentials(
+def _softmax_exponentials(
     party: Party,
     x: Shared,
     f: int,
@@ -354,12 +357,12 @@ def _shifted_exponentials(
 ) -> tuple[Shared, Shared, Shared]:
     """Return x minus the largest of its column, e^ of it, and the sum of these with INNER_BITS."""
     rows = int(x.shape[1])
-    cutoff = _cutoff_units(f, classes)
-    width = compare.bits_with_constant(bits + 1, cutoff)
+    cutoff = _exponential_cutoff_units(f, classes)
+    width = compare.comparison_bits_with_constant(bits + 1, cutoff)
     count = compare.default_exchanges(rows * classes, width, exchanges)
-    if extremes.choose_method("auto", rows, classes, profile, bits + 1) == "all-pairs":
+    if extremes.choose_extreme_method("auto", rows, classes, profile, bits + 1) == "all-pairs":
         hot = extremes.argmax_bits(party, x, bits + 1, count)
-        largest = extremes.sum_selected(party, hot, x)
+        largest = extremes.sum_one_hot_selected(party, hot, x)
     else:
         largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", exchanges=count)
     shifted = arithmetic.sub(x, largest.map(lambda a: tensor_ops.strided_slice(a, None)))
@@ -375,4 +378,4 @@ def _repeat_classes(x: Shared, classes: int) -> Shared:
 
 
 def _dropped_bits(p: power.PowerPlan, f: int) -> int:
-    return p.dropped_bits + 2 * INNER_BITS - f
+    return p.dropped_mantissa_bits + 2 * INNER_BITS - f

@@ -48,37 +48,37 @@ EPSILON = 3.0e-7  # v = 0 counts as EPSILON^2
 
 
 @dataclass(frozen=True)
-class _Scheme:
+class _AdaptiveRootScheme:
     """Two stages, and the factor of U for each segment; all public."""
 
     stages: tuple[Stage, Stage]
     factors: tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _make_cut(power: int, top: int) -> Cut:
+def _make_variance_cut(power: int, top: int) -> Cut:
     """Return the cut [x < 2^power] for 0 <= x < 2^top."""
     drop = max(0, power - _RESOLUTION)
     return Cut(1 << power, drop, top - drop + 1)
 
 
 @functools.cache
-def _build_scheme() -> _Scheme:
+def _build_scheme() -> _AdaptiveRootScheme:
     tops = [TOP - GROUP * g for g in range(TOP // GROUP, -1, -1)]
     coarse = Stage(
-        tuple(_make_cut(t, TOP) for t in tops[:-1]),
+        tuple(_make_variance_cut(t, TOP) for t in tops[:-1]),
         tuple(Segment(1, _NORMAL - t) for t in tops),
         2,
         _NORMAL + 2,
     )
     quads = [_NORMAL - 2 * q for q in range(GROUP // 2 - 1, -1, -1)]
     fine = Stage(
-        tuple(_make_cut(t, _NORMAL) for t in quads[:-1]),
+        tuple(_make_variance_cut(t, _NORMAL) for t in quads[:-1]),
         tuple(Segment(1, _NORMAL - t) for t in quads),
         1,
         _NORMAL + 2,
     )
     # The largest X has the factor 2^(20 + _FINE - TOP / 2) = 1.
-    return _Scheme(
+    return _AdaptiveRootScheme(
         (coarse, fine),
         (
             tuple(1 << ((TOP - t) // 2) for t in tops),
@@ -88,7 +88,7 @@ def _build_scheme() -> _Scheme:
 
 
 @functools.cache
-def _fit_root() -> polynomial.FittedPolynomial:
+def _fit_reciprocal_root() -> polynomial.FittedPolynomial:
     """Fit g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring with room for the lift."""
     low = (1 - Decimal(2) ** -_RESOLUTION) / 4 - Decimal(2) ** -_UNITS
     polynomial_fit = approximation.fit_approximation(
@@ -104,7 +104,7 @@ def _fit_root() -> polynomial.FittedPolynomial:
 # ---- selection
 
 
-def _select_segment(
+def _select_variance_segment(
     party: Party,
     x: Shared,
     u: Shared | None,
@@ -115,14 +115,15 @@ def _select_segment(
 ) -> tuple[Shared, Shared]:
     """Return (x shifted by its segment / 2^drop, its factor times u), exchanged in small rings.
 
-    Rounds: 1 online, 2 in total. Bits sent: D `_field_widths` per cut and element, E1, E2 those of
-    the two rings.
+    Rounds: 1 online, 2 in total. Bits sent: D `_variance_field_widths` per cut and element, E1, E2
+    those of the two rings.
     """
     width = stage.width - drop
     if isinstance(party, CostParty):
         n = x.shape.num_elements()
         dealt = sum(
-            len(stage.cuts) * packed_bits(n, w) for w in _field_widths(stage, u is not None)
+            len(stage.cuts) * packed_bits(n, w)
+            for w in _variance_field_widths(stage, u is not None)
         )
         exchanged = packed_bits(n, width) + packed_bits(n, _FACTOR_WIDTH)
         m = party.count_messages(
@@ -157,7 +158,7 @@ def _select_segment(
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n, widths = sizes.tensor_size(x.m), _field_widths(stage, u is not None)
+        n, widths = sizes.tensor_size(x.m), _variance_field_widths(stage, u is not None)
         length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
         y, f = ops.module().tfe_bench_select_share(
             masked_bits=bits.masked,
@@ -176,7 +177,7 @@ def _select_segment(
     )
 
 
-def _field_widths(stage: Stage, multiply: bool) -> list[int]:
+def _variance_field_widths(stage: Stage, multiply: bool) -> list[int]:
     widths = [max(stage.width, _FACTOR_WIDTH), stage.width]
     return [*widths, _FACTOR_WIDTH] if multiply else widths
 
@@ -282,7 +283,7 @@ def scale_by_root(party: Party, m: Shared, v: Shared, *, profile: str = "local")
         UsageError: m and v have other rings, scales, shapes or dealers; the profile is unknown.
     """
     for operand in (m, v):
-        checks.check_ring("update", operand)
+        checks.check_private_64bit_tensor("update", operand)
     shape = m.shape.as_list()
     if m.dealer != v.dealer or shape != v.shape.as_list() or None in shape:
         raise UsageError(
@@ -302,28 +303,30 @@ def scale_by_root(party: Party, m: Shared, v: Shared, *, profile: str = "local")
         )
     flat = [a.map(lambda t: tensor_ops.reshape(t, [-1])) for a in (m, v)]
     if _is_rotation_worthwhile(int(flat[0].shape[0]), profile):
-        y = rotation.compute_by_thirds(party, lambda m, v: [_scale_flat(party, m, v)], flat)[0]
+        y = rotation.compute_by_thirds(
+            party, lambda m, v: [_scale_moments_by_root(party, m, v)], flat
+        )[0]
     else:
-        y = _scale_flat(party, *flat)
+        y = _scale_moments_by_root(party, *flat)
     return y.map(lambda a: tensor_ops.reshape(a, shape))
 
 
-def _scale_flat(party: Party, m: Shared, v: Shared) -> Shared:
+def _scale_moments_by_root(party: Party, m: Shared, v: Shared) -> Shared:
     scheme = _build_scheme()
     (coarse, fine), (first, second) = scheme.stages, scheme.factors
     x = replace(v, fractional_bits=0)
     bits = normalize.compare_with_cuts(party, x, coarse)
-    x, u = _select_segment(party, x, None, bits, coarse, first, 0)
+    x, u = _select_variance_segment(party, x, None, bits, coarse, first, 0)
     bits = normalize.compare_with_cuts(party, x, fine)
-    c, u = _select_segment(party, x, u, bits, fine, second, _NORMAL - _UNITS)
-    g = _fit_root().evaluate(party, "adaptive_root", c)
+    c, u = _select_variance_segment(party, x, u, bits, fine, second, _NORMAL - _UNITS)
+    g = _fit_reciprocal_root().evaluate(party, "adaptive_root", c)
     scaled = lifted_product(party, m, replace(u, fractional_bits=_FINE))
     return lifted_product(party, scaled, g)
 
 
 def _is_rotation_worthwhile(n: int, profile: str) -> bool:
-    extremes.choose_method("tree", 1, 1, profile)  # rejects an unknown profile
+    extremes.choose_extreme_method("tree", 1, 1, profile)  # rejects an unknown profile
     if profile != "wan" or n < 3:
         return False
-    cost = cost_of(_scale_flat, Private((n,)), Private((n,), VARIANCE_BITS))
+    cost = cost_of(_scale_moments_by_root, Private((n,)), Private((n,), VARIANCE_BITS))
     return rotation.is_worthwhile(cost, extremes.ROUND_BITS[profile])

@@ -26,11 +26,11 @@ from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import arithmetic, compare, products, shapes, small_ring
 from tfe_bench.protocols.ring.checks import (
     check_known_shape,
-    check_ring,
-    check_word,
+    check_private_64bit_tensor,
+    check_private_word_tensor,
     is_integer_between,
 )
-from tfe_bench.protocols.ring.products import Product
+from tfe_bench.protocols.ring.products import BilinearShareProduct
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -55,23 +55,23 @@ _FACTOR_BITS: Final = 14
 _MIN_FACTOR_BITS: Final = 8
 
 
-def max_units(keys: int, private_mask: bool) -> int:
+def max_attention_score_spread(keys: int, private_mask: bool) -> int:
     """Return the largest spread of a row's scores, in units of the base 2 (ln 2 of Keras' scores).
 
     A private mask lowers scores by the spread and more, which uses half of the window.
     """
     if not private_mask:
         return MAX_UNITS
-    return (MAX_UNITS - _mask_units(0, keys)) // 2
+    return (MAX_UNITS - _attention_mask_units(0, keys)) // 2
 
 
-def max_bits(keys: int) -> int:
+def max_attention_value_bits(keys: int) -> int:
     """Return the largest `bits` of values whose products with weights and 1 / S fit a word."""
     sums = math.ceil(math.log2(_HIGH * keys))
     return products.RING - max(WEIGHT_BITS, _INVERSE_BITS) - sums - 2
 
 
-def _mask_units(units: int, keys: int) -> int:
+def _attention_mask_units(units: int, keys: int) -> int:
     """Return the units by which a private mask lowers the scores of a key."""
     return units + _MASKED_UNITS + (keys - 1).bit_length()
 
@@ -107,7 +107,8 @@ def attention(
             behind it are not attended to, whatever they hold. It excludes mask and causal.
         spread: upper bound of the distance between two scores of a row (including scores that a
             private mask hides), in units of the softmax; None: the largest possible, ln 2
-            `max_units`. A smaller bound makes comparisons cheaper. A row that exceeds it is wrong.
+            `max_attention_score_spread`. A smaller bound makes comparisons cheaper. A row that
+            exceeds it is wrong.
         bits: |value| < 2^(bits-1) ring units.
         profile: network profile.
         monitor: records the sums of rows that leave the range that `MAX_UNITS` implies. A larger
@@ -122,11 +123,11 @@ def attention(
     plan = _plan_attention(query, key, value, scale, mask, causal, last, spread, bits)
     query, key, value = (replace(x, bits=0) for x in (query, key, value))
     if 0 in plan.scores or 0 in value.shape.as_list():
-        return _empty_result(value, plan)
-    comparison_bits, t_bits = plan.coarse_bits, exp2.ring_bits(SCORE_BITS)
+        return _empty_attention_result(value, plan)
+    comparison_bits, t_bits = plan.coarse_bits, exp2.exponent_ring_bits(SCORE_BITS)
     scores = _compute_scores(party, query, key, mask, plan, t_bits)
     dropped_bits = SCORE_BITS - _COARSE_BITS
-    coarse = row_maximum.coarsen_values(scores, dropped_bits)
+    coarse = row_maximum.coarsen_for_maximum(scores, dropped_bits)
     row_maxima = row_maximum.row_maximum(party, coarse, plan.lengths, comparison_bits, profile)
     row_maxima = row_maxima.map(lambda a: tensor_ops.left_shift(plan.spread_rows(a), dropped_bits))
     row_maxima = replace(row_maxima, bits=t_bits, fractional_bits=SCORE_BITS)
@@ -137,10 +138,10 @@ def attention(
     if monitor is not None:
         low, high = (round(v * (1 << WEIGHT_BITS)) for v in (_LOW, _HIGH * plan.scores[-1]))
         monitor.record_range(total, low, high)
-    return _weighted_mean(party, powers, total, value, plan, bits, to)
+    return _attention_weighted_mean(party, powers, total, value, plan, bits, to)
 
 
-def read_bits(
+def attention_read_bits(
     query_bits: int, key_bits: int, depth: int, keys: int, bits: int, scale: float | None = None
 ) -> tuple[int, int]:
     """Return how many low bits of queries and keys, and of values, `attention` reads.
@@ -149,18 +150,18 @@ def read_bits(
         query_bits, key_bits: their fractional bits.
         bits, scale: as for `attention`.
     """
-    factor_bits = _score_factor(query_bits, key_bits, scale, depth)[1]
+    factor_bits = _attention_score_factor(query_bits, key_bits, scale, depth)[1]
     drop = query_bits + key_bits + factor_bits - SCORE_BITS
-    return drop + exp2.ring_bits(SCORE_BITS), WEIGHT_BITS + _sum_bits(bits, keys)
+    return drop + exp2.exponent_ring_bits(SCORE_BITS), WEIGHT_BITS + _attention_sum_bits(bits, keys)
 
 
-def _sum_bits(bits: int, keys: int) -> int:
+def _attention_sum_bits(bits: int, keys: int) -> int:
     """Return the ring of the products of weights and values."""
     return bits + math.ceil(math.log2(_HIGH * keys)) + 2
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _AttentionPlan:
     """The public parameters of one call.
 
     Attributes:
@@ -231,9 +232,10 @@ def _plan_attention(
     last: Any,
     spread: float | None,
     bits: int,
-) -> _Plan:
+) -> _AttentionPlan:
     q, k, v = (
-        check_known_shape("attention", check_word("attention", x)) for x in (query, key, value)
+        check_known_shape("attention", check_private_word_tensor("attention", x))
+        for x in (query, key, value)
     )
     fits = min(map(len, (q, k, v))) >= 2 and q[:-2] == k[:-2] == v[:-2]
     if not (fits and q[-1] == k[-1] and k[-2] == v[-2] and q[-1] > 0):
@@ -281,13 +283,15 @@ def _plan_attention(
             operation="mask",
         )
     attends_all = bool(keep.all())
-    factor, factor_bits = _score_factor(query.fractional_bits, key.fractional_bits, scale, q[-1])
-    units = _spread_units(spread, keys, is_mask_private)
-    mask_units = _mask_units(units, keys) if is_mask_private else 0
+    factor, factor_bits = _attention_score_factor(
+        query.fractional_bits, key.fractional_bits, scale, q[-1]
+    )
+    units = _attention_spread_units(spread, keys, is_mask_private)
+    mask_units = _attention_mask_units(units, keys) if is_mask_private else 0
     max_distance = (units + mask_units << _COARSE_BITS) + 3
-    sum_bits = _sum_bits(bits, keys)
+    sum_bits = _attention_sum_bits(bits, keys)
     inverse_bits = _INVERSE_BITS + math.ceil(math.log2(_HIGH * keys))
-    value_limit = max_bits(keys)
+    value_limit = max_attention_value_bits(keys)
     if not 2 <= bits <= value_limit or value.fractional_bits > 30:
         raise UsageError(
             f"attention to {keys} keys expects values of 2 to {value_limit} bits, at "
@@ -297,7 +301,7 @@ def _plan_attention(
             received=f"bits={bits} and {value!r}",
             expected=f"2 to {value_limit}",
         )
-    score_bits, value_bits = read_bits(
+    score_bits, value_bits = attention_read_bits(
         query.fractional_bits, key.fractional_bits, q[-1], keys, bits, scale
     )
     if min(query.ring_bits, key.ring_bits) < score_bits or value.ring_bits < value_bits:
@@ -308,7 +312,7 @@ def _plan_attention(
             operation="attention",
             received=f"{query!r}, {key!r} and {value!r}",
         )
-    return _Plan(
+    return _AttentionPlan(
         scores,
         None if attends_all else np.flatnonzero(keep),
         np.repeat(np.arange(lengths.size), 0 if attends_all else lengths),
@@ -366,7 +370,7 @@ def _broadcast_mask(
         ) from None
 
 
-def _score_factor(
+def _attention_score_factor(
     query_bits: int, key_bits: int, scale: float | None, depth: int
 ) -> tuple[int, int]:
     """Return scale log2(e) as an integer, and its fractional bits."""
@@ -383,7 +387,7 @@ def _score_factor(
         )
     binary_scale = scale / math.log(2)
     operand_bits = query_bits + key_bits
-    available_bits = products.RING - exp2.ring_bits(SCORE_BITS) + SCORE_BITS - operand_bits
+    available_bits = products.RING - exp2.exponent_ring_bits(SCORE_BITS) + SCORE_BITS - operand_bits
     exponent = math.frexp(binary_scale)[1]
     bits = 0 if abs(binary_scale - 1) < 2.0**-20 else min(_FACTOR_BITS - exponent, available_bits)
     significant_bits = bits + exponent if bits else _FACTOR_BITS
@@ -404,9 +408,9 @@ def _score_factor(
     return round(binary_scale * 2.0**bits), bits
 
 
-def _spread_units(spread: float | None, keys: int, is_mask_private: bool) -> int:
+def _attention_spread_units(spread: float | None, keys: int, is_mask_private: bool) -> int:
     """Return the spread in units of the base 2, rounded up."""
-    limit = max_units(keys, is_mask_private)
+    limit = max_attention_score_spread(keys, is_mask_private)
     if spread is None:
         return limit
     is_real = isinstance(spread, (int, float)) and not isinstance(spread, bool)
@@ -424,7 +428,7 @@ def _spread_units(spread: float | None, keys: int, is_mask_private: bool) -> int
     return min(limit, math.ceil(spread / math.log(2)))
 
 
-def _empty_result(value: Shared, plan: _Plan) -> Shared:
+def _empty_attention_result(value: Shared, plan: _AttentionPlan) -> Shared:
     """Return the result without elements."""
     shape = [*plan.scores[:-1], int(value.shape[-1])]
     return value.map(lambda a: tensor_ops.zeros_like(tensor_ops.reshape(a[..., :0, :], [0]))).map(
@@ -433,25 +437,25 @@ def _empty_result(value: Shared, plan: _Plan) -> Shared:
 
 
 def _compute_scores(
-    party: Party, query: Shared, key: Shared, mask: Any, plan: _Plan, ring: int
+    party: Party, query: Shared, key: Shared, mask: Any, plan: _AttentionPlan, ring: int
 ) -> Shared:
     """Compute the required scores modulo 2^ring; 1 round."""
     query = arithmetic.mul_public(query, np.int64(plan.factor), plan.factor_bits)
     rank = len(plan.scores)
     order = [*range(rank - 2), rank - 1, rank - 2]
-    product = Product(
+    product = BilinearShareProduct(
         query,
         key.map(lambda a: tensor_ops.transpose(a, order)),
-        lambda a, b: plan.take_scores(products.matrix_product(a, b)),
+        lambda a, b: plan.take_scores(products.sum_matrix_products(a, b)),
     )
-    addend = _mask_addend(mask, plan, product.scale) if isinstance(mask, Shared) else None
+    addend = _attention_mask_addend(mask, plan, product.scale) if isinstance(mask, Shared) else None
     drop = product.scale - SCORE_BITS
     return products.exchange_truncated_sum(party, "truncated_sum", [product], addend, drop, ring)[0]
 
 
-def _mask_addend(mask: Shared, plan: _Plan, scale: int) -> Shared:
+def _attention_mask_addend(mask: Shared, plan: _AttentionPlan, scale: int) -> Shared:
     """Return (mask - 1) times the units that a mask subtracts, for each score."""
-    shape = check_known_shape("attention", check_ring("attention", mask))
+    shape = check_known_shape("attention", check_private_64bit_tensor("attention", mask))
     _broadcast_mask(np.empty(shape, bool), plan.scores)
     extra_bits = scale - mask.fractional_bits
     if extra_bits < 0:
@@ -467,8 +471,14 @@ def _mask_addend(mask: Shared, plan: _Plan, scale: int) -> Shared:
     return shapes.broadcast_to(scaled_mask, list(plan.scores)).map(plan.take_scores)
 
 
-def _weighted_mean(
-    party: Party, powers: Shared, total: Shared, value: Shared, plan: _Plan, bits: int, to: int
+def _attention_weighted_mean(
+    party: Party,
+    powers: Shared,
+    total: Shared,
+    value: Shared,
+    plan: _AttentionPlan,
+    bits: int,
+    to: int,
 ) -> Shared:
     """Compute (e V) / S over Z_2^to."""
     low, high = _LOW, _HIGH * plan.scores[-1]
@@ -479,17 +489,17 @@ def _weighted_mean(
     inverse = reciprocal.reciprocal_in(party, rescaled_total, low, high, _INVERSE_BITS)
     # The weights are right modulo 2^(drop+k), which suffices for the product.
     weights = replace(powers.map(plan.scatter_scores), bits=0)
-    product = Product(weights, value, products.matrix_product)
+    product = BilinearShareProduct(weights, value, products.sum_matrix_products)
     z, _ = products.exchange_truncated_sum(
         party, "truncated_sum", [product], None, WEIGHT_BITS, plan.sum_bits
     )
     width = plan.inverse_bits + bits + 2
     if width > plan.sum_bits:
         z = small_ring.lift_signed(party, z, width)
-    product = Product(
+    product = BilinearShareProduct(
         replace(z, bits=0),
         inverse.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., None])),
-        products.elementwise_product,
+        products.sum_elementwise_products,
     )
     y, _ = products.exchange_truncated_sum(
         party, "truncated_sum", [product], None, plan.inverse_bits, bits + 2

@@ -24,7 +24,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import roots, small_product
 from tfe_bench.protocols.ring import arithmetic, checks, shapes, truncation
-from tfe_bench.protocols.ring.products import Product, exchange_sum
+from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_sum
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -131,7 +131,7 @@ def plan_batch_norm(
 
 
 @dataclass(frozen=True, eq=False)
-class Normalized:
+class NormalizedBatch:
     """Results of the forward pass for the output, the backward pass and the statistics.
 
     Attributes:
@@ -167,22 +167,22 @@ def _channel_sums(x: Shared) -> Shared:
 
 def _channel_correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
     """Compute sum x y per channel; 1 round."""
-    return exchange_sum(party, name, [Product(x, y, _sum_per_channel)], len(x.shape))
+    return exchange_sum(party, name, [BilinearShareProduct(x, y, _sum_per_channel)], len(x.shape))
 
 
-def _stack_pair(a: Shared, b: Shared) -> Shared:
+def _stack_batch_statistics(a: Shared, b: Shared) -> Shared:
     """Return [a, b], at a's scale."""
     return shapes.stack([a, replace(b, fractional_bits=a.fractional_bits)])
 
 
-def _multiply_public(x: Shared, factor: int, bits: int) -> Shared:
+def _scale_batch_norm_value(x: Shared, factor: int, bits: int) -> Shared:
     """Multiply x by a public factor that has `bits` fractional bits. Local."""
     return arithmetic.mul_public(x, np.int64(factor), bits)
 
 
 def _channel_count(name: str, x: Any) -> int:
     """Check x, and return its number of elements per channel."""
-    sizes = checks.check_known_shape(name, checks.check_ring(name, x))
+    sizes = checks.check_known_shape(name, checks.check_private_64bit_tensor(name, x))
     if len(sizes) < 2:
         raise UsageError(
             f"{name} expects two axes or more, the channels last. Received: {x.shape}.",
@@ -195,7 +195,7 @@ def _channel_count(name: str, x: Any) -> int:
 
 def normalize_batch(
     party: Party, x: Shared, gamma: Shared, *, epsilon: float = 1e-3, bits: int = 31
-) -> Normalized:
+) -> NormalizedBatch:
     """Compute the statistics of a batch and the factors that normalize it.
 
     Args:
@@ -213,7 +213,9 @@ def normalize_batch(
     count = _channel_count("normalize", x)
     plan = plan_batch_norm(count, x.fractional_bits, epsilon, bits)
     _check_channels("gamma", gamma, x)
-    sums = _multiply_public(_channel_sums(x), plan.count_reciprocal(plan.mean_bits), plan.mean_bits)
+    sums = _scale_batch_norm_value(
+        _channel_sums(x), plan.count_reciprocal(plan.mean_bits), plan.mean_bits
+    )
     mean = truncation.truncate(party, sums, plan.mean_bits)
     centered = arithmetic.sub(x, mean)
     squares = _channel_correlation(party, "squares", centered, centered)
@@ -223,7 +225,7 @@ def normalize_batch(
     variance = replace(truncated_squares, fractional_bits=FACTOR)
     offset = int(plan.epsilon * plan.variance_scale / (1 << (40 - FACTOR)) + Fraction(1, 2))
     raised_variance = arithmetic.add_constant(variance, offset)
-    root = _multiply_public(
+    root = _scale_batch_norm_value(
         roots.rsqrt(party, raised_variance, VARIANCE_BITS, PRECISION), plan.root_factor, _ROOT
     )
     rstd = truncation.truncate(party, root, _ROOT)
@@ -237,7 +239,7 @@ def normalize_batch(
         [(factor, rstd_width + GAMMA_BITS), (rstd, rstd_width), (rstd, rstd_width)],
         3 * FACTOR - plan.slope_bits,
     )
-    return Normalized(plan, centered, factor, rstd, slope, mean, variance)
+    return NormalizedBatch(plan, centered, factor, rstd, slope, mean, variance)
 
 
 def _check_channels(name: str, value: Any, x: Shared) -> None:
@@ -253,7 +255,7 @@ def _check_channels(name: str, value: Any, x: Shared) -> None:
         )
 
 
-def apply_normalization(party: Party, normalized: Normalized, beta: Shared) -> Shared:
+def apply_normalization(party: Party, normalized: NormalizedBatch, beta: Shared) -> Shared:
     """Compute y = A (x - mean) + beta at x's scale.
 
     The sum before its truncation is that of Product(centered, factor, elementwise) with
@@ -267,7 +269,7 @@ def apply_normalization(party: Party, normalized: Normalized, beta: Shared) -> S
     return truncation.truncate(party, y, FACTOR)
 
 
-def beta_addend(normalized: Normalized, beta: Shared) -> Shared:
+def beta_addend(normalized: NormalizedBatch, beta: Shared) -> Shared:
     """Return beta at the scale of A (x - mean). Local."""
     _check_channels("beta", beta, normalized.centered)
     f = normalized.centered.fractional_bits
@@ -275,7 +277,7 @@ def beta_addend(normalized: Normalized, beta: Shared) -> Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class Gradients:
+class BatchNormGradients:
     """Gradients of a batch normalization.
 
     Attributes:
@@ -289,7 +291,9 @@ class Gradients:
     beta: Shared
 
 
-def batch_norm_gradients(party: Party, normalized: Normalized, dy: Shared) -> Gradients:
+def batch_norm_gradients(
+    party: Party, normalized: NormalizedBatch, dy: Shared
+) -> BatchNormGradients:
     """Compute the gradients of x, gamma and beta.
 
     Args:
@@ -302,8 +306,8 @@ def batch_norm_gradients(party: Party, normalized: Normalized, dy: Shared) -> Gr
         UsageError: dy does not fit x.
     """
     plan, x = normalized.plan, normalized.centered
-    checks.check_ring("backward", dy)
-    checks.check_scale("backward", dy, 1, 24)
+    checks.check_private_64bit_tensor("backward", dy)
+    checks.check_fractional_bits_range("backward", dy, 1, 24)
     if not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
         raise UsageError(
             f"backward expects the gradient of {x!r}. Received: {dy!r}.",
@@ -314,14 +318,17 @@ def batch_norm_gradients(party: Party, normalized: Normalized, dy: Shared) -> Gr
         )
     beta = _channel_sums(dy)
     correlation = _channel_correlation(party, "correlation", dy, x)
-    scales = _gradient_scales(plan, dy.fractional_bits)
+    scales = _batch_norm_gradient_scales(plan, dy.fractional_bits)
     count_factor = plan.count_reciprocal(scales.count)
     rstd_width = FACTOR + plan.rstd_bits + 2
     offset = small_product.multiply_small(
         party,
         [
             (beta, _SUM),
-            (_multiply_public(normalized.factor, count_factor, scales.count), scales.factor_bits),
+            (
+                _scale_batch_norm_value(normalized.factor, count_factor, scales.count),
+                scales.factor_bits,
+            ),
         ],
         scales.count,
     )
@@ -329,7 +336,7 @@ def batch_norm_gradients(party: Party, normalized: Normalized, dy: Shared) -> Gr
         party,
         [
             (correlation, _SUM),
-            (_multiply_public(normalized.slope, count_factor, scales.count), _SUM),
+            (_scale_batch_norm_value(normalized.slope, count_factor, scales.count), _SUM),
         ],
         scales.drop,
     )
@@ -337,36 +344,45 @@ def batch_norm_gradients(party: Party, normalized: Normalized, dy: Shared) -> Gr
         party, [(correlation, _SUM), (normalized.rstd, rstd_width)], FACTOR
     )
 
-    def sum_both_terms(a: list[Any], b: list[Any]) -> Any:
+    def sum_gradient_terms(a: list[Any], b: list[Any]) -> Any:
         total = None
         for p, q in zip(a, b, strict=True):
             part = p[0] * q[0] + p[1] * q[1]
             total = part if total is None else total + part
         return total
 
-    terms, factors = _stack_pair(dy, x), _stack_pair(normalized.factor, arithmetic.neg(slope))
+    terms, factors = (
+        _stack_batch_statistics(dy, x),
+        _stack_batch_statistics(normalized.factor, arithmetic.neg(slope)),
+    )
     gradient_sum = exchange_sum(
-        party, "batch_norm_gradient", [Product(terms, factors, sum_both_terms)]
+        party, "batch_norm_gradient", [BilinearShareProduct(terms, factors, sum_gradient_terms)]
     )
     gradient_sum = replace(gradient_sum, fractional_bits=dy.fractional_bits + FACTOR)
-    return Gradients(arithmetic.sub(gradient_sum, offset), gamma, beta)
+    return BatchNormGradients(arithmetic.sub(gradient_sum, offset), gamma, beta)
 
 
 @dataclass(frozen=True)
-class _GradientScales:
+class _BatchNormGradientScales:
     count: int  # fractional bits of 1/M
     drop: int  # dropped bits of the product B, which has h + FACTOR - f
     factor_bits: int
 
 
-def _gradient_scales(plan: BatchNormPlan, h: int) -> _GradientScales:
+def _batch_norm_gradient_scales(plan: BatchNormPlan, h: int) -> _BatchNormGradientScales:
     count = plan.shift + _COUNT
     drop = h + plan.fraction + plan.slope_bits + count - (h + FACTOR - plan.fraction)
-    return _GradientScales(count, drop, FACTOR + plan.rstd_bits + 2 + GAMMA_BITS + _COUNT + 1)
+    return _BatchNormGradientScales(
+        count, drop, FACTOR + plan.rstd_bits + 2 + GAMMA_BITS + _COUNT + 1
+    )
 
 
 def update_running(
-    party: Party, normalized: Normalized, mean: Shared, variance: Shared, momentum: float = 0.99
+    party: Party,
+    normalized: NormalizedBatch,
+    mean: Shared,
+    variance: Shared,
+    momentum: float = 0.99,
 ) -> tuple[Shared, Shared]:
     """Update the running mean and variance: momentum times the old ones plus the batch's remainder.
 
@@ -401,12 +417,14 @@ def update_running(
     ]
     updated = [
         arithmetic.add(
-            _multiply_public(old, old_weight, RUNNING_BITS),
-            replace(_multiply_public(batch, factor, 0), fractional_bits=FACTOR + RUNNING_BITS),
+            _scale_batch_norm_value(old, old_weight, RUNNING_BITS),
+            replace(
+                _scale_batch_norm_value(batch, factor, 0), fractional_bits=FACTOR + RUNNING_BITS
+            ),
         )
         for old, batch, factor in parts
     ]
-    statistics = truncation.truncate(party, _stack_pair(*updated), RUNNING_BITS)
+    statistics = truncation.truncate(party, _stack_batch_statistics(*updated), RUNNING_BITS)
     return statistics.map(lambda a: tensor_ops.strided_slice(a, 0)), statistics.map(
         lambda a: tensor_ops.strided_slice(a, 1)
     )

@@ -28,7 +28,7 @@ _ONE: Final = 1.01
 
 
 @dataclass(frozen=True)
-class Cell:
+class RecurrentCell:
     """The computation of each step.
 
     Attributes:
@@ -71,7 +71,7 @@ class RecurrentFormat:
         z, c, h: k of sums before gates, of memories and of outputs.
     """
 
-    cell: Cell
+    cell: RecurrentCell
     fraction: int
     scale: int
     z: int
@@ -90,7 +90,7 @@ class RecurrentFormat:
         )
         # Twice a value has one fractional bit less, and is an argument too.
         min_rings = [
-            series.min_ring(b, self.fraction - i, 1 << (bits - 1))
+            series.min_activation_ring(b, self.fraction - i, 1 << (bits - 1))
             for b in activations
             for i in (0, 1)
         ]
@@ -141,8 +141,8 @@ class RecurrentFormat:
         )
 
 
-def derive_format(
-    cell: Cell, fraction: int, scale: int, bits: int, steps: int, has_initial: bool = False
+def derive_recurrent_format(
+    cell: RecurrentCell, fraction: int, scale: int, bits: int, steps: int, has_initial: bool = False
 ) -> RecurrentFormat:
     """Derive the fixed-point format of a layer.
 

@@ -42,7 +42,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.ring.products import Product, exchange_sum
+from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_sum
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -66,8 +66,8 @@ _MAX_PRODUCT = 62  # most bits of a truncated product
 
 def _check_logits(name: str, x: Any, bits: int) -> tuple[int, int]:
     """Check logits, and return their rows and classes."""
-    checks.check_ring(name, x)
-    checks.check_scale(name, x, LOGIT_BITS.start, LOGIT_BITS.stop - 1)
+    checks.check_private_64bit_tensor(name, x)
+    checks.check_fractional_bits_range(name, x, LOGIT_BITS.start, LOGIT_BITS.stop - 1)
     shape = checks.check_known_shape(name, x)
     if not shape:
         raise UsageError(
@@ -101,7 +101,7 @@ def _check_logits(name: str, x: Any, bits: int) -> tuple[int, int]:
 # ---- comparisons
 
 
-def _and_group_sizes(operands: int) -> list[int]:
+def _class_and_group_sizes(operands: int) -> list[int]:
     """Return the sizes of ANDs that are combined into one: a single AND for up to 9 operands."""
     if operands <= logic.MAX_AND_INPUTS:
         return [operands]
@@ -109,16 +109,18 @@ def _and_group_sizes(operands: int) -> list[int]:
     return [operands // count + (k < operands % count) for k in range(count)]
 
 
-def _and_rows(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
+def _and_class_comparisons(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
     """AND 0s and 1s [count, n] over the first axis (masked bits, or beta at D), exchanged again."""
     packed_rows = logic.pack_bits(ones)
-    groups = _and_group_sizes(count)
+    groups = _class_and_group_sizes(count)
     if len(groups) == 1:
-        return convert.mask_bits(party, logic.and_rows(party, packed_rows, count, n, dealer))
+        return convert.mask_bits(
+            party, logic.and_stacked_bit_rows(party, packed_rows, count, n, dealer)
+        )
     parts, start = [], 0
     for group in groups:
         rows = packed_rows[start : start + group]
-        group_bits = logic.and_rows(party, rows, group, n, dealer)
+        group_bits = logic.and_stacked_bit_rows(party, rows, group, n, dealer)
         parts.append(convert.mask_bits(party, group_bits))
         start += group
     return convert.mask_bits(party, logic.and_bits(party, parts))
@@ -130,20 +132,22 @@ def _compare_classes(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, Ma
     Rounds: 3 (4 for more than 10 classes).
     """
     classes, rows = (int(n) for n in x.shape.as_list())
-    pair_table = extremes.build_pair_table(classes)
+    pair_table = extremes.build_all_pairs_table(classes)
     # [left < right] of all pairs, [left + T < right] in both orders
     ordered = [(i, j) for i in range(classes) for j in range(classes) if i != j]
     shifted_pairs = {pair: len(pair_table.pairs) + k for k, pair in enumerate(ordered)}
     shifted_rivals = [[shifted_pairs[pair] for pair in enumerate(row)] for row in pair_table.rivals]
     all_pairs = [*pair_table.pairs, *ordered]
-    coarse = normalize.shift_bits(x, COARSE - x.fractional_bits)
+    coarse = normalize.shift_for_normalization(x, COARSE - x.fractional_bits)
     left, right = (
         coarse.map(lambda a, k=k: tensor_ops.gather(a, [pair[k] for pair in all_pairs]))
         for k in (0, 1)
     )
     shift = np.array([0] * len(pair_table.pairs) + [CUTOFF << COARSE] * len(ordered), np.int64)
     d = arithmetic.add_constant(arithmetic.sub(left, right), shift[:, None])
-    less_bits = convert.mask_bits(party, compare.msb(party, d, _comparison_bits(bits), exchanges=1))
+    less_bits = convert.mask_bits(
+        party, compare.msb(party, d, _logit_comparison_bits(bits), exchanges=1)
+    )
     ones = tensor_ops.reshape(logic.unpack_bits(less_bits), [len(all_pairs), rows])
     rival_bits = tensor_ops.stack(
         [tensor_ops.gather(ones, pair_table.pair_indices), tensor_ops.gather(ones, shifted_rivals)],
@@ -155,17 +159,17 @@ def _compare_classes(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, Ma
             rival_bits, np.stack([flips, np.ones_like(flips)], axis=1)[..., None]
         )
     n = 2 * classes * rows
-    result = _and_rows(
+    result = _and_class_comparisons(
         party, tensor_ops.reshape(rival_bits, [classes - 1, n]), classes - 1, n, x.dealer
     )
     size = classes * rows
     halves = logic.pack_bits(tensor_ops.reshape(logic.unpack_bits(result), [2, size]))
-    return logic.replace_words(result, halves[0], size), logic.replace_words(
+    return logic.replace_packed_bit_words(result, halves[0], size), logic.replace_packed_bit_words(
         result, halves[1], size
     )
 
 
-def _comparison_bits(bits: int) -> int:
+def _logit_comparison_bits(bits: int) -> int:
     """Return the bits of comparisons of differences at COARSE fractional bits."""
     return bits + 1 - (16 - COARSE)
 
@@ -176,25 +180,25 @@ def _comparison_bits(bits: int) -> int:
 def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     """Return x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
 
-    Rounds: 1 online, 2 in total. Bits sent: those of extremes.sum_selected; if bits are dropped D
-    those of two truncated injections, E1, E2 64 per element each.
+    Rounds: 1 online, 2 in total. Bits sent: those of extremes.sum_one_hot_selected; if bits are
+    dropped D those of two truncated injections, E1, E2 64 per element each.
     """
     classes, rows = (int(n) for n in x.shape.as_list())
     drop = x.fractional_bits - INNER
     if drop <= 0:
-        rescaled = x if drop == 0 else activations._raise_scale(x)
-        largest = extremes.sum_selected(party, hot, rescaled)
+        rescaled = x if drop == 0 else activations._raise_activation_scale(x)
+        largest = extremes.sum_one_hot_selected(party, hot, rescaled)
         return arithmetic.sub(rescaled, largest.map(lambda a: tensor_ops.strided_slice(a, None)))
     n = classes * rows
     if isinstance(party, CostParty):
-        dealt = convert.inject_dealt(2 * n, ring_bits=64 - drop)
+        dealt = convert.bit_injection_dealt_bits(2 * n, ring_bits=64 - drop)
         return party.count_exchange(x.shape, dealt, hot, x, scale=INNER)
     import tensorflow as tf
 
     # The values themselves are truncated in the same way: multiplied by bits that are all 1.
     constant = tf.zeros([n], tf.int64) if hot.masked is None else tf.ones([n], tf.int64)
     joined_bits = logic.pack_bits(tf.concat([logic.unpack_bits(hot), constant], 0)[None])[0]
-    all_bits = logic.replace_words(hot, joined_bits, 2 * n)
+    all_bits = logic.replace_packed_bit_words(hot, joined_bits, 2 * n)
     s = party.site("below_largest", drop, dealer=x.dealer)
     twice = x.map(lambda a: tf.stack([a, a]))
     y = convert.inject_shares(s, all_bits, twice, 0, 0, drop=drop)
@@ -221,17 +225,17 @@ def _fit_inverse(classes: int) -> polynomial.FittedPolynomial:
 
 
 @functools.cache
-def _series_plan() -> polynomial.Plan:
+def _plan_softmax_inverse_series() -> polynomial.Plan:
     """Plan q (1 + eps + eps^2 + eps^3), over Z_2^64 with RESULT_BITS."""
     terms = {(1, j): 1 << _EPS * (3 - j) for j in range(4)}
     drop = _PRODUCT + 3 * _EPS - RESULT_BITS
     return polynomial.plan_polynomial((_FACTOR_BITS, _EPS_BITS), terms, drop)
 
 
-def _divide_by_sum(party: Party, e: Shared, total: Shared) -> Shared:
+def _divide_by_softmax_sum(party: Party, e: Shared, total: Shared) -> Shared:
     """Compute e_i / S. Rounds: 3 online, 4 in total."""
     classes = int(e.shape[0])
-    coarse = normalize.shift_bits(total, _SUM - INNER)
+    coarse = normalize.shift_for_normalization(total, _SUM - INNER)
     y0 = _fit_inverse(classes).evaluate(party, "softmax_inverse", coarse)
     factors = shapes.concat([e, total.map(lambda a: tensor_ops.strided_slice(a, None))], 0)
     drop = INNER + _INVERSE - _PRODUCT
@@ -241,18 +245,18 @@ def _divide_by_sum(party: Party, e: Shared, total: Shared) -> Shared:
         y0.map(lambda a: tensor_ops.strided_slice(a, None)),
         drop,
         _FACTOR_BITS + 1,
-        lambda a, b: functools.reduce(lambda u, v: u + v, map(_multiply_pair, a, b)),
+        lambda a, b: functools.reduce(lambda u, v: u + v, map(_multiply_softmax_factors, a, b)),
     )
     q = products.map(lambda a: tensor_ops.strided_slice(a, np.s_[:classes]))
-    eps = normalize.shift_bits(products.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
+    eps = normalize.shift_for_normalization(products.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
     eps = arithmetic.add_constant(eps, 1 << _EPS)
     eps = eps.map(lambda a: tensor_ops.tile(a, [classes, 1]))
     return polynomial.evaluate_polynomial(
-        party, "softmax_series", _series_plan(), [q, eps], RESULT_BITS
+        party, "softmax_series", _plan_softmax_inverse_series(), [q, eps], RESULT_BITS
     )
 
 
-def _multiply_pair(a: Any, b: Any) -> Any:
+def _multiply_softmax_factors(a: Any, b: Any) -> Any:
     return a * b
 
 
@@ -292,7 +296,7 @@ def _softmax_parts(
     d = _subtract_largest(party, x, hot)
     e = exp_select.select_exp(party, is_kept, d)
     total = e.map(lambda a: tensor_ops.reduce_sum(a, axis=0))
-    p = _divide_by_sum(party, e, total)
+    p = _divide_by_softmax_sum(party, e, total)
     return p.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a), shape)), d, total
 
 
@@ -339,7 +343,7 @@ def softmax_and_loss(
             received=repr(logits),
             expected=MAX_PAIRED,
         )
-    checks.check_pair("softmax_and_loss", logits, labels, same_scale=False)
+    checks.check_private_pair("softmax_and_loss", logits, labels, same_scale=False)
     max_label_bits = _MAX_PRODUCT - INNER - (bits - 16)
     if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= max_label_bits:
         raise UsageError(
@@ -354,19 +358,19 @@ def softmax_and_loss(
     p, d, total = _softmax_parts(party, logits, bits, rows, classes)
     y = labels.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, [rows, classes])))
 
-    def sum_over_classes(a: list[Any], b: list[Any]) -> Any:
+    def sum_loss_over_classes(a: list[Any], b: list[Any]) -> Any:
         return tensor_ops.reduce_sum(
-            functools.reduce(lambda u, v: u + v, map(_multiply_pair, a, b)), axis=0
+            functools.reduce(lambda u, v: u + v, map(_multiply_softmax_factors, a, b)), axis=0
         )
 
-    label_logit = exchange_sum(party, "label", [Product(y, d, sum_over_classes)])
+    label_logit = exchange_sum(party, "label", [BilinearShareProduct(y, d, sum_loss_over_classes)])
     if labels.fractional_bits:
         label_logit = truncation.truncate(party, label_logit, labels.fractional_bits)
-    log = logarithm.log(party, total, _sum_bits(classes))
+    log = logarithm.log(party, total, _softmax_sum_bits(classes))
     loss = arithmetic.sub(log, label_logit)
     return p, loss.map(tensor_ops.reduce_sum)
 
 
-def _sum_bits(classes: int) -> int:
+def _softmax_sum_bits(classes: int) -> int:
     """Return the exponent of a bound: S < 2^this in ring units."""
     return INNER + (2 * classes).bit_length()

@@ -16,7 +16,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations, linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.ring.truncation import MAX_DROPPED_BITS, truncate
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -84,7 +84,7 @@ def elu(
         UsageError: another ring, fewer than 8 or more than 16 fractional bits, or too many bits for
             the multiplication by a factor.
     """
-    return _compute_parts(party, x, form, bits, exchanges)[0]
+    return _compute_elu_parts(party, x, form, bits, exchanges)[0]
 
 
 def elu_with_slope(
@@ -98,9 +98,11 @@ def elu_with_slope(
 
     Rounds: as `elu`.
     """
-    y, t, negative = _compute_parts(party, x, form, bits, exchanges)
+    y, t, negative = _compute_elu_parts(party, x, form, bits, exchanges)
     slope_factor = Fraction(form.negative) / Fraction(form.decay)
-    negative_slope = _multiply_public(t, slope_factor, _FACTOR_BITS) if slope_factor != 1 else t
+    negative_slope = (
+        _scale_elu_by_public_factor(t, slope_factor, _FACTOR_BITS) if slope_factor != 1 else t
+    )
     slope = truncate(party, negative_slope, negative_slope.fractional_bits - _SLOPE_BITS)
     jump = round((Fraction(form.positive) - slope_factor) * (1 << _SLOPE_BITS))
     if jump:
@@ -113,23 +115,23 @@ def elu_with_slope(
     return y, slope
 
 
-def _compute_parts(
+def _compute_elu_parts(
     party: Party, x: Shared, form: EluForm, bits: int, exchanges: int | None
 ) -> tuple[Shared, Shared, MaskedBits]:
     """Return the value, e^(min(x, 0) / decay) with INNER bits, and bits of x < 0."""
-    check_scale("elu", check_ring("elu", x, known=True), 8, 16)
+    check_fractional_bits_range("elu", check_private_64bit_tensor("elu", x, known=True), 8, 16)
     f, edge, n = x.fractional_bits, form.cutoff_units(x.fractional_bits), x.shape.num_elements()
     knot_values, below_knots = linear.relu_at_knots(party, x, (-edge, 0), bits, exchanges)
     low, y = (knot_values.map(lambda a, i=i: tensor_ops.strided_slice(a, i)) for i in range(2))
     u = arithmetic.add_constant(arithmetic.sub(low, y), -edge)  # min(x, 0), above the cutoff
     if form.decay != 1:
-        u = _multiply_public(u, 1 / Fraction(form.decay), _DECAY_BITS)
+        u = _scale_elu_by_public_factor(u, 1 / Fraction(form.decay), _DECAY_BITS)
         u = truncate(party, u, u.fractional_bits - INNER)
         u = arithmetic.add_constant(u, -2)  # no value that is rounded up is above 0
     t = activations.exp_nonpositive(party, u)
     tail = arithmetic.add_constant(t, -(1 << INNER))
     if form.negative != 1:
-        tail = _multiply_public(tail, Fraction(form.negative), _FACTOR_BITS)
+        tail = _scale_elu_by_public_factor(tail, Fraction(form.negative), _FACTOR_BITS)
     if form.positive != 1:
         extra_bits = min(
             MAX_DROPPED_BITS, _PRODUCT_BITS - bits - int(abs(form.positive)).bit_length()
@@ -143,15 +145,19 @@ def _compute_parts(
                 received=bits,
                 expected=bits - 8 + extra_bits,
             )
-        y = truncate(party, _multiply_public(y, Fraction(form.positive), extra_bits), extra_bits)
+        y = truncate(
+            party, _scale_elu_by_public_factor(y, Fraction(form.positive), extra_bits), extra_bits
+        )
     y = arithmetic.add(y, truncate(party, tail, tail.fractional_bits - f))
     return (
         y,
         t,
-        logic.rearrange_bits(below_knots, (2, n), lambda a: tensor_ops.strided_slice(a, 1), n),
+        logic.rearrange_private_bits(
+            below_knots, (2, n), lambda a: tensor_ops.strided_slice(a, 1), n
+        ),
     )
 
 
-def _multiply_public(x: Shared, factor: Fraction, extra_bits: int) -> Shared:
+def _scale_elu_by_public_factor(x: Shared, factor: Fraction, extra_bits: int) -> Shared:
     """Multiply x by a public factor, which adds `extra_bits` fractional bits. Local."""
     return arithmetic.mul_public(x, np.int64(round(factor * (1 << extra_bits))), extra_bits)

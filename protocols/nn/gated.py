@@ -74,7 +74,9 @@ class Slope:
     @functools.cached_property
     def fitted_pieces(self) -> piecewise.Pieces:
         """The fitted pieces, equal at all parties."""
-        return piecewise.fit_pieces(self.derivative, -self.edge, self.edge, 0, 1, _TOLERANCE)
+        return piecewise.fit_piecewise_linear(
+            self.derivative, -self.edge, self.edge, 0, 1, _TOLERANCE
+        )
 
     def __call__(self, party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
         """Compute the slope at x, with piecewise.RESULT_BITS fractional bits.

@@ -17,7 +17,7 @@ import numpy as np
 from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
@@ -42,7 +42,7 @@ def _normal_tail(a: Decimal) -> Decimal:
     return Decimal(1) / 2 - _normal_density(a) * total
 
 
-def _residual_function(a: Decimal) -> Decimal:
+def _gelu_residual(a: Decimal) -> Decimal:
     """Compute max(x, 0) - gelu(x) for |x| = a."""
     return a * _normal_tail(a)
 
@@ -53,7 +53,7 @@ def _gelu_slope(x: Decimal) -> Decimal:
 
 
 @dataclass(frozen=True, eq=False)
-class Residual:
+class ActivationResidual:
     """A fit of a Phi(-a) for a < 2 step as p(min(a, step)) + q(max(a - step, 0)); 0 beyond.
 
     Attributes:
@@ -65,7 +65,7 @@ class Residual:
     parts: tuple[polynomial.FittedPolynomial, polynomial.FittedPolynomial]
 
 
-def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> Residual:
+def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> ActivationResidual:
     """Fit a residual for f fractional bits, with an error below 1/8 ulp where it is not 0."""
     half_ulp, eighths = Decimal(2) ** -(f + 1), 8
     while function(Decimal(2 * eighths) / 8) > half_ulp:
@@ -73,22 +73,22 @@ def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> Residual:
     step = Decimal(eighths) / 8
     off = function(step)
 
-    def outer_part(a: Decimal) -> Decimal:
+    def outer_residual_part(a: Decimal) -> Decimal:
         return function(step + a) - off
 
     p, q = (
         polynomial.fit_polynomial(
             approximation.fit_approximation(part, Decimal(0), step, f, half_ulp / 8, False), f
         )
-        for part in (function, outer_part)
+        for part in (function, outer_residual_part)
     )
-    return Residual(eighths << (f - 3), (p, q))
+    return ActivationResidual(eighths << (f - 3), (p, q))
 
 
 @functools.cache
-def residual_for_scale(f: int) -> Residual:
+def gelu_residual_for_scale(f: int) -> ActivationResidual:
     """Return the residual of GELU for f fractional bits."""
-    return fit_residual(_residual_function, f)
+    return fit_residual(_gelu_residual, f)
 
 
 def gelu(
@@ -108,14 +108,14 @@ def gelu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    return minus_residual(party, "gelu", x, residual_for_scale, bits, exchanges)
+    return minus_residual(party, "gelu", x, gelu_residual_for_scale, bits, exchanges)
 
 
 def minus_residual(
     party: Party,
     name: str,
     x: Shared,
-    residual_of: Callable[[int], Residual],
+    residual_of: Callable[[int], ActivationResidual],
     bits: int,
     exchanges: int | None,
 ) -> Shared:
@@ -123,12 +123,14 @@ def minus_residual(
 
     Rounds, bits and errors: as `gelu`.
     """
-    check_scale(name, check_ring(name, x, known=True), gated.MIN_BITS, gated.MAX_BITS)
+    check_fractional_bits_range(
+        name, check_private_64bit_tensor(name, x, known=True), gated.MIN_BITS, gated.MAX_BITS
+    )
     f = x.fractional_bits
     shape, residual = x.shape.as_list(), residual_of(f)
     flat = x.map(lambda a: tensor_ops.reshape(a, [-1]))
     n = int(flat.shape[0])
-    width = compare.bits_with_constant(bits, 2 * residual.step)
+    width = compare.comparison_bits_with_constant(bits, 2 * residual.step)
     knots = np.array([[k * residual.step] for k in (-2, -1, 0, 1, 2)], np.int64)
     shifted = replace(
         flat.map(lambda a: tensor_ops.tile(a[None], [5, 1])),
@@ -137,15 +139,17 @@ def minus_residual(
     below = convert.mask_bits(
         party, compare.msb(party, shifted, width, compare.default_exchanges(n, width, exchanges))
     )
-    is_below = [logic.rearrange_bits(below, (5, n), operator.itemgetter(i), n) for i in range(5)]
-    first, second = _residual_arguments(party, residual, is_below, flat)
+    is_below = [
+        logic.rearrange_private_bits(below, (5, n), operator.itemgetter(i), n) for i in range(5)
+    ]
+    first, second = _activation_residual_arguments(party, residual, is_below, flat)
     terms = [(part.plan, [a]) for part, a in zip(residual.parts, (first, second), strict=True)]
     y = gated.relu_minus_terms(party, "gelu", is_below[2], flat, terms)
     return y.map(lambda a: tensor_ops.reshape(a, shape))
 
 
-def _residual_arguments(
-    party: Party, residual: Residual, is_below: list[MaskedBits], x: Shared
+def _activation_residual_arguments(
+    party: Party, residual: ActivationResidual, is_below: list[MaskedBits], x: Shared
 ) -> tuple[Shared, Shared]:
     """Return min(|x|, S) and max(|x| - S, 0) where |x| < 2S, else 0; both shifted by their centers.
 

@@ -11,7 +11,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import compare, small_ring
-from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
@@ -38,8 +38,8 @@ def relu_at_knots(
     Raises:
         UsageError: another ring, or bits that leave no room for the knots.
     """
-    check_ring("above", x, known=True)
-    width = compare.bits_with_constant(bits, max(map(abs, knots)))
+    check_private_64bit_tensor("above", x, known=True)
+    width = compare.comparison_bits_with_constant(bits, max(map(abs, knots)))
     n = x.shape.num_elements() * len(knots)
     count = compare.default_exchanges(n, width, exchanges)
     return relu.relu_with_derivative(party, subtract_knots(x, knots), width, count)

@@ -14,7 +14,7 @@ from decimal import Decimal
 from tfe_bench.protocols.functions import approximation, polynomial, small_product
 from tfe_bench.protocols.nn import activations, gated, softplus
 from tfe_bench.protocols.ring import arithmetic, compare
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -24,18 +24,18 @@ _EXTRA_BITS = 5
 _ABOVE, _BELOW = 21, 24
 
 
-def _upper_factor(t: Decimal) -> Decimal:
+def _mish_upper_factor(t: Decimal) -> Decimal:
     """Compute 1 - tanh(softplus(x)) for t = e^-x."""
     return 2 * t * t / (1 + 2 * t + 2 * t * t)
 
 
-def _lower_factor(t: Decimal) -> Decimal:
+def _mish_lower_factor(t: Decimal) -> Decimal:
     """Compute tanh(softplus(x)) for t = e^x."""
     return (t * t + 2 * t) / (t * t + 2 * t + 2)
 
 
 @dataclass(frozen=True, eq=False)
-class _Half:
+class _MishHalf:
     """One side of 0: |x| times a polynomial of t = e^-|x|.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Half:
 
 
 @functools.cache
-def cutoff_units(f: int) -> int:
+def mish_cutoff_units(f: int) -> int:
     """Return the ring units from which |x| e^-|x| is below an eighth of an ulp."""
     tolerance, a = Decimal(2) ** -(f + 3), 1
     while a * Decimal(-a).exp() > tolerance:
@@ -56,21 +56,21 @@ def cutoff_units(f: int) -> int:
 
 
 @functools.cache
-def _fit_halves(f: int) -> tuple[_Half, _Half]:
-    def fit_half(function: Callable[[Decimal], Decimal], inner: int) -> _Half:
+def _fit_halves(f: int) -> tuple[_MishHalf, _MishHalf]:
+    def fit_mish_half(function: Callable[[Decimal], Decimal], inner: int) -> _MishHalf:
         error = Decimal(2) ** -(f + _EXTRA_BITS + 2)
         polynomial_fit = approximation.fit_approximation(
             function, Decimal(0), Decimal(1), inner, error, False
         )
         bits, result_bits = polynomial_fit.limit.bit_length() + 2, f + _EXTRA_BITS
-        return _Half(
+        return _MishHalf(
             inner,
             polynomial.fit_polynomial(
                 polynomial_fit, result_bits, bits=bits, out_bits=result_bits + 2
             ),
         )
 
-    return fit_half(_upper_factor, _ABOVE), fit_half(_lower_factor, _BELOW)
+    return fit_mish_half(_mish_upper_factor, _ABOVE), fit_mish_half(_mish_lower_factor, _BELOW)
 
 
 def mish(
@@ -89,10 +89,12 @@ def mish(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("mish", check_ring("mish", x, known=True), gated.MIN_BITS, gated.MAX_BITS)
+    check_fractional_bits_range(
+        "mish", check_private_64bit_tensor("mish", x, known=True), gated.MIN_BITS, gated.MAX_BITS
+    )
     f = x.fractional_bits
-    y, *distances = softplus.split_sides(party, x, cutoff_units(f), bits, exchanges)
-    width = cutoff_units(f).bit_length() + 1
+    y, *distances = softplus.split_sides(party, x, mish_cutoff_units(f), bits, exchanges)
+    width = mish_cutoff_units(f).bit_length() + 1
     for distance, half in zip(distances, _fit_halves(f), strict=True):
         t = activations.exp_nonpositive(party, arithmetic.neg(distance), half.inner)
         part = half.part.evaluate(party, "polyval", t)

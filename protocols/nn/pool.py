@@ -45,13 +45,13 @@ def max_pool2d(
     Raises:
         UsageError: ranks, sizes or padding do not fit.
     """
-    checks.check_ring("max_pool2d", x)
+    checks.check_private_64bit_tensor("max_pool2d", x)
     _, kernel, (rows, columns) = pooling_positions("max_pool2d", x.shape, ksize, strides, padding)
     steps: list[Cells] = [[(r, c) for r in rows for c in columns]]
     if max(kernel) >= 3:
         steps = [[(None, c) for c in columns], [(r, None) for r in rows]]
     for cells in steps:
-        x = _reduce_windows(party, x, cells, bits, profile)
+        x = _max_of_pooling_windows(party, x, cells, bits, profile)
     return x
 
 
@@ -67,7 +67,7 @@ def max_pool_with_argmax(
     Rounds and bits: those of extremes.reduce_labeled of windows times cells.
     """
     name = "max_pool_with_argmax"
-    checks.check_ring(name, x)
+    checks.check_private_64bit_tensor(name, x)
     image, _, (rows, columns) = pooling_positions(name, x.shape, ksize, strides, padding)
     cells: Cells = [(r, c) for r in rows for c in columns]
     sizes = [image[0], len(rows[0]), len(columns[0]), image[3]]
@@ -93,7 +93,9 @@ def _gather_cells(a: tensor_ops.Tensor, cells: Cells) -> tensor_ops.Tensor:
     return tensor_ops.reshape(tensor_ops.stack(gathered), [len(gathered), -1])
 
 
-def _reduce_windows(party: Party, x: Shared, cells: Cells, bits: int, profile: str) -> Shared:
+def _max_of_pooling_windows(
+    party: Party, x: Shared, cells: Cells, bits: int, profile: str
+) -> Shared:
     """Return one value per window, for cells given by positions along both axes (None: all)."""
     sizes = x.shape.as_list()
     for axis, places in enumerate(cells[0], 1):

@@ -17,7 +17,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_ring, check_word
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, check_private_word_tensor
 from tfe_bench.protocols.ring.conv import Pair, pooling_positions
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
@@ -29,7 +29,7 @@ MAX_CELLS = 128  # of a window: a cell's bit is an AND of up to 7 comparisons an
 
 
 @dataclass(frozen=True)
-class Geometry:
+class PoolingGeometry:
     """The positions of the cells of each window in images [n, height, width, channels].
 
     Attributes:
@@ -79,19 +79,19 @@ class Geometry:
         }
 
 
-def _tree_order(width: int) -> list[int]:
+def _pooling_tree_order(width: int) -> list[int]:
     """Order nodes 0 .. width - 1: even nodes with a neighbor, the neighbors, the unpaired one."""
     if width == 1:
         return [0]
-    parents = _tree_order((width + 1) // 2)
+    parents = _pooling_tree_order((width + 1) // 2)
     pairs = [i for i in parents if 2 * i + 1 < width]
     unpaired = [2 * i for i in parents if 2 * i + 1 == width]
     return [2 * i for i in pairs] + [2 * i + 1 for i in pairs] + unpaired
 
 
-def window_geometry(
+def pooling_window_geometry(
     name: str, shape: Any, ksize: Pair, strides: Pair, padding: str = "VALID"
-) -> Geometry:
+) -> PoolingGeometry:
     """Return the cells of the windows of max or average pooling.
 
     Raises:
@@ -109,8 +109,8 @@ def window_geometry(
             received=kernel,
             expected=MAX_CELLS,
         )
-    return Geometry(
-        (batch, height, width, channels), places[0], places[1], tuple(_tree_order(cells))
+    return PoolingGeometry(
+        (batch, height, width, channels), places[0], places[1], tuple(_pooling_tree_order(cells))
     )
 
 
@@ -126,7 +126,7 @@ class PoolChoice:
     """
 
     bits: MaskedBits
-    geometry: Geometry
+    geometry: PoolingGeometry
     relu: bool
 
 
@@ -167,8 +167,8 @@ def max_pool2d_with_choice(
         UsageError: shapes, windows or rings do not fit.
     """
     name = "max_pool2d_with_choice"
-    check_word(name, x)
-    extremes.choose_method("tree", 1, 1, profile)  # rejects an unknown profile
+    check_private_word_tensor(name, x)
+    extremes.choose_extreme_method("tree", 1, 1, profile)  # rejects an unknown profile
     if not isinstance(bits, int) or not 4 <= bits <= 64:
         raise UsageError(
             f"{name} compares 4 to 64 bits. Received: {bits!r}.",
@@ -177,7 +177,7 @@ def max_pool2d_with_choice(
             received=bits,
             expected="4 to 64",
         )
-    windows = window_geometry(name, x.shape, ksize, strides, padding)
+    windows = pooling_window_geometry(name, x.shape, ksize, strides, padding)
     k = _comparison_ring(x, bits)
     nodes = small_ring.reduce_ring(x, k).map(lambda a: _take_cells(a, windows))
     bit_paths: list[list[tuple[MaskedBits, bool]]] = [[] for _ in windows.order]
@@ -195,7 +195,7 @@ def max_pool2d_with_choice(
         if len(node_cells) % 2:
             nodes = shapes.concat([nodes, unpaired], 0)
         for i in range(half):
-            bit = _bit_row(below, i, windows.padded_windows)
+            bit = _pooling_bit_row(below, i, windows.padded_windows)
             for side, cells in ((False, node_cells[i]), (True, node_cells[half + i])):
                 for cell in cells:
                     bit_paths[cell].append((bit, side))
@@ -206,39 +206,39 @@ def max_pool2d_with_choice(
     if relu:
         below_one = arithmetic.add_constant(maxima, -1)
         is_not_positive = convert.mask_bits(party, compare.msb(party, below_one, k, exchanges))
-        maxima = small_ring.zero_where(party, is_not_positive, maxima)
+        maxima = small_ring.zero_shares_where(party, is_not_positive, maxima)
         for cell_path in bit_paths:
             cell_path.append((is_not_positive, False))
     elif k < 64:
         maxima = small_ring.lift_signed(party, maxima)
-    choice_bits = _and_paths(party, bit_paths, windows, x)
+    choice_bits = _and_pooling_winner_paths(party, bit_paths, windows, x)
     y = maxima.map(lambda a: tensor_ops.reshape(a[: windows.window_count], windows.pooled_shape))
     return y, PoolChoice(choice_bits, windows, relu)
 
 
-def _take_cells(a: tensor_ops.Tensor, g: Geometry) -> tensor_ops.Tensor:
+def _take_cells(a: tensor_ops.Tensor, g: PoolingGeometry) -> tensor_ops.Tensor:
     """Return [cells, width]: each cell of each window, in the geometry's order."""
     if isinstance(a, tensor_ops.SymbolicTensor):
         return a.like([len(g.order), g.padded_windows])
     return ops.module().tfe_bench_take_cells(x=a, **g.op_attributes)
 
 
-def _bit_row(bits: MaskedBits, i: int, width: int) -> MaskedBits:
+def _pooling_bit_row(bits: MaskedBits, i: int, width: int) -> MaskedBits:
     """Return row i of bits [rows, width], for a width in whole words."""
     words = slice(i * width // 64, (i + 1) * width // 64)
     masked_bits, beta = (None if a is None else a[words] for a in (bits.masked, bits.beta))
     return MaskedBits(masked_bits, beta, width, bits.dealer)
 
 
-def _and_paths(
-    party: Party, bit_paths: list[list[tuple[MaskedBits, bool]]], g: Geometry, x: Shared
+def _and_pooling_winner_paths(
+    party: Party, bit_paths: list[list[tuple[MaskedBits, bool]]], g: PoolingGeometry, x: Shared
 ) -> MaskedBits:
     """AND the bits of each cell's path, each negated where its side is False."""
     cell_words: list[Any] = [None] * len(bit_paths)  # packed words by cell, masked or beta
     lengths = sorted({len(p) for p in bit_paths})
     dealer, is_dealer = x.dealer, x.m is None
 
-    def path_words(bit: MaskedBits, side: bool) -> Any:
+    def pooling_path_words(bit: MaskedBits, side: bool) -> Any:
         if is_dealer:
             return bit.beta
         return bit.masked if side else tensor_ops.invert(bit.masked)
@@ -252,14 +252,14 @@ def _and_paths(
             )
         elif length == 1:
             for i in cells:
-                cell_words[i] = path_words(*bit_paths[i][0])
+                cell_words[i] = pooling_path_words(*bit_paths[i][0])
         else:
             rows = [
-                tensor_ops.concat([path_words(*bit_paths[i][j]) for i in cells], 0)
+                tensor_ops.concat([pooling_path_words(*bit_paths[i][j]) for i in cells], 0)
                 for j in range(length)
             ]
             count = len(cells) * g.padded_windows
-            share = logic.and_rows(party, tensor_ops.stack(rows), length, count, dealer)
+            share = logic.and_stacked_bit_rows(party, tensor_ops.stack(rows), length, count, dealer)
             shares.append(share.share)
             cells_of += cells
     if cells_of:
@@ -267,7 +267,7 @@ def _and_paths(
         joined = None if is_dealer else tensor_ops.concat(shares, 0)
         joined_bits = convert.mask_bits(party, EvaluatorBits(joined, None, count, dealer))
         for at, i in enumerate(cells_of):
-            part = _bit_row(joined_bits, at, g.padded_windows)
+            part = _pooling_bit_row(joined_bits, at, g.padded_windows)
             cell_words[i] = part.beta if is_dealer else part.masked
     all_words = tensor_ops.concat(cell_words, 0)
     n = len(bit_paths) * g.padded_windows
@@ -298,7 +298,7 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
     windows = choice.geometry
-    check_ring("unpool", g)
+    check_private_64bit_tensor("unpool", g)
     if not isinstance(drop, int) or not 1 <= drop <= 48:
         raise UsageError(
             f"unpool drops 1 to 48 bits. Received: {drop!r}.",
@@ -319,7 +319,7 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
     scale = g.fractional_bits - drop
     if isinstance(party, CostParty):
         return party.count_exchange(
-            windows.image, _dealt_bits(windows, drop), choice.bits, g, scale=scale
+            windows.image, _unpooling_dealt_bits(windows, drop), choice.bits, g, scale=scale
         )
     import tensorflow as tf
 
@@ -333,7 +333,7 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = s.receive_dealt(_dealt_bits(windows, drop) // 8, 0, tf.uint8)
+        dealt = s.receive_dealt(_unpooling_dealt_bits(windows, drop) // 8, 0, tf.uint8)
         cell_shares = kernels.tfe_bench_unpool_share(
             masked_bits=choice.bits.masked, m=g.m, dealt=dealt, **attributes
         )
@@ -341,7 +341,7 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
     return masked.exchange_masked(s, share, tf.constant(windows.image, tf.int64), 5, 1, scale=scale)
 
 
-def _dealt_bits(g: Geometry, drop: int) -> int:
+def _unpooling_dealt_bits(g: PoolingGeometry, drop: int) -> int:
     """Return the bits of the dealer's message."""
     n = len(g.order) * g.padded_windows
     return (

@@ -14,7 +14,7 @@ import numpy as np
 from tfe_bench.protocols.functions import polynomial
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -63,7 +63,9 @@ def ramp_with_slope(
     Raises:
         UsageError: another ring, fewer than 8 or more than 20 fractional bits.
     """
-    check_scale("ramped", check_ring("ramped", x, known=True), 8, 20)
+    check_fractional_bits_range(
+        "ramped", check_private_64bit_tensor("ramped", x, known=True), 8, 20
+    )
     f, shape = x.fractional_bits, x.shape.as_list()
     n, edge = x.shape.num_elements(), ramp.reach << f
     high, below = linear.relu_at_knots(party, x, (-edge, edge), bits, exchanges)
@@ -80,7 +82,7 @@ def ramp_with_slope(
     # Outside the parabola v is 0 or 2 reach.
     for i, jump in enumerate((-first, last - 1)):
         if jump:
-            knot_bits = logic.rearrange_bits(below, (2, n), operator.itemgetter(i), n)
+            knot_bits = logic.rearrange_private_bits(below, (2, n), operator.itemgetter(i), n)
             ones = convert.b2a(party, knot_bits, shape)
             factor = np.int64(round(jump * (1 << (f + SLOPE_BITS))))
             slope = arithmetic.add(slope, arithmetic.mul_public(ones, factor, f + SLOPE_BITS))

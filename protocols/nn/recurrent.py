@@ -20,11 +20,15 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations, linear, relu, series
-from tfe_bench.protocols.nn.cells import MAX_STEPS, STATES, Cell, RecurrentFormat
+from tfe_bench.protocols.nn.cells import MAX_STEPS, STATES, RecurrentCell, RecurrentFormat
 from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
 from tfe_bench.protocols.ring import arithmetic, compare, products, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_known_shape, check_ring
-from tfe_bench.protocols.ring.products import LocalProduct, Product, matrix_product
+from tfe_bench.protocols.ring.checks import check_known_shape, check_private_64bit_tensor
+from tfe_bench.protocols.ring.products import (
+    BilinearShareProduct,
+    LocalProduct,
+    sum_matrix_products,
+)
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import loops, tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -32,7 +36,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class RecurrentWeights:
     """Weights of one direction; G = gates * units.
 
     Attributes:
@@ -63,9 +67,9 @@ class RecurrentOutput:
 
 def run_recurrent(
     party: Party,
-    cell: Cell,
+    cell: RecurrentCell,
     x: Shared,
-    weights: Sequence[Weights],
+    weights: Sequence[RecurrentWeights],
     fixed_point: RecurrentFormat,
     *,
     backwards: Sequence[bool] = (False,),
@@ -98,13 +102,13 @@ def run_recurrent(
     Raises:
         UsageError: shapes, scales or rings do not fit.
     """
-    input_shape = check_known_shape("recurrent", check_ring("recurrent", x))
+    input_shape = check_known_shape("recurrent", check_private_64bit_tensor("recurrent", x))
     count, units = len(weights), int(weights[0].recurrent.shape[0]) if weights else 0
     is_valid = len(input_shape) == 3 and 1 <= input_shape[1] <= MAX_STEPS and fixed_point.is_valid
     is_valid = is_valid and count == len(backwards) > 0
     is_valid = is_valid and len(states) in (0, count * STATES[cell.kind])
     if mask is not None:
-        steps = check_known_shape("recurrent", check_ring("recurrent", mask))
+        steps = check_known_shape("recurrent", check_private_64bit_tensor("recurrent", mask))
         is_valid = is_valid and steps == input_shape[:2] and mask.fractional_bits == 0
     if not is_valid:
         raise UsageError(
@@ -116,7 +120,7 @@ def run_recurrent(
             operation="recurrent",
             received=f"{input_shape}, {count} weights, {len(states)} states",
         )
-    runner = _StepRunner(party, cell, fixed_point, weights, units, exchanges, monitor)
+    runner = _RecurrentStepRunner(party, cell, fixed_point, weights, units, exchanges, monitor)
     input_products = runner.project_inputs(x, backwards)
     step_masks = None if mask is None else runner.order_mask(mask, backwards)
 
@@ -151,22 +155,24 @@ def run_recurrent(
     return RecurrentOutput(results[0], results[1] if len(results) > 1 else None)
 
 
-class _StepRunner:
+class _RecurrentStepRunner:
     """The data and operations of a step; values are [directions, batch, units]."""
 
     def __init__(
         self,
         party: Party,
-        cell: Cell,
+        cell: RecurrentCell,
         fixed_point: RecurrentFormat,
-        weights: Sequence[Weights],
+        weights: Sequence[RecurrentWeights],
         units: int,
         exchanges: Callable[[int, int], int],
         monitor: RangeMonitor | None,
     ) -> None:
         self.party, self.cell, self.fixed_point, self.units = party, cell, fixed_point, units
         self.exchanges = exchanges
-        self.monitor = None if monitor is None or cell.is_bounded else _TransposedMonitor(monitor)
+        self.monitor = (
+            None if monitor is None or cell.is_bounded else _TransposedRangeMonitor(monitor)
+        )
         self.loop_monitor = None if cell.is_bounded else monitor
         # A monitored value may be three times as large as planned and still be right.
         self.margin_bits = 0 if self.monitor is None else 2
@@ -176,7 +182,7 @@ class _StepRunner:
         self.bias, self.inner = (self._stack_rows(weights, name) for name in ("bias", "inner"))
 
     @staticmethod
-    def _stack_rows(weights: Sequence[Weights], name: str) -> Shared | None:
+    def _stack_rows(weights: Sequence[RecurrentWeights], name: str) -> Shared | None:
         rows = [v for w in weights if (v := getattr(w, name)) is not None]
         return (
             shapes.stack(rows).map(lambda a: tensor_ops.strided_slice(a, np.s_[:, None]))
@@ -194,12 +200,14 @@ class _StepRunner:
                 tensor_ops.transpose(a, [1, 0, 2]), [1, steps * batch, inputs]
             )
         )
-        input_products = products.multiply_locally(
-            self.party, "recurrent", Product(by_steps, self.kernel, matrix_product)
+        input_products = products.multiply_shares_locally(
+            self.party,
+            "recurrent",
+            BilinearShareProduct(by_steps, self.kernel, sum_matrix_products),
         )
         shape = [len(backwards), steps, batch, self.kernel.shape[2]]
 
-        def order_steps(a: Any) -> Any:
+        def order_recurrent_steps(a: Any) -> Any:
             a = tensor_ops.reshape(a, shape)
             directions = [
                 tensor_ops.reverse(a[d], [0]) if is_backwards else a[d]
@@ -207,12 +215,12 @@ class _StepRunner:
             ]
             return tensor_ops.stack(directions, 1)
 
-        return input_products.map(order_steps)
+        return input_products.map(order_recurrent_steps)
 
     def order_mask(self, mask: Shared, backwards: Sequence[bool]) -> Shared:
         """Return a mask of all steps in the order of processing, [steps, directions, batch, 1]."""
 
-        def order_steps(a: Any) -> Any:
+        def order_recurrent_steps(a: Any) -> Any:
             a = tensor_ops.transpose(a, [1, 0])
             directions = [
                 tensor_ops.reverse(a, [0]) if is_backwards else a for is_backwards in backwards
@@ -220,7 +228,7 @@ class _StepRunner:
             stacked = tensor_ops.stack(directions, 1)
             return tensor_ops.reshape(stacked, [*(int(n) for n in stacked.shape), 1])
 
-        return mask.map(order_steps)
+        return mask.map(order_recurrent_steps)
 
     def select_states(
         self, step_mask: Shared, new: Sequence[Shared], old: Sequence[Shared]
@@ -275,13 +283,20 @@ class _StepRunner:
         return x if x.ring_bits >= to else small_ring.lift_signed(self.party, x, to)
 
     def make_product(
-        self, x: Shared, w: Shared, bilinear: products.BilinearMap = products.elementwise_product
-    ) -> Product:
+        self,
+        x: Shared,
+        w: Shared,
+        bilinear: products.BilinearMap = products.sum_elementwise_products,
+    ) -> BilinearShareProduct:
         """Return a product whose bits below those of both rings are right."""
-        return Product(replace(x, bits=0), replace(w, bits=0), bilinear)
+        return BilinearShareProduct(replace(x, bits=0), replace(w, bits=0), bilinear)
 
     def open_sum(
-        self, sums: Sequence[Product | LocalProduct], addend: Shared | None, drop: int, ring: int
+        self,
+        sums: Sequence[BilinearShareProduct | LocalProduct],
+        addend: Shared | None,
+        drop: int,
+        ring: int,
     ) -> Shared:
         """Exchange a sum with `drop` fractional bits less, in a ring; 1 round."""
         width = 0 if self.monitor is None else products.RING
@@ -303,7 +318,7 @@ class _StepRunner:
             count = self.exchanges(n, x.ring_bits if is_small else bits)
             return relu.relu(party, x, bits, count)
         if function == "ramp":
-            width = x.ring_bits if is_small else compare.bits_with_constant(bits, 1 << f)
+            width = x.ring_bits if is_small else compare.comparison_bits_with_constant(bits, 1 << f)
             return linear.capped_relu(party, x, 1 << f, width, self.exchanges(2 * n, width))
         if self.cell.series:
             # tanh(x) = 2 sigmoid(2x) - 1; doubling a value is reading it with one fractional bit
@@ -312,7 +327,9 @@ class _StepRunner:
             activation = MEMORY_GATE if function == "held" else ACTIVATIONS["sigmoid"]
             x = replace(x, fractional_bits=f - doubling)
             below = 1 << (bits - 1)
-            count = self.exchanges(2 * n, series.comparison_bits(activation, f - doubling, below))
+            count = self.exchanges(
+                2 * n, series.activation_comparison_bits(activation, f - doubling, below)
+            )
             y = self.lift_ring(
                 series.evaluate_in_ring(party, x, activation, below, count, 2 * doubling), to
             )
@@ -320,7 +337,7 @@ class _StepRunner:
         lifted = self.lift_ring(x, products.RING)
         protocol = activations.tanh if function == "tanh" else activations.sigmoid
         count = self.exchanges(
-            3 * n, compare.bits_with_constant(bits, activations.saturation_units(f))
+            3 * n, compare.comparison_bits_with_constant(bits, activations.saturation_units(f))
         )
         return protocol(party, lifted, bits, count)
 
@@ -358,7 +375,7 @@ class _StepRunner:
 
     def _simple_cell(self, x: LocalProduct, h: Shared) -> list[Shared]:
         """Compute f(x W + h U + b)."""
-        product = self.make_product(h, self.recurrent, matrix_product)
+        product = self.make_product(h, self.recurrent, sum_matrix_products)
         z = self.open_sum(
             [x, product], self.bias, self.fixed_point.dropped_bits, self.fixed_point.sum_ring
         )
@@ -371,7 +388,7 @@ class _StepRunner:
     def _lstm_cell(self, x: LocalProduct, h: Shared, c: Shared) -> list[Shared]:
         """Compute i, f, g, o of x W + h U + b; f c + i g; o tanh(c)."""
         n, cell = self.fixed_point, self.cell
-        product = self.make_product(h, self.recurrent, matrix_product)
+        product = self.make_product(h, self.recurrent, sum_matrix_products)
         z = self.open_sum([x, product], self.bias, n.dropped_bits, n.sum_ring)
         functions = [cell.gate, self.memory_gate, cell.activation, cell.gate]
         i, f, g, o = self.apply_gates(
@@ -410,7 +427,7 @@ class _StepRunner:
         else:
             recurrent = self.gate_part(recurrent, 0, 2)
         a = self.open_sum(
-            [gates, self.make_product(h, recurrent, matrix_product)],
+            [gates, self.make_product(h, recurrent, sum_matrix_products)],
             bias,
             n.dropped_bits,
             n.sum_ring,
@@ -431,7 +448,9 @@ class _StepRunner:
         else:
             reset = self.open_sum([self.make_product(r, h)], None, n.fraction, n.output_ring)
             reset = self.lift_ring(reset, n.factor_ring)
-            product = self.make_product(reset, self.gate_part(self.recurrent, 2), matrix_product)
+            product = self.make_product(
+                reset, self.gate_part(self.recurrent, 2), sum_matrix_products
+            )
         p = self.open_sum([candidate, product], bias, n.dropped_bits, n.sum_ring)
         g = self.apply_activation(cell.activation, p, n.z, n.output_factor_ring)
         scaled_candidate = replace(g.map(lambda v: tensor_ops.left_shift(v, n.fraction)), bits=0)
@@ -451,7 +470,7 @@ class _StepRunner:
         return shapes.concat([bias, self.inner], 2)
 
 
-class _TransposedMonitor:
+class _TransposedRangeMonitor:
     """A range monitor for values whose batch is their second axis."""
 
     def __init__(self, monitor: RangeMonitor) -> None:

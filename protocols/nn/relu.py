@@ -10,9 +10,9 @@ from __future__ import annotations
 from tfe_bench.protocols.ring import checks, compare, convert, logic, small_ring
 from tfe_bench.protocols.ring.products import (
     BilinearMap,
-    Product,
+    BilinearShareProduct,
     exchange_truncated_sum,
-    matrix_product,
+    sum_matrix_products,
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -52,7 +52,7 @@ def relu_with_derivative(
 
     Rounds and bits: as `relu`.
     """
-    is_small = _is_small("relu", x)
+    is_small = _is_small_ring_relu("relu", x)
     negative = convert.mask_bits(
         party, compare.msb(party, x, x.ring_bits if is_small else bits, exchanges)
     )
@@ -71,11 +71,11 @@ def relu_in(
         to: ring of the result; None: x's own.
 
     Rounds: as `relu`, and 1 more to a larger ring. Bits sent: those of msb, mask_bits and
-    small_ring.zero_where.
+    small_ring.zero_shares_where.
     """
-    checks.check_word("relu", x)
+    checks.check_private_word_tensor("relu", x)
     negative = convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
-    return small_ring.zero_where(party, negative, x, to or x.ring_bits)
+    return small_ring.zero_shares_where(party, negative, x, to or x.ring_bits)
 
 
 def relu_derivative(
@@ -86,7 +86,7 @@ def relu_derivative(
     Rounds: exchanges + 2 online, exchanges + 3 in total. Bits sent: those of msb, mask_bits and
     b2a.
     """
-    is_small = _is_small("relu derivative", x)
+    is_small = _is_small_ring_relu("relu derivative", x)
     negative = convert.mask_bits(
         party, compare.msb(party, x, x.ring_bits if is_small else bits, exchanges)
     )
@@ -117,16 +117,16 @@ def truncated_product(
     Raises:
         UsageError: rings, dealers or shapes do not fit; bits + drop exceeds 64.
     """
-    bilinear = matrix_product if bilinear is None else bilinear
+    bilinear = sum_matrix_products if bilinear is None else bilinear
     checks.check_factors("truncated_product", x, y)
-    if bilinear is matrix_product:
+    if bilinear is sum_matrix_products:
         checks.check_matmul_shapes("truncated_product", x.shape, y.shape)
     if bias is not None:
-        checks.check_ring("truncated_product", bias)
-    product = Product(x, y, bilinear)
+        checks.check_private_64bit_tensor("truncated_product", bias)
+    product = BilinearShareProduct(x, y, bilinear)
     return exchange_truncated_sum(party, "truncated_product", [product], bias, drop, bits)[0]
 
 
-def _is_small(name: str, x: Shared) -> bool:
+def _is_small_ring_relu(name: str, x: Shared) -> bool:
     """Return whether x is of a small ring."""
-    return checks.check_word(name, x).ring_bits < RING
+    return checks.check_private_word_tensor(name, x).ring_bits < RING

@@ -24,7 +24,11 @@ from tfe_bench.protocols.functions import harmonics
 from tfe_bench.protocols.functions.harmonics import Series
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_known_shape, check_scale, check_word
+from tfe_bench.protocols.ring.checks import (
+    check_fractional_bits_range,
+    check_known_shape,
+    check_private_word_tensor,
+)
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -60,12 +64,12 @@ class SeriesActivation:
         return np.where(v < self.low / 4, lower, between)
 
 
-def _even_series(turn: int, odd: int, *cosines: int) -> Series:
+def _make_even_fourier_series(turn: int, odd: int, *cosines: int) -> Series:
     first, *rest = cosines
     return Series(turn, odd, (first, *(w for a in rest for w in (a, 0))))
 
 
-def _odd_series(turn: int, odd: int, *sines: int) -> Series:
+def _make_odd_fourier_series(turn: int, odd: int, *sines: int) -> Series:
     first, *rest = sines
     return Series(turn, odd, (first, *(w for b in rest for w in (0, b))))
 
@@ -74,17 +78,21 @@ def _odd_series(turn: int, odd: int, *sines: int) -> Series:
 ACTIVATIONS: Final[Mapping[str, SeriesActivation]] = MappingProxyType(
     {
         "gelu": SeriesActivation(
-            -15, 15, _even_series(8, 23, 87050, -76196, -4007, -6016, -363, -461)
+            -15, 15, _make_even_fourier_series(8, 23, 87050, -76196, -4007, -6016, -363, -461)
         ),
         "gelu_tanh": SeriesActivation(
-            -15, 15, _even_series(8, 23, 87088, -76263, -3968, -6050, -329, -468)
+            -15, 15, _make_even_fourier_series(8, 23, 87088, -76263, -3968, -6050, -329, -468)
         ),
         "silu": SeriesActivation(
             *(-40, 40),
-            _even_series(9, 21, 194430, -167182, -5119, -16944, -652, -3676, 133, -860, 76, -179),
+            _make_even_fourier_series(
+                9, 21, 194430, -167182, -5119, -16944, -652, -3676, 133, -860, 76, -179
+            ),
         ),
         "softplus": SeriesActivation(
-            *(-31, 31), _even_series(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142), room=5
+            *(-31, 31),
+            _make_even_fourier_series(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142),
+            room=5,
         ),
         "mish": SeriesActivation(
             *(-40, 20),
@@ -98,16 +106,21 @@ ACTIVATIONS: Final[Mapping[str, SeriesActivation]] = MappingProxyType(
         ),
         "sigmoid": SeriesActivation(
             *(-31, 31),
-            _odd_series(9, 23, 32768, 38286, -2203, 7152, -1337, 1624, -330, 249),
+            _make_odd_fourier_series(9, 23, 32768, 38286, -2203, 7152, -1337, 1624, -330, 249),
             (0, 1),
         ),
         "tanh": SeriesActivation(
             *(-17, 17),
-            _odd_series(8, 21, 0, 77819, -4271, 16191, -3290, 4574, -1302, 1128, -274, 172),
+            _make_odd_fourier_series(
+                8, 21, 0, 77819, -4271, 16191, -3290, 4574, -1302, 1128, -274, 172
+            ),
             (-1, 1),
         ),
         "erf": SeriesActivation(
-            -10, 10, _odd_series(7, 15, 0, 75058, -3116, 10834, -1508, 1144, -118), (-1, 1)
+            -10,
+            10,
+            _make_odd_fourier_series(7, 15, 0, 75058, -3116, 10834, -1508, 1144, -118),
+            (-1, 1),
         ),
     }
 )
@@ -115,7 +128,7 @@ ACTIVATIONS: Final[Mapping[str, SeriesActivation]] = MappingProxyType(
 # The factor of a memory in every step: error 2^-13.7, that of the sigmoid is 2^-11.
 MEMORY_GATE: Final = SeriesActivation(
     *(-38, 38),
-    _odd_series(
+    _make_odd_fourier_series(
         *(5, 1, 32768),
         *(-2215, 73902, -83164, 92651, -78231, 61162, -39879, 23314, -11185, 4553, -1330, 273),
     ),
@@ -123,21 +136,21 @@ MEMORY_GATE: Final = SeriesActivation(
 )
 
 
-def extra_bits(name: str) -> int:
+def activation_extra_bits(name: str) -> int:
     """Return the fractional bits of a function's value beyond those of x."""
     return 1 if ACTIVATIONS[name].ends is None else 0
 
 
-def max_bits(name: str, fractional_bits: int) -> int:
+def max_activation_bits(name: str, fractional_bits: int) -> int:
     """Return the most bits of x in `evaluate_series`, |x| < 2^(bits-1) units, at its scale."""
     if ACTIVATIONS[name].ends is not None:
         return compare.EXACT_BITS - 2
     return harmonics.max_result_bits(fractional_bits + 1) - 2  # f + 29: room does not matter
 
 
-def read_bits(name: str, fractional_bits: int, below: int) -> int:
+def activation_read_bits(name: str, fractional_bits: int, below: int) -> int:
     """Return the low bits of x, |x| < below, that `evaluate_series` reads: a ring for x."""
-    return min_ring(ACTIVATIONS[name], fractional_bits, below)
+    return min_activation_ring(ACTIVATIONS[name], fractional_bits, below)
 
 
 def evaluate_series(
@@ -176,21 +189,23 @@ def evaluate_series(
             received=name,
             expected=", ".join(ACTIVATIONS),
         )
-    check_scale("series", check_word("series", x), MIN_BITS, MAX_BITS)
+    check_fractional_bits_range(
+        "series", check_private_word_tensor("series", x), MIN_BITS, MAX_BITS
+    )
     f = x.fractional_bits
-    if not 2 <= bits <= max_bits(name, f):
+    if not 2 <= bits <= max_activation_bits(name, f):
         raise UsageError(
-            f"A series of {name} expects 2 to {max_bits(name, f)} bits. Received: "
+            f"A series of {name} expects 2 to {max_activation_bits(name, f)} bits. Received: "
             f"{bits}. Use a smaller range or fewer fractional bits.",
             code="number-out-of-range",
             operation=name,
             received=bits,
-            expected=f"2 to {max_bits(name, f)}",
+            expected=f"2 to {max_activation_bits(name, f)}",
         )
     activation, below = ACTIVATIONS[name], min(below or 1 << (bits - 1), 1 << (bits - 1))
-    _check_read(x, activation, below)
+    _check_activation_read_bits(x, activation, below)
     check_known_shape("series", x)
-    n, width = x.shape.num_elements(), comparison_bits(activation, f, below)
+    n, width = x.shape.num_elements(), activation_comparison_bits(activation, f, below)
     count = compare.default_exchanges(2 * n, width, exchanges)
     y = evaluate_in_ring(party, x, activation, below, count)
     if y.ring_bits >= to:
@@ -203,17 +218,21 @@ def evaluate_series(
     )
 
 
-def comparison_bits(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
+def activation_comparison_bits(
+    activation: SeriesActivation, fractional_bits: int, below: int
+) -> int:
     """Return the bits of the comparisons with the knots for |x| < below units."""
     quarters = max(-(-below >> (fractional_bits - _STEP_BITS)), 2)
-    return (quarters - 1 + max(map(abs, _knot_quarters(activation))) + 1).bit_length() + 1
+    return (
+        quarters - 1 + max(map(abs, _activation_knot_quarters(activation))) + 1
+    ).bit_length() + 1
 
 
-def _knot_quarters(activation: SeriesActivation) -> tuple[int, int]:
+def _activation_knot_quarters(activation: SeriesActivation) -> tuple[int, int]:
     return activation.low, activation.high + 1
 
 
-def _result_ring(
+def _activation_result_ring(
     activation: SeriesActivation, fractional_bits: int, below: int, added_bits: int
 ) -> int:
     """Return the ring of a result of `evaluate_in_ring`."""
@@ -224,18 +243,24 @@ def _result_ring(
     return (2 * max(below, one << activation.room >> 1) + one + (one >> 6)).bit_length() + 1
 
 
-def min_ring(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
+def min_activation_ring(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
     """Return the smallest ring of x that holds the period, the comparisons, and x / 2."""
     compared_bits = (
-        fractional_bits - _STEP_BITS + comparison_bits(activation, fractional_bits, below)
+        fractional_bits
+        - _STEP_BITS
+        + activation_comparison_bits(activation, fractional_bits, below)
     )
-    half = _result_ring(activation, fractional_bits, below, 0) if activation.ends is None else 0
+    half = (
+        _activation_result_ring(activation, fractional_bits, below, 0)
+        if activation.ends is None
+        else 0
+    )
     return min(max(activation.series.turn + fractional_bits, compared_bits, half), 64)
 
 
-def _check_read(x: Shared, activation: SeriesActivation, below: int) -> None:
-    """Raise UsageError if x has a ring of fewer bits than `min_ring`."""
-    min_bits = min_ring(activation, x.fractional_bits, below)
+def _check_activation_read_bits(x: Shared, activation: SeriesActivation, below: int) -> None:
+    """Raise UsageError if x has a ring of fewer bits than `min_activation_ring`."""
+    min_bits = min_activation_ring(activation, x.fractional_bits, below)
     if x.ring_bits < min_bits:
         raise UsageError(
             f"A series of values below {below} ring units reads {min_bits} bits of them. "
@@ -260,23 +285,25 @@ def evaluate_in_ring(
     With constants at its ends |result| < 2^(k-2), else -1/2 < result, and below 2^(k-1) minus 1/2.
 
     Args:
-        x: of any ring of `min_ring` bits or more, |x| < below units.
+        x: of any ring of `min_activation_ring` bits or more, |x| < below units.
         added_bits: fractional bits of the result beyond those of x; where the ends are constants.
 
     Rounds: exchanges + 2 online, exchanges + 3 in total.
     """
-    _check_read(x, activation, below)
+    _check_activation_read_bits(x, activation, below)
     f, x = x.fractional_bits, replace(x, bits=0)  # higher bits are not read
-    cut, width = f - _STEP_BITS, comparison_bits(activation, f, below)
-    knot_differences = linear.subtract_knots(x, [k << cut for k in _knot_quarters(activation)])
+    cut, width = f - _STEP_BITS, activation_comparison_bits(activation, f, below)
+    knot_differences = linear.subtract_knots(
+        x, [k << cut for k in _activation_knot_quarters(activation)]
+    )
     is_below = convert.mask_bits(
         party, compare.compare_coarsely(party, knot_differences, cut, width, exchanges)
     )
     scale, k = (
         f + (1 if activation.ends is None else added_bits),
-        _result_ring(activation, f, below, added_bits),
+        _activation_result_ring(activation, f, below, added_bits),
     )
-    inner = _sum_series(party, activation.series, x, scale, k)
+    inner = _sum_activation_series(party, activation.series, x, scale, k)
     if activation.ends is None:
         half = replace(small_ring.reduce_ring(x, k), fractional_bits=scale)
         inner = arithmetic.add(inner, half)
@@ -293,7 +320,9 @@ def evaluate_in_ring(
     )
 
 
-def _sum_series(party: Party, series: Series, x: Shared, fractional_bits: int, k: int) -> Shared:
+def _sum_activation_series(
+    party: Party, series: Series, x: Shared, fractional_bits: int, k: int
+) -> Shared:
     """Compute the series in Z_2^k, first in the ring of its values, which saves dealt words.
 
     That ring pays for itself, as 2J words are dealt. Its lift takes the second round, in parallel

@@ -12,7 +12,7 @@ from decimal import Decimal
 from tfe_bench.protocols.functions import polynomial, small_product
 from tfe_bench.protocols.nn import activations, gated
 from tfe_bench.protocols.ring import compare
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -37,17 +37,19 @@ def silu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("silu", check_ring("silu", x, known=True), gated.MIN_BITS, gated.MAX_BITS)
+    check_fractional_bits_range(
+        "silu", check_private_64bit_tensor("silu", x, known=True), gated.MIN_BITS, gated.MAX_BITS
+    )
     shape, tail_bits = x.shape.as_list(), x.fractional_bits + _EXTRA_BITS
     flat = x.map(lambda a: tensor_ops.reshape(a, [-1]))
     parts = activations.sigmoid_parts(party, flat, tail_bits, bits, exchanges)
-    term = _product_plan(x.fractional_bits), [parts.magnitude, parts.tail]
+    term = _plan_silu_product(x.fractional_bits), [parts.magnitude, parts.tail]
     y = gated.relu_minus_terms(party, "silu", parts.negative, flat, [term])
     return y.map(lambda a: tensor_ops.reshape(a, shape))
 
 
 @functools.cache
-def _product_plan(f: int) -> polynomial.Plan:
+def _plan_silu_product(f: int) -> polynomial.Plan:
     """Plan |x| h: |x| is at most the cutoff of sigmoid, h at most 1/2 plus a rounding error."""
     return small_product.plan_product(
         [activations.saturation_units(f).bit_length() + 1, f + _EXTRA_BITS + 1], f + _EXTRA_BITS

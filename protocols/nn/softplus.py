@@ -8,7 +8,7 @@ from decimal import Decimal
 from tfe_bench.protocols.functions import approximation, piecewise, polynomial
 from tfe_bench.protocols.nn import activations, linear
 from tfe_bench.protocols.ring import arithmetic, compare
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -30,15 +30,20 @@ def split_sides(
     return positive, arithmetic.sub(positive, far), below
 
 
-def _log_one_plus(t: Decimal) -> Decimal:
+def _softplus_tail(t: Decimal) -> Decimal:
     return (1 + t).ln()
 
 
 @functools.cache
-def _fit_tail(f: int) -> polynomial.FittedPolynomial:
+def _fit_softplus_tail(f: int) -> polynomial.FittedPolynomial:
     """Fit log(1 + t) on [0, 1] for t with INNER_BITS."""
     polynomial_fit = approximation.fit_approximation(
-        _log_one_plus, Decimal(0), Decimal(1), activations.INNER_BITS, Decimal(2) ** -(f + 3), False
+        _softplus_tail,
+        Decimal(0),
+        Decimal(1),
+        activations.INNER_BITS,
+        Decimal(2) ** -(f + 3),
+        False,
     )
     return polynomial.fit_polynomial(polynomial_fit, f, bits=polynomial_fit.limit.bit_length() + 2)
 
@@ -59,11 +64,13 @@ def softplus(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("softplus", check_ring("softplus", x, known=True), MIN_BITS, MAX_BITS)
+    check_fractional_bits_range(
+        "softplus", check_private_64bit_tensor("softplus", x, known=True), MIN_BITS, MAX_BITS
+    )
     f = x.fractional_bits
     positive, above, below = split_sides(party, x, activations.saturation_units(f), bits, exchanges)
     t = activations.exp_nonpositive(party, arithmetic.neg(arithmetic.add(above, below)))
-    return arithmetic.add(positive, _fit_tail(f).evaluate(party, "polyval", t))
+    return arithmetic.add(positive, _fit_softplus_tail(f).evaluate(party, "polyval", t))
 
 
 def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:

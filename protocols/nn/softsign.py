@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import arithmetic, compare, convert
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -34,12 +34,14 @@ def softsign_with_reciprocal(
 
     Rounds: as `softsign`.
     """
-    check_scale("softsign", check_ring("softsign", x, known=True), 8, 20)
+    check_fractional_bits_range(
+        "softsign", check_private_64bit_tensor("softsign", x, known=True), 8, 20
+    )
     one = 1 << x.fractional_bits
     count = compare.default_exchanges(x.shape.num_elements(), bits, exchanges)
     positive, negative = relu.relu_with_derivative(party, x, bits, count)
     magnitude = arithmetic.sub(arithmetic.add(positive, positive), x)
-    width = compare.bits_with_constant(bits, one) - 1
+    width = compare.comparison_bits_with_constant(bits, one) - 1
     reciprocal_part = reciprocal.reciprocal(party, arithmetic.add_constant(magnitude, one), width)
     unsigned_value = arithmetic.add_constant(arithmetic.neg(reciprocal_part), one)
     negative_part = convert.inject(party, negative, unsigned_value)

@@ -14,7 +14,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import reciprocal, roots
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import arithmetic, compare
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -24,7 +24,7 @@ MAX_OFFSET = 64
 _INNER = 20
 
 
-def max_bits(f: int) -> int:
+def max_squareplus_bits(f: int) -> int:
     """Return the largest width of a value with f fractional bits: its square fits."""
     return min(31, _INNER + f)
 
@@ -50,16 +50,18 @@ def squareplus(
         UsageError: another ring or b, too many bits, or fewer than 8 or more than 16 fractional
             bits.
     """
-    check_scale("squareplus", check_ring("squareplus", x, known=True), 8, 16)
+    check_fractional_bits_range(
+        "squareplus", check_private_64bit_tensor("squareplus", x, known=True), 8, 16
+    )
     f, extra_bits = x.fractional_bits, _INNER - x.fractional_bits
-    if not 2.0**-8 <= b <= MAX_OFFSET or not 2 <= bits <= max_bits(f):
+    if not 2.0**-8 <= b <= MAX_OFFSET or not 2 <= bits <= max_squareplus_bits(f):
         raise UsageError(
             f"squareplus expects b from 2^-8 to {MAX_OFFSET}, and values of 2 to "
-            f"{max_bits(f)} bits. Received: b={b!r}, bits={bits!r}.",
+            f"{max_squareplus_bits(f)} bits. Received: b={b!r}, bits={bits!r}.",
             code="number-out-of-range",
             operation="squareplus",
             received=f"b={b!r}, bits={bits!r}",
-            expected=f"2^-8 to {MAX_OFFSET}, 2 to {max_bits(f)} bits",
+            expected=f"2^-8 to {MAX_OFFSET}, 2 to {max_squareplus_bits(f)} bits",
         )
     count = compare.default_exchanges(x.shape.num_elements(), bits, exchanges)
     positive = relu.relu(party, x, bits, count)
@@ -68,12 +70,12 @@ def squareplus(
     if 2 * f > _INNER:
         square = truncate(party, square, 2 * f - _INNER)
     else:
-        square = _raise_scale(square, _INNER - 2 * f)
+        square = _raise_squareplus_scale(square, _INNER - 2 * f)
     offset = round(Fraction(b) * (1 << _INNER))
     square_bits = 2 * (bits - 1) + _INNER - 2 * f
     inside = arithmetic.add_constant(square, offset)
     root = roots.sqrt(party, inside, max(square_bits, offset.bit_length()) + 1)
-    total = arithmetic.add(_raise_scale(magnitude, extra_bits), root)
+    total = arithmetic.add(_raise_squareplus_scale(magnitude, extra_bits), root)
     inverse_sum = reciprocal.reciprocal(
         party, total, max(bits + extra_bits, (8 << _INNER).bit_length()) + 2
     )
@@ -82,7 +84,7 @@ def squareplus(
     return arithmetic.add(positive, tail)
 
 
-def _raise_scale(x: Shared, extra_bits: int) -> Shared:
+def _raise_squareplus_scale(x: Shared, extra_bits: int) -> Shared:
     """Return x with more fractional bits. Local."""
     y = x.map(lambda a: tensor_ops.left_shift(a, extra_bits))
     return Shared(y.m, y.l1, y.l2, y.dealer, x.fractional_bits + extra_bits)

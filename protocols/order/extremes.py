@@ -25,7 +25,11 @@ from tfe_bench.protocols.ring import (
     rotation,
     shapes,
 )
-from tfe_bench.protocols.ring.checks import check_choice, check_ring, check_word
+from tfe_bench.protocols.ring.checks import (
+    check_choice,
+    check_private_64bit_tensor,
+    check_private_word_tensor,
+)
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -39,7 +43,7 @@ MAX_PAIRED: int = logic.MAX_AND_INPUTS + 1
 ROUND_BITS = {"local": 3e6, "lan": 3e6, "wan": 21e6}
 
 
-def choose_method(
+def choose_extreme_method(
     method: str, rows: int, width: int, profile: str = "local", bits: int = compare.EXACT_BITS
 ) -> str:
     """Resolve "auto": all-pairs where the saved rounds outweigh its additional traffic.
@@ -68,7 +72,7 @@ def choose_method(
     return "all-pairs" if paired.total - tree.total <= saved else "tree"
 
 
-class AxisReduction(Protocol):
+class AxisExtreme(Protocol):
     """A reduction to an extreme value along an axis (None: of all values; an index: 0).
 
     Args:
@@ -99,7 +103,7 @@ class AxisReduction(Protocol):
     ) -> Shared: ...
 
 
-def _make_reduction(name: str, smallest: bool, index: bool) -> AxisReduction:
+def _make_axis_extreme(name: str, smallest: bool, index: bool) -> AxisExtreme:
     def reduce_axis(
         party: Party,
         x: Shared,
@@ -111,12 +115,12 @@ def _make_reduction(name: str, smallest: bool, index: bool) -> AxisReduction:
         profile: str = "local",
         exchanges: int | None = None,
     ) -> Shared:
-        shape = check_ring(name, x, known=True).shape.as_list()
+        shape = check_private_64bit_tensor(name, x, known=True).shape.as_list()
         if smallest:
             x = arithmetic.neg(x)
         if axis is None and index:
             axis = 0
-        resolved_axis, result_shape = _resolve_axis(name, shape, axis, keepdims)
+        resolved_axis, result_shape = _resolve_extreme_axis(name, shape, axis, keepdims)
         if axis is None:
             shape = [math.prod(shape)]
             x = x.map(lambda a: tensor_ops.reshape(a, [-1]))
@@ -134,8 +138,10 @@ def _make_reduction(name: str, smallest: bool, index: bool) -> AxisReduction:
         order = [resolved_axis, *(i for i in range(len(shape)) if i != resolved_axis)]
         # One row per value, so that halves are contiguous.
         columns = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [width, rows]))
-        chosen_method = choose_method(method, rows, width, profile, bits)
-        reduced = _reduce_columns(party, columns, chosen_method, bits, exchanges, index, profile)
+        chosen_method = choose_extreme_method(method, rows, width, profile, bits)
+        reduced = _find_extreme_of_columns(
+            party, columns, chosen_method, bits, exchanges, index, profile
+        )
         y = reduced[1] if index else reduced[0]
         y = y.map(lambda a: tensor_ops.reshape(a, result_shape))
         return arithmetic.neg(y) if smallest and not index else y
@@ -144,14 +150,14 @@ def _make_reduction(name: str, smallest: bool, index: bool) -> AxisReduction:
     return reduce_axis
 
 
-reduce_max = _make_reduction("reduce_max", smallest=False, index=False)
-reduce_min = _make_reduction("reduce_min", smallest=True, index=False)
+reduce_max = _make_axis_extreme("reduce_max", smallest=False, index=False)
+reduce_min = _make_axis_extreme("reduce_min", smallest=True, index=False)
 # Positions of the first extreme value: ring elements without a scale.
-argmax = _make_reduction("argmax", smallest=False, index=True)
-argmin = _make_reduction("argmin", smallest=True, index=True)
+argmax = _make_axis_extreme("argmax", smallest=False, index=True)
+argmin = _make_axis_extreme("argmin", smallest=True, index=True)
 
 
-def _resolve_axis(
+def _resolve_extreme_axis(
     name: str, shape: list[int], axis: int | None, keepdims: bool
 ) -> tuple[int, list[int]]:
     """Return the axis and the shape of the result."""
@@ -178,7 +184,7 @@ def _resolve_axis(
     return axis, kept_shape if keepdims else shape[:axis] + shape[axis + 1 :]
 
 
-def _reduce_columns(
+def _find_extreme_of_columns(
     party: Party,
     columns: Shared,
     method: str,
@@ -216,7 +222,7 @@ def _find_extreme(
         extreme_and_index = reduce_labeled(party, columns, labels, bits, exchanges)
     else:
         hot = argmax_bits(party, columns, bits, exchanges)
-        extreme_and_index = _select_with_index(party, columns, hot, width, rows, index)
+        extreme_and_index = _select_extreme_with_index(party, columns, hot, width, rows, index)
     return [value for value in extreme_and_index if value is not None]
 
 
@@ -273,7 +279,7 @@ Rows: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
 @dataclass(frozen=True)
-class PairTable:
+class AllPairsTable:
     """The pairs of values that all-pairs compares, and the pairs that decide about each value.
 
     Attributes:
@@ -291,7 +297,7 @@ class PairTable:
 
 
 @functools.cache
-def build_pair_table(values: int) -> PairTable:
+def build_all_pairs_table(values: int) -> AllPairsTable:
     """Build the table for a number of values."""
     pairs = tuple((i, j) for i in range(values) for j in range(i + 1, values))
     number = {pair: k for k, pair in enumerate(pairs)}
@@ -300,7 +306,7 @@ def build_pair_table(values: int) -> PairTable:
         tuple(number[min(i, j), max(i, j)] for i, j in enumerate(row)) for row in rivals
     )
     flips = tuple(tuple(int(j > i) for i, j in enumerate(row)) for row in rivals)
-    return PairTable(pairs, rivals, pair_indices, flips)
+    return AllPairsTable(pairs, rivals, pair_indices, flips)
 
 
 def argmax_bits(
@@ -312,7 +318,7 @@ def argmax_bits(
     Rounds: exchanges + 2 online, exchanges + 3 in total.
     """
     width, rows = (int(n) for n in x.shape.as_list())
-    table = build_pair_table(width)
+    table = build_all_pairs_table(width)
     left, right = ([p[k] for p in table.pairs] for k in (0, 1))
     d = arithmetic.sub(
         x.map(lambda a: tensor_ops.gather(a, left)), x.map(lambda a: tensor_ops.gather(a, right))
@@ -324,15 +330,15 @@ def argmax_bits(
         ones = tensor_ops.xor(ones, np.array(table.flips, np.int64)[..., None])
     n = width * rows
     packed = logic.pack_bits(tensor_ops.reshape(ones, [width - 1, n]))
-    winner_bits = logic.and_rows(party, packed, width - 1, n, x.dealer)
+    winner_bits = logic.and_stacked_bit_rows(party, packed, width - 1, n, x.dealer)
     return convert.mask_bits(party, winner_bits)
 
 
-def _select_with_index(
+def _select_extreme_with_index(
     party: Party, x: Shared, hot: MaskedBits, width: int, rows: int, index: bool
 ) -> tuple[Shared, Shared | None]:
     """Return sum_j hot_j x_j and sum_j hot_j j; each sum is exchanged as one element per row."""
-    value = sum_selected(party, hot, x)
+    value = sum_one_hot_selected(party, hot, x)
     if not index:
         return value, None
     if isinstance(party, CostParty):
@@ -346,13 +352,13 @@ def _select_with_index(
     return value, masked.exchange_masked(s, y, tf.constant([rows], tf.int64), 1, 1)
 
 
-def sum_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
+def sum_one_hot_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """Return sum_j hot_j x_j over the first axis of x [width, ...].
 
     Rounds: 1 online, 2 in total. Bits sent: D 128 per element of x, E1, E2 64 per element of the
     result.
     """
-    check_word("pick", x)
+    check_private_word_tensor("pick", x)
     convert.check_inject("pick", hot, x)
     if isinstance(party, CostParty):
         dealt, scale = 128 * x.shape.num_elements(), x.fractional_bits
@@ -367,7 +373,7 @@ def sum_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     return replace(masked_bits, bits=x.bits)
 
 
-def reduce_full_range(party: Party, x: Shared, largest: bool) -> Shared:
+def find_full_range_extreme(party: Party, x: Shared, largest: bool) -> Shared:
     """Return the largest or smallest of [n] integers of the whole 64-bit range, as [1].
 
     Rounds: those of full_range.maximum on each of the log2 levels of a tree.

@@ -26,7 +26,7 @@ _BITS: Final = 52
 RandomBytes = Callable[[int], bytes]
 
 
-def check_temperature(temperature: object) -> float:
+def check_gumbel_temperature(temperature: object) -> float:
     """Return a valid temperature as a float; 0 means no noise.
 
     Raises:

@@ -38,24 +38,26 @@ def lookup_one_hot(
         table: [batch, n, width].
         positions: integers [batch, requests], below 2^(bits-1).
 
-    Rounds and bits: those of one_hot.one_hot and of the cheaper method of `select_rows`.
+    Rounds and bits: those of one_hot.one_hot and of the cheaper method of `select_rows_by_one_hot`.
     """
     batch, n, width = (int(d) for d in table.shape)
     request_count = int(positions.shape[1])
     hot = one_hot.one_hot(party, positions, n, bits)
-    return select_rows(
-        party, hot, table, request_count, _cheaper_product(batch, n, request_count, width)
+    return select_rows_by_one_hot(
+        party, hot, table, request_count, _choose_lookup_product(batch, n, request_count, width)
     )
 
 
 @functools.cache
-def _cheaper_product(batch: int, n: int, request_count: int, width: int) -> str:
+def _choose_lookup_product(batch: int, n: int, request_count: int, width: int) -> str:
     bits, table = PrivateBits((n, batch * request_count)), Private((batch, n, width))
-    costs = [cost_of(select_rows, bits, table, request_count, method) for method in PRODUCTS]
-    return PRODUCTS[int(np.argmin([_estimate_price(c) for c in costs]))]
+    costs = [
+        cost_of(select_rows_by_one_hot, bits, table, request_count, method) for method in PRODUCTS
+    ]
+    return PRODUCTS[int(np.argmin([_estimate_lookup_cost(c) for c in costs]))]
 
 
-def select_rows(
+def select_rows_by_one_hot(
     party: Party, hot: MaskedBits, table: Shared, request_count: int, method: str
 ) -> Shared:
     """Sum the table rows whose bit is 1, for bits [n, batch * requests].
@@ -74,14 +76,16 @@ def select_rows(
         rows = shapes.transpose(ones, [1, 2, 0])
         return arithmetic.matmul(party, rows, table)
     product_shape = [n, batch, request_count, width]
-    repeated_bits = logic.rearrange_bits(
+    repeated_bits = logic.rearrange_private_bits(
         hot,
         (n, batch, request_count, 1),
         lambda a: tensor_ops.broadcast_to(a, product_shape),
         n * batch * request_count * width,
     )
     columns = shapes.expand_dims(shapes.transpose(table, [1, 0, 2]), 2)
-    return extremes.sum_selected(party, repeated_bits, shapes.broadcast_to(columns, product_shape))
+    return extremes.sum_one_hot_selected(
+        party, repeated_bits, shapes.broadcast_to(columns, product_shape)
+    )
 
 
 # ---- large tables, between graphs
@@ -107,7 +111,7 @@ def lookup_shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
     request_count = int(positions.shape[0])
     scale = table.fractional_bits
 
-    def merge_keys(table: Shared, positions: Shared) -> list[Shared]:
+    def merge_lookup_keys(table: Shared, positions: Shared) -> list[Shared]:
         rows = arithmetic.share_public_range(table, n + 1)
         keys = shapes.concat([rows, positions], 0)
         zero_row = table.map(lambda a: tensor_ops.zeros_like(a[:1]))
@@ -117,34 +121,34 @@ def lookup_shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
         padded = shapes.pad(steps, [[0, request_count], [0, 0]])
         return [keys, *shapes.unstack(padded, 1)]
 
-    def shuffle_sums(indices: Shared, *columns: Shared) -> Any:
+    def shuffle_lookup_sums(indices: Shared, *columns: Shared) -> Any:
         sums = [reductions.cumsum(c, 0) for c in columns]
         rows = [c.map(lambda a: tensor_ops.strided_slice(a, None)) for c in (indices, *sums)]
         first, *rest = shuffle(party, rows)
         return io.reveal(party, first), rest
 
-    def restore_order(origins: Any, *columns: Shared) -> Shared:
-        slots = _invert_origins(origins)[n + 1 :]
+    def restore_lookup_order(origins: Any, *columns: Shared) -> Shared:
+        slots = _invert_shuffle_origins(origins)[n + 1 :]
         gathered_rows = shapes.stack(
             [c.map(lambda a: tensor_ops.gather(a[0], slots)) for c in columns], 1
         )
         return replace(gathered_rows, fractional_bits=scale)
 
     key = (n, width, request_count, table.dealer)
-    keys_and_steps = party.cached_function(("lookup.joined", *key), lambda: merge_keys)(
+    keys_and_steps = party.cached_function(("lookup.joined", *key), lambda: merge_lookup_keys)(
         table, positions
     )
     keys, *columns = keys_and_steps
     sorted_keys = sort.sort(party, keys, columns)
-    shuffle_graph = party.cached_function(("lookup.mixed", *key), lambda: shuffle_sums)
+    shuffle_graph = party.cached_function(("lookup.mixed", *key), lambda: shuffle_lookup_sums)
     origins, sums = shuffle_graph(sorted_keys.indices, *sorted_keys.payload)
     requested_rows: Shared = party.cached_function(
-        ("lookup.back", scale, *key), lambda: restore_order
+        ("lookup.back", scale, *key), lambda: restore_lookup_order
     )(origins, *sums)
     return requested_rows
 
 
-def _invert_origins(origins: Any) -> Any:
+def _invert_shuffle_origins(origins: Any) -> Any:
     """Return the present position of each original position."""
     if isinstance(origins, tensor_ops.SymbolicTensor):
         return np.zeros(origins.shape[-1], np.int64)
@@ -181,19 +185,21 @@ def choose_lookup(method: str, n: int, width: int, request_count: int) -> str:
             lookup_shuffled, Private((n, width)), Private((request_count,), 0), graphs=True
         )
         return (
-            "one-hot" if _estimate_price(direct_cost) <= _estimate_price(sort_cost) else "shuffle"
+            "one-hot"
+            if _estimate_lookup_cost(direct_cost) <= _estimate_lookup_cost(sort_cost)
+            else "shuffle"
         )
     depth = math.log2(keys)
-    comparison_bits = compare.plan_comparison(65 + sort.index_bits(keys), 2).total_bits + 4
+    comparison_bits = compare.plan_comparison(65 + sort.sort_index_bits(keys), 2).total_bits + 4
     shuffle_bits = 2 * 256 * keys * (width + 4)
     price = (
         1.25 * keys * depth * comparison_bits
         + shuffle_bits
         + 6 * depth * extremes.ROUND_BITS["local"]
     )
-    return "one-hot" if _estimate_price(direct_cost) <= price else "shuffle"
+    return "one-hot" if _estimate_lookup_cost(direct_cost) <= price else "shuffle"
 
 
-def _estimate_price(cost: Cost) -> float:
+def _estimate_lookup_cost(cost: Cost) -> float:
     """Return a cost in bits, with each round counted as the bits sent in its time."""
     return cost.total + cost.rounds * extremes.ROUND_BITS["local"]

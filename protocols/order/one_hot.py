@@ -34,7 +34,7 @@ def compare_edges(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: i
     return convert.mask_bits(party, compare.msb(party, shifted, bits))
 
 
-def segment_bits(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBits:
+def one_hot_segment_bits(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBits:
     """Return bits of the segments that end at an edge, from nested bits [edges, n]. Local.
 
     Args:
@@ -46,13 +46,13 @@ def segment_bits(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBit
         return tensor_ops.pad(a[: edges - 1], [(1 if first else 0, 0), (0, 0)])
 
     return logic.xor_bits(
-        logic.rearrange_bits(
+        logic.rearrange_private_bits(
             bits,
             (edges, n),
             lambda a: tensor_ops.strided_slice(a, np.s_[edges - segments :]),
             segments * n,
         ),
-        logic.rearrange_bits(bits, (edges, n), previous_edge, segments * n),
+        logic.rearrange_private_bits(bits, (edges, n), previous_edge, segments * n),
     )
 
 
@@ -83,21 +83,23 @@ def one_hot(
     """
     n = x.shape.num_elements()
     narrow = max(2, (depth - 1).bit_length() + 1)
-    width = min(compare.bits_with_constant(bits, depth), compare.EXACT_BITS)
+    width = min(compare.comparison_bits_with_constant(bits, depth), compare.EXACT_BITS)
     if narrow >= bits or choose_one_hot(method, n, depth, bits) == "direct":
-        return segment_bits(
+        return one_hot_segment_bits(
             compare_edges(party, x, np.arange(depth + 1), width), depth + 1, n, first=False
         )
-    inside = segment_bits(compare_edges(party, x, np.array([0, depth]), width), 2, n, first=False)
+    inside = one_hot_segment_bits(
+        compare_edges(party, x, np.array([0, depth]), width), 2, n, first=False
+    )
     shifted = arithmetic.add_constant(shapes.reshape(x, [n]), -depth)
     clamped = arithmetic.add_constant(convert.inject(party, inside, shifted), depth)
-    return segment_bits(
+    return one_hot_segment_bits(
         compare_edges(party, clamped, np.arange(1, depth + 1), narrow), depth, n, first=True
     )
 
 
-def move_values_first(bits: MaskedBits, edges: int, rows: int, n: int) -> MaskedBits:
+def move_one_hot_values_first(bits: MaskedBits, edges: int, rows: int, n: int) -> MaskedBits:
     """Transpose bits [edges, rows, n] to [n, edges, rows]. Local."""
-    return logic.rearrange_bits(
+    return logic.rearrange_private_bits(
         bits, (edges, rows, n), lambda a: tensor_ops.transpose(a, [2, 0, 1]), edges * rows * n
     )

@@ -13,7 +13,11 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.sort import SortResult, sort
 from tfe_bench.protocols.ring import arithmetic
-from tfe_bench.protocols.ring.checks import check_known_shape, check_ring, is_integer_between
+from tfe_bench.protocols.ring.checks import (
+    check_known_shape,
+    check_private_64bit_tensor,
+    is_integer_between,
+)
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
@@ -36,7 +40,7 @@ def top_k(
     Raises:
         UsageError: k is out of range, or a row has no values.
     """
-    shape = _check_rows("top_k", x)
+    shape = _check_rows_to_sort("top_k", x)
     if not is_integer_between(k, 1, shape[-1]):
         raise UsageError(
             f"top_k expects k from 1 to {shape[-1]}. Received: {k!r}.",
@@ -45,7 +49,7 @@ def top_k(
             received=k,
             expected=f"1 to {shape[-1]}",
         )
-    sorted_rows = _sort_rows(party, x, shape, True, algorithm, profile)
+    sorted_rows = _sort_rows_for_statistics(party, x, shape, True, algorithm, profile)
     result = [*shape[:-1], k]
     return tuple(_take_first(part, k, result) for part in (sorted_rows.keys, sorted_rows.indices))  # type: ignore[return-value]
 
@@ -80,7 +84,7 @@ def quantile(
 def _row_quantile(
     name: str, party: Party, x: Shared, q: float, algorithm: str, profile: str
 ) -> Shared:
-    shape = _check_rows(name, x)
+    shape = _check_rows_to_sort(name, x)
     if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
         raise UsageError(
             f"quantile expects q from 0 to 1. Received: {q!r}.",
@@ -92,7 +96,7 @@ def _row_quantile(
     fractional_rank = q * (shape[-1] - 1)
     below = min(math.floor(fractional_rank), shape[-1] - 1)
     weight = round((fractional_rank - below) * (1 << WEIGHT_BITS))
-    keys = _sort_rows(party, x, shape, False, algorithm, profile).keys
+    keys = _sort_rows_for_statistics(party, x, shape, False, algorithm, profile).keys
     flat = keys.map(lambda a: tensor_ops.reshape(a, [-1, shape[-1]]))
     left = flat.map(lambda a: tensor_ops.reshape(a[:, below], shape[:-1]))
     if weight == 0:
@@ -103,19 +107,19 @@ def _row_quantile(
         weight, bits = weight // 2, bits - 1
     right = flat.map(lambda a: tensor_ops.reshape(a[:, below + 1], shape[:-1]))
 
-    def interpolate_pair(a: Shared, b: Shared) -> Shared:
+    def interpolate_quantile_neighbors(a: Shared, b: Shared) -> Shared:
         part = arithmetic.mul_public(arithmetic.sub(b, a), np.int64(weight), bits)
         return arithmetic.add(a, truncate(party, part, bits))
 
     graph = party.cached_function(
-        ("quantile", tuple(shape), weight, bits), lambda: interpolate_pair
+        ("quantile", tuple(shape), weight, bits), lambda: interpolate_quantile_neighbors
     )
     result: Shared = graph(left, right)
     return result
 
 
-def _check_rows(name: str, x: Any) -> list[int]:
-    shape = check_known_shape(name, check_ring(name, x))
+def _check_rows_to_sort(name: str, x: Any) -> list[int]:
+    shape = check_known_shape(name, check_private_64bit_tensor(name, x))
     if not shape or shape[-1] == 0:
         raise UsageError(
             f"{name} expects [..., n] with at least one value. Received: shape {shape}.",
@@ -126,7 +130,7 @@ def _check_rows(name: str, x: Any) -> list[int]:
     return shape
 
 
-def _sort_rows(
+def _sort_rows_for_statistics(
     party: Party, x: Shared, shape: list[int], descending: bool, algorithm: str, profile: str
 ) -> SortResult:
     rows = x.map(lambda a: tensor_ops.reshape(a, [-1, shape[-1]]))

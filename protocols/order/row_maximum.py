@@ -5,7 +5,7 @@ selected: a level of this tree takes four rounds for any group size. Everything 
 ring, where differences are right as long as they fit, whatever the values are.
 
 A caller that subtracts a maximum only to keep values in a window, such as softmax, does not need
-the exact maximum. It first reduces values to coarse ones (`coarsen_values`), which makes
+the exact maximum. It first reduces values to coarse ones (`coarsen_for_maximum`), which makes
 comparisons and selections cheap.
 """
 
@@ -32,7 +32,7 @@ Indices: TypeAlias = "npt.NDArray[np.int64]"
 _RADICES: Final = range(2, extremes.MAX_PAIRED + 1)
 
 
-def coarsen_values(x: Shared, cut: int) -> Shared:
+def coarsen_for_maximum(x: Shared, cut: int) -> Shared:
     """Return x / 2^cut in Z_2^(k-cut), the floor or up to 2 more, consistent per value. Local.
 
     Each share is cut separately, as the selected value must be the compared value.
@@ -55,22 +55,24 @@ def row_maximum(
         profile: network profile.
 
     Rounds: 4 for each level, 5 where a comparison takes two exchanges; levels and bits: those of
-    `plan_radices`.
+    `plan_maximum_radices`.
     """
-    for radix in plan_radices(int(lengths.sum()), int(lengths.max()), x.ring_bits, bits, profile):
-        columns, lengths = split_groups(lengths, radix)
-        x = _reduce_level(party, x.map(columns), bits)
+    for radix in plan_maximum_radices(
+        int(lengths.sum()), int(lengths.max()), x.ring_bits, bits, profile
+    ):
+        columns, lengths = split_rows_into_groups(lengths, radix)
+        x = _find_group_maximum(party, x.map(columns), bits)
     return x
 
 
-def _reduce_level(party: Party, x: Shared, bits: int) -> Shared:
+def _find_group_maximum(party: Party, x: Shared, bits: int) -> Shared:
     """Return the largest value along the first axis of [values, groups]."""
     return small_ring.pick_one_hot(
-        party, extremes.argmax_bits(party, x, bits, compare.min_exchanges(bits)), x
+        party, extremes.argmax_bits(party, x, bits, compare.min_comparison_exchanges(bits)), x
     )
 
 
-def split_groups(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], Indices]:
+def split_rows_into_groups(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], Indices]:
     """Return a function from rows to columns of groups, [radix, groups], and groups per row.
 
     Rows of one length share one index, which is small: it is part of the graph.
@@ -81,11 +83,11 @@ def split_groups(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], In
         return lambda a: tensor_ops.gather(a, index), group_counts
     index, group_counts = _group_indices(lengths[:1], radix)
 
-    def gather_columns(a: Any) -> Any:
+    def gather_group_columns(a: Any) -> Any:
         a = tensor_ops.gather(tensor_ops.reshape(a, [rows, width]), index, axis=1)
         return tensor_ops.reshape(tensor_ops.transpose(a, [1, 0, 2]), [radix, -1])
 
-    return gather_columns, np.repeat(group_counts, rows)
+    return gather_group_columns, np.repeat(group_counts, rows)
 
 
 def _group_indices(lengths: Indices, radix: int) -> tuple[Indices, Indices]:
@@ -102,7 +104,9 @@ def _group_indices(lengths: Indices, radix: int) -> tuple[Indices, Indices]:
 
 
 @functools.lru_cache(maxsize=256)
-def plan_radices(values: int, longest: int, ring: int, bits: int, profile: str) -> tuple[int, ...]:
+def plan_maximum_radices(
+    values: int, longest: int, ring: int, bits: int, profile: str
+) -> tuple[int, ...]:
     """Return the group size of each level, with the lowest total cost for a network profile.
 
     Args:
@@ -112,7 +116,7 @@ def plan_radices(values: int, longest: int, ring: int, bits: int, profile: str) 
     round_bits = extremes.ROUND_BITS[profile]
 
     @functools.cache
-    def best_plan(width: int, count: int) -> tuple[float, tuple[int, ...]]:
+    def best_radix_plan(width: int, count: int) -> tuple[float, tuple[int, ...]]:
         if width == 1:
             return 0.0, ()
         candidates = []
@@ -120,9 +124,9 @@ def plan_radices(values: int, longest: int, ring: int, bits: int, profile: str) 
             if radix > width and radix > _RADICES.start:
                 break
             groups = -(-count // radix)
-            cost = cost_of(_reduce_level, Private((radix, groups), 0, ring), bits)
-            price, rest = best_plan(-(-width // radix), groups)
+            cost = cost_of(_find_group_maximum, Private((radix, groups), 0, ring), bits)
+            price, rest = best_radix_plan(-(-width // radix), groups)
             candidates.append((cost.total + round_bits * cost.rounds + price, (radix, *rest)))
         return min(candidates)
 
-    return best_plan(longest, values)[1]
+    return best_radix_plan(longest, values)[1]

@@ -24,7 +24,7 @@ import numpy as np
 
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import sort
-from tfe_bench.protocols.order.sort_costs import expected_levels
+from tfe_bench.protocols.order.sort_costs import expected_quicksort_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan
 from tfe_bench.protocols.ring.checks import is_integer_between
 from tfe_bench.protocols.session.counting import CostParty
@@ -60,7 +60,9 @@ def select_ranks(
             compare_positions(positions, positions)
         return np.zeros(len(ranks), np.int32)
 
-    def is_less(left: Positions, right: Positions) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def is_shuffled_key_less(
+        left: Positions, right: Positions
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
         packed = compare_positions(left, right)
         bits = np.unpackbits(packed.view(np.uint8), bitorder="little")[: len(left)]
         return bits.astype(np.bool_)
@@ -69,21 +71,23 @@ def select_ranks(
     pending = [(np.arange(n, dtype=np.int32), sorted(set(ranks)), 0)]
     while pending:
         segment, segment_ranks, base = pending.pop()
-        if _is_small(len(segment), profile):
-            ordered = _sort_all_pairs(is_less, segment)
+        if _is_small_sort_segment(len(segment), profile):
+            ordered = _sort_all_pairs(is_shuffled_key_less, segment)
             rank_positions.update((w, int(ordered[w - base])) for w in segment_ranks)
             continue
         sample = _sort_sample(compare_positions, segment, profile)
         cuts = _choose_splitters(sample, [w - base for w in segment_ranks], len(segment))
         repeated_segment = np.tile(segment, len(cuts))
-        below = is_less(repeated_segment, np.repeat(cuts, len(segment))).reshape(len(cuts), -1)
+        below = is_shuffled_key_less(repeated_segment, np.repeat(cuts, len(segment))).reshape(
+            len(cuts), -1
+        )
         part_numbers = np.sum(~below, axis=0)
         edges = np.concatenate([[0], np.cumsum(np.bincount(part_numbers, minlength=len(cuts) + 1))])
         for i in range(len(cuts) + 1):
             inner_ranks = [w for w in segment_ranks if edges[i] <= w - base < edges[i + 1]]
             inner_segment = segment[part_numbers == i]
             if len(inner_segment) == len(segment):
-                raise _contradiction_error()
+                raise _contradictory_order_error()
             if inner_ranks:
                 pending.append((inner_segment, inner_ranks, base + int(edges[i])))
     return np.array([rank_positions[rank] for rank in ranks], np.int32)
@@ -113,7 +117,7 @@ def select_first(party: Party, keys: Shared, count: int, profile: str = "local")
             expected=f"1 to {n}",
         )
     compare_positions = sort.make_comparer(party, keys, profile)
-    cut = _plan_cut(n, count, profile)
+    cut = _plan_quickselect_cut(n, count, profile)
     if isinstance(party, CostParty):
         if not party.expected:
             raise UsageError(
@@ -122,63 +126,72 @@ def select_first(party: Party, keys: Shared, count: int, profile: str = "local")
                 code="cost-not-countable",
                 operation="select_first",
             )
-        for pairs in _sort_levels(n, profile) if cut is None else _cut_levels(n, *cut, profile):
+        for pairs in (
+            _average_sort_levels(n, profile)
+            if cut is None
+            else _average_quickselect_cut_levels(n, *cut, profile)
+        ):
             positions = np.broadcast_to(np.int32(0), [pairs])
             compare_positions(positions, positions)
         return np.zeros(count, np.int32)
     candidates = np.arange(n, dtype=np.int32)
     if cut is not None:
         size, place = cut
-        splitter = _sort_segment(compare_positions, candidates[:size], profile)[place]
+        splitter = _quicksort_segment(compare_positions, candidates[:size], profile)[place]
         packed = compare_positions(candidates, np.full(n, splitter, np.int32))
         below = candidates[np.unpackbits(packed.view(np.uint8), bitorder="little")[:n] == 1]
         # The splitter is very rarely too low: then all elements are sorted.
         candidates = below if len(below) >= count else candidates
-    return _sort_segment(compare_positions, candidates, profile)[:count]
+    return _quicksort_segment(compare_positions, candidates, profile)[:count]
 
 
 def is_selection_cheaper(n: int, count: int, profile: str = "local") -> bool:
     """Return whether `select_first` is expected to compare less than a sort of n elements."""
-    return _plan_cut(n, count, profile) is not None
+    return _plan_quickselect_cut(n, count, profile) is not None
 
 
 @functools.lru_cache(maxsize=256)
-def _plan_cut(n: int, count: int, profile: str) -> tuple[int, int] | None:
+def _plan_quickselect_cut(n: int, count: int, profile: str) -> tuple[int, int] | None:
     """Return a sample's size, and the place in it above the first elements; None: sort all."""
-    best_cut, lowest_cost = None, _sum_cost(_sort_levels(n, profile), profile)
+    best_cut, lowest_cost = (
+        None,
+        _sum_comparison_level_costs(_average_sort_levels(n, profile), profile),
+    )
     size = 16
     while size <= n // 2:
         share = count / n
         place = int(size * share + 3 * math.sqrt(size * share * (1 - share))) + _EXTRA_PLACES
         if place < size:
-            cost = _sum_cost(_cut_levels(n, size, place, profile), profile)
+            cost = _sum_comparison_level_costs(
+                _average_quickselect_cut_levels(n, size, place, profile), profile
+            )
             if cost < lowest_cost:
                 best_cut, lowest_cost = (size, place), cost
         size *= 2
     return best_cut
 
 
-def _sum_cost(levels: Sequence[int], profile: str) -> float:
-    return sum(levels) + len(levels) * sort.round_cost(profile)
+def _sum_comparison_level_costs(levels: Sequence[int], profile: str) -> float:
+    return sum(levels) + len(levels) * sort.sort_round_cost(profile)
 
 
-def _sort_levels(count: int, profile: str) -> list[int]:
+def _average_sort_levels(count: int, profile: str) -> list[int]:
     """Return the average number of comparisons of each level of a sort."""
     if sort.choose_algorithm("auto", count, profile) == "all-pairs":
         return [count * (count - 1) // 2]
-    return expected_levels(count, profile)
+    return expected_quicksort_levels(count, profile)
 
 
-def _cut_levels(n: int, size: int, place: int, profile: str) -> list[int]:
+def _average_quickselect_cut_levels(n: int, size: int, place: int, profile: str) -> list[int]:
     """Return comparisons per level: the sample's sort, all with one splitter, those below it."""
     remaining = min(n - 1, (place + 1) * (n + 1) // (size + 1) - 1)
-    last_levels = _sort_levels(remaining, profile)
+    last_levels = _average_sort_levels(remaining, profile)
     if len(last_levels) == 1:  # All pairs: the mean of the square.
         last_levels = [round(last_levels[0] * (1 + 1 / (place + 1)))]
-    return [*_sort_levels(size, profile), n, *last_levels]
+    return [*_average_sort_levels(size, profile), n, *last_levels]
 
 
-def _contradiction_error() -> RangeError:
+def _contradictory_order_error() -> RangeError:
     return RangeError(
         "The comparisons contradict each other: keys lie outside the promised "
         "range. Sort them with full_range=True and no key_bits.",
@@ -187,9 +200,9 @@ def _contradiction_error() -> RangeError:
     )
 
 
-def _is_small(count: int, profile: str) -> bool:
+def _is_small_sort_segment(count: int, profile: str) -> bool:
     """Return whether comparing all pairs costs less than another level."""
-    return count * (count - 1) // 2 <= 2 * sort.round_cost(profile)
+    return count * (count - 1) // 2 <= 2 * sort.sort_round_cost(profile)
 
 
 def _sort_all_pairs(
@@ -205,11 +218,11 @@ def _sort_all_pairs(
     ordered = np.full(count, -1, np.int32)
     ordered[rank] = segment
     if ordered.min() < 0:
-        raise _contradiction_error()
+        raise _contradictory_order_error()
     return ordered
 
 
-def _sample_size(count: int) -> int:
+def _splitter_sample_size(count: int) -> int:
     return min(count // 2, max(32, round(math.pow(count, 2 / 3))))
 
 
@@ -221,27 +234,27 @@ def _splitter_gap(size: int) -> int:
 def _sort_sample(
     compare_positions: Callable[[Positions, Positions], Any], segment: Positions, profile: str
 ) -> Positions:
-    sample = segment[: _sample_size(len(segment))]
-    return _run_plan(compare_positions, sample, _ALL_PAIRS_AT, profile)
+    sample = segment[: _splitter_sample_size(len(segment))]
+    return _run_quicksort_plan(compare_positions, sample, _ALL_PAIRS_AT, profile)
 
 
-def _sort_segment(
+def _quicksort_segment(
     compare_positions: Callable[[Positions, Positions], Any], segment: Positions, profile: str
 ) -> Positions:
     count = len(segment)
     algorithm = sort.choose_algorithm("auto", count, profile)
-    return _run_plan(
+    return _run_quicksort_plan(
         compare_positions, segment, count if algorithm == "all-pairs" else _ALL_PAIRS_AT, profile
     )
 
 
-def _run_plan(
+def _run_quicksort_plan(
     compare_positions: Callable[[Positions, Positions], Any],
     segment: Positions,
     all_pairs_at: int,
     profile: str,
 ) -> Positions:
-    with SortPlan(1, len(segment), all_pairs_at, sort.round_cost(profile)) as plan:
+    with SortPlan(1, len(segment), all_pairs_at, sort.sort_round_cost(profile)) as plan:
         for left, right in plan.next_levels():
             plan.add_answers(compare_positions(segment[left], segment[right]))
         ordered: Positions = segment[plan.final_order()]
@@ -259,9 +272,9 @@ def _choose_splitters(sample: Positions, ranks: Sequence[int], count: int) -> Po
 def _average_levels(n: int, ranks: int, profile: str) -> list[int]:
     """Return the average number of comparisons of each level, for ranks far from each other."""
     level_counts, count = [], n
-    while not _is_small(count, profile):
-        size = _sample_size(count)
-        level_counts += expected_levels(size, profile)
+    while not _is_small_sort_segment(count, profile):
+        size = _splitter_sample_size(count)
+        level_counts += expected_quicksort_levels(size, profile)
         level_counts.append(2 * ranks * count)
         count = min(count - 1, 2 * _splitter_gap(size) * count // size)
     return [*level_counts, ranks * count * (count - 1) // 2]

@@ -4,7 +4,7 @@ The permutation is the composition of three factors, each known to two parties, 
 knows it. Each row of a matrix gets its own permutation: one permutation for all rows would reveal
 which rows have equal order.
 
-A worker can keep the factors that it knows (`PermutationFactors`), to apply the same permutation to
+A worker can keep the factors that it knows (`ShuffleFactors`), to apply the same permutation to
 other columns (`apply_permutation`) and to undo it (`apply_inverse`): a permutation serves many
 columns, a mask only one. Kept factors must not outlive their purpose, and at most one vector may be
 opened among all columns that they permute (tables/arrange.py ensures that).
@@ -21,7 +21,7 @@ from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.packing import pack_words, receive_words
+from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -34,7 +34,7 @@ MAX_COLUMNS = (256 - _FIRST) // _PER_COLUMN
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PermutationFactors:
+class ShuffleFactors:
     """The two factors that this worker knows, of the permutation p2 after p1 after p0.
 
     Attributes:
@@ -79,7 +79,7 @@ def _replace_row_length(shape: Any, n: Any) -> Any:
     return tf.concat([shape[:1], tf.reshape(tf.cast(n, tf.int64), [1]), shape[2:]], 0)
 
 
-def _leading_sizes(x: tf.Tensor) -> Any:
+def _row_count_and_length(x: tf.Tensor) -> Any:
     """Return the shape's first two sizes, an int64 tensor."""
     static_sizes = tensor_ops.static_shape(x)[:2]
     return (
@@ -89,8 +89,8 @@ def _leading_sizes(x: tf.Tensor) -> Any:
     )
 
 
-def _draw_factors(s: Site, shape: Any) -> PermutationFactors:
-    return PermutationFactors(
+def _draw_permutation_factors(s: Site, shape: Any) -> ShuffleFactors:
+    return ShuffleFactors(
         None if s.is_e1 else s.permutation(K2, 0, shape),
         None if s.is_e2 else s.permutation(K1, 1, shape),
         None if s.is_dealer else s.permutation(K3, 2, shape),
@@ -98,11 +98,11 @@ def _draw_factors(s: Site, shape: Any) -> PermutationFactors:
     )
 
 
-def draw_permutation(party: Party, rows: int, n: int, dealer: int) -> PermutationFactors:
+def draw_permutation(party: Party, rows: int, n: int, dealer: int) -> ShuffleFactors:
     """Draw a secret permutation of n for each row. Rounds: 0. Bits sent: none."""
     if isinstance(party, CostParty):
-        return PermutationFactors(None, None, None, dealer)
-    return _draw_factors(
+        return ShuffleFactors(None, None, None, dealer)
+    return _draw_permutation_factors(
         party.site("order", rows, n, dealer=dealer), tensor_ops.constant([rows, n])
     )
 
@@ -122,7 +122,7 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
 
 def apply_permutation(
     party: Party,
-    factors: PermutationFactors | None,
+    factors: ShuffleFactors | None,
     columns: Sequence[Shared],
     positions: Any = None,
 ) -> list[Shared]:
@@ -134,11 +134,13 @@ def apply_permutation(
 
     Rounds and bits, errors: as `shuffle`; the evaluators exchange m elements.
     """
-    dealer = _check_columns("shuffle", columns, None if factors is None else factors.dealer)
+    dealer = _check_shuffled_columns(
+        "shuffle", columns, None if factors is None else factors.dealer
+    )
     if isinstance(party, CostParty):
-        shapes = [_result_shape(c.any.shape, positions) for c in columns]
+        shapes = [_shuffled_shape(c.any.shape, positions) for c in columns]
         column_bits, result_bits = (
-            _packed_bits(columns, shape_list)
+            _packed_shuffle_bits(columns, shape_list)
             for shape_list in ([c.any.shape for c in columns], shapes)
         )
         party.count_messages(
@@ -154,14 +156,18 @@ def apply_permutation(
 
     is_fresh = factors is None
     s = party.site("shuffle", is_fresh, tuple(c.ring_bits for c in columns), dealer=dealer)
-    known_factors = _draw_factors(s, _leading_sizes(columns[0].any)) if factors is None else factors
+    known_factors = (
+        _draw_permutation_factors(s, _row_count_and_length(columns[0].any))
+        if factors is None
+        else factors
+    )
     # The last factor and the positions are composed into one permutation here, before masks are
     # added, which would have to be permuted too.
     last_factor = _compose_positions(known_factors.p2, positions)
     result = []
     for c, x in enumerate(columns):
-        a0, a1, fresh = _mask_numbers(c)
-        width = _element_bits(x)
+        a0, a1, fresh = _number_column_masks(c)
+        width = _shuffled_element_bits(x)
         add_name, subtract_name = (masked.mask_operation(name, width) for name in ("add", "sub"))
         shape = tensor_ops.dynamic_shape(x.any)
         y = None
@@ -172,13 +178,13 @@ def apply_permutation(
                 _permute_rows(negated_mask, known_factors.p0), K2, a0, subtract_name, sent=False
             )
             delta = s.apply_mask(_permute_rows(inner, known_factors.p1), K1, a1, subtract_name)
-            s.send(pack_words(delta, width), s.e2, 3 * c, run_ahead=True)
+            s.send(pack_ring_words(delta, width), s.e2, 3 * c, run_ahead=True)
         elif s.is_e2:
             gamma = s.apply_mask(_permute_rows(x.m, known_factors.p0), K2, a0, add_name)
-            s.send(pack_words(gamma, width), s.e1, 3 * c + 1)
-            y = _permute_rows(receive_words(s, shape, s.d, 3 * c, width), last_factor)
+            s.send(pack_ring_words(gamma, width), s.e1, 3 * c + 1)
+            y = _permute_rows(receive_packed_ring_words(s, shape, s.d, 3 * c, width), last_factor)
         else:
-            gamma = receive_words(s, shape, s.e2, 3 * c + 1, width)
+            gamma = receive_packed_ring_words(s, shape, s.e2, 3 * c + 1, width)
             y = _permute_rows(
                 s.apply_mask(_permute_rows(gamma, known_factors.p1), K1, a1, add_name, sent=False),
                 last_factor,
@@ -194,7 +200,7 @@ def apply_permutation(
 
 def apply_inverse(
     party: Party,
-    factors: PermutationFactors,
+    factors: ShuffleFactors,
     columns: Sequence[Shared],
     positions: Any = None,
     begin: int = 0,
@@ -214,7 +220,7 @@ def apply_inverse(
     Raises:
         UsageError: as `shuffle`; several rows or wide columns.
     """
-    dealer = _check_columns("undo", columns, factors.dealer)
+    dealer = _check_shuffled_columns("undo", columns, factors.dealer)
     if any(c.limbs != 1 or c.shape[0] != 1 for c in columns):
         raise UsageError(
             f"Expected one row of words. Received: {list(columns)}.",
@@ -225,7 +231,8 @@ def apply_inverse(
     if isinstance(party, CostParty):
         shapes = [[1, c.shape[1] - begin] for c in columns]
         column_bits, result_bits = (
-            _packed_bits(columns, shape_list) for shape_list in ([c.shape for c in columns], shapes)
+            _packed_shuffle_bits(columns, shape_list)
+            for shape_list in ([c.shape for c in columns], shapes)
         )
         party.count_messages(
             Cost(result_bits, column_bits, column_bits + result_bits, rounds=2, with_dealing=2),
@@ -251,7 +258,7 @@ def apply_inverse(
     q0 = q0 if q0 is None or not begin else q0[:, begin:]
     result = []
     for c, x in enumerate(columns):
-        a0, a1, fresh = _mask_numbers(c)
+        a0, a1, fresh = _number_column_masks(c)
         width = x.ring_bits
         shape = tensor_ops.dynamic_shape(x.any)
         result_shape = _replace_row_length(shape, sizes.tensor_size(x.any) - begin)
@@ -259,22 +266,22 @@ def apply_inverse(
         if s.is_e1:
             inner = s.apply_mask(_permute_rows(x.m - x.l1, q2), K3, a0, "sub", sent=False)
             delta = s.apply_mask(_permute_rows(inner, q1), K1, a1, "sub")
-            s.send(pack_words(delta, width), s.e2, 3 * c)
+            s.send(pack_ring_words(delta, width), s.e2, 3 * c)
             restored = Shared(
                 -s.mask(K3, fresh, result_shape), s.mask(K1, fresh, result_shape), None, s.dealer
             )
         else:
             if s.is_e2:
                 gamma = s.apply_mask(_permute_rows(-x.l2, q2), K3, a0, "add")
-                s.send(pack_words(gamma, width), s.d, 3 * c + 1)
-                y = _permute_rows(receive_words(s, shape, s.e1, 3 * c, width), q0)
+                s.send(pack_ring_words(gamma, width), s.d, 3 * c + 1)
+                y = _permute_rows(receive_packed_ring_words(s, shape, s.e1, 3 * c, width), q0)
             else:
-                gamma = receive_words(s, shape, s.e2, 3 * c + 1, width)
+                gamma = receive_packed_ring_words(s, shape, s.e2, 3 * c + 1, width)
                 y = _permute_rows(
                     s.apply_mask(_permute_rows(gamma, q1), K1, a1, "add", sent=False), q0
                 )
             key, peer = (K3, s.d) if s.is_e2 else (K1, s.e2)
-            sent_value = pack_words(s.apply_mask(y, key, fresh, "add"), width)
+            sent_value = pack_ring_words(s.apply_mask(y, key, fresh, "add"), width)
             s.send(sent_value, peer, 3 * c + 2)
             received_value = s.recv(
                 tf.shape(sent_value, out_type=tf.int64), peer, 3 * c + 2, sent_value.dtype
@@ -288,27 +295,27 @@ def apply_inverse(
     return result
 
 
-def _mask_numbers(column: int) -> list[int]:
+def _number_column_masks(column: int) -> list[int]:
     return [_FIRST + _PER_COLUMN * column + i for i in range(_PER_COLUMN)]
 
 
-def _element_bits(x: Shared) -> int:
+def _shuffled_element_bits(x: Shared) -> int:
     """Return the transferred bits of an element."""
     return 64 * x.limbs if x.limbs == 2 else x.ring_bits
 
 
-def _result_shape(shape: Any, positions: Any) -> Any:
+def _shuffled_shape(shape: Any, positions: Any) -> Any:
     return shape if positions is None else [shape[0], positions.shape[0], *shape[2:]]
 
 
-def _packed_bits(columns: Sequence[Shared], shapes: Sequence[Any]) -> int:
+def _packed_shuffle_bits(columns: Sequence[Shared], shapes: Sequence[Any]) -> int:
     return sum(
-        packed_bits(shape[0] * shape[1], _element_bits(c))
+        packed_bits(shape[0] * shape[1], _shuffled_element_bits(c))
         for c, shape in zip(columns, shapes, strict=True)
     )
 
 
-def _check_columns(name: str, columns: Sequence[Shared], dealer: int | None) -> int:
+def _check_shuffled_columns(name: str, columns: Sequence[Shared], dealer: int | None) -> int:
     if not columns or len(columns) > MAX_COLUMNS:
         raise UsageError(
             f"{name} expects 1 to {MAX_COLUMNS} columns. Received: {len(columns)}.",

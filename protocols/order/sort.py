@@ -18,10 +18,14 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import shuffle
-from tfe_bench.protocols.order.sort_costs import expected_levels
+from tfe_bench.protocols.order.sort_costs import expected_quicksort_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation, shapes
-from tfe_bench.protocols.ring.checks import check_choice, check_ring, is_integer_between
+from tfe_bench.protocols.ring.checks import (
+    check_choice,
+    check_private_64bit_tensor,
+    is_integer_between,
+)
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal_bits
@@ -68,7 +72,7 @@ class SortResult:
     indices: Shared
 
 
-def round_cost(profile: str) -> float:
+def sort_round_cost(profile: str) -> float:
     """Return the cost of one level under a network profile, in comparisons.
 
     Raises:
@@ -87,10 +91,10 @@ def choose_algorithm(algorithm: str, n: int, profile: str, rows: int = 1) -> str
     check_choice("sort algorithm", algorithm, ALGORITHMS)
     if algorithm != "auto":
         return algorithm
-    return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
+    return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * sort_round_cost(profile) else "quick"
 
 
-def max_array_words(
+def max_sort_array_words(
     rows: int, n: int, columns: int, algorithm: str = "auto", profile: str = "local"
 ) -> int:
     """Return an upper bound on the words of the largest array that `sort` allocates.
@@ -102,35 +106,41 @@ def max_array_words(
         UsageError: as `choose_algorithm`.
     """
 
-    def dealt_words(count: int, bits: int) -> int:
+    def dealt_comparison_words(count: int, bits: int) -> int:
         return compare.msb_cost(count, bits).dealer // 64
 
     rows, n = max(1, rows), max(1, n)  # The bound also holds for empty input.
     elements = rows * n
     # Wide keys, the index and the columns are shuffled together; each key is extended by a
     # comparison.
-    shuffled_words = max(elements * (columns + 4), dealt_words(elements, compare.EXACT_BITS))
-    bits = 65 + index_bits(n)
+    shuffled_words = max(
+        elements * (columns + 4), dealt_comparison_words(elements, compare.EXACT_BITS)
+    )
+    bits = 65 + sort_index_bits(n)
     chosen_algorithm = choose_algorithm(algorithm, n, profile, rows)
     if chosen_algorithm == "network":
         # All comparators of a row together, with two positions in a word; and those of one layer
         # for all rows.
         depth = n.bit_length()
-        return max(shuffled_words, n * depth * (depth + 1) // 4, dealt_words(elements // 2, bits))
+        return max(
+            shuffled_words,
+            n * depth * (depth + 1) // 4,
+            dealt_comparison_words(elements // 2, bits),
+        )
     pairs = rows * n * (n - 1) // 2
     if chosen_algorithm == "quick":
         # Small segments compare all pairs, others compare with one pivot; more comparisons only
         # where they cost less than additional levels.
-        pairs = min(pairs, 5 * elements + 6 * int(round_cost(profile)))
+        pairs = min(pairs, 5 * elements + 6 * int(sort_round_cost(profile)))
     call = min(pairs, _CALL_PAIRS)
     return max(
         shuffled_words,
         pairs,
-        dealt_words(call if call < 2 * _SLICE_PAIRS else call // _SLICES + 512, bits),
+        dealt_comparison_words(call if call < 2 * _SLICE_PAIRS else call // _SLICES + 512, bits),
     )
 
 
-def index_bits(n: int) -> int:
+def sort_index_bits(n: int) -> int:
     """Return the number of bits that make n keys distinct when appended to them."""
     return max(1, (n - 1).bit_length())
 
@@ -145,7 +155,7 @@ def make_distinct_keys(
             assumed, and no comparison extends the ring.
         key_bits: k: 0 <= key < 2^k is assumed; the ring is Z_2^(k+p+1), of one word if it fits.
     """
-    p = index_bits(int(keys.shape[1]))
+    p = sort_index_bits(int(keys.shape[1]))
     # Descending: ~key reverses the order without overflow; ties keep their order.
     x = keys
     if descending:
@@ -192,7 +202,8 @@ def compare_pairs(
     alternate between the dealers.
 
     Args:
-        parts: this party's `compare.masked_part` of the keys, one for each of the dealers.
+        parts: this party's `compare.masked_value_or_mask_words` of the keys, one for each of the
+        dealers.
     """
     n = sizes.tensor_size(left)
     # Slices begin at whole words, so that their packed results can be concatenated.
@@ -223,34 +234,37 @@ def make_comparer(party: Party, keys: Shared, profile: str = "local") -> Callabl
     dealer_count = 3 if profile == "wan" else 1
     dealers = tuple((first + offset) % 3 for offset in range(dealer_count))
 
-    def build_graph(
+    def build_comparison_graph(
         recipe: compare.ComparisonPlan, dealers: Sequence[int], slices: int
     ) -> Callable[..., Any]:
         return lambda a, b, *k: compare_pairs(party, k, a, b, recipe, dealers, slices)
 
-    parts = [compare.masked_part(party, rotation.relabel_dealer(party, keys, d)) for d in dealers]
+    parts = [
+        compare.masked_value_or_mask_words(party, rotation.relabel_dealer(party, keys, d))
+        for d in dealers
+    ]
 
-    def compare_call(a: Any, b: Any) -> Any:
+    def compare_pairs_in_call(a: Any, b: Any) -> Any:
         used_dealers = dealer_count if len(a) >= _ROTATED_AT else 1
         slices = used_dealers * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
         recipe = compare.plan_comparison(keys.ring_bits, 3 if len(a) > _THREE_EXCHANGES_AT else 2)
         graph = party.cached_function(
             ("sort.compare_pairs", recipe, slices, dealers[:used_dealers]),
-            functools.partial(build_graph, recipe, dealers[:used_dealers], slices),
+            functools.partial(build_comparison_graph, recipe, dealers[:used_dealers], slices),
             True,
         )
         return graph(a, b, *parts[:used_dealers])
 
-    def compare_all(left: Any, right: Any) -> Any:
+    def compare_all_sort_pairs(left: Any, right: Any) -> Any:
         starts = range(0, len(left), _CALL_PAIRS)
         calls = [slice(start, start + _CALL_PAIRS) for start in starts]
-        answers = [compare_call(left[cut], right[cut]) for cut in calls]
+        answers = [compare_pairs_in_call(left[cut], right[cut]) for cut in calls]
         if isinstance(party, CostParty):
             return None
         words = [a.numpy() for a in answers]
         return np.concatenate(words) if len(words) > 1 else words[0]
 
-    return compare_all
+    return compare_all_sort_pairs
 
 
 def reveal_order(
@@ -273,7 +287,7 @@ def reveal_order(
         return _count_comparisons(party, compare_positions, rows, n, all_pairs_at, profile)
     expected_pairs = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
     compared_pairs = 0
-    with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
+    with SortPlan(rows, n, all_pairs_at, sort_round_cost(profile)) as plan:
         for left, right in plan.next_levels():
             plan.add_answers(compare_positions(left, right))
             compared_pairs += len(left)
@@ -301,7 +315,7 @@ def _count_comparisons(
                 code="cost-not-countable",
                 operation="sort",
             )
-        levels = expected_levels(rows * n, profile)
+        levels = expected_quicksort_levels(rows * n, profile)
     # All levels cost the same.
     cost_before, positions = party.take_snapshot(), np.broadcast_to(np.int32(0), levels[:1])
     compare_positions(positions, positions)
@@ -353,7 +367,7 @@ def sort(
             received=shape,
             expected="[n] or [rows, n]",
         )
-    check_ring("sort", keys)
+    check_private_64bit_tensor("sort", keys)
     for column in payload:
         if column.shape.as_list() != shape or column.limbs != 1:
             raise UsageError(
@@ -377,14 +391,14 @@ def sort(
     columns = (keys, *payload)
     dealer = keys.dealer
     if rows * n == 0 or n == 1:
-        return SortResult(keys, tuple(payload), _position_column(keys, rows, n, shape))
+        return SortResult(keys, tuple(payload), _sort_position_column(keys, rows, n, shape))
 
     # Graphs are cached for later sorts: they depend on shapes, which their cache keys contain, and
     # hold no share.
-    def prepare_columns(k: Shared, *payload_columns: Shared) -> list[Shared]:
+    def prepare_sort_columns(k: Shared, *payload_columns: Shared) -> list[Shared]:
         parts = [c.map(lambda a: tensor_ops.reshape(a, [rows, n])) for c in (k, *payload_columns)]
         wide_key = make_distinct_keys(party, parts[0], descending, full_range, key_bits)
-        all_columns = [wide_key, *parts, _position_column(k, rows, n, [rows, n])]
+        all_columns = [wide_key, *parts, _sort_position_column(k, rows, n, [rows, n])]
         return all_columns if chosen_algorithm == "network" else shuffle(party, all_columns)
 
     prepare_graph = party.cached_function(
@@ -398,19 +412,19 @@ def sort(
             n,
             dealer,
         ),
-        lambda: prepare_columns,
+        lambda: prepare_sort_columns,
     )
     wide_key, *shuffled = prepare_graph(*columns)
     if chosen_algorithm == "network":
-        shuffled = _run_network(party, wide_key, shuffled, rows, n, progress)
+        shuffled = _run_sorting_network(party, wide_key, shuffled, rows, n, progress)
     else:
         order = reveal_order(party, wide_key, chosen_algorithm, profile, progress)
 
-        def finish_columns(positions: Any, *parts: Shared) -> list[Shared]:
+        def finish_sorted_columns(positions: Any, *parts: Shared) -> list[Shared]:
             return [_reorder_column(c, positions, shape) for c in parts]
 
         finish_graph = party.cached_function(
-            ("sort.finish", tuple(shape), dealer), lambda: finish_columns
+            ("sort.finish", tuple(shape), dealer), lambda: finish_sorted_columns
         )
         if not isinstance(party, CostParty):  # The cost party's order takes no memory.
             order = order - (np.arange(rows, dtype=np.int32) * n)[:, None]
@@ -421,7 +435,7 @@ def sort(
     return SortResult(result[0], tuple(result[1:-1]), result[-1])
 
 
-def _position_column(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
+def _sort_position_column(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
     """Return the public column 0..n-1 of each row, as a share with masks of zero."""
     if rows * n == 0 or n == 1:
         return arithmetic.share_public(like, np.zeros(shape, np.int64))
@@ -430,17 +444,17 @@ def _position_column(like: Shared, rows: int, n: int, shape: Sequence[int]) -> S
 
 
 def _reorder_column(x: Shared, positions: Any, shape: Any) -> Shared:
-    def permute_part(a: tensor_ops.Tensor) -> tensor_ops.Tensor:
+    def permute_column_part(a: tensor_ops.Tensor) -> tensor_ops.Tensor:
         if tensor_ops.is_concrete(a):
             a = ops.module().tfe_bench_permute(
                 x=tensor_ops.expand_dims(a, -1), permutation=positions
             )
         return tensor_ops.reshape(a, shape)
 
-    return x.map(permute_part)
+    return x.map(permute_column_part)
 
 
-def _run_network(
+def _run_sorting_network(
     party: Party,
     keys: Shared,
     columns: Sequence[Shared],
@@ -448,10 +462,12 @@ def _run_network(
     n: int,
     progress: Callable[[float], None] | None,
 ) -> list[Shared]:
-    def exchange_pairs(a: Any, b: Any, *parts: Shared) -> list[Shared]:
+    def exchange_network_pairs(a: Any, b: Any, *parts: Shared) -> list[Shared]:
         return _compare_exchange(party, a, b, parts)
 
-    graph = party.cached_function(("sort.exchange", keys.dealer), lambda: exchange_pairs, True)
+    graph = party.cached_function(
+        ("sort.exchange", keys.dealer), lambda: exchange_network_pairs, True
+    )
     state = [_flatten_keys(keys), *(_flatten_keys(c) for c in columns)]
     layers = odd_even_merge(n)
     offsets = (np.arange(rows, dtype=np.int32) * n)[:, None]
@@ -475,7 +491,7 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
         p, q = (x.map(lambda t, i=i: tensor_ops.gather(t, i)) for i in (a, b))
         selected = convert.inject(party, keep, arithmetic.sub(p, q))
 
-        def place_pairs(
+        def place_sorted_pairs(
             whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub
         ) -> Any:
             if whole is None:
@@ -490,7 +506,7 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
             return tf.tensor_scatter_nd_update(whole, b[:, None], second)
 
         m, l1, l2 = (
-            place_pairs(getattr(x, k), getattr(p, k), getattr(q, k), getattr(selected, k))
+            place_sorted_pairs(getattr(x, k), getattr(p, k), getattr(q, k), getattr(selected, k))
             for k in ("m", "l1", "l2")
         )
         result.append(replace(x, m=m, l1=l1, l2=l2))

@@ -27,7 +27,7 @@ _WAN = (
 )  # fmt: skip
 
 
-def expected_levels(n: int, profile: str) -> list[int]:
+def expected_quicksort_levels(n: int, profile: str) -> list[int]:
     """Return the average comparisons of each level of a quicksort of n elements, all equal."""
     sizes, comparisons_of, levels_of = np.array(_WAN if profile == "wan" else _LOCAL).T
     size = math.log2(max(2, n))

@@ -55,7 +55,10 @@ class SortPlan:
         while count := self._native.plan_next(self._plan, ctypes.byref(left), ctypes.byref(right)):
             if count < 0:
                 raise self._too_large()
-            yield _view_array(left.value, count), _view_array(right.value, count)
+            yield (
+                _view_native_sort_array(left.value, count),
+                _view_native_sort_array(right.value, count),
+            )
 
     def _too_large(self) -> UsageError:
         return UsageError(
@@ -89,10 +92,10 @@ class SortPlan:
         """Return order with order[r*n + i] = position of the element of rank i in row r."""
         if self._size == 0:
             return np.zeros(0, np.int32)
-        return _view_array(self._native.plan_order(self._plan), self._size).copy()
+        return _view_native_sort_array(self._native.plan_order(self._plan), self._size).copy()
 
 
-def _view_array(address: int | None, count: int) -> Pairs:
+def _view_native_sort_array(address: int | None, count: int) -> Pairs:
     array = (ctypes.c_int32 * count).from_address(address or 0)
     return np.ctypeslib.as_array(array)
 

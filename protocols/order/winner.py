@@ -30,24 +30,28 @@ def argmax_one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
             ring units.
         profile: network profile.
 
-    Rounds: 4 for each level of row_maximum.plan_radices, 1 for a level without selection (one more
-    each where a comparison takes two exchanges, from 50 bits on), and 1. Bits sent: those of the
-    levels, and for each element D 2^levels - 1 and 64, E1, E2 1 and 64.
+    Rounds: 4 for each level of row_maximum.plan_maximum_radices, 1 for a level without selection
+    (one more each where a comparison takes two exchanges, from 50 bits on), and 1. Bits sent: those
+    of the levels, and for each element D 2^levels - 1 and 64, E1, E2 1 and 64.
     Raises:
         UsageError: the shape is not [rows, width], or there are no values.
     """
-    rows, width = _check_shape(x)
+    rows, width = _check_argmax_shape(x)
     if width == 1:
         return arithmetic.share_public(x, np.ones([rows, 1], np.int64))
-    level_radices = row_maximum.plan_radices(rows * width, width, x.ring_bits, x.ring_bits, profile)
+    level_radices = row_maximum.plan_maximum_radices(
+        rows * width, width, x.ring_bits, x.ring_bits, profile
+    )
     lengths = np.full(rows, width)
     x = x.map(lambda a: tensor_ops.reshape(a, [-1]))
     bits, before = [], 1
     for radix in level_radices:
-        columns, lengths = row_maximum.split_groups(lengths, radix)
+        columns, lengths = row_maximum.split_rows_into_groups(lengths, radix)
         x = x.map(columns)
-        hot = extremes.argmax_bits(party, x, x.ring_bits, compare.min_exchanges(x.ring_bits))
-        bits.append(_ancestor_bits(hot, radix, rows, width, before))
+        hot = extremes.argmax_bits(
+            party, x, x.ring_bits, compare.min_comparison_exchanges(x.ring_bits)
+        )
+        bits.append(_tournament_ancestor_bits(hot, radix, rows, width, before))
         before *= radix
         if before < width:
             x = small_ring.pick_one_hot(party, hot, x)
@@ -55,7 +59,7 @@ def argmax_one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
     return convert.b2a(party, winner_bits, [rows, width])
 
 
-def _check_shape(x: Shared) -> tuple[int, int]:
+def _check_argmax_shape(x: Shared) -> tuple[int, int]:
     shape = check_known_shape("one_hot", x)
     if len(shape) != 2 or x.limbs != 1 or math.prod(shape) == 0:
         raise UsageError(
@@ -68,7 +72,9 @@ def _check_shape(x: Shared) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _ancestor_bits(hot: MaskedBits, radix: int, rows: int, width: int, before: int) -> MaskedBits:
+def _tournament_ancestor_bits(
+    hot: MaskedBits, radix: int, rows: int, width: int, before: int
+) -> MaskedBits:
     """Return for each value the bit of its ancestor in the group, [rows, width]. Local.
 
     Args:
@@ -78,10 +84,12 @@ def _ancestor_bits(hot: MaskedBits, radix: int, rows: int, width: int, before: i
     groups = math.ceil(math.ceil(width / before) / radix)
     bit_positions = (item % radix) * groups + item // radix
 
-    def gather_bits(a: Any) -> Any:
+    def gather_ancestor_bits(a: Any) -> Any:
         by_row = tensor_ops.transpose(tensor_ops.reshape(a, [radix, rows, groups]), [1, 0, 2])
         return tensor_ops.gather(
             tensor_ops.reshape(by_row, [rows, radix * groups]), bit_positions, axis=1
         )
 
-    return logic.rearrange_bits(hot, (radix, rows * groups), gather_bits, rows * width)
+    return logic.rearrange_private_bits(
+        hot, (radix, rows * groups), gather_ancestor_bits, rows * width
+    )

@@ -14,10 +14,10 @@ from tfe_bench.protocols.ring.checks import (
     broadcast_shapes,
     check_factors,
     check_matmul_shapes,
-    check_pair,
+    check_private_pair,
     check_public_factor,
 )
-from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session import tensor_ops, wide
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _map_pairs(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
+def _map_share_field_pairs(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
     m, l1, l2 = (
         None if a is None else function(a, b) for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
     )
@@ -35,16 +35,16 @@ def _map_pairs(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Sha
 
 def add(x: Shared, y: Shared) -> Shared:
     """Add with broadcasting. Local."""
-    check_pair("add", x, y)
+    check_private_pair("add", x, y)
     broadcast_shapes("add", x.shape, y.shape)
-    return _map_pairs(tensor_ops.add if x.limbs == 1 else wide.add, x, y)
+    return _map_share_field_pairs(tensor_ops.add if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """Subtract with broadcasting. Local."""
-    check_pair("sub", x, y)
+    check_private_pair("sub", x, y)
     broadcast_shapes("sub", x.shape, y.shape)
-    return _map_pairs(tensor_ops.sub if x.limbs == 1 else wide.sub, x, y)
+    return _map_share_field_pairs(tensor_ops.sub if x.limbs == 1 else wide.sub, x, y)
 
 
 def neg(x: Shared) -> Shared:
@@ -57,10 +57,14 @@ def add_constant(x: Shared, constant: Any) -> Shared:
 
     Local: only the masked value m changes.
     """
-    return x if x.m is None else replace(x, m=tensor_ops.add(x.m, _align_public(x, constant)))
+    return (
+        x
+        if x.m is None
+        else replace(x, m=tensor_ops.add(x.m, _align_public_ring_elements(x, constant)))
+    )
 
 
-def _align_public(x: Shared, ring: Any) -> Any:
+def _align_public_ring_elements(x: Shared, ring: Any) -> Any:
     """Return public ring elements in the form that combines with x's fields."""
     return (
         ring
@@ -92,7 +96,7 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """Multiply by public ring elements with their own scale. Local; scales add up."""
     check_public_factor("mul_public", x, ring)
-    ring = _align_public(x, ring)
+    ring = _align_public_ring_elements(x, ring)
     y = x.map(lambda a: tensor_ops.mul(a, ring))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
@@ -168,8 +172,9 @@ def matmul_public(
 
     def multiply_public(a: Any) -> Any:
         operands = (a, ring) if private is x else (ring, a)
-        return matrix_product(
-            [_transpose_last(operands[0], transpose_a)], [_transpose_last(operands[1], transpose_b)]
+        return sum_matrix_products(
+            [_transpose_ring_matrix(operands[0], transpose_a)],
+            [_transpose_ring_matrix(operands[1], transpose_b)],
         )
 
     return replace(
@@ -177,7 +182,7 @@ def matmul_public(
     )
 
 
-def _transpose_last(a: Any, transpose: bool) -> Any:
+def _transpose_ring_matrix(a: Any, transpose: bool) -> Any:
     if not transpose:
         return a
     if not tensor_ops.is_concrete(a):
@@ -194,7 +199,9 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """
     check_factors("mul", x, y)
     broadcast_shapes("mul", x.shape, y.shape)
-    return products.exchange_sum(party, "mul", [Product(x, y, products.elementwise_product)])
+    return products.exchange_sum(
+        party, "mul", [BilinearShareProduct(x, y, products.sum_elementwise_products)]
+    )
 
 
 def matmul(
@@ -210,6 +217,6 @@ def matmul(
     """
     check_factors("matmul", x, y)
     check_matmul_shapes("matmul", x.shape, y.shape, transpose_a, transpose_b)
-    x = x.map(lambda a: _transpose_last(a, transpose_a))
-    y = y.map(lambda b: _transpose_last(b, transpose_b))
-    return products.exchange_sum(party, "matmul", [Product(x, y, matrix_product)])
+    x = x.map(lambda a: _transpose_ring_matrix(a, transpose_a))
+    y = y.map(lambda b: _transpose_ring_matrix(b, transpose_b))
+    return products.exchange_sum(party, "matmul", [BilinearShareProduct(x, y, sum_matrix_products)])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
-from tfe_bench.protocols.ring.checks import check_ring, is_integer_between
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
 from tfe_bench.protocols.ring.truncation import MAX_DROPPED_BITS
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
@@ -29,7 +29,7 @@ MASKS = 5
 
 def _check_injection(bits: MaskedBits, x: Shared, drop: int) -> None:
     convert.check_inject("inject_truncated", bits, x)
-    check_ring("inject_truncated", x)
+    check_private_64bit_tensor("inject_truncated", x)
     if not is_integer_between(drop, 1, MAX_DROPPED_BITS):
         raise UsageError(
             f"inject_truncated drops 1 to {MAX_DROPPED_BITS} bits. Received: {drop!r}. "
@@ -62,7 +62,7 @@ def inject_truncated(
     _check_injection(bits, x, drop)
     scale = x.fractional_bits - drop
     if isinstance(party, CostParty):
-        dealt = convert.inject_dealt(x.shape.num_elements(), ring_bits=RING - drop)
+        dealt = convert.bit_injection_dealt_bits(x.shape.num_elements(), ring_bits=RING - drop)
         return party.count_exchange(x.shape, dealt, bits, x, scale=scale)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
     share = convert.inject_shares(s, bits, x, 0, 0, negated=negated, output_mask=MASKS, drop=drop)

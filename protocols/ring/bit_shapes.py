@@ -19,7 +19,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def accept_bits(function: _Function) -> _Function:
+def accept_private_bits(function: _Function) -> _Function:
     """Extend a function that moves elements of a tensor, or of a list of them, to private bits."""
 
     @functools.wraps(function)
@@ -27,19 +27,19 @@ def accept_bits(function: _Function) -> _Function:
         operands = x if isinstance(x, (list, tuple)) else [x]
         if not any(isinstance(operand, MaskedBits) for operand in operands):
             return function(x, *args, **named)
-        views = [_view_as_shared(function.__name__, operand) for operand in operands]
+        views = [_view_bits_as_sharing(function.__name__, operand) for operand in operands]
         like = operands[0]
         result = function(views if operands is x else views[0], *args, **named)
         return (
-            [_pack_view(like, v) for v in result]
+            [_pack_sharing_into_bits(like, v) for v in result]
             if isinstance(result, list)
-            else _pack_view(like, result)
+            else _pack_sharing_into_bits(like, result)
         )
 
     return cast(_Function, apply_to_bits)
 
 
-def _view_as_shared(operation: str, bits: object) -> Shared:
+def _view_bits_as_sharing(operation: str, bits: object) -> Shared:
     """Return the half that this party holds, as the field of a sharing of 0 and 1."""
     if not isinstance(bits, MaskedBits):
         raise UsageError(
@@ -61,9 +61,9 @@ def _view_as_shared(operation: str, bits: object) -> Shared:
     return Shared(m, l1, None, dealer=bits.dealer)
 
 
-def _pack_view(like: MaskedBits, view: Shared) -> MaskedBits:
+def _pack_sharing_into_bits(like: MaskedBits, view: Shared) -> MaskedBits:
     shape = tuple(int(n) for n in view.shape.as_list())
     held_bits = view.l1 if view.m is None else view.m
     n = tensor_ops.Shape(shape).num_elements()
     words = logic.pack_bits(tensor_ops.reshape(held_bits, [1, n]))[0]
-    return replace(logic.replace_words(like, words, n), shape=shape)
+    return replace(logic.replace_packed_bit_words(like, words, n), shape=shape)

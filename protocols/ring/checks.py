@@ -40,7 +40,7 @@ def check_private(operation: str, x: object) -> Shared:
     return x
 
 
-def check_word(operation: str, x: object) -> Shared:
+def check_private_word_tensor(operation: str, x: object) -> Shared:
     """Return x; raise UsageError unless it is private, over Z_2^64 or a smaller ring."""
     value = check_private(operation, x)
     if value.limbs != 1:
@@ -53,7 +53,7 @@ def check_word(operation: str, x: object) -> Shared:
     return value
 
 
-def check_ring(operation: str, x: object, known: bool = False) -> Shared:
+def check_private_64bit_tensor(operation: str, x: object, known: bool = False) -> Shared:
     """Return x; raise UsageError unless it is private, over Z_2^64 and of a known shape.
 
     The shape is checked only if `known`.
@@ -89,7 +89,7 @@ def check_known_shape(operation: str, x: Shared) -> list[int]:
     return [int(n) for n in shape.as_list()]
 
 
-def check_scale(operation: str, x: Shared, lowest: int, highest: int) -> None:
+def check_fractional_bits_range(operation: str, x: Shared, lowest: int, highest: int) -> None:
     """Raise UsageError unless the number of x's fractional bits is in a range."""
     if not lowest <= x.fractional_bits <= highest:
         raise UsageError(
@@ -121,7 +121,7 @@ def is_integer_between(value: object, lowest: int, highest: int) -> TypeGuard[in
     return is_integer(value) and lowest <= value <= highest
 
 
-def check_same_kind(operation: str, values: Sequence[Shared]) -> list[Shared]:
+def check_same_dealer_scale_ring(operation: str, values: Sequence[Shared]) -> list[Shared]:
     """Return the values as a list, if they are private tensors of one dealer, scale and ring.
 
     Raises:
@@ -151,7 +151,7 @@ def check_same_kind(operation: str, values: Sequence[Shared]) -> list[Shared]:
     return list(values)
 
 
-def check_known_rank(operation: str, x: Shared) -> int:
+def check_private_rank_is_known(operation: str, x: Shared) -> int:
     """Return the number of axes of elements.
 
     Raises:
@@ -223,7 +223,7 @@ def normalize_axes(operation: str, axes: Axes, rank: int) -> list[int]:
     return normalized
 
 
-def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
+def check_private_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
     """Check that x and y are private, of one dealer, ring and (with same_scale) scale.
 
     Raises:
@@ -279,8 +279,8 @@ def broadcast_shapes(operation: str, *shapes: Shape) -> tf.TensorShape:
 
 def check_factors(name: str, x: Shared, y: Shared) -> None:
     """Raise UsageError unless x and y are private, of one dealer and over Z_2^64."""
-    check_pair(name, x, y, same_scale=False)
-    check_ring(name, x)
+    check_private_pair(name, x, y, same_scale=False)
+    check_private_64bit_tensor(name, x)
 
 
 def check_matmul_shapes(
@@ -326,4 +326,4 @@ def check_public_factor(name: str, x: Shared, ring: object) -> None:
             operation=name,
             received=type(x).__name__,
         )
-    check_word(name, x)
+    check_private_word_tensor(name, x)

@@ -31,7 +31,7 @@ MAX_CHUNK_BITS = 6
 MAX_SINGLE_EXCHANGE_BITS = 8 * MAX_CHUNK_BITS + 1
 
 
-def bits_with_constant(bits: int, constant_bound: int) -> int:
+def comparison_bits_with_constant(bits: int, constant_bound: int) -> int:
     """Return the bits that compare x + c with 0, |x| < 2^(bits-1) and |c| <= constant_bound.
 
     One more than `bits` while the constant is no larger than x may be, else as many as it needs.
@@ -82,7 +82,7 @@ class ComparisonPlan:
         """Bits that the dealer sends per comparison (without lam's top bit)."""
         tables = sum((1 << w) - 1 for w in self.widths)
         return tables + sum(
-            _count_monomials(r, g == len(level) - 1)
+            _count_lut_monomials(r, g == len(level) - 1)
             for level in self.groups
             for g, r in enumerate(level)
         )
@@ -93,13 +93,13 @@ class ComparisonPlan:
         return self.dealt_bits + 2 * self.exchanged_bits
 
 
-def _count_monomials(radix: int, last: bool) -> int:
+def _count_lut_monomials(radix: int, last: bool) -> int:
     if last:  # the equality of the last node is not needed
         return 3 * (1 << (radix - 1)) - 2 * radix - 1
     return (1 << (radix + 1)) - 2 * radix - 2
 
 
-def _split_evenly(total: int, parts: int) -> tuple[int, ...]:
+def _split_bits_evenly(total: int, parts: int) -> tuple[int, ...]:
     """Return even group sizes, the larger ones last (the last node is the cheapest)."""
     small, larger_groups = divmod(total, parts)
     return (small,) * (parts - larger_groups) + (small + 1,) * larger_groups
@@ -122,7 +122,7 @@ def default_exchanges(count: int, bits: int, exchanges: int | None = None) -> in
     )
 
 
-def min_exchanges(bits: int) -> int:
+def min_comparison_exchanges(bits: int) -> int:
     """Return the least number of exchanges for a comparison."""
     return 1 if bits <= MAX_SINGLE_EXCHANGE_BITS else 2
 
@@ -156,8 +156,8 @@ def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
     best: ComparisonPlan | None = None
     low = bits - 1
     for widest in range(1, MAX_CHUNK_BITS + 1):
-        widths = _split_evenly(low, -(-low // widest))[::-1]
-        for groups in _list_groupings(len(widths), exchanges):
+        widths = _split_bits_evenly(low, -(-low // widest))[::-1]
+        for groups in _list_comparison_groupings(len(widths), exchanges):
             candidate = ComparisonPlan(bits, widths, groups)
             if best is None or candidate.total_bits < best.total_bits:
                 best = candidate
@@ -171,13 +171,13 @@ def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
     return best
 
 
-def _list_groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
+def _list_comparison_groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
     if levels == 1:
         return [((nodes,),)] if nodes <= 8 else []
     return [
-        (_split_evenly(nodes, parts), *rest)
+        (_split_bits_evenly(nodes, parts), *rest)
         for parts in range(max(1, -(-nodes // 8)), max(1, nodes // 2) + 1)
-        for rest in _list_groupings(parts, levels - 1)
+        for rest in _list_comparison_groupings(parts, levels - 1)
     ]
 
 
@@ -192,7 +192,9 @@ def msb_of_planes(
             else the dealer keeps it as `top`.
     """
     if isinstance(party, CostParty):
-        share = party.count_bit_messages(_plan_cost(plan, n, absorb), n, planes, dealer=dealer)
+        share = party.count_bit_messages(
+            _comparison_plan_cost(plan, n, absorb), n, planes, dealer=dealer
+        )
         return EvaluatorBits(share, None, n, dealer)
     s = party.site("msb", plan.bits, plan.widths, plan.groups, absorb, dealer=dealer)
     kernels = ops.module()
@@ -222,7 +224,7 @@ def msb_of_planes(
     return EvaluatorBits(node_share, None, n, dealer)
 
 
-def masked_part(party: Party, x: Shared) -> Any:
+def masked_value_or_mask_words(party: Party, x: Shared) -> Any:
     """Return words [n, limbs] of lam at the dealer, of m at the evaluators."""
     if x.m is not None:
         part = x.m
@@ -256,14 +258,18 @@ def msb(
             received=repr(x),
         )
     return msb_of_words(
-        party, masked_part(party, x), x.dealer, plan_comparison(bits, exchanges), absorb
+        party,
+        masked_value_or_mask_words(party, x),
+        x.dealer,
+        plan_comparison(bits, exchanges),
+        absorb,
     )
 
 
 def msb_of_words(
     party: Party, part: Any, dealer: int, plan: ComparisonPlan, absorb: bool
 ) -> EvaluatorBits:
-    """Return the `msb` of words from `masked_part`, by a plan."""
+    """Return the `msb` of words from `masked_value_or_mask_words`, by a plan."""
     if isinstance(part, tensor_ops.SymbolicTensor):
         return msb_of_planes(party, part, part.shape[0], plan, dealer, absorb)
     import tensorflow as tf
@@ -289,7 +295,7 @@ def compare_coarsely(
 
     Rounds: exchanges online (one more in total). Bits sent: as `msb`.
     """
-    part = tensor_ops.arithmetic_shift(masked_part(party, x), dropped_bits)
+    part = tensor_ops.arithmetic_shift(masked_value_or_mask_words(party, x), dropped_bits)
     return msb_of_words(party, part, x.dealer, plan_comparison(bits, exchanges), absorb=True)
 
 
@@ -305,7 +311,7 @@ def compare_low_bits(
 
     Rounds: exchanges online (one more in total). Bits sent: as `msb` of low + 1 bits.
     """
-    part = tensor_ops.low_bits(masked_part(party, x), low)
+    part = tensor_ops.low_bits(masked_value_or_mask_words(party, x), low)
     return msb_of_words(party, part, x.dealer, plan_comparison(low + 1, exchanges), absorb=False)
 
 
@@ -323,10 +329,10 @@ def msb_cost(
     n: int, bits: int = EXACT_BITS, exchanges: int | None = None, absorb: bool = True
 ) -> Cost:
     """Return the cost of `msb` and `less_than` for n elements; planes are sent in whole words."""
-    return _plan_cost(plan_comparison(bits, exchanges), n, absorb)
+    return _comparison_plan_cost(plan_comparison(bits, exchanges), n, absorb)
 
 
-def _plan_cost(plan: ComparisonPlan, n: int, absorb: bool) -> Cost:
+def _comparison_plan_cost(plan: ComparisonPlan, n: int, absorb: bool) -> Cost:
     w = 64 * words_for_bits(n)
     dealt = plan.dealt_bits + (1 if absorb else 0)
     return Cost(

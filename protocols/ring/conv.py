@@ -18,7 +18,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, products
-from tfe_bench.protocols.ring.products import Product
+from tfe_bench.protocols.ring.products import BilinearShareProduct
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -28,7 +28,7 @@ Pair = int | Sequence[int]
 MAX_WINDOW_CELLS = 1 << 22
 
 
-def parse_pair(operation: str, noun: str, value: Any) -> tuple[int, int]:
+def parse_window_pair(operation: str, noun: str, value: Any) -> tuple[int, int]:
     """Return a pair from a number for both axes, a pair, or TensorFlow's list for all four axes.
 
     Raises:
@@ -81,8 +81,8 @@ class Windows:
         Raises:
             UsageError: anything else.
         """
-        steps = parse_pair(operation, "strides", strides)
-        spread = parse_pair(operation, "dilations", dilations)
+        steps = parse_window_pair(operation, "strides", strides)
+        spread = parse_window_pair(operation, "dilations", dilations)
         if isinstance(padding, str):
             if padding.upper() in ("SAME", "VALID"):
                 return cls(steps, padding.upper(), spread)
@@ -165,7 +165,7 @@ class Windows:
         }
 
 
-def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
+def check_conv_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
     """Raise UsageError if the known parts of the shapes of images and kernel do not fit."""
     if x.rank != 4 or w.rank != 4:
         raise UsageError(
@@ -221,7 +221,7 @@ def pooling_positions(
             operation=name,
             received=padding,
         )
-    kernel = parse_pair(name, "ksize", ksize)
+    kernel = parse_window_pair(name, "ksize", ksize)
     windows = Windows.from_arguments(name, strides, padding)
     image = [int(n) for n in known]
     windows.check_cell_count(name, image[1:3], kernel)
@@ -237,7 +237,7 @@ def pooling_positions(
     return image, kernel, positions
 
 
-def list_sizes(a: Any) -> list[Any]:
+def list_tensor_sizes(a: Any) -> list[Any]:
     """Return the sizes of a tensor, as integers where they are known."""
     if a.shape.is_fully_defined():
         return list(a.shape.as_list())
@@ -247,7 +247,9 @@ def list_sizes(a: Any) -> list[Any]:
     return [dynamic[i] if d is None else d for i, d in enumerate(a.shape.as_list())]
 
 
-def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False) -> Any:
+def convolve_ring_elements(
+    a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False
+) -> Any:
     """Return the sum of the convolutions of paired tensors over Z_2^64, public or not. Local."""
     if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         n, *image, _ = a[0].shape
@@ -295,8 +297,10 @@ def conv2d(
     name = "depthwise_conv2d" if depthwise else "conv2d"
     checks.check_factors(name, x, w)
     windows = Windows.from_arguments(name, strides, padding, dilations)
-    check_shapes(name, x.shape, w.shape, windows)
-    product = Product(x, w, lambda a, b: convolve(a, b, windows, depthwise))
+    check_conv_shapes(name, x.shape, w.shape, windows)
+    product = BilinearShareProduct(
+        x, w, lambda a, b: convolve_ring_elements(a, b, windows, depthwise)
+    )
     return products.exchange_sum(party, name, [product], windows)
 
 
@@ -315,11 +319,11 @@ def conv2d_public(
         UsageError: the operands or the windows do not fit each other.
     """
     name = "depthwise_conv2d_public" if depthwise else "conv2d_public"
-    checks.check_word(name, x)
+    checks.check_private_word_tensor(name, x)
     kernel = arithmetic.to_ring_tensor(name, ring)
     windows = Windows.from_arguments(name, strides, padding, dilations)
-    check_shapes(name, x.shape, tensor_ops.static_shape(kernel), windows)
-    y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
+    check_conv_shapes(name, x.shape, tensor_ops.static_shape(kernel), windows)
+    y = x.map(lambda a: convolve_ring_elements([a], [kernel], windows, depthwise))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 

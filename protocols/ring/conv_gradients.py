@@ -1,4 +1,5 @@
-"""Gradients of convolutions: bilinear maps for sums of private products (products.Product).
+"""Gradients of convolutions: bilinear maps for sums of private products
+(products.BilinearShareProduct).
 
 With y = conv(x, w) and d the gradient of y, dx is the transposed convolution of d with w, and dw
 is patches(x)^T . d. Both are bilinear, so they are products like the convolution itself: the
@@ -18,11 +19,11 @@ from tfe_bench.protocols.ring.products import BilinearMap
 from tfe_bench.protocols.session import ops, tensor_ops
 
 
-def _list_shape(shape: Any) -> list[Any]:
+def _list_conv_shape(shape: Any) -> list[Any]:
     return shape.as_list() if hasattr(shape, "as_list") else list(shape)
 
 
-def _static_sizes(
+def _static_image_sizes(
     name: str, noun: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]
 ) -> Any:
     """Return height and width within a static shape.
@@ -30,7 +31,7 @@ def _static_sizes(
     Raises:
         UsageError: another rank, or a size that is not known.
     """
-    sizes = _list_shape(shape)
+    sizes = _list_conv_shape(shape)
     selected = sizes[axes] if len(sizes) in ranks else []
     if len(selected) != 2 or not all(isinstance(n, int) and n >= 0 for n in selected):
         raise UsageError(
@@ -80,7 +81,9 @@ def input_gradient(
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
     name = "input_gradient"
-    size = _static_sizes(name, "an image", _list_shape(image_shape)[-3:], slice(0, 2), (3,))
+    size = _static_image_sizes(
+        name, "an image", _list_conv_shape(image_shape)[-3:], slice(0, 2), (3,)
+    )
 
     def bilinear(d: list[Any], w: list[Any]) -> Any:
         _check_ranks(name, d, w)
@@ -116,7 +119,7 @@ def kernel_gradient(
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
     name = "kernel_gradient"
-    size = _static_sizes(name, "a kernel", kernel_shape, slice(0, 2), (4,))
+    size = _static_image_sizes(name, "a kernel", kernel_shape, slice(0, 2), (4,))
 
     def bilinear(x: list[Any], d: list[Any]) -> Any:
         _check_ranks(name, x, d)

@@ -28,7 +28,7 @@ def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
     Rounds: 1. Bits sent: E1, E2 1 per bit each, in whole words.
     """
     if isinstance(party, CostParty):
-        masked_bits = party.count_bit_messages(_masking_cost(bits.n), bits.n, bits)
+        masked_bits = party.count_bit_messages(_bit_masking_cost(bits.n), bits.n, bits)
         return MaskedBits(masked_bits, None, bits.n, bits.dealer)
     s = party.site("mask_bits", dealer=bits.dealer)
     masked_bits = beta = None
@@ -51,7 +51,7 @@ def mask_together(party: Party, bit_arrays: Sequence[EvaluatorBits]) -> MaskedBi
     return mask_bits(party, EvaluatorBits(together, None, n, bit_arrays[0].dealer))
 
 
-def _masking_cost(n: int) -> Cost:
+def _bit_masking_cost(n: int) -> Cost:
     return Cost(
         dealer=0, e1=64 * words_for_bits(n), e2=64 * words_for_bits(n), rounds=1, with_dealing=1
     )
@@ -72,7 +72,7 @@ def _exchange_masked(s: Site, bits: EvaluatorBits) -> Any:
     return tensor_ops.xor(message, s.swap(message))
 
 
-def unpack_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
+def unpack_bits_to_ring_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
     """Return masked or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
     ones = logic.unpack_bits(bits)
     if limbs == 2:
@@ -92,7 +92,7 @@ def b2a_shares(
 
     Rounds: 0 online (1 total). Bits sent: D width per bit.
     """
-    known = unpack_elements(bits, shape)
+    known = unpack_bits_to_ring_elements(bits, shape)
     share = masked.deal(s, known, shape, tensor, slot, width)
     if s.is_dealer:
         return None
@@ -225,7 +225,7 @@ def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot:
     import tensorflow as tf
 
     shape = tf.shape(x.any, out_type=tf.int64)
-    known = unpack_elements(bits, shape, 2)
+    known = unpack_bits_to_ring_elements(bits, shape, 2)
     masked_bits = known[..., :1]
     product = wide.add(x.l1, x.l2) * masked_bits if s.is_dealer else None
     b = masked.deal(s, known, shape, tensor, slot, masked.WIDE)
@@ -253,12 +253,15 @@ def inject(
         negated: compute (1 - b) * x instead.
         extend_ring: x of Z_2^k, not negative where the bit is 1, becomes a value of Z_2^64.
 
-    Rounds: 1 online (2 total). Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
+    Rounds: 1 online (2 total). Bits sent: D `bit_injection_dealt_bits`, E1, E2 64 * limbs per
+    element each.
     """
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
     if isinstance(party, CostParty):
-        dealt = inject_dealt(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
+        dealt = bit_injection_dealt_bits(
+            x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64
+        )
         y = party.count_exchange(
             x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs
         )
@@ -284,7 +287,7 @@ def inject(
     return replace(y, bits=ring)
 
 
-def inject_dealt(n: int, limbs: int = 1, ring_bits: int = 64) -> int:
+def bit_injection_dealt_bits(n: int, limbs: int = 1, ring_bits: int = 64) -> int:
     """Return the bits D sends for `inject` of n elements; ring_bits k < 64 with extend_ring."""
     wraps = 3 * packed_bits(n, 64 - ring_bits) if ring_bits < 64 else 0
     return 128 * limbs * n + wraps
@@ -329,7 +332,7 @@ def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = 
     zero_extended = replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=65)
     t = compare.msb(party, zero_extended, bits=65, exchanges=exchanges)
     if isinstance(party, CostParty):
-        lifted = party.count_messages(_masking_cost(t.n), [*x.shape, 2], t, x)
+        lifted = party.count_messages(_bit_masking_cost(t.n), [*x.shape, 2], t, x)
         return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
     import tensorflow as tf
 
@@ -337,7 +340,7 @@ def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = 
     shape = tensor_ops.dynamic_shape(x.any)
     masked_bits = None if s.is_dealer else _exchange_masked(s, t)
 
-    def extend_part(part: Any, packed: Any) -> Any:
+    def extend_share_part(part: Any, packed: Any) -> Any:
         if part is None:
             return None
         top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
@@ -347,5 +350,5 @@ def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = 
             [low, tensor_ops.add(high, tensor_ops.left_shift(top, shift))], axis=-1
         )
 
-    m, l1, l2 = map(extend_part, (x.m, x.l1, x.l2), (masked_bits, *_draw_bit_masks(s, t)))
+    m, l1, l2 = map(extend_share_part, (x.m, x.l1, x.l2), (masked_bits, *_draw_bit_masks(s, t)))
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)

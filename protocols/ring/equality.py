@@ -29,7 +29,7 @@ _SUPERBLOCK = 8  # words of one plane that are adjacent (kernels/core/lut.h)
 
 
 @functools.cache
-def plan_and_tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
+def plan_equality_and_tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
     """Return the group sizes of each level that AND `nodes` bits, for the fewest bits sent."""
     if nodes == 1:
         return ()
@@ -39,16 +39,20 @@ def plan_and_tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], .
         if parts == 1 or levels > 1:
             small, larger_groups = divmod(nodes, parts)
             sizes = (small,) * (parts - larger_groups) + (small + 1,) * larger_groups
-            candidates.append((sizes, *plan_and_tree(parts, levels - 1)))
+            candidates.append((sizes, *plan_equality_and_tree(parts, levels - 1)))
     # more nodes than this number of levels can join
-    return min(candidates, key=_count_tree_bits) if candidates else plan_and_tree(nodes, levels + 1)
+    return (
+        min(candidates, key=_count_tree_bits)
+        if candidates
+        else plan_equality_and_tree(nodes, levels + 1)
+    )
 
 
 def _count_tree_bits(levels: tuple[tuple[int, ...], ...]) -> int:
     return sum((1 << size) + 1 for sizes in levels for size in sizes)
 
 
-def is_all_zero(
+def are_shares_all_zero(
     party: Party, values: Sequence[tuple[Shared, int]], bits: Sequence[MaskedBits] = ()
 ) -> MaskedBits:
     """Return [all of the values are 0, each modulo 2^k] AND all of the bits, element by element.
@@ -57,8 +61,8 @@ def is_all_zero(
         values: (x, k) with x of n elements, of a ring of k bits at least, one word.
         bits: n of each.
 
-    Rounds: those of `plan_and_tree`, 3 for up to 729 bits (4 total). Bits sent: for a group of r
-    bits D 2^r - 1, E1, E2 1 each: 21 B for 32 bits.
+    Rounds: those of `plan_equality_and_tree`, 3 for up to 729 bits (4 total). Bits sent: for a
+    group of r bits D 2^r - 1, E1, E2 1 each: 21 B for 32 bits.
     Raises:
         UsageError: no values, wide ones, other rings, dealers or sizes.
     """
@@ -84,22 +88,24 @@ def is_all_zero(
                 operation="equality",
                 received=repr(x),
             )
-    rows = [_bit_planes(party, x, k) for x, k in values]
+    rows = [_equality_bit_planes(party, x, k) for x, k in values]
     rows += [
         tensor_ops.reshape(b.beta if b.masked is None else b.masked, [1, words_for_bits(n)])
         for b in bits
     ]
     nodes = tensor_ops.concat(rows, 0)
     width = words_for_bits(n)
-    for sizes in plan_and_tree(int(nodes.shape[0])):
-        nodes = _and_groups(party, nodes, sizes, width, first.dealer)
+    for sizes in plan_equality_and_tree(int(nodes.shape[0])):
+        nodes = _and_masked_bit_groups(party, nodes, sizes, width, first.dealer)
     result_words = tensor_ops.reshape(nodes, [width])
     if first.m is None:
         return MaskedBits(None, result_words, n, first.dealer, (n,))
     return MaskedBits(result_words, None, n, first.dealer, (n,))
 
 
-def _and_groups(party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: int) -> Any:
+def _and_masked_bit_groups(
+    party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: int
+) -> Any:
     """Return the ANDs of groups of rows [nodes, width], exchanged under masks: [groups, width]."""
     begin, shares = 0, []
     for size in sorted(set(sizes)):
@@ -108,7 +114,9 @@ def _and_groups(party: Party, nodes: Any, sizes: Sequence[int], width: int, deal
         begin += count * size
         operands = tensor_ops.transpose(tensor_ops.reshape(group, [count, size, width]), [1, 0, 2])
         rows = tensor_ops.reshape(operands, [size, count * width])
-        shares.append(logic.and_rows(party, rows, size, 64 * count * width, dealer).share)
+        shares.append(
+            logic.and_stacked_bit_rows(party, rows, size, 64 * count * width, dealer).share
+        )
     held_share = None if shares[0] is None else tensor_ops.concat(shares, 0)
     masked_bits = convert.mask_bits(
         party, EvaluatorBits(held_share, None, 64 * len(sizes) * width, dealer)
@@ -117,9 +125,9 @@ def _and_groups(party: Party, nodes: Any, sizes: Sequence[int], width: int, deal
     return tensor_ops.reshape(packed_words, [len(sizes), width])
 
 
-def _bit_planes(party: Party, x: Shared, k: int) -> Any:
+def _equality_bit_planes(party: Party, x: Shared, k: int) -> Any:
     """Return bit planes [k, words]: of lam at the dealer, of NOT m at the evaluators. Local."""
-    part = compare.masked_part(party, x)
+    part = compare.masked_value_or_mask_words(party, x)
     n = int(part.shape[0])
     width = words_for_bits(n)
     if not tensor_ops.is_concrete(part):

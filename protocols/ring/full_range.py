@@ -35,7 +35,7 @@ def less(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> Ma
         UsageError: a public operand, or rings, dealers, scales or shapes that differ.
     """
     _check_operands("less", x, y)
-    wide_x, wide_y = (_extend_with_zeros(_offset_to_unsigned(v)) for v in (x, y))
+    wide_x, wide_y = (_extend_share_with_zero_word(_offset_share_to_unsigned(v)) for v in (x, y))
     signs = [
         compare.msb(party, v, BITS, exchanges)
         for v in (arithmetic.sub(wide_x, wide_y), wide_x, wide_y)
@@ -55,7 +55,7 @@ def equal(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> M
     d = arithmetic.sub(x, y)
     if d.m is None:  # the wrap of l1 + l2 is irrelevant here: lam is one word
         d = replace(d, l1=d.l1 + d.l2, l2=d.l2 - d.l2)
-    above = _extend_with_zeros(d)
+    above = _extend_share_with_zero_word(d)
     below = above.map(wide.negate)
     signs = [compare.msb(party, v, BITS, exchanges) for v in (above, below)]
     return logic.invert_bits(convert.mask_bits(party, _xor_bits(signs)))
@@ -79,12 +79,12 @@ def _select_second(party: Party, second: MaskedBits, x: Shared, y: Shared) -> Sh
     return arithmetic.add(x, convert.inject(party, second, arithmetic.sub(y, x)))
 
 
-def _offset_to_unsigned(x: Shared) -> Shared:
+def _offset_share_to_unsigned(x: Shared) -> Shared:
     """Add 2^63. Local."""
     return arithmetic.add_constant(x, -(2**63))
 
 
-def _extend_with_zeros(x: Shared) -> Shared:
+def _extend_share_with_zero_word(x: Shared) -> Shared:
     """Add a high word of 0 to every part, as a value of Z_2^65. Local."""
     return replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=BITS)
 
@@ -101,8 +101,8 @@ def _xor_bits(bits: list[EvaluatorBits]) -> EvaluatorBits:
 
 
 def _check_operands(name: str, x: Any, y: Any) -> None:
-    checks.check_pair(name, x, y)
-    checks.check_ring(name, x)
+    checks.check_private_pair(name, x, y)
+    checks.check_private_64bit_tensor(name, x)
     if x.shape != y.shape:
         raise UsageError(
             f"{name} expects two tensors of one shape. Received: {x.shape.as_list()} and "

@@ -25,7 +25,7 @@ MAX_AND_INPUTS = 9
 
 def invert_bits(bits: MaskedBits) -> MaskedBits:
     """Return NOT of every bit. Local."""
-    _check_bits("invert", (bits,))
+    _check_masked_bits("invert", (bits,))
     if bits.masked is None:
         return bits
     return replace(bits, masked=tensor_ops.invert(bits.masked))
@@ -37,7 +37,7 @@ def xor_bits(a: MaskedBits, b: MaskedBits) -> MaskedBits:
     Raises:
         UsageError: different dealers or numbers of bits.
     """
-    _check_bits("xor", (a, b))
+    _check_masked_bits("xor", (a, b))
     return replace(
         a,
         masked=None if a.masked is None else tensor_ops.xor(a.masked, b.masked),
@@ -60,7 +60,7 @@ def pack_bits(ones: Any) -> Any:
     return ops.module().tfe_bench_pack_bits(bits=ones)
 
 
-def replace_words(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
+def replace_packed_bit_words(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
     """Return n other bits of the same dealer, given this party's packed words `part`."""
     return replace(
         bits,
@@ -70,7 +70,7 @@ def replace_words(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
     )
 
 
-def rearrange_bits(
+def rearrange_private_bits(
     bits: MaskedBits, shape: Sequence[int], function: Callable[[tf.Tensor], tf.Tensor], n: int
 ) -> MaskedBits:
     """Move, drop or repeat bits by a public map. Local.
@@ -81,7 +81,7 @@ def rearrange_bits(
         n: number of bits of its result.
     """
     rearranged = function(tensor_ops.reshape(unpack_bits(bits), list(shape)))
-    return replace_words(
+    return replace_packed_bit_words(
         bits, tensor_ops.squeeze(pack_bits(tensor_ops.reshape(rearranged, [1, n])), [0]), n
     )
 
@@ -101,13 +101,13 @@ def and_bits(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
             received=len(bits),
             expected=f"1 to {MAX_AND_INPUTS}",
         )
-    _check_bits("all_of", bits)
+    _check_masked_bits("all_of", bits)
     first = bits[0]
     rows = tensor_ops.stack([b.beta if b.masked is None else b.masked for b in bits])
-    return and_rows(party, rows, len(bits), first.n, first.dealer)
+    return and_stacked_bit_rows(party, rows, len(bits), first.n, first.dealer)
 
 
-def and_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
+def and_stacked_bit_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
     """Return `and_bits` of operands that are stacked already.
 
     Args:
@@ -133,7 +133,7 @@ def and_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Evalua
     return EvaluatorBits(share, None, n, s.dealer)
 
 
-def _check_bits(name: str, bits: Sequence[MaskedBits]) -> None:
+def _check_masked_bits(name: str, bits: Sequence[MaskedBits]) -> None:
     for b in bits:
         if not isinstance(b, MaskedBits):
             raise UsageError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
-from tfe_bench.protocols.session.packing import pack_words, receive_words
+from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -34,12 +34,12 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
     """
     if s.is_dealer:
         message = s.apply_mask(value, K1, tensor, mask_operation("sub", width))
-        s.send(pack_words(message, width), s.e2, slot, run_ahead=True)
+        s.send(pack_ring_words(message, width), s.e2, slot, run_ahead=True)
         return None
     if s.is_e1:
         mask = s.mask(K1, tensor, shape)
         return mask if width >= RING else tensor_ops.low_bits(mask, width)
-    return receive_words(s, shape, s.d, slot, width)
+    return receive_packed_ring_words(s, shape, s.d, slot, width)
 
 
 def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
@@ -47,7 +47,7 @@ def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int 
 
     Rounds: 1. Bits sent: E1, E2 width per element each.
     """
-    message = pack_words(
+    message = pack_ring_words(
         s.apply_mask(share, s.own_key, tensor, mask_operation("add", width)), width
     )
     return add_messages(message, s.swap(message, slot), tensor_ops.dynamic_shape(share), width)

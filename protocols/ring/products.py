@@ -38,7 +38,7 @@ BilinearMap = Callable[[list[Any], list[Any]], Any]
 
 
 @dataclass(frozen=True)
-class Product:
+class BilinearShareProduct:
     """x . w under a bilinear map.
 
     Attributes:
@@ -80,7 +80,7 @@ class LocalProduct:
         return replace(self, part=function(self.part))
 
 
-def multiply_locally(party: Party, name: str, product: Product) -> LocalProduct:
+def multiply_shares_locally(party: Party, name: str, product: BilinearShareProduct) -> LocalProduct:
     """Return each party's part of a product. Local: a sum exchanges it later.
 
     Raises:
@@ -93,20 +93,20 @@ def multiply_locally(party: Party, name: str, product: Product) -> LocalProduct:
         party.add_work(symbolic.work)
         return LocalProduct(replace(symbolic, work=0), product.scale, x.dealer)
     return LocalProduct(
-        _product_part(party.index == x.dealer, (x.dealer + 1) % 3 == party.index, product),
+        _share_product_part(party.index == x.dealer, (x.dealer + 1) % 3 == party.index, product),
         product.scale,
         x.dealer,
     )
 
 
-def elementwise_product(a: list[Any], b: list[Any]) -> Any:
+def sum_elementwise_products(a: list[Any], b: list[Any]) -> Any:
     """Return the sum of paired elementwise products, with broadcasting."""
     return functools.reduce(
         tensor_ops.add, [tensor_ops.mul(p, q) for p, q in zip(a, b, strict=True)]
     )
 
 
-def matrix_product(a: list[Any], b: list[Any]) -> Any:
+def sum_matrix_products(a: list[Any], b: list[Any]) -> Any:
     """Return the sum of the matrix products of paired tensors over Z_2^64. Local."""
     if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         left, right = a[0].shape, b[0].shape
@@ -116,12 +116,14 @@ def matrix_product(a: list[Any], b: list[Any]) -> Any:
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
-def _sum_parts(s: Site, products: Sequence[Product | LocalProduct]) -> Any:
-    parts = [_product_part(s.is_dealer, s.is_e1, p) for p in products]
+def _sum_product_parts(s: Site, products: Sequence[BilinearShareProduct | LocalProduct]) -> Any:
+    parts = [_share_product_part(s.is_dealer, s.is_e1, p) for p in products]
     return functools.reduce(tensor_ops.add, parts)
 
 
-def _product_part(is_dealer: bool, is_e1: bool, p: Product | LocalProduct) -> Any:
+def _share_product_part(
+    is_dealer: bool, is_e1: bool, p: BilinearShareProduct | LocalProduct
+) -> Any:
     """Return the masks' product at D; at an evaluator the term of its share (E1's negated)."""
     if isinstance(p, LocalProduct):
         return p.part
@@ -136,7 +138,7 @@ def _product_part(is_dealer: bool, is_e1: bool, p: Product | LocalProduct) -> An
 
 def _share_sum(
     s: Site,
-    products: Sequence[Product | LocalProduct],
+    products: Sequence[BilinearShareProduct | LocalProduct],
     width: int,
     check: Callable[[Any], None],
     dealer_addend: Any = None,
@@ -151,12 +153,12 @@ def _share_sum(
     """
     if s.is_dealer:
         with s.in_dealing_order():
-            gamma = _sum_parts(s, products)
+            gamma = _sum_product_parts(s, products)
         check(gamma)
         gamma = gamma if dealer_addend is None else gamma + dealer_addend
         masked.deal(s, gamma, None, 0, 0, width)
         return None, tensor_ops.dynamic_shape(gamma)
-    crossed = _sum_parts(s, products)
+    crossed = _sum_product_parts(s, products)
     check(crossed)
     shape = tensor_ops.dynamic_shape(crossed)
     if s.is_e1:
@@ -164,8 +166,8 @@ def _share_sum(
     return tensor_ops.add(crossed, masked.deal(s, None, shape, 0, 0, width)), shape
 
 
-def _check_products(
-    name: str, products: Sequence[Product | LocalProduct], addend: Shared | None = None
+def _check_share_products(
+    name: str, products: Sequence[BilinearShareProduct | LocalProduct], addend: Shared | None = None
 ) -> None:
     """Validate the operands of a sum of products."""
     if not products:
@@ -175,7 +177,7 @@ def _check_products(
             operation=name,
         )
     for p in products:
-        if isinstance(p, Product):
+        if isinstance(p, BilinearShareProduct):
             checks.check_factors(name, p.x, p.w)
     kinds = {(p.scale, p.dealer) for p in products}
     if addend is not None:
@@ -190,8 +192,8 @@ def _check_products(
         )
 
 
-def _count_products(
-    party: CostParty, products: Sequence[Product | LocalProduct]
+def _count_share_products(
+    party: CostParty, products: Sequence[BilinearShareProduct | LocalProduct]
 ) -> tuple[tensor_ops.SymbolicTensor, list[Any]]:
     """Return the symbolic sum, and all of its operands."""
     parts = [
@@ -205,7 +207,7 @@ def _count_products(
 
 
 def exchange_sum(
-    party: Party, name: str, products: Sequence[Product | LocalProduct], *agreed: Any
+    party: Party, name: str, products: Sequence[BilinearShareProduct | LocalProduct], *agreed: Any
 ) -> Shared:
     """Compute sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
 
@@ -217,10 +219,10 @@ def exchange_sum(
     Raises:
         UsageError: no products, or operands of several scales, rings or dealers.
     """
-    _check_products(name, products)
+    _check_share_products(name, products)
     dealer, scale = products[0].dealer, products[0].scale
     if isinstance(party, CostParty):
-        total, operands = _count_products(party, products)
+        total, operands = _count_share_products(party, products)
         dealt = 64 * total.shape.num_elements()
         return party.count_exchange(total.shape, dealt, *operands, scale=scale, dealer=dealer)
     # (Static shapes are not compared: one role may know less of them than another.)
@@ -232,7 +234,7 @@ def exchange_sum(
 def exchange_truncated_sum(
     party: Party,
     name: str,
-    products: Sequence[Product | LocalProduct],
+    products: Sequence[BilinearShareProduct | LocalProduct],
     addend: Shared | None,
     drop: int,
     bits: int,
@@ -263,7 +265,7 @@ def exchange_truncated_sum(
         that
             does not broadcast.
     """
-    _check_products(name, products, addend)
+    _check_share_products(name, products, addend)
     integers = isinstance(drop, int) and isinstance(bits, int)
     if not (integers and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
@@ -302,7 +304,7 @@ def exchange_truncated_sum(
             )
 
     if isinstance(party, CostParty):
-        z, operands = _count_products(party, products)
+        z, operands = _count_share_products(party, products)
         check_addend(z)
         u = party.count_dealt(z.shape, *operands, addend)
         dealt = packed_bits(z.shape.num_elements(), width)

@@ -26,7 +26,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes
-from tfe_bench.protocols.ring.checks import check_ring, is_integer_between
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K3, Party
@@ -51,7 +51,7 @@ def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -
     Raises:
         UsageError: another ring, or bits outside 2..63.
     """
-    check_ring("in_range", x, known=True)
+    check_private_64bit_tensor("in_range", x, known=True)
     if not is_integer_between(bits, 2, RING - 1):
         raise UsageError(
             f"in_range takes 2 to 63 bits. Received: {bits!r}.",
@@ -66,7 +66,12 @@ def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -
     flat = arithmetic.add_constant(flat, np.array([[half], [-half]], np.int64))
     signs = convert.mask_bits(party, compare.msb(party, flat, compare.EXACT_BITS, exchanges))
     negative, below = (
-        logic.rearrange_bits(signs, (2, n), lambda a, i=i: tensor_ops.strided_slice(a, i), n)  # type: ignore[misc]
+        logic.rearrange_private_bits(
+            signs,
+            (2, n),
+            lambda a, i=i: tensor_ops.strided_slice(a, i),  # type: ignore[misc]
+            n,
+        )
         for i in range(2)
     )
     inside = convert.mask_bits(party, logic.and_bits(party, [logic.invert_bits(negative), below]))
@@ -146,7 +151,7 @@ class RangeMonitor:
         Raises:
             UsageError: another ring, number of rows or dealer, or invalid bounds.
         """
-        check_ring("within", x, known=True)
+        check_private_64bit_tensor("within", x, known=True)
         if not (
             is_integer_between(low, 0, (1 << 62) - 1)
             and is_integer_between(high, low, (1 << 62) - 1)

@@ -16,8 +16,8 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, conv, masked, shapes
 from tfe_bench.protocols.ring.checks import (
-    check_known_rank,
-    check_same_kind,
+    check_private_rank_is_known,
+    check_same_dealer_scale_ring,
     normalize_axes,
     normalize_axis,
 )
@@ -35,7 +35,7 @@ RECIPROCAL_BITS = 30
 MAX_RECIPROCAL_BITS = 48
 
 
-def _sum_wide(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
+def _sum_128bit_words(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
     """Sum fewer than 2^31 pairs of words mod 2^128; the halves of the low word carry separately."""
     if not tensor_ops.is_concrete(a):
         return tensor_ops.reduce_sum(a, axes, keepdims)
@@ -43,15 +43,15 @@ def _sum_wide(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
 
     half = tf.constant(32, tf.int64)
 
-    def upper_half(b: tf.Tensor) -> tf.Tensor:
+    def upper_half_of_words(b: tf.Tensor) -> tf.Tensor:
         return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(b, tf.uint64), 32), tf.int64)
 
     def sum_words(b: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(b, axes, keepdims)
 
     lows = sum_words(tf.bitwise.bitwise_and(a[..., 0], tf.constant(2**32 - 1, tf.int64)))
-    highs = sum_words(upper_half(a[..., 0]))
-    carry = upper_half(highs + upper_half(lows))
+    highs = sum_words(upper_half_of_words(a[..., 0]))
+    carry = upper_half_of_words(highs + upper_half_of_words(lows))
     return tf.stack(
         [lows + tf.bitwise.left_shift(highs, half), sum_words(a[..., 1]) + carry], axis=-1
     )
@@ -63,9 +63,9 @@ def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
     Raises:
         UsageError: an axis is out of range or named twice.
     """
-    axes = normalize_axes("reduce_sum", axis, check_known_rank("reduce_sum", x))
+    axes = normalize_axes("reduce_sum", axis, check_private_rank_is_known("reduce_sum", x))
     if x.limbs == 2:
-        return x.map(lambda a: _sum_wide(a, axes, keepdims))
+        return x.map(lambda a: _sum_128bit_words(a, axes, keepdims))
     return x.map(lambda a: tensor_ops.reduce_sum(a, axes, keepdims))
 
 
@@ -75,7 +75,7 @@ def add_n(values: Sequence[Shared]) -> Shared:
     Raises:
         UsageError: no tensors, or other shapes, scales, rings or dealers.
     """
-    return reduce_sum(shapes.stack(check_same_kind("add_n", values)), 0)
+    return reduce_sum(shapes.stack(check_same_dealer_scale_ring("add_n", values)), 0)
 
 
 def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
@@ -84,12 +84,16 @@ def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
     Raises:
         UsageError: the axis is out of range, or the value is wide.
     """
-    at = normalize_axis("cumsum", axis, check_known_rank("cumsum", checks.check_word("cumsum", x)))
+    at = normalize_axis(
+        "cumsum",
+        axis,
+        check_private_rank_is_known("cumsum", checks.check_private_word_tensor("cumsum", x)),
+    )
     return x.map(lambda a: tensor_ops.cumsum(a, at, exclusive, reverse))
 
 
 def _check_reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
-    checks.check_ring(operation, x)
+    checks.check_private_64bit_tensor(operation, x)
     if not checks.is_integer_between(bits, 1, MAX_RECIPROCAL_BITS):
         raise UsageError(
             f"{operation} expects 1 to {MAX_RECIPROCAL_BITS} reciprocal bits. Received: {bits!r}.",
@@ -100,7 +104,9 @@ def _check_reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
     return bits
 
 
-def _scale_sum(party: Party, total: Shared, factor: Any, bits: int, extra_bits: int = 0) -> Shared:
+def _scale_shared_sum(
+    party: Party, total: Shared, factor: Any, bits: int, extra_bits: int = 0
+) -> Shared:
     """Return total * factor / 2^bits for a public integer factor (None: 1).
 
     Args:
@@ -115,7 +121,7 @@ def _scale_sum(party: Party, total: Shared, factor: Any, bits: int, extra_bits: 
     return arithmetic.mul_public(total, np.int64(1 << (extra_bits - bits)), extra_bits - bits)
 
 
-def divide_by_counts(
+def divide_sum_by_public_counts(
     party: Party,
     total: Shared,
     counts: Any,
@@ -130,8 +136,8 @@ def divide_by_counts(
 
     Error, domain, rounds and bits: those of a mean.
     """
-    factors, dropped = _reciprocal_factors(np.asarray(counts), reciprocal_bits)
-    return _scale_sum(party, total, factors, dropped, extra_bits)
+    factors, dropped = _mean_reciprocal_factors(np.asarray(counts), reciprocal_bits)
+    return _scale_shared_sum(party, total, factors, dropped, extra_bits)
 
 
 def reduce_mean(
@@ -157,7 +163,7 @@ def reduce_mean(
         UsageError: missing axes, no or an unknown number of elements, a ring other than Z_2^64.
     """
     e = _check_reciprocal_bits("reduce_mean", x, reciprocal_bits)
-    axes = normalize_axes("reduce_mean", axis, check_known_rank("reduce_mean", x))
+    axes = normalize_axes("reduce_mean", axis, check_private_rank_is_known("reduce_mean", x))
     sizes = [x.shape[i] for i in axes]
     if None in sizes or 0 in sizes:
         raise UsageError(
@@ -169,10 +175,10 @@ def reduce_mean(
         )
     count = int(np.prod(sizes, dtype=np.int64))
     total = reduce_sum(x, axes, keepdims)
-    return divide_by_counts(party, total, count, e, extra_bits)
+    return divide_sum_by_public_counts(party, total, count, e, extra_bits)
 
 
-def _integer_reciprocal(count: int, bits: int) -> int:
+def _fixed_point_reciprocal(count: int, bits: int) -> int:
     """Return round(2^bits / count), in integers."""
     return ((2 << bits) + count) // (2 * count)
 
@@ -201,7 +207,7 @@ def square(party: Party, x: Shared) -> Shared:
     Raises:
         UsageError: x is public, or not over Z_2^64.
     """
-    checks.check_ring("square", x)
+    checks.check_private_64bit_tensor("square", x)
     scale = 2 * x.fractional_bits
     if isinstance(party, CostParty):
         return party.count_exchange(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
@@ -222,7 +228,7 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
         UsageError: axes that do not fit; sizes, except of one axis per operand, that are unknown.
     """
     checks.check_factors("tensordot", x, y)
-    ranks = check_known_rank("tensordot", x), check_known_rank("tensordot", y)
+    ranks = check_private_rank_is_known("tensordot", x), check_private_rank_is_known("tensordot", y)
     if isinstance(axes, int) and not isinstance(axes, bool):
         if not 0 <= axes <= min(ranks):
             raise UsageError(
@@ -256,15 +262,15 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
             operation="tensordot",
             received=axes,
         )
-    left, kept_left = _as_matrix(x, over[0], first=False)
-    right, kept_right = _as_matrix(y, over[1], first=True)
+    left, kept_left = _reshape_for_tensordot(x, over[0], first=False)
+    right, kept_right = _reshape_for_tensordot(y, over[1], first=True)
     z = arithmetic.matmul(party, left, right)
     return shapes.reshape(z, [*kept_left, *kept_right])
 
 
-def _as_matrix(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
+def _reshape_for_tensordot(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
     """Return x as a matrix with the axes `over` first or last, and the sizes of the other axes."""
-    sizes = conv.list_sizes(x.any)
+    sizes = conv.list_tensor_sizes(x.any)
     kept_axes = [i for i in range(len(sizes)) if i not in over]
     depth, rest = (
         _multiply_sizes([sizes[i] for i in over]),
@@ -282,16 +288,16 @@ def _multiply_sizes(sizes: list[Any]) -> Any:
     return result
 
 
-def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) -> Shared:
-    kernel = conv.parse_pair(operation, "ksize", ksize)
-    if check_known_rank(operation, x) != 4:
+def _sum_pooling_windows(operation: str, x: Shared, ksize: Any, windows: conv.Windows) -> Shared:
+    kernel = conv.parse_window_pair(operation, "ksize", ksize)
+    if check_private_rank_is_known(operation, x) != 4:
         raise UsageError(
             f"{operation} expects images [n, h, w, channels]. Received: {x!r}. Reshape them.",
             code="rank-mismatch",
             operation=operation,
             received=repr(x),
         )
-    channels = checks.check_word(operation, x).shape[3]
+    channels = checks.check_private_word_tensor(operation, x).shape[3]
     if channels is None:
         raise UsageError(
             f"{operation} expects a known number of channels. Received: {x!r}.",
@@ -300,7 +306,7 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
             received=repr(x),
         )
     ones = np.broadcast_to(np.int64(1), (*kernel, int(channels), 1))
-    conv.check_shapes(operation, x.shape, tensor_ops.static_shape(ones), windows)
+    conv.check_conv_shapes(operation, x.shape, tensor_ops.static_shape(ones), windows)
     if (
         tensor_ops.is_concrete(x.any) and x.shape.num_elements() == 0
     ):  # (its kernel may be large nevertheless)
@@ -308,7 +314,9 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
         out = [windows.window_count(axis, sizes[1 + axis], kernel[axis]) for axis in range(2)]
         empty = arithmetic.share_public(x, np.zeros([sizes[0], *out, sizes[3]], np.int64))
         return replace(empty, fractional_bits=x.fractional_bits)
-    pooled: Shared = x.map(lambda a: conv.convolve([a], [ones], windows, depthwise=True))
+    pooled: Shared = x.map(
+        lambda a: conv.convolve_ring_elements([a], [ones], windows, depthwise=True)
+    )
     return pooled
 
 
@@ -322,16 +330,16 @@ def sum_pool(x: Shared, ksize: Any, strides: Any = None, padding: Any = "VALID")
     windows = conv.Windows.from_arguments(
         "sum_pool", ksize if strides is None else strides, padding
     )
-    return _window_sum("sum_pool", x, ksize, windows)
+    return _sum_pooling_windows("sum_pool", x, ksize, windows)
 
 
 def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> Any:
     """Return the number of image cells that each window covers, int64 [out_h, out_w]."""
-    rows, columns = _window_lengths(windows, image, kernel)
+    rows, columns = _pooling_window_lengths(windows, image, kernel)
     return rows[:, None] * columns[None, :]
 
 
-def _window_lengths(
+def _pooling_window_lengths(
     windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]
 ) -> list[Any]:
     """Return the image rows and columns that each window covers, int64 [out_h] and [out_w]."""
@@ -345,15 +353,15 @@ def _window_lengths(
     return along
 
 
-def _reciprocal_factors(counts: Any, bits: int) -> tuple[Any, int]:
+def _mean_reciprocal_factors(counts: Any, bits: int) -> tuple[Any, int]:
     """Return public factors, for one count or one per window, and the bits to drop after them."""
     largest = int(counts.max())
     distinct, which = np.unique(counts, return_inverse=True)
     exact = all(int(c).bit_count() == 1 for c in distinct)
     dropped = largest.bit_length() - 1 if exact else bits
     if (counts == largest).all():
-        return (None if exact else np.int64(_integer_reciprocal(largest, dropped))), dropped
-    table = np.array([_integer_reciprocal(int(c), dropped) for c in distinct], np.int64)
+        return (None if exact else np.int64(_fixed_point_reciprocal(largest, dropped))), dropped
+    table = np.array([_fixed_point_reciprocal(int(c), dropped) for c in distinct], np.int64)
     return table[which.reshape(counts.shape)][:, :, None], dropped
 
 
@@ -385,24 +393,26 @@ def avg_pool(
         UsageError: no images, windows that do not fit or cover no cell, a ring other than Z_2^64.
     """
     e = _check_reciprocal_bits("avg_pool", x, reciprocal_bits)
-    kernel = conv.parse_pair("avg_pool", "ksize", ksize)
+    kernel = conv.parse_window_pair("avg_pool", "ksize", ksize)
     windows = conv.Windows.from_arguments(
         "avg_pool", kernel if strides is None else strides, padding
     )
     sizes = x.shape.as_list()
-    total = _window_sum("avg_pool", x, kernel, windows)
-    rows, columns = _check_coverage("avg_pool", sizes, kernel, windows)
+    total = _sum_pooling_windows("avg_pool", x, kernel, windows)
+    rows, columns = _check_pooling_window_coverage("avg_pool", sizes, kernel, windows)
     if 0 in sizes:  # there is no mean to compute
         return replace(total, fractional_bits=total.fractional_bits + extra_bits)
     if len(np.unique(rows)) == len(np.unique(columns)) == 1:
-        return divide_by_counts(party, total, rows[0] * columns[0], e, extra_bits)
-    return divide_by_counts(party, total, rows[:, None] * columns[None, :], e, extra_bits)
+        return divide_sum_by_public_counts(party, total, rows[0] * columns[0], e, extra_bits)
+    return divide_sum_by_public_counts(
+        party, total, rows[:, None] * columns[None, :], e, extra_bits
+    )
 
 
-def _check_coverage(
+def _check_pooling_window_coverage(
     operation: str, shape: Sequence[Any], kernel: tuple[int, int], windows: conv.Windows
 ) -> list[Any]:
-    """Return `_window_lengths`, checked to be 1 or more."""
+    """Return `_pooling_window_lengths`, checked to be 1 or more."""
     if shape[1] is None or shape[2] is None:
         raise UsageError(
             f"{operation} expects images of known height and width. Received: {list(shape)}.",
@@ -411,7 +421,7 @@ def _check_coverage(
             received=list(shape),
         )
     windows.check_cell_count(operation, shape[1:3], kernel)
-    lengths = _window_lengths(windows, shape[1:3], kernel)
+    lengths = _pooling_window_lengths(windows, shape[1:3], kernel)
     if any(along_axis.size == 0 or (along_axis == 0).any() for along_axis in lengths):
         raise UsageError(
             f"{operation} expects windows that cover a cell each. Received: images {list(shape)}, "
@@ -430,7 +440,7 @@ def global_avg_pool(
 
     Error, domain, rounds, bits: as `reduce_mean` of h * w elements.
     """
-    if check_known_rank("global_avg_pool", x) != 4:
+    if check_private_rank_is_known("global_avg_pool", x) != 4:
         raise UsageError(
             f"global_avg_pool expects images [n, h, w, channels]. Received: {x!r}. Reshape them.",
             code="rank-mismatch",

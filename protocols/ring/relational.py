@@ -68,7 +68,7 @@ def is_zero(
     )
     signs = is_negative(party, both, bits, exchanges)
     first, second = (
-        logic.rearrange_bits(signs, (2, n), operator.itemgetter(i), n) for i in range(2)
+        logic.rearrange_private_bits(signs, (2, n), operator.itemgetter(i), n) for i in range(2)
     )
     return logic.invert_bits(logic.xor_bits(first, second))
 
@@ -85,7 +85,7 @@ def _compare_by_difference(
         bits: int = compare.EXACT_BITS,
         exchanges: int | None = None,
     ) -> Result:
-        checks.check_pair(name, x, y)
+        checks.check_private_pair(name, x, y)
         checks.broadcast_shapes(name, x.shape, y.shape)
         d = arithmetic.sub(y, x) if swapped else arithmetic.sub(x, y)
         return of_difference(party, x, d, bits, exchanges)
@@ -106,7 +106,7 @@ def _is_difference_zero(
     return is_zero(party, d, bits, exchanges)
 
 
-def _invert_result(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
+def _invert_comparison_bits(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
     return lambda *operands: logic.invert_bits(of_difference(*operands))
 
 
@@ -115,13 +115,15 @@ def _invert_result(of_difference: Callable[..., MaskedBits]) -> Callable[..., Ma
 less = _compare_by_difference("less", _is_difference_negative)
 greater = _compare_by_difference("greater", _is_difference_negative, swapped=True)
 less_equal = _compare_by_difference(
-    "less_equal", _invert_result(_is_difference_negative), swapped=True
+    "less_equal", _invert_comparison_bits(_is_difference_negative), swapped=True
 )
-greater_equal = _compare_by_difference("greater_equal", _invert_result(_is_difference_negative))
+greater_equal = _compare_by_difference(
+    "greater_equal", _invert_comparison_bits(_is_difference_negative)
+)
 # For differences of less than 2^(bits-1), of one word and a known shape. Rounds: as `less`. Bits
 # sent: those of `less` for twice the elements.
 equal = _compare_by_difference("equal", _is_difference_zero)
-not_equal = _compare_by_difference("not_equal", _invert_result(_is_difference_zero))
+not_equal = _compare_by_difference("not_equal", _invert_comparison_bits(_is_difference_zero))
 
 
 def _select_larger(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
@@ -156,6 +158,6 @@ def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
             operation="where",
             received=type(condition).__name__,
         )
-    checks.check_pair("where", x, y)
+    checks.check_private_pair("where", x, y)
     checks.broadcast_shapes("where", x.shape, y.shape)
     return arithmetic.add(y, convert.inject(party, condition, arithmetic.sub(x, y)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring.checks import check_pair
+from tfe_bench.protocols.ring.checks import check_private_pair
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
@@ -51,7 +51,7 @@ def mul_replicated(party: Party, x: Shared, y: Shared) -> Shared:
 
     Rounds: 1. Bits sent: 64 per element by every party.
     """
-    check_pair("rss.mul", x, y, same_scale=False)
+    check_private_pair("rss.mul", x, y, same_scale=False)
     if x.ring_bits != 64:
         raise UsageError(
             f"rss.mul works over Z_2^64. Received: {x!r}.",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring.checks import check_known_rank, is_integer, normalize_axis
+from tfe_bench.protocols.ring.checks import check_private_rank_is_known, is_integer, normalize_axis
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Public, Shape
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def integer_array(values: Public) -> npt.NDArray[np.integer[Any]] | None:
+def as_public_integer_array(values: Public) -> npt.NDArray[np.integer[Any]] | None:
     """Return known public integers; None for ragged, symbolic or private values."""
     try:
         array = np.asarray(values)
@@ -29,11 +29,11 @@ def integer_array(values: Public) -> npt.NDArray[np.integer[Any]] | None:
     return array if array.dtype.kind in "iu" else None
 
 
-def parse_integers(
+def parse_public_integers(
     operation: str, noun: str, values: Public, count: int | None = None
 ) -> list[int]:
     """Return a list of public integers, of a given length."""
-    array = integer_array(values)
+    array = as_public_integer_array(values)
     if array is None or array.ndim != 1:
         raise UsageError(
             f"{operation} expects {noun} as public integers. Received: {values!r}.",
@@ -57,7 +57,7 @@ def append_words_axis(x: Shared, per_axis: list[int], words_value: int) -> list[
     return per_axis if x.limbs == 1 else [*per_axis, words_value]
 
 
-def field_shape(x: Shared, shape: Shape) -> Shape:
+def share_field_shape(x: Shared, shape: Shape) -> Shape:
     """Return a shape of elements as the shape of x's fields: a list of integers or a tensor."""
     if isinstance(shape, list):
         return append_words_axis(x, shape, x.limbs)
@@ -67,7 +67,7 @@ def field_shape(x: Shared, shape: Shape) -> Shape:
     return shape if x.limbs == 1 else tf.concat([shape, [x.limbs]], axis=0)
 
 
-def parse_shape(operation: str, shape: int | Shape) -> list[int] | tf.Tensor:
+def parse_public_shape(operation: str, shape: int | Shape) -> list[int] | tf.Tensor:
     """Return a shape as a list of integers, or as the public tensor that was passed."""
     static: Any = getattr(shape, "as_list", None)
     if static is not None:
@@ -78,7 +78,7 @@ def parse_shape(operation: str, shape: int | Shape) -> list[int] | tf.Tensor:
         import tensorflow as tf
 
         return tf.stack([tf.cast(d, tf.int64) for d in shape])
-    return parse_integers(
+    return parse_public_integers(
         operation, "a shape", shape if isinstance(shape, (list, tuple, np.ndarray)) else [shape]
     )
 
@@ -102,7 +102,7 @@ def check_same_shapes(operation: str, values: list[Shared], axis: int | None) ->
             )
 
 
-def known_size(operation: str, x: Shared, axis: int) -> int:
+def known_axis_size(operation: str, x: Shared, axis: int) -> int:
     size = x.shape[axis]
     if size is None:
         raise UsageError(
@@ -139,8 +139,8 @@ def check_index(x: Shared, axis: int, key: int | builtins.slice) -> None:
 
 
 def parse_paddings(x: Shared, paddings: Public) -> npt.NDArray[np.integer[Any]]:
-    rank = check_known_rank("pad", x)
-    pairs = integer_array(paddings)
+    rank = check_private_rank_is_known("pad", x)
+    pairs = as_public_integer_array(paddings)
     if pairs is not None and rank == pairs.size == 0:
         pairs = pairs.reshape(0, 2)
     if pairs is None or pairs.shape != (rank, 2) or (pairs < 0).any():
@@ -162,7 +162,7 @@ def check_gather(
     Raises:
         UsageError: they do not fit x and the indices.
     """
-    rank = check_known_rank(operation, x)
+    rank = check_private_rank_is_known(operation, x)
     shape: Any = getattr(indices, "shape", None)
     if shape is None:
         shape = np.shape(_known_indices(indices))
@@ -193,5 +193,5 @@ def check_gather(
 
 
 def _known_indices(indices: Any) -> Any:
-    array = integer_array(indices)
+    array = as_public_integer_array(indices)
     return () if array is None else array

@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring.bit_shapes import accept_bits
+from tfe_bench.protocols.ring.bit_shapes import accept_private_bits
 from tfe_bench.protocols.ring.checks import (
-    check_known_rank,
     check_private,
-    check_same_kind,
+    check_private_rank_is_known,
+    check_same_dealer_scale_ring,
     is_integer,
     normalize_axes,
     normalize_axis,
 )
 from tfe_bench.protocols.ring.shape_arguments import (
     append_words_axis,
+    as_public_integer_array,
     check_gather,
     check_index,
     check_same_shapes,
-    field_shape,
-    integer_array,
-    known_size,
-    parse_integers,
+    known_axis_size,
     parse_paddings,
-    parse_shape,
+    parse_public_integers,
+    parse_public_shape,
+    share_field_shape,
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-@accept_bits
+@accept_private_bits
 def reshape(x: Shared, shape: int | Shape) -> Shared:
     """Return x in another shape of as many elements; one size may be -1. Local."""
     check_private("reshape", x)
-    new = parse_shape("reshape", shape)
+    new = parse_public_shape("reshape", shape)
     if isinstance(new, list):
         old = x.shape.num_elements()
         rest = int(np.prod([d for d in new if d >= 0], dtype=np.int64))
@@ -68,13 +68,13 @@ def reshape(x: Shared, shape: int | Shape) -> Shared:
                 operation="reshape",
                 received=new,
             )
-    return x.map(lambda a: tensor_ops.reshape(a, field_shape(x, new)))
+    return x.map(lambda a: tensor_ops.reshape(a, share_field_shape(x, new)))
 
 
-@accept_bits
+@accept_private_bits
 def flatten(x: Shared, axis: int = 1) -> Shared:
     """Join all axes from `axis` on into one, in row-major order (0: a vector). Local."""
-    rank = check_known_rank("flatten", x)
+    rank = check_private_rank_is_known("flatten", x)
     keep = axis if axis == rank else normalize_axis("flatten", axis, rank) if rank else 0
     static = x.shape.as_list()
     if None not in static[keep:]:
@@ -90,12 +90,14 @@ def flatten(x: Shared, axis: int = 1) -> Shared:
     return reshape(x, tf.concat([sizes[:keep], last], axis=0))
 
 
-@accept_bits
+@accept_private_bits
 def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
     """Permute axes: axis i of the result is axis perm[i] of x; None reverses the axes. Local."""
-    rank = check_known_rank("transpose", x)
+    rank = check_private_rank_is_known("transpose", x)
     order = (
-        list(range(rank))[::-1] if perm is None else parse_integers("transpose", "perm", perm, rank)
+        list(range(rank))[::-1]
+        if perm is None
+        else parse_public_integers("transpose", "perm", perm, rank)
     )
     if sorted(order) != list(range(rank)):
         raise UsageError(
@@ -107,17 +109,17 @@ def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
     return x.map(lambda a: tensor_ops.transpose(a, append_words_axis(x, order, rank)))
 
 
-@accept_bits
+@accept_private_bits
 def expand_dims(x: Shared, axis: int) -> Shared:
     """Insert a new axis of size 1 at `axis`. Local."""
-    at = normalize_axis("expand_dims", axis, check_known_rank("expand_dims", x) + 1)
+    at = normalize_axis("expand_dims", axis, check_private_rank_is_known("expand_dims", x) + 1)
     return x.map(lambda a: tensor_ops.expand_dims(a, at))
 
 
-@accept_bits
+@accept_private_bits
 def squeeze(x: Shared, axis: Axes = None) -> Shared:
     """Remove the given axes of size 1; None removes all of them. Local."""
-    rank = check_known_rank("squeeze", x)
+    rank = check_private_rank_is_known("squeeze", x)
     sizes = x.shape.as_list()
     if axis is None:
         if None in sizes:
@@ -153,40 +155,44 @@ def _join_fields(values: list[Shared], function: Callable[[list[tf.Tensor]], tf.
     return replace(values[0], m=m, l1=l1, l2=l2)
 
 
-@accept_bits
+@accept_private_bits
 def concat(values: Sequence[Shared], axis: int) -> Shared:
     """Concatenate tensors along an axis. Local."""
-    tensors = check_same_kind("concat", values)
-    at = normalize_axis("concat", axis, min(check_known_rank("concat", v) for v in tensors))
+    tensors = check_same_dealer_scale_ring("concat", values)
+    at = normalize_axis(
+        "concat", axis, min(check_private_rank_is_known("concat", v) for v in tensors)
+    )
     check_same_shapes("concat", tensors, at)
     return _join_fields(tensors, lambda parts: tensor_ops.concat(parts, at))
 
 
-@accept_bits
+@accept_private_bits
 def stack(values: Sequence[Shared], axis: int = 0) -> Shared:
     """Stack tensors of one shape along a new axis. Local."""
-    tensors = check_same_kind("stack", values)
-    at = normalize_axis("stack", axis, min(check_known_rank("stack", v) for v in tensors) + 1)
+    tensors = check_same_dealer_scale_ring("stack", values)
+    at = normalize_axis(
+        "stack", axis, min(check_private_rank_is_known("stack", v) for v in tensors) + 1
+    )
     check_same_shapes("stack", tensors, None)
     return _join_fields(tensors, lambda parts: tensor_ops.stack(parts, at))
 
 
-@accept_bits
+@accept_private_bits
 def unstack(x: Shared, axis: int = 0) -> list[Shared]:
     """Return the parts of x along an axis, which is removed. Local."""
-    at = normalize_axis("unstack", axis, check_known_rank("unstack", x))
+    at = normalize_axis("unstack", axis, check_private_rank_is_known("unstack", x))
     lead = (builtins.slice(None),) * at
     return [
         x.map(lambda a, i=i: tensor_ops.strided_slice(a, np.s_[(*lead, i)]))
-        for i in range(known_size("unstack", x, at))
+        for i in range(known_axis_size("unstack", x, at))
     ]
 
 
-@accept_bits
+@accept_private_bits
 def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> list[Shared]:
     """Split x along an axis into equal parts (an integer) or parts of given sizes. Local."""
-    at = normalize_axis("split", axis, check_known_rank("split", x))
-    size = known_size("split", x, at)
+    at = normalize_axis("split", axis, check_private_rank_is_known("split", x))
+    size = known_axis_size("split", x, at)
     if isinstance(num_or_size_splits, (int, np.integer)):
         parts = int(num_or_size_splits)
         if parts < 1 or size % parts:
@@ -199,7 +205,7 @@ def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> 
             )
         sizes = [size // parts] * parts
     else:
-        sizes = parse_integers("split", "sizes", num_or_size_splits)
+        sizes = parse_public_integers("split", "sizes", num_or_size_splits)
         if sizes.count(-1) == 1:
             sizes[sizes.index(-1)] = size - sum(sizes) - 1
         if any(s < 0 for s in sizes) or sum(sizes) != size:
@@ -216,12 +222,12 @@ def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> 
     return [x.map(lambda a, cut=cut: tensor_ops.strided_slice(a, cut)) for cut in cuts]
 
 
-@accept_bits
+@accept_private_bits
 def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
     """Return the block of a given size from `begin` on; a size of -1 extends to the end. Local."""
-    rank = check_known_rank("slice", x)
-    starts = parse_integers("slice", "begin", begin, rank)
-    sizes = parse_integers("slice", "size", size, rank)
+    rank = check_private_rank_is_known("slice", x)
+    starts = parse_public_integers("slice", "begin", begin, rank)
+    sizes = parse_public_integers("slice", "size", size, rank)
     for axis, (start, length) in enumerate(zip(starts, sizes, strict=True)):
         whole = x.shape[axis]
         end = start + max(length, 0)
@@ -240,7 +246,7 @@ def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
     )
 
 
-@accept_bits
+@accept_private_bits
 def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
     """Return x[key] for integers, slices, ... and None (a new axis), as in Python. Local.
 
@@ -248,7 +254,7 @@ def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
         UsageError: an integer out of range, too many indices, a step of 0, or a key that is
             not public (there is no private index).
     """
-    rank = check_known_rank("getitem", x)
+    rank = check_private_rank_is_known("getitem", x)
     plain: list[int | builtins.slice | EllipsisType | None] = []
     for k in key if isinstance(key, tuple) else (key,):
         if not (k is None or is_integer(k) or isinstance(k, (builtins.slice, EllipsisType))):
@@ -280,13 +286,13 @@ def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
     return x.map(lambda a: tensor_ops.strided_slice(a, full))
 
 
-@accept_bits
+@accept_private_bits
 def pad_mirrored(x: Shared, paddings: Public, edges: bool) -> Shared:
     """Pad x with its own elements in reverse order, the edges repeated or not. Local."""
     for axis, (before, after) in enumerate(parse_paddings(x, paddings).tolist()):
         if before == after == 0:
             continue
-        size = known_size("pad", x, axis)
+        size = known_axis_size("pad", x, axis)
         highest = size if edges else size - 1
         if max(before, after) > highest:
             raise UsageError(
@@ -305,7 +311,7 @@ def pad_mirrored(x: Shared, paddings: Public, edges: bool) -> Shared:
     return x
 
 
-@accept_bits
+@accept_private_bits
 def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     """Pad x with `paddings[axis] = (before, after)` elements of a public constant. Local.
 
@@ -336,7 +342,7 @@ def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     return replace(padded, m=tf.stack(limbs, axis=-1))
 
 
-@accept_bits
+@accept_private_bits
 def gather(x: Shared, indices: Public, axis: int | None = None, batch_dims: int = 0) -> Shared:
     """Return the parts of x at public indices along an axis; their shape replaces the axis. Local.
 
@@ -359,7 +365,7 @@ def gather(x: Shared, indices: Public, axis: int | None = None, batch_dims: int 
             )
         # TensorFlow refuses indices out of range when the graph runs.
         return x.map(lambda a: tensor_ops.gather(a, indices, at, batch_dims))
-    array = integer_array(indices)
+    array = as_public_integer_array(indices)
     if array is None:
         raise UsageError(
             f"gather expects integer indices. Received: {indices!r}.",
@@ -380,10 +386,12 @@ def gather(x: Shared, indices: Public, axis: int | None = None, batch_dims: int 
     return x.map(lambda a: tensor_ops.gather(a, array.astype(np.int64), at, batch_dims))
 
 
-@accept_bits
+@accept_private_bits
 def tile(x: Shared, multiples: Sequence[int]) -> Shared:
     """Repeat x multiples[i] times along axis i. Local."""
-    counts = parse_integers("tile", "multiples", multiples, check_known_rank("tile", x))
+    counts = parse_public_integers(
+        "tile", "multiples", multiples, check_private_rank_is_known("tile", x)
+    )
     if any(c < 0 for c in counts):
         raise UsageError(
             f"tile expects multiples of at least 0. Received: {counts}.",
@@ -394,11 +402,11 @@ def tile(x: Shared, multiples: Sequence[int]) -> Shared:
     return x.map(lambda a: tensor_ops.tile(a, append_words_axis(x, counts, 1)))
 
 
-@accept_bits
+@accept_private_bits
 def broadcast_to(x: Shared, shape: int | Shape) -> Shared:
     """Broadcast x to a larger shape, by TensorFlow's rules. Local."""
-    rank = check_known_rank("broadcast_to", x)
-    new = parse_shape("broadcast_to", shape)
+    rank = check_private_rank_is_known("broadcast_to", x)
+    new = parse_public_shape("broadcast_to", shape)
     if isinstance(new, list):
         old = x.shape.as_list()
         fits = len(new) >= rank and all(
@@ -414,11 +422,11 @@ def broadcast_to(x: Shared, shape: int | Shape) -> Shared:
                 operation="broadcast_to",
                 received=new,
             )
-    return x.map(lambda a: tensor_ops.broadcast_to(a, field_shape(x, new)))
+    return x.map(lambda a: tensor_ops.broadcast_to(a, share_field_shape(x, new)))
 
 
-@accept_bits
+@accept_private_bits
 def reverse(x: Shared, axis: Axes) -> Shared:
     """Reverse the order along some axes. Local."""
-    axes = normalize_axes("reverse", axis, check_known_rank("reverse", x))
+    axes = normalize_axes("reverse", axis, check_private_rank_is_known("reverse", x))
     return x.map(lambda a: tensor_ops.reverse(a, axes))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, convert, masked
-from tfe_bench.protocols.ring.products import RING, Product, exchange_truncated_sum
+from tfe_bench.protocols.ring.products import RING, BilinearShareProduct, exchange_truncated_sum
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
@@ -35,7 +35,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     """
     for value in (x, y):
         convert.check_inject("select", bits, value)
-    checks.check_pair("select", x, y)
+    checks.check_private_pair("select", x, y)
     if x.limbs != 1 or not x.shape.is_compatible_with(y.shape):
         raise UsageError(
             f"select expects values of one shape and of one word. Received: {x!r} and {y!r}.",
@@ -87,7 +87,7 @@ def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
         return party.count_exchange(x.shape[1:], dealt, hot, x, scale=scale, width=k)
     s = party.site("pick_small", k, dealer=x.dealer)
     shape = tensor_ops.dynamic_shape(x.any)
-    known = convert.unpack_elements(hot, shape)
+    known = convert.unpack_bits_to_ring_elements(hot, shape)
     product = tensor_ops.mul(known, tensor_ops.add(x.l1, x.l2)) if s.is_dealer else None
     beta = masked.deal(s, known, shape, 0, 0, k)
     beta_lam = masked.deal(s, product, shape, 1, 1, k)
@@ -137,10 +137,12 @@ def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64) -> Shared:
             operation="extend",
             received=repr(x),
         )
-    return _extend_with_shares(party, x, to_bits, to_bits)[0]
+    return _extend_ring_with_shares(party, x, to_bits, to_bits)[0]
 
 
-def _extend_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple[Shared, Any]:
+def _extend_ring_with_shares(
+    party: Party, x: Shared, to_bits: int, width: int
+) -> tuple[Shared, Any]:
     """Extend x, unless to_bits is its ring; also return the evaluators' shares mod 2^width."""
     k, dealt_ring = x.ring_bits, max(to_bits, width)
     scale, bits = x.fractional_bits, to_bits % 64
@@ -217,7 +219,7 @@ def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple
             received=f"{x!r}, {to_bits}, {width}",
         )
     offset = 1 << (k - 2)
-    y, share = _extend_with_shares(party, arithmetic.add_constant(x, offset), to_bits, width)
+    y, share = _extend_ring_with_shares(party, arithmetic.add_constant(x, offset), to_bits, width)
     if not isinstance(party, CostParty) and y.l1 is not None and y.m is not None:  # (at E1)
         share = share - offset
     return arithmetic.add_constant(y, -offset), share
@@ -225,7 +227,7 @@ def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple
 
 def truncated_product_sum(
     party: Party,
-    products: Sequence[Product],
+    products: Sequence[BilinearShareProduct],
     addend: Shared | None,
     drop: int,
     to_bits: int = 64,
@@ -254,7 +256,7 @@ def truncated_product_sum(
     return lift_signed(party, y, to_bits) if ring < to_bits else y
 
 
-def zero_where(party: Party, bits: MaskedBits, x: Shared, to_bits: int = 64) -> Shared:
+def zero_shares_where(party: Party, bits: MaskedBits, x: Shared, to_bits: int = 64) -> Shared:
     """Return 0 where the bit is 1, else x, over Z_2^to_bits; such x of Z_2^k is not negative.
 
     k <= to_bits. With k < to_bits a selection in Z_2^k and `extend_nonnegative`: compared with

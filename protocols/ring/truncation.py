@@ -25,7 +25,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
-from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
@@ -38,7 +38,7 @@ METHODS = ("safe", "probable", "exact")
 
 
 def _check_dropped_bits(name: str, x: Shared, f: int) -> None:
-    check_ring(name, x)
+    check_private_64bit_tensor(name, x)
     if not 0 < f <= MAX_DROPPED_BITS:
         raise UsageError(
             f"{name} drops 1 to {MAX_DROPPED_BITS} bits. Received: {f}.",
@@ -85,7 +85,7 @@ def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
 def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
     s = party.site("truncate_probable", f, dealer=x.dealer)
     total = x.l1 + x.l2 if s.is_dealer else None
-    w1, w2 = deal_wrap(s, x.l1, x.l2, total, tensor_ops.dynamic_shape(x.any), f)
+    w1, w2 = deal_mask_wrap_shares(s, x.l1, x.l2, total, tensor_ops.dynamic_shape(x.any), f)
     m = None if s.is_dealer else tensor_ops.arithmetic_shift(x.m - (1 << (f - 1)), f)
     l1, l2 = (
         None
@@ -96,7 +96,9 @@ def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
     return replace(x, m=m, l1=l1, l2=l2)
 
 
-def deal_wrap(s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int) -> tuple[Any, Any]:
+def deal_mask_wrap_shares(
+    s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int
+) -> tuple[Any, Any]:
     """Deal shares mod 2^f of the wrap -1, 0 or 1 of signed l1 + l2; D has E1's and E2's.
 
     Args:

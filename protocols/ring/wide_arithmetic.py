@@ -27,24 +27,24 @@ RING = 128
 MAX_DROPPED_BITS = 63  # so that the term multiplied by 2^(128-f) lies in the high word
 
 
-def encode_constant(value: int, limbs: int) -> Any:
+def encode_ring_constant(value: int, limbs: int) -> Any:
     """Return an integer as a ring element: a scalar, or two words."""
     words = [(value >> (64 * i)) % (1 << 64) for i in range(limbs)]
     signed = [w - (1 << 64) if w >> 63 else w for w in words]
     return np.array(signed[0] if limbs == 1 else signed, np.int64)
 
 
-def add_elements(a: Any, b: Any, limbs: int) -> Any:
+def add_ring_elements(a: Any, b: Any, limbs: int) -> Any:
     """Add ring elements."""
     return a + b if limbs == 1 else wide.add(a, b)
 
 
-def subtract_elements(a: Any, b: Any, limbs: int) -> Any:
+def subtract_ring_elements(a: Any, b: Any, limbs: int) -> Any:
     """Subtract ring elements."""
     return a - b if limbs == 1 else wide.sub(a, b)
 
 
-def multiply_elements(a: Any, b: Any, limbs: int) -> Any:
+def multiply_ring_elements(a: Any, b: Any, limbs: int) -> Any:
     """Multiply ring elements; a constant may be the second factor."""
     if limbs == 1 or not tensor_ops.is_concrete(a):
         return a * b
@@ -57,12 +57,12 @@ def add_constant(x: Shared, value: int) -> Shared:
     """Add a public integer at x's scale. Local: only the masked value m changes."""
     if x.m is None:
         return x
-    return replace(x, m=add_elements(x.m, encode_constant(value, x.limbs), x.limbs))
+    return replace(x, m=add_ring_elements(x.m, encode_ring_constant(value, x.limbs), x.limbs))
 
 
 def mul_constant(x: Shared, value: int, fractional_bits: int = 0) -> Shared:
     """Multiply by a public integer with its own scale. Local; scales add up."""
-    y = x.map(lambda a: multiply_elements(a, encode_constant(value, x.limbs), x.limbs))
+    y = x.map(lambda a: multiply_ring_elements(a, encode_ring_constant(value, x.limbs), x.limbs))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
@@ -74,18 +74,18 @@ def share_bits(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, li
 
     Rounds: 0 online (1 total). Bits sent: D 64 * limbs per bit.
     """
-    known = convert.unpack_elements(bits, shape, limbs)
+    known = convert.unpack_bits_to_ring_elements(bits, shape, limbs)
     share = masked.deal(s, known, shape, tensor, slot, 64 * limbs)
     return None if s.is_dealer else unmask_bit_share(s, known, share, limbs)
 
 
 def unmask_bit_share(s: Site, masked_bits: Any, share: Any, limbs: int) -> Any:
     """Return shares of masked ^ beta from shares of beta: o + (1 - 2 o) beta."""
-    y = apply_sign(masked_bits, share, limbs)
-    return add_elements(y, masked_bits, limbs) if s.is_e2 else y
+    y = apply_sign_to_share(masked_bits, share, limbs)
+    return add_ring_elements(y, masked_bits, limbs) if s.is_e2 else y
 
 
-def apply_sign(masked_bits: Any, share: Any, limbs: int) -> Any:
+def apply_sign_to_share(masked_bits: Any, share: Any, limbs: int) -> Any:
     """Return (1 - 2 o) * share, o = 0 or 1."""
     import tensorflow as tf
 
@@ -115,15 +115,17 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     product = z = None
     if s.is_dealer:
-        product = multiply_elements(wide.add(x.l1, x.l2), wide.add(y.l1, y.l2), 2)
+        product = multiply_ring_elements(wide.add(x.l1, x.l2), wide.add(y.l1, y.l2), 2)
     gamma = masked.deal(s, product, tensor_ops.dynamic_shape(x.any), 0, 0, RING)
     if s.is_e1:
         z = wide.sub(
-            gamma, wide.add(multiply_elements(x.m, y.l1, 2), multiply_elements(x.l1, y.m, 2))
+            gamma,
+            wide.add(multiply_ring_elements(x.m, y.l1, 2), multiply_ring_elements(x.l1, y.m, 2)),
         )
     elif s.is_e2:
         own_product = wide.sub(
-            multiply_elements(x.m, wide.sub(y.m, y.l2), 2), multiply_elements(x.l2, y.m, 2)
+            multiply_ring_elements(x.m, wide.sub(y.m, y.l2), 2),
+            multiply_ring_elements(x.l2, y.m, 2),
         )
         z = wide.add(gamma, own_product)
     return masked.exchange_masked(
@@ -131,17 +133,17 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     )
 
 
-def _shift_logical(x: Any, f: int) -> Any:
+def _shift_ring_words_logical(x: Any, f: int) -> Any:
     low, high = tensor_ops.logical_shift(x[..., 0], f), tensor_ops.logical_shift(x[..., 1], f)
     return tensor_ops.stack([low + tensor_ops.left_shift(x[..., 1], 64 - f), high], axis=-1)
 
 
-def _shift_arithmetic(x: Any, f: int) -> Any:
+def _shift_ring_words_arithmetic(x: Any, f: int) -> Any:
     low = tensor_ops.logical_shift(x[..., 0], f) + tensor_ops.left_shift(x[..., 1], 64 - f)
     return tensor_ops.stack([low, tensor_ops.arithmetic_shift(x[..., 1], f)], axis=-1)
 
 
-def _shift_to_top(value: Any, f: int) -> Any:
+def _shift_to_128bit_top(value: Any, f: int) -> Any:
     """Return value * 2^(128 - f)."""
     return tensor_ops.stack(
         [tensor_ops.zeros_like(value), tensor_ops.left_shift(value, 64 - f)], axis=-1
@@ -196,14 +198,18 @@ def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
     l1 = l2 = total = None
     if s.is_dealer:
         l1, l2, total = (a[..., 1] for a in (x.l1, x.l2, wide.add(x.l1, x.l2)))
-    w1, w2 = truncation.deal_wrap(s, l1, l2, total, tensor_ops.dynamic_shape(x.any)[:-1], f)
+    w1, w2 = truncation.deal_mask_wrap_shares(
+        s, l1, l2, total, tensor_ops.dynamic_shape(x.any)[:-1], f
+    )
     m = (
         None
         if s.is_dealer
-        else _shift_arithmetic(wide.sub(x.m, encode_constant(1 << (f - 1), 2)), f)
+        else _shift_ring_words_arithmetic(wide.sub(x.m, encode_ring_constant(1 << (f - 1), 2)), f)
     )
     l1, l2 = (
-        None if w is None else wide.sub(_shift_arithmetic(part, f), _shift_to_top(w, f))
+        None
+        if w is None
+        else wide.sub(_shift_ring_words_arithmetic(part, f), _shift_to_128bit_top(w, f))
         for part, w in ((x.l1, w1), (x.l2, w2))
     )
     return replace(x, m=m, l1=l1, l2=l2)
@@ -216,22 +222,22 @@ def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
     shifted = msb = None
     if s.is_dealer:
         r = wide.add(x.l1, x.l2)
-        shifted, msb = _shift_logical(r, f), tensor_ops.logical_shift(r[..., 1], 63)
+        shifted, msb = _shift_ring_words_logical(r, f), tensor_ops.logical_shift(r[..., 1], 63)
     u = masked.deal(s, shifted, shape, 0, 0, RING)
     b = masked.deal(s, msb, elements, 1, 1, f)
     m = l1 = l2 = None
     if not s.is_dealer:
-        c = wide.add(x.m, encode_constant(1 << (RING - 2), 2))
+        c = wide.add(x.m, encode_ring_constant(1 << (RING - 2), 2))
         wraps = 1 - tensor_ops.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
         t = masked.exchange_shares(s, wraps * b, 2, 2, f)
         m = wide.sub(
-            wide.add(_shift_logical(c, f), _shift_to_top(t, f)),
-            encode_constant(1 << (RING - 2 - f), 2),
+            wide.add(_shift_ring_words_logical(c, f), _shift_to_128bit_top(t, f)),
+            encode_ring_constant(1 << (RING - 2 - f), 2),
         )
     if not s.is_e2:
         u1 = s.mask(K1, 0, shape) if s.is_dealer else u
-        l1 = wide.add(u1, _shift_to_top(s.mask(K1, 2, elements), f))
+        l1 = wide.add(u1, _shift_to_128bit_top(s.mask(K1, 2, elements), f))
     if not s.is_e1:
         u2 = wide.sub(shifted, s.mask(K1, 0, shape)) if s.is_dealer else u
-        l2 = wide.add(u2, _shift_to_top(s.mask(K2, 2, elements), f))
+        l2 = wide.add(u2, _shift_to_128bit_top(s.mask(K2, 2, elements), f))
     return replace(x, m=m, l1=l1, l2=l2)

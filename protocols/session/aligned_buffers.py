@@ -23,7 +23,7 @@ def allocate_words(shape: Sequence[int]) -> Words:
     return raw[begin : begin + count].view(np.int64).reshape(shape)
 
 
-def as_tensor(words: Words) -> Any:
+def view_words_as_tensor(words: Words) -> Any:
     """Return the words as an int64 tensor that uses their memory: never write to them later.
 
     Words from `allocate_words` are not copied; others are.

@@ -176,7 +176,7 @@ class CostParty(Party):
         """
         if dealer is None:
             dealer = self._dealer_of(operands)
-        inputs = symbolic_result((), *(_held_tensor(v) for v in operands))
+        inputs = symbolic_result((), *(_select_share_timing_tensor(v) for v in operands))
         for party, bits in enumerate(cost.by_party(dealer)):
             self._by_party[party] += bits
         # the first message of an evaluator already waits for the dealer, if the dealer sends one
@@ -249,12 +249,14 @@ class CostParty(Party):
     def repeat(self, since: CostSnapshot, times: int) -> None:
         """Count everything since a snapshot again, `times` times in sequence."""
 
-        def extrapolate(now: Sequence[int], then: Sequence[int]) -> list[int]:
+        def extrapolate_cost_totals(now: Sequence[int], then: Sequence[int]) -> list[int]:
             return [a + times * (a - b) for a, b in zip(now, then, strict=True)]
 
-        self._by_party = extrapolate(self._by_party, since.by_party)
-        self._finished_rounds = extrapolate(self._finished_rounds, since.finished_rounds)
-        self._call_rounds = extrapolate(self._call_rounds, since.call_rounds)
+        self._by_party = extrapolate_cost_totals(self._by_party, since.by_party)
+        self._finished_rounds = extrapolate_cost_totals(
+            self._finished_rounds, since.finished_rounds
+        )
+        self._call_rounds = extrapolate_cost_totals(self._call_rounds, since.call_rounds)
         self.work += times * (self.work - since.work)
         self.moved_words += times * (self.moved_words - since.moved_words)
 
@@ -270,7 +272,7 @@ class CostParty(Party):
     ) -> Any:
         """Return a function that counts each graph call; its chains of messages begin at zero."""
 
-        def count_call(*arguments: Any) -> Any:
+        def count_graph_call(*arguments: Any) -> Any:
             if self._in_call:
                 raise ProtocolError(
                     "A party.function cannot be called within another. Call it outside.",
@@ -287,7 +289,7 @@ class CostParty(Party):
                 ]
                 self._call_rounds = [0, 0]
 
-        return count_call
+        return count_graph_call
 
     def cached_function(
         self, key: Any, make: Callable[[], Callable[..., Any]], dynamic: bool = False
@@ -301,7 +303,7 @@ class CostParty(Party):
         yield
 
 
-def _held_tensor(value: Any) -> Any:
+def _select_share_timing_tensor(value: Any) -> Any:
     """Return the tensor that determines when a value is known."""
     for kind, name in ((Shared, "m"), (MaskedBits, "masked"), (EvaluatorBits, "share")):
         if isinstance(value, kind):
@@ -346,16 +348,18 @@ def count_cost(
     def run_protocol(*operands: Any) -> Any:
         return protocol(party, *operands, **options)
 
-    operands = [_to_symbolic(value) for value in inputs]
+    operands = [_convert_to_symbolic_shares(value) for value in inputs]
     with party.active():
         results = run_protocol(*operands) if graphs else party.function(run_protocol)(*operands)
     return CostReport(party.total_cost, party.largest, results, party.work, party.moved_words)
 
 
-def _to_symbolic(value: Any) -> Any:
+def _convert_to_symbolic_shares(value: Any) -> Any:
     if isinstance(value, (Private, PrivateBits)):
         return value.to_symbolic()
-    return tuple(_to_symbolic(v) for v in value) if isinstance(value, tuple) else value
+    return (
+        tuple(_convert_to_symbolic_shares(v) for v in value) if isinstance(value, tuple) else value
+    )
 
 
 def cost_of(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.errors import RangeError, UsageError, describe_position
+from tfe_bench.errors import RangeError, UsageError, describe_array_position
 from tfe_bench.protocols.session import words
 
 RINGS = (64, 128)
@@ -92,7 +92,7 @@ class FixedPoint:
                 range and the first such position, counted from 0, never the value.
             UsageError: complex numbers, text, objects, dates, masked arrays.
         """
-        array = _real_array(values)
+        array = _convert_to_float_array(values)
         if array.dtype.kind == "f":
             return self._encode_floats(array)
         return self._encode_integers(array)
@@ -128,7 +128,7 @@ class FixedPoint:
                     operation="decode",
                     received=list(array.shape),
                 )
-            return _round_words(array, -self.fractional_bits)
+            return _round_scaled_128bit_words(array, -self.fractional_bits)
         ones = array.astype(np.int64)
         return np.asarray(np.ldexp(ones.astype(np.float64), -self.fractional_bits))
 
@@ -146,7 +146,9 @@ class FixedPoint:
         size = np.abs(scaled)
         high = np.floor(np.ldexp(size, -64))
         low = np.asarray(size - np.ldexp(high, 64))
-        return _signed_words(scaled < 0, low.astype(np.uint64), np.asarray(high).astype(np.uint64))
+        return _make_signed_128bit_words(
+            scaled < 0, low.astype(np.uint64), np.asarray(high).astype(np.uint64)
+        )
 
     def _encode_integers(self, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         if self.limbs == 2:
@@ -172,14 +174,14 @@ class FixedPoint:
         # A NumPy shift by 64 or more gives 0.
         low = size << np.uint64(bits)
         high = size >> np.uint64(64 - bits) if bits <= 64 else size << np.uint64(bits - 64)
-        return _signed_words(negative, low, high)
+        return _make_signed_128bit_words(negative, low, high)
 
     def _raise_range_error(self, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
         flat = int(np.argmax(bad))
         position = tuple(int(i) for i in np.unravel_index(flat, array.shape))
         bits = self.fractional_bits
         if array.dtype.kind == "f":
-            kind = _float_kind(array[position])
+            kind = _describe_refused_float(array[position])
             admitted = f"|v| < 2^{self.magnitude_bits - bits}"
         else:
             kind = "too large"
@@ -189,7 +191,7 @@ class FixedPoint:
         count_note = f" ({count} such values in all)" if count > 1 else ""
         raise RangeError(
             f"A value does not fit fixed point with {bits} fractional bits: the admitted range "
-            f"is {admitted}. Received: {kind}, {describe_position(position)}{count_note}. "
+            f"is {admitted}. Received: {kind}, {describe_array_position(position)}{count_note}. "
             "Scale or clean the data, or use fewer fractional bits.",
             position,
             code="value-out-of-range",
@@ -198,18 +200,18 @@ class FixedPoint:
         )
 
 
-def _signed_words(
+def _make_signed_128bit_words(
     negative: npt.NDArray[np.bool_], low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """Return the words of +-(low + 2^64 high)."""
-    size = words.join_words(np.asarray(low), np.asarray(high))
-    return np.where(np.asarray(negative)[..., None], words.negate_words(size), size)
+    size = words.join_128bit_words(np.asarray(low), np.asarray(high))
+    return np.where(np.asarray(negative)[..., None], words.negate_128bit_words(size), size)
 
 
-def _round_words(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float64]:
+def _round_scaled_128bit_words(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float64]:
     """Return x * 2^exponent for words of x, correctly rounded."""
-    negative, size = words.split_sign(ring)
-    low, high = words.split_words(size)
+    negative, size = words.split_128bit_sign(ring)
+    low, high = words.split_128bit_words(size)
     # The leading 64 bits of x, the last one set if any later bit is set: its conversion to float64
     # rounds as the whole number would. (frexp may return one bit too many where `high` rounds up
     # to a power of two; 63 bits are enough too.)
@@ -221,7 +223,7 @@ def _round_words(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float6
     return np.asarray(np.where(negative, -value, value))
 
 
-def _real_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
+def _convert_to_float_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray):
         raise UsageError(
             "Expected an array without masked cells, which would count as values. "
@@ -251,7 +253,7 @@ def _real_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _float_kind(value: np.floating[Any]) -> str:
+def _describe_refused_float(value: np.floating[Any]) -> str:
     """Return the kind of a refused float, the only part of a secret that an error may contain."""
     if np.isnan(value):
         return "NaN"

@@ -25,7 +25,7 @@ Spec: TypeAlias = "tuple[Any, ...]"
 StaticShape: TypeAlias = "tuple[int | None, ...]"
 
 
-def _error_line(message: str) -> str:
+def _extract_graph_error_line(message: str) -> str:
     """Return the line of a TensorFlow error that names the failure; the other lines name nodes."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     ours = [line for line in lines if "TfeBench: " in line]
@@ -39,21 +39,21 @@ def _error_line(message: str) -> str:
     return plain[-1] if plain else "a kernel failed"
 
 
-def _flatten_nest(value: Nest, out: list[tf.Tensor]) -> Spec:
+def _flatten_share_nest(value: Nest, out: list[tf.Tensor]) -> Spec:
     """Append the tensors of a nest to `out`; return the spec that rebuilds it."""
     if value is None or isinstance(value, (str, int, float, bool)):
         # with its type: 1, 1.0 and True are equal
         return ("const", value, type(value).__name__)
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, tuple(_flatten_nest(v, out) for v in value))
+        return (type(value).__name__, tuple(_flatten_share_nest(v, out) for v in value))
     if isinstance(value, dict):
-        return ("dict", tuple((k, _flatten_nest(v, out)) for k, v in value.items()))
+        return ("dict", tuple((k, _flatten_share_nest(v, out)) for k, v in value.items()))
     if is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: getattr(value, f.name) for f in fields(value)}
         return (
             "dataclass",
             type(value),
-            tuple((name, _flatten_nest(part, out)) for name, part in parts.items()),
+            tuple((name, _flatten_share_nest(part, out)) for name, part in parts.items()),
         )
     out.append(value)
     return ("tensor", len(out) - 1)
@@ -73,7 +73,7 @@ def _unflatten_nest(spec: Spec, tensors: Sequence[tf.Tensor]) -> Nest:
     return tuple(parts) if kind == "tuple" else parts
 
 
-def _shape_of(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
+def _traced_tensor_shape(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
     shape = tuple(tensor.shape)
     return (None, *shape[1:]) if open_ended and shape else shape
 
@@ -248,12 +248,14 @@ class PrivateFunction:
         open_ended: list[bool] = []
         dynamic = self._dynamic
         for position, argument in enumerate(arguments):
-            parts.append(_flatten_nest(argument, flat))
+            parts.append(_flatten_share_nest(argument, flat))
             free = dynamic if isinstance(dynamic, bool) else position in dynamic
             open_ended += [free] * (len(flat) - len(open_ended))
         spec = ("tuple", tuple(parts))
         tensors = [tf.convert_to_tensor(t) for t in flat]
-        shapes = tuple(_shape_of(t, free) for t, free in zip(tensors, open_ended, strict=True))
+        shapes = tuple(
+            _traced_tensor_shape(t, free) for t, free in zip(tensors, open_ended, strict=True)
+        )
         signature = (spec, shapes, tuple(t.dtype for t in tensors))
         traced = self._traced.get(signature)
         if traced is None:
@@ -278,7 +280,7 @@ class PrivateFunction:
         text = ctypes.create_string_buffer(512)
         if party._native.aborted(party.handle, text) != 0:
             aborted = text.value.decode(errors="replace")
-        message = aborted or _error_line(str(error.message))
+        message = aborted or _extract_graph_error_line(str(error.message))
         known = party._on_abort(message) if party._on_abort else None
         return known or ProtocolError(
             message, code="session-aborted" if aborted else "graph-failed"
@@ -327,7 +329,7 @@ class PrivateFunction:
             finally:
                 party._trace = None
             flat: list[tf.Tensor] = []
-            out_spec.append(_flatten_nest(result, flat))
+            out_spec.append(_flatten_share_nest(result, flat))
             digests.append(trace.agreement_log.digest())
             # Returned, so that no Send and no Recv is pruned (a control dependency does not
             # prevent it).

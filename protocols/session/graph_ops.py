@@ -33,7 +33,7 @@ class GraphOps:
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._library, name)
         if name.startswith(_PREFIX):
-            function = _node_maker(function, name)
+            function = _get_tensorflow_node_maker(function, name)
         setattr(self, name, function)
         return function
 
@@ -47,7 +47,7 @@ def get_raw_op(name: str) -> Callable[..., Any]:
     import tensorflow as tf
     from tensorflow.python.framework import op_def_registry
 
-    return _NodeMaker(getattr(tf.raw_ops, name), op_def_registry.get(name))
+    return _TensorflowNodeMaker(getattr(tf.raw_ops, name), op_def_registry.get(name))
 
 
 def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
@@ -63,7 +63,9 @@ def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
     if key not in constants:
         with tf.control_dependencies(None):  # its next user may run at another place of the graph
             constants[key] = (
-                _constant_node(graph, array) if _is_plain(graph) else tf.constant(array)
+                _constant_node(graph, array)
+                if _is_plain_tensorflow_graph(graph)
+                else tf.constant(array)
             )
     return constants[key]
 
@@ -72,19 +74,22 @@ def _constant_node(graph: Any, array: np.ndarray[Any, Any]) -> Any:
     import tensorflow as tf
 
     value = tf.compat.v1.AttrValue(tensor=tf.make_tensor_proto(array)).SerializeToString()
-    attrs = [("value", value), ("dtype", _encode_attribute("type", tf.as_dtype(array.dtype)))]
-    return _make_node(graph, "Const", [], attrs).outputs[0]
+    attrs = [
+        ("value", value),
+        ("dtype", _encode_tensorflow_attribute("type", tf.as_dtype(array.dtype))),
+    ]
+    return _make_tensorflow_graph_node(graph, "Const", [], attrs).outputs[0]
 
 
-def _node_maker(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _get_tensorflow_node_maker(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     from tensorflow.python.framework import op_def_registry
 
     words = name.removeprefix(_PREFIX).split("_")
     definition = op_def_registry.get("TfeBench>" + "".join(word.capitalize() for word in words))
-    return function if definition is None else _NodeMaker(function, definition)
+    return function if definition is None else _TensorflowNodeMaker(function, definition)
 
 
-class _NodeMaker:
+class _TensorflowNodeMaker:
     """Maker of one kind of node.
 
     Args:
@@ -95,7 +100,7 @@ class _NodeMaker:
     def __init__(self, library_function: Callable[..., Any], definition: Any) -> None:
         self._library_function, self._name = library_function, definition.name
         self._inputs = [
-            (arg.name, arg.type_attr, arg.number_attr, _fixed_dtype(arg))
+            (arg.name, arg.type_attr, arg.number_attr, _fixed_op_input_dtype(arg))
             for arg in definition.input_arg
         ]
         lists = [arg.type_list_attr for arg in (*definition.input_arg, *definition.output_arg)]
@@ -113,7 +118,7 @@ class _NodeMaker:
         if (
             args
             or len(named) != self._argument_count
-            or not (self._is_supported and _is_plain(graph))
+            or not (self._is_supported and _is_plain_tensorflow_graph(graph))
         ):
             return self._library_function(*args, **named)
         kinds: dict[str, tf.DType] = {}
@@ -131,33 +136,35 @@ class _NodeMaker:
                 if tensor.dtype != expected_dtype:
                     return self._library_function(**named)
             if number:
-                attrs.append((number, _encode_attribute("int", len(tensors))))
+                attrs.append((number, _encode_tensorflow_attribute("int", len(tensors))))
             inputs.append(tensors if number else argument)
-        attrs += [(name, _encode_attribute("type", kind)) for name, kind in kinds.items()]
+        attrs += [
+            (name, _encode_tensorflow_attribute("type", kind)) for name, kind in kinds.items()
+        ]
         for name, kind in self._attrs:
             attribute: Any = named.get(name)
             value: Any = (
                 tuple(attribute) if kind == "list(int)" and type(attribute) is list else attribute
             )
             hashable = isinstance(value, (int, str, bytes, tuple, tf.DType))
-            encoded = _encode_attribute(kind, value) if hashable else b""
+            encoded = _encode_tensorflow_attribute(kind, value) if hashable else b""
             if not encoded:
                 return self._library_function(**named)
             attrs.append((name, encoded))
-        node = _make_node(graph, self._name, inputs, attrs)
+        node = _make_tensorflow_graph_node(graph, self._name, inputs, attrs)
         if self._result_type is not None:
             return self._result_type(*node.outputs)
         return node.outputs[0] if node.outputs else node
 
 
-def _fixed_dtype(arg: Any) -> tf.DType | None:
+def _fixed_op_input_dtype(arg: Any) -> tf.DType | None:
     """Return the type of an input, if it has only one."""
     import tensorflow as tf
 
     return None if arg.type_attr or arg.type_list_attr else tf.as_dtype(arg.type)
 
 
-def _is_plain(graph: Any) -> bool:
+def _is_plain_tensorflow_graph(graph: Any) -> bool:
     """Return whether nodes of a graph have only inputs, attributes and control dependencies."""
     return bool(
         graph.building_function
@@ -168,7 +175,7 @@ def _is_plain(graph: Any) -> bool:
     )
 
 
-def _make_node(
+def _make_tensorflow_graph_node(
     graph: Any, kind: str, inputs: Sequence[Any], attrs: Sequence[tuple[str, bytes]]
 ) -> Any:
     """Make a node of a plain graph, as the graph's own method does.
@@ -206,7 +213,7 @@ def _make_node(
 
 
 @functools.lru_cache(maxsize=1 << 12, typed=True)
-def _encode_attribute(kind: str, value: Any) -> bytes:
+def _encode_tensorflow_attribute(kind: str, value: Any) -> bytes:
     """Return an attribute in TensorFlow's encoding; b"" if the value is not of this kind."""
     import tensorflow as tf
 

@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import sizes
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
-from tfe_bench.protocols.session.packing import pack_words, receive_words
+from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
@@ -120,29 +120,29 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     learning_parties = (0, 1, 2) if to is None else (to,)
     if s.e1 in learning_parties:
         if s.is_dealer:
-            s.send(_reduce_part(x.l2, x), s.e1, slot=0)
+            s.send(_reduce_share_to_ring(x.l2, x), s.e1, slot=0)
         elif s.is_e1:
-            result = _open_value(x.m, x.l1, receive_words(s, shape, s.d, 0, width), x)
+            result = _open_value(x.m, x.l1, receive_packed_ring_words(s, shape, s.d, 0, width), x)
     if s.e2 in learning_parties:
         if s.is_e1:
-            s.send(_reduce_part(x.l1, x), s.e2, slot=1)
+            s.send(_reduce_share_to_ring(x.l1, x), s.e2, slot=1)
         elif s.is_e2:
-            result = _open_value(x.m, receive_words(s, shape, s.e1, 1, width), x.l2, x)
+            result = _open_value(x.m, receive_packed_ring_words(s, shape, s.e1, 1, width), x.l2, x)
     if s.d in learning_parties:
         if s.is_e2:
-            s.send(_reduce_part(x.m, x), s.d, slot=2)
+            s.send(_reduce_share_to_ring(x.m, x), s.d, slot=2)
         elif s.is_dealer:
-            result = _open_value(receive_words(s, shape, s.e2, 2, width), x.l1, x.l2, x)
+            result = _open_value(receive_packed_ring_words(s, shape, s.e2, 2, width), x.l1, x.l2, x)
     return result
 
 
-def _reduce_part(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
+def _reduce_share_to_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
     """Return a part of x that is held here modulo x's ring, as it is sent."""
     import tensorflow as tf
 
     assert part is not None
     if x.limbs == 1:
-        return pack_words(part, x.ring_bits)
+        return pack_ring_words(part, x.ring_bits)
     bits_per_word = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(2)]
     ring = [(1 << bits) - 1 if bits < 64 else -1 for bits in bits_per_word]
     return tf.bitwise.bitwise_and(part, tf.constant(ring, tf.int64))
@@ -154,16 +154,16 @@ def _open_value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
 
     unused = 64 * x.limbs - x.ring_bits
 
-    def extend_sign(a: Any) -> Any:
+    def extend_ring_sign(a: Any) -> Any:
         return (
             tensor_ops.arithmetic_shift(tensor_ops.left_shift(a, unused), unused) if unused else a
         )
 
     if x.limbs == 1:
-        return extend_sign(tensor_ops.sub(tensor_ops.sub(m, l1), l2))
+        return extend_ring_sign(tensor_ops.sub(tensor_ops.sub(m, l1), l2))
     value = wide.sub(wide.sub(m, l1), l2)
     low, high = (tensor_ops.strided_slice(value, np.s_[..., i]) for i in range(2))
-    return tensor_ops.stack([low, extend_sign(high)], axis=-1)
+    return tensor_ops.stack([low, extend_ring_sign(high)], axis=-1)
 
 
 def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:

@@ -54,7 +54,7 @@ def repeat_protocol(
     Rounds and bits: those of all iterations.
     """
     if isinstance(party, CostParty):
-        return _count_iterations(party, count, iteration, values, monitor)
+        return _count_protocol_iterations(party, count, iteration, values, monitor)
     trace = party._trace
     if trace is None:
         raise ProtocolError(
@@ -68,7 +68,7 @@ def repeat_protocol(
         return list(first), None if recorded is None else recorded.map(
             lambda a: tensor_ops.strided_slice(a, None)
         )
-    return _Loop(
+    return _ProtocolLoop(
         party, trace, count, iteration, first, recorded, monitor, first_receive
     ).build_loop()
 
@@ -77,7 +77,7 @@ def repeat_protocol(
 _COUNTED = 3
 
 
-def _count_iterations(
+def _count_protocol_iterations(
     party: CostParty,
     count: int,
     iteration: Iteration,
@@ -88,14 +88,14 @@ def _count_iterations(
     snapshots: list[CostSnapshot] = []
     carried: list[list[tensor_ops.SymbolicTensor]] = []
 
-    def list_carried() -> list[tensor_ops.SymbolicTensor]:
+    def list_carried_tensors() -> list[tensor_ops.SymbolicTensor]:
         tensors = [v.m for v in values] + ([] if recorded is None else [recorded.m])
         return tensors + ([] if monitor is None else [monitor.digest])
 
     for i in range(min(count, _COUNTED)):
         values, recorded = iteration(i, values)
         snapshots.append(party.take_snapshot())
-        carried.append(list_carried())
+        carried.append(list_carried_tensors())
     results = list(values)
     if uncounted:
         party.repeat(snapshots[-2], uncounted)
@@ -122,17 +122,17 @@ def _extrapolate_rounds(
     return replace(a, rounds=rounds, with_dealing=with_dealing, masks=masks, first=first)
 
 
-def _list_fields(values: Sequence[Shared]) -> list[tf.Tensor]:
+def _list_share_fields(values: Sequence[Shared]) -> list[tf.Tensor]:
     return [a for v in values for k in _FIELDS if (a := getattr(v, k)) is not None]
 
 
-def _replace_fields(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
+def _replace_share_fields(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
     """Return the values with other tensors in their fields."""
     remaining = iter(parts)
     return [v.map(lambda _: next(remaining)) for v in values]
 
 
-class _Loop:
+class _ProtocolLoop:
     """The iterations after the first one."""
 
     def __init__(
@@ -150,7 +150,7 @@ class _Loop:
         self._first, self._recorded, self._first_receive = list(first), recorded, first_receive
         self._monitor = None if monitor is None or monitor.digest is None else monitor
         self._value_dependencies = self._find_dependencies(
-            _list_fields(self._append_recorded(first, recorded))
+            _list_share_fields(self._append_recorded(first, recorded))
         )
         self._digest_dependencies = self._find_dependencies(
             [self._monitor.digest] if self._monitor else []
@@ -177,10 +177,15 @@ class _Loop:
         first, recorded = self._first, self._recorded
         arrays = [
             tf.TensorArray(tf.int64, self._count, element_shape=a.shape).write(0, a)
-            for a in ([] if recorded is None else _list_fields([recorded]))
+            for a in ([] if recorded is None else _list_share_fields([recorded]))
         ]
         digest = [self._monitor.digest] if self._monitor else []
-        start = (tf.constant(1, tf.int64), tuple(_list_fields(first)), tuple(arrays), tuple(digest))
+        start = (
+            tf.constant(1, tf.int64),
+            tuple(_list_share_fields(first)),
+            tuple(arrays),
+            tuple(digest),
+        )
         base = self._trace.receives
         _, carried, arrays, digest = tf.while_loop(
             lambda i, *_: i < self._count, self._trace_body, start
@@ -190,7 +195,7 @@ class _Loop:
         if self._monitor:
             self._monitor.digest = tf.identity(digest[0])
             self._set_dependencies([self._monitor.digest], self._digest_dependencies, base)
-        results = _replace_fields(self._append_recorded(first, recorded), values)
+        results = _replace_share_fields(self._append_recorded(first, recorded), values)
         return results[: len(first)], None if recorded is None else results[-1]
 
     def _trace_body(self, i: Any, carried: Any, arrays: Any, digest: Any) -> Any:
@@ -203,14 +208,15 @@ class _Loop:
             self._gate_dealer()
             if self._monitor:
                 self._monitor.digest = digest[0]
-            values, recorded = self._iteration(i, _replace_fields(self._first, carried))
+            values, recorded = self._iteration(i, _replace_share_fields(self._first, carried))
             if self._monitor:
                 digest = (self._monitor.digest,)
         self._check_results(values, recorded)
         results = [
-            tf.ensure_shape(a, b.shape) for a, b in zip(_list_fields(values), carried, strict=True)
+            tf.ensure_shape(a, b.shape)
+            for a, b in zip(_list_share_fields(values), carried, strict=True)
         ]
-        rows = [] if recorded is None else _list_fields([recorded])
+        rows = [] if recorded is None else _list_share_fields([recorded])
         arrays = [a.write(tf.cast(i, tf.int32), r) for a, r in zip(arrays, rows, strict=True)]
         return i + 1, tuple(results), tuple(arrays), tuple(digest)
 

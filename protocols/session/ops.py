@@ -68,12 +68,12 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def library_path() -> Path:
+def compiled_ops_library_path() -> Path:
     """Return the path of the compiled library."""
     return Path(tfe_bench.__file__).resolve().parent / "_ops.so"
 
 
-def built_for(path: Path) -> str:
+def read_built_tensorflow_version(path: Path) -> str:
     """Return the TensorFlow version of the compiled library, read without loading it.
 
     Raises:
@@ -131,7 +131,7 @@ def native() -> Native:
         OpsMissing: the library is missing, does not fit, or cannot run on this processor.
     """
     module()
-    return Native(library_path())
+    return Native(compiled_ops_library_path())
 
 
 @functools.cache
@@ -145,8 +145,8 @@ def module() -> GraphOps:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    path = library_path()
-    version = built_for(path)
+    path = compiled_ops_library_path()
+    version = read_built_tensorflow_version(path)
     if not _same_minor(version, tf.__version__):
         raise OpsMissing(
             f"The compiled ops fit TensorFlow {version}. Received: TensorFlow {tf.__version__}. "

@@ -10,12 +10,14 @@ from tfe_bench.protocols.session.numbering import Site
 RING = 64
 
 
-def pack_words(x: Any, width: int) -> Any:
+def pack_ring_words(x: Any, width: int) -> Any:
     """Return words mod 2^width as a message."""
     return x if width >= RING else ops.module().tfe_bench_pack_words(x=x, width=width)
 
 
-def receive_words(s: Site, shape: Any, source: int, slot: int = 0, width: int = RING) -> Any:
+def receive_packed_ring_words(
+    s: Site, shape: Any, source: int, slot: int = 0, width: int = RING
+) -> Any:
     """Receive words of a public shape that a party sent with `pack_words`."""
     if width >= RING:
         return s.recv(shape, source, slot)

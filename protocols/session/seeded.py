@@ -97,7 +97,7 @@ def expand_masks(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
     return Shared(x.m, expand_seed(x.l1), expand_seed(x.l2), x.dealer, x.fractional_bits)
 
 
-def get_held_input(inputs: Mapping[str, Shared], name: str) -> Shared | Seeded:
+def get_seeded_input(inputs: Mapping[str, Shared], name: str) -> Shared | Seeded:
     """Return an input as held: with seeds, if it is a job's and large; else as in `inputs`."""
     get_held = getattr(inputs, "get_held", None)
     return inputs[name] if get_held is None else get_held(name)

@@ -36,7 +36,7 @@ def bind_operators(*operations: Callable[..., Any]) -> None:
     _operations.update({function.__name__: function for function in operations})
 
 
-def _get_operation(name: str) -> Callable[..., Any]:
+def _get_share_operation(name: str) -> Callable[..., Any]:
     """Return the function of an operator.
 
     Raises:
@@ -52,26 +52,28 @@ def _get_operation(name: str) -> Callable[..., Any]:
     return _operations[name]
 
 
-def _numeric_operator(name: str, mirrored: bool = False) -> Callable[[Shared, Operand], Shared]:
+def _make_private_number_operator(
+    name: str, mirrored: bool = False
+) -> Callable[[Shared, Operand], Shared]:
     """Return a binary operator of private numbers; mirrored: the private one is on the right."""
 
-    def operate(x: Shared, y: Operand) -> Shared:
-        operation: Callable[..., Shared] = _get_operation(name)
+    def apply_number_operator(x: Shared, y: Operand) -> Shared:
+        operation: Callable[..., Shared] = _get_share_operation(name)
         return operation(y, x) if mirrored else operation(x, y)
 
-    return operate
+    return apply_number_operator
 
 
-def _logical_operator(
+def _make_private_bit_operator(
     name: str, mirrored: bool = False
 ) -> Callable[[_PrivateValue, Operand], MaskedBits]:
     """Return a binary operator whose result is private bits."""
 
-    def operate(x: _PrivateValue, y: Operand) -> MaskedBits:
-        operation: Callable[..., MaskedBits] = _get_operation(name)
+    def apply_bit_operator(x: _PrivateValue, y: Operand) -> MaskedBits:
+        operation: Callable[..., MaskedBits] = _get_share_operation(name)
         return operation(y, x) if mirrored else operation(x, y)
 
-    return operate
+    return apply_bit_operator
 
 
 class _PrivateValue:
@@ -155,35 +157,53 @@ class Shared(_PrivateValue):
         m, l1, l2 = (None if t is None else function(t) for t in (self.m, self.l1, self.l2))
         return replace(self, m=m, l1=l1, l2=l2)
 
-    __add__, __radd__ = _numeric_operator("add"), _numeric_operator("add", mirrored=True)
-    __sub__, __rsub__ = _numeric_operator("subtract"), _numeric_operator("subtract", mirrored=True)
-    __mul__, __rmul__ = _numeric_operator("multiply"), _numeric_operator("multiply", mirrored=True)
+    __add__, __radd__ = (
+        _make_private_number_operator("add"),
+        _make_private_number_operator("add", mirrored=True),
+    )
+    __sub__, __rsub__ = (
+        _make_private_number_operator("subtract"),
+        _make_private_number_operator("subtract", mirrored=True),
+    )
+    __mul__, __rmul__ = (
+        _make_private_number_operator("multiply"),
+        _make_private_number_operator("multiply", mirrored=True),
+    )
     __matmul__, __rmatmul__ = (
-        _numeric_operator("matmul"),
-        _numeric_operator("matmul", mirrored=True),
+        _make_private_number_operator("matmul"),
+        _make_private_number_operator("matmul", mirrored=True),
     )
     __truediv__, __rtruediv__ = (
-        _numeric_operator("divide"),
-        _numeric_operator("divide", mirrored=True),
+        _make_private_number_operator("divide"),
+        _make_private_number_operator("divide", mirrored=True),
     )
-    __pow__, __rpow__ = _numeric_operator("pow"), _numeric_operator("pow", mirrored=True)
+    __pow__, __rpow__ = (
+        _make_private_number_operator("pow"),
+        _make_private_number_operator("pow", mirrored=True),
+    )
     __floordiv__, __rfloordiv__ = (
-        _numeric_operator("floordiv"),
-        _numeric_operator("floordiv", mirrored=True),
+        _make_private_number_operator("floordiv"),
+        _make_private_number_operator("floordiv", mirrored=True),
     )
-    __mod__, __rmod__ = _numeric_operator("floormod"), _numeric_operator("floormod", mirrored=True)
-    __lt__, __le__ = _logical_operator("less"), _logical_operator("less_equal")
-    __gt__, __ge__ = _logical_operator("greater"), _logical_operator("greater_equal")
-    __eq__, __ne__ = _logical_operator("equal"), _logical_operator("not_equal")  # type: ignore[assignment]
+    __mod__, __rmod__ = (
+        _make_private_number_operator("floormod"),
+        _make_private_number_operator("floormod", mirrored=True),
+    )
+    __lt__, __le__ = _make_private_bit_operator("less"), _make_private_bit_operator("less_equal")
+    __gt__, __ge__ = (
+        _make_private_bit_operator("greater"),
+        _make_private_bit_operator("greater_equal"),
+    )
+    __eq__, __ne__ = _make_private_bit_operator("equal"), _make_private_bit_operator("not_equal")  # type: ignore[assignment]
 
     def __neg__(self) -> Shared:
-        return _get_operation("negative")(self)  # type: ignore[no-any-return]
+        return _get_share_operation("negative")(self)  # type: ignore[no-any-return]
 
     def __abs__(self) -> Shared:
-        return _get_operation("abs")(self)  # type: ignore[no-any-return]
+        return _get_share_operation("abs")(self)  # type: ignore[no-any-return]
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> Shared:
-        return _get_operation("getitem")(self, key)  # type: ignore[no-any-return]
+        return _get_share_operation("getitem")(self, key)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         held_fields = "".join(k for k in ("m", "l1", "l2") if getattr(self, k) is not None)
@@ -232,27 +252,27 @@ class MaskedBits(_PrivateValue):
     __hash__ = _PrivateValue.__hash__
 
     __and__, __rand__ = (
-        _logical_operator("logical_and"),
-        _logical_operator("logical_and", mirrored=True),
+        _make_private_bit_operator("logical_and"),
+        _make_private_bit_operator("logical_and", mirrored=True),
     )
     __or__, __ror__ = (
-        _logical_operator("logical_or"),
-        _logical_operator("logical_or", mirrored=True),
+        _make_private_bit_operator("logical_or"),
+        _make_private_bit_operator("logical_or", mirrored=True),
     )
     __xor__, __rxor__ = (
-        _logical_operator("logical_xor"),
-        _logical_operator("logical_xor", mirrored=True),
+        _make_private_bit_operator("logical_xor"),
+        _make_private_bit_operator("logical_xor", mirrored=True),
     )
-    __ne__ = _logical_operator("logical_xor")  # type: ignore[assignment]
+    __ne__ = _make_private_bit_operator("logical_xor")  # type: ignore[assignment]
 
     def __eq__(self, other: Operand) -> MaskedBits:  # type: ignore[override]
         return ~(self ^ other)
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> MaskedBits:
-        return _get_operation("getitem")(self, key)  # type: ignore[no-any-return]
+        return _get_share_operation("getitem")(self, key)  # type: ignore[no-any-return]
 
     def __invert__(self) -> MaskedBits:
-        return _get_operation("logical_not")(self)  # type: ignore[no-any-return]
+        return _get_share_operation("logical_not")(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"MaskedBits(shape={self.shape}, dealer={self.dealer})"

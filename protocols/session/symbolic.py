@@ -80,25 +80,25 @@ class SymbolicTensor:
         return replace(self, shape=Shape(int(n) for n in shape))
 
     def _combine_with(self, other: Any) -> SymbolicTensor:
-        shape = np.broadcast_shapes(self.shape, np.shape(placeholder_array(other)))
-        return record_moved(symbolic_result(shape, self, other))
+        shape = np.broadcast_shapes(self.shape, np.shape(make_symbolic_placeholder(other)))
+        return record_moved_words(symbolic_result(shape, self, other))
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _combine_with
 
     def __neg__(self) -> SymbolicTensor:
-        return record_moved(self)
+        return record_moved_words(self)
 
     def __getitem__(self, key: Any) -> SymbolicTensor:
-        return record_moved(self.like(placeholder_array(self)[key].shape))
+        return record_moved_words(self.like(make_symbolic_placeholder(self)[key].shape))
 
 
-class _WordCounter(threading.local):
+class _MovedWordCounter(threading.local):
     """The thread's counter of the words that maps of symbolic tensors move."""
 
     count: Callable[[int], None] | None = None
 
 
-_word_counter = _WordCounter()
+_word_counter = _MovedWordCounter()
 
 
 @contextlib.contextmanager
@@ -111,14 +111,14 @@ def count_moved_words(count: Callable[[int], None]) -> Iterator[None]:
         _word_counter.count = before
 
 
-def record_moved(result: SymbolicTensor, *operands: SymbolicTensor) -> SymbolicTensor:
+def record_moved_words(result: SymbolicTensor, *operands: SymbolicTensor) -> SymbolicTensor:
     """Count a map's words, those of its largest operand or result, and return the result."""
     if _word_counter.count is not None:
         _word_counter.count(max(tensor.shape.num_elements() for tensor in (result, *operands)))
     return result
 
 
-def placeholder_array(value: Any) -> Any:
+def make_symbolic_placeholder(value: Any) -> Any:
     """Return an array of a symbolic tensor's shape without memory; return others unchanged."""
     return np.broadcast_to(_ZERO, value.shape) if isinstance(value, SymbolicTensor) else value
 

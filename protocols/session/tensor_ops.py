@@ -20,7 +20,7 @@ from tfe_bench.protocols.session import graph_ops, ops
 from tfe_bench.protocols.session.graph_ops import get_raw_op
 from tfe_bench.protocols.session.symbolic import Shape as Shape
 from tfe_bench.protocols.session.symbolic import SymbolicTensor as SymbolicTensor
-from tfe_bench.protocols.session.symbolic import placeholder_array, record_moved
+from tfe_bench.protocols.session.symbolic import make_symbolic_placeholder, record_moved_words
 from tfe_bench.protocols.session.symbolic import symbolic_result as symbolic_result
 
 # A TensorFlow tensor (TensorFlow publishes no types), or a SymbolicTensor.
@@ -111,13 +111,13 @@ def _integer_constant(value: Any) -> Any:
     return constant(getattr(value, "as_list", lambda: value)())
 
 
-def _elementwise_op(word_function: _Map) -> _Map:
+def _make_elementwise_word_op(word_function: _Map) -> _Map:
     """Wrap a function that keeps the shape."""
 
     @functools.wraps(word_function)
     def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
         return (
-            record_moved(a)
+            record_moved_words(a)
             if isinstance(a, SymbolicTensor)
             else word_function(a, *arguments, **options)
         )
@@ -131,7 +131,7 @@ def _elementwise_op(word_function: _Map) -> _Map:
 def reshape(a: Tensor, shape: Any) -> Tensor:
     """Apply tf.reshape."""
     if isinstance(a, SymbolicTensor):
-        return a.like(placeholder_array(a).reshape([int(n) for n in shape]).shape)
+        return a.like(make_symbolic_placeholder(a).reshape([int(n) for n in shape]).shape)
     sizes = _static_sizes(shape)
     if _has_shape(a, sizes):
         return a
@@ -156,7 +156,7 @@ def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
 def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """Apply tf.transpose."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(a.like(placeholder_array(a).transpose(perm).shape), a)
+        return record_moved_words(a.like(make_symbolic_placeholder(a).transpose(perm).shape), a)
     order = range(len(a.shape))[::-1] if perm is None else perm
     return get_raw_op("Transpose")(x=a, perm=_integer_constant(order))
 
@@ -164,14 +164,14 @@ def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
 def expand_dims(a: Tensor, axis: int) -> Tensor:
     """Apply tf.expand_dims."""
     if isinstance(a, SymbolicTensor):
-        return a.like(np.expand_dims(placeholder_array(a), axis).shape)
+        return a.like(np.expand_dims(make_symbolic_placeholder(a), axis).shape)
     return get_raw_op("ExpandDims")(input=a, dim=constant(axis))
 
 
 def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
     """Apply tf.squeeze."""
     if isinstance(a, SymbolicTensor):
-        return a.like(np.squeeze(placeholder_array(a), tuple(axis)).shape)
+        return a.like(np.squeeze(make_symbolic_placeholder(a), tuple(axis)).shape)
     sizes = static_shape(a)
     if sizes.is_fully_defined():
         gone = {i % len(sizes) for i in axis}
@@ -185,8 +185,8 @@ def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
     """Apply tf.broadcast_to."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(
-            a.like(np.broadcast_to(placeholder_array(a), [int(n) for n in shape]).shape), a
+        return record_moved_words(
+            a.like(np.broadcast_to(make_symbolic_placeholder(a), [int(n) for n in shape]).shape), a
         )
     return get_raw_op("BroadcastTo")(input=a, shape=_integer_constant(shape))
 
@@ -194,14 +194,16 @@ def broadcast_to(a: Tensor, shape: Any) -> Tensor:
 def tile(a: Tensor, multiples: Sequence[int]) -> Tensor:
     """Apply tf.tile."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(a.like([n * m for n, m in zip(a.shape, multiples, strict=True)]), a)
+        return record_moved_words(
+            a.like([n * m for n, m in zip(a.shape, multiples, strict=True)]), a
+        )
     return get_raw_op("Tile")(input=a, multiples=_integer_constant(multiples))
 
 
 def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
     """Apply tf.pad with zeros."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(
+        return record_moved_words(
             a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)]), a
         )
     return get_raw_op("Pad")(input=a, paddings=constant(np.reshape(paddings, [-1, 2])))
@@ -211,7 +213,9 @@ def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
     """Apply tf.slice."""
     if isinstance(a, SymbolicTensor):
         extents = zip(a.shape, begin, size, strict=True)
-        return record_moved(a.like([whole - b if n == -1 else n for whole, b, n in extents]), a)
+        return record_moved_words(
+            a.like([whole - b if n == -1 else n for whole, b, n in extents]), a
+        )
     return get_raw_op("Slice")(
         input=a, begin=_integer_constant(begin), size=_integer_constant(size)
     )
@@ -221,7 +225,7 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
     """Apply tf.gather."""
     if isinstance(a, SymbolicTensor):
         sizes = [*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]]
-        return record_moved(a.like(sizes))
+        return record_moved_words(a.like(sizes))
     indices = indices if is_tensor(indices) else constant(indices)
     return get_raw_op("GatherV2")(
         params=a, indices=indices, axis=constant(axis), batch_dims=batch_dims
@@ -261,7 +265,7 @@ def strided_slice(a: Tensor, key: Any) -> Tensor:
 def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
     """Apply tf.scatter_nd to updates."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(a.like(shape), a)
+        return record_moved_words(a.like(shape), a)
     import tensorflow as tf
 
     return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
@@ -270,7 +274,7 @@ def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
 def reverse(a: Tensor, axes: Sequence[int]) -> Tensor:
     """Apply tf.reverse."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(a, a)
+        return record_moved_words(a, a)
     return get_raw_op("ReverseV2")(tensor=a, axis=constant(axes))
 
 
@@ -295,7 +299,7 @@ def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def _record_moved_parts(result: SymbolicTensor, parts: Sequence[Tensor]) -> SymbolicTensor:
-    return record_moved(result, *(part for part in parts if not is_concrete(part)))
+    return record_moved_words(result, *(part for part in parts if not is_concrete(part)))
 
 
 # ---- sums
@@ -310,13 +314,13 @@ def reduce_sum(
         return get_raw_op("Sum")(input=a, axis=constant([*axes]), keep_dims=keepdims)
     over = {i % len(a.shape) for i in axes} if a.shape else set()
     axis_sizes = [(1 if i in over else n, i in over) for i, n in enumerate(a.shape)]
-    return record_moved(a.like([n for n, summed in axis_sizes if keepdims or not summed]), a)
+    return record_moved_words(a.like([n for n, summed in axis_sizes if keepdims or not summed]), a)
 
 
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
     """Apply tf.cumsum to words, for axis >= 0; TensorFlow's own takes 30 times as long."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(a)
+        return record_moved_words(a)
     import tensorflow as tf
 
     sizes: Any = static_shape(a)
@@ -365,19 +369,19 @@ def _binary_node(name: str, python_operator: Callable[[Any, Any], Any], a: Any, 
 def zeros_like(a: Tensor) -> Tensor:
     """Apply tf.zeros_like; the result is known from the beginning."""
     if isinstance(a, SymbolicTensor):
-        return record_moved(SymbolicTensor(a.shape), a)
+        return record_moved_words(SymbolicTensor(a.shape), a)
     import tensorflow as tf
 
     return tf.zeros_like(a)
 
 
-@_elementwise_op
+@_make_elementwise_word_op
 def left_shift(a: Tensor, by: int) -> Tensor:
     """Multiply words by 2^by."""
     return get_raw_op("LeftShift")(x=a, y=constant(by)) if by else a
 
 
-@_elementwise_op
+@_make_elementwise_word_op
 def logical_shift(a: Tensor, bits: int) -> Tensor:
     """Divide words, read without a sign, by 2^bits."""
     if bits == 0:
@@ -385,13 +389,13 @@ def logical_shift(a: Tensor, bits: int) -> Tensor:
     return low_bits(arithmetic_shift(a, bits), 64 - bits)
 
 
-@_elementwise_op
+@_make_elementwise_word_op
 def arithmetic_shift(a: Tensor, bits: int) -> Tensor:
     """Divide signed words by 2^bits, rounded down."""
     return get_raw_op("RightShift")(x=a, y=constant(bits))
 
 
-@_elementwise_op
+@_make_elementwise_word_op
 def low_bits(a: Tensor, width: int) -> Tensor:
     """Reduce words mod 2^width."""
     if width == 64:
@@ -399,7 +403,7 @@ def low_bits(a: Tensor, width: int) -> Tensor:
     return get_raw_op("BitwiseAnd")(x=a, y=constant((1 << width) - 1))
 
 
-@_elementwise_op
+@_make_elementwise_word_op
 def invert(a: Tensor) -> Tensor:
     """Apply tf.bitwise.invert."""
     return get_raw_op("Invert")(x=a)

@@ -30,7 +30,7 @@ _EVENT = np.dtype(
 
 
 @dataclass(frozen=True)
-class TimeTotals:
+class SessionTimeTotals:
     """Totals since recording began, in seconds.
 
     Attributes:
@@ -46,33 +46,35 @@ class TimeTotals:
     left_out: int
 
 
-def set_recording(party: Party, level: int) -> None:
+def set_session_recording(party: Party, level: int) -> None:
     """Start recording (TOTALS, or EVENTS to keep each) or stop it (OFF); drop earlier records."""
     ops.native().observe(party.handle, level)
 
 
-def read_totals(party: Party) -> TimeTotals:
-    """Return the totals since `set_recording`."""
+def read_session_time_totals(party: Party) -> SessionTimeTotals:
+    """Return the totals since `set_session_recording`."""
     raw = (ctypes.c_uint64 * 6)()
     ops.native().observed(party.handle, raw)
     a, b, c, packed, unpacked = (n / 1e9 for n in raw[:5])
-    return TimeTotals((a, b, c), packed, unpacked, int(raw[5]))
+    return SessionTimeTotals((a, b, c), packed, unpacked, int(raw[5]))
 
 
-def read_events(party: Party) -> npt.NDArray[np.void]:
-    """Return the events since `set_recording`, one row each, times in ns of the host's clock."""
+def read_session_events(party: Party) -> npt.NDArray[np.void]:
+    """Return the events since `set_session_recording`, one row each, times in ns of the host's
+    clock.
+    """
     native = ops.native()
     out = np.zeros(native.events(party.handle, None, 0), _EVENT)
     native.events(party.handle, out.ctypes.data_as(ctypes.c_void_p), len(out))
     return out
 
 
-def read_clock() -> int:
+def read_session_clock() -> int:
     """Return the time of the events' steady clock, in ns."""
     return int(ops.native().now())
 
 
-def measure_clock_gaps(party: Party, repetitions: int = 8) -> dict[int, int]:
+def measure_party_clock_gaps(party: Party, repetitions: int = 8) -> dict[int, int]:
     """Return by peer the least difference of receive and send time of its messages, in ns.
 
     The two times are those of two clocks. Parties 0 and 1, then 0 and 2 exchange the time; half of
@@ -85,7 +87,7 @@ def measure_clock_gaps(party: Party, repetitions: int = 8) -> dict[int, int]:
                 party.exchange_each({})
                 continue
             other = pair[0] + pair[1] - party.index
-            received = party.exchange_each({other: read_clock().to_bytes(8, "little")})
-            gap = read_clock() - int.from_bytes(received[other], "little")
+            received = party.exchange_each({other: read_session_clock().to_bytes(8, "little")})
+            gap = read_session_clock() - int.from_bytes(received[other], "little")
             least[other] = min(gap, least.get(other, gap))
     return least

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _split_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _split_128bit_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the low words and the high words."""
     return tensor_ops.strided_slice(a, np.s_[..., 0]), tensor_ops.strided_slice(a, np.s_[..., 1])
 
 
-def _carry_bit(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+def _carry_of_word_addition(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     import tensorflow as tf
 
     return tf.cast(tf.bitcast(total, tf.uint64) < tf.bitcast(part, tf.uint64), tf.int64)
@@ -30,10 +30,10 @@ def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Add two elements."""
     if not (tensor_ops.is_concrete(a) and tensor_ops.is_concrete(b)):
         return a + b
-    (a0, a1), (b0, b1) = _split_words(a), _split_words(b)
+    (a0, a1), (b0, b1) = _split_128bit_words(a), _split_128bit_words(b)
     low = tensor_ops.add(a0, b0)
     return tensor_ops.stack(
-        [low, tensor_ops.add(tensor_ops.add(a1, b1), _carry_bit(low, a0))], axis=-1
+        [low, tensor_ops.add(tensor_ops.add(a1, b1), _carry_of_word_addition(low, a0))], axis=-1
     )
 
 
@@ -51,8 +51,8 @@ def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Subtract two elements."""
     if not (tensor_ops.is_concrete(a) and tensor_ops.is_concrete(b)):
         return a - b
-    (a0, a1), (b0, b1) = _split_words(a), _split_words(b)
-    high = tensor_ops.sub(tensor_ops.sub(a1, b1), _carry_bit(a0, b0))
+    (a0, a1), (b0, b1) = _split_128bit_words(a), _split_128bit_words(b)
+    high = tensor_ops.sub(tensor_ops.sub(a1, b1), _carry_of_word_addition(a0, b0))
     return tensor_ops.stack([tensor_ops.sub(a0, b0), high], axis=-1)
 
 

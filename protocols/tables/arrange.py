@@ -49,7 +49,7 @@ class SecretShuffle:
         factors: drawn for this shuffle alone.
     """
 
-    def __init__(self, party: Party, factors: shuffle.PermutationFactors, n: int) -> None:
+    def __init__(self, party: Party, factors: shuffle.ShuffleFactors, n: int) -> None:
         self._party, self._factors, self._n = party, factors, n
         self._is_used = False
 
@@ -78,7 +78,7 @@ class SecretShuffle:
         self.use_once()
         party = self._party
 
-        def open_shuffled(factors: shuffle.PermutationFactors, x: Shared) -> Any:
+        def open_shuffled(factors: shuffle.ShuffleFactors, x: Shared) -> Any:
             return reveal(party, _permute_columns(party, factors, [x])[0])
 
         return cached_graph(party, "open", open_shuffled)(self._factors, column)
@@ -91,7 +91,7 @@ class SecretShuffle:
         party = self._party
 
         def apply_shuffle(
-            factors: shuffle.PermutationFactors, row_positions: Any, *shuffled_columns: Shared
+            factors: shuffle.ShuffleFactors, row_positions: Any, *shuffled_columns: Shared
         ) -> list[Shared]:
             return _permute_columns(party, factors, shuffled_columns, row_positions)
 
@@ -110,7 +110,7 @@ class SecretShuffle:
         party = self._party
 
         def undo_shuffle(
-            factors: shuffle.PermutationFactors, row_positions: Any, *shuffled_columns: Shared
+            factors: shuffle.ShuffleFactors, row_positions: Any, *shuffled_columns: Shared
         ) -> list[Shared]:
             rows = shuffle.apply_inverse(
                 party, factors, [_add_row_axis(c) for c in shuffled_columns], row_positions, begin
@@ -253,9 +253,9 @@ def partition_by_bit(party: Party, bit: Shared) -> PrivatePermutation:
     n = int(bit.shape[0])
     if n < 2:
         return identity_permutation(n)
-    p = sort.index_bits(n)
+    p = sort.sort_index_bits(n)
 
-    def compute_targets(bit: Shared) -> Shared:
+    def compute_row_targets(bit: Shared) -> Shared:
         ones = bits.to_number(party, bit, p)
         running_count = ones.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
         count = running_count.map(lambda a: tensor_ops.strided_slice(a, np.s_[n - 1 :]))
@@ -264,7 +264,7 @@ def partition_by_bit(party: Party, bit: Shared) -> PrivatePermutation:
         one_targets = arithmetic.add_constant(running_count, np.int64(-1))
         return small_ring.select(party, bits.to_masked(bit), one_targets, zero_targets)
 
-    return permute_by_target(party, cached_graph(party, "targets", compute_targets, n)(bit))
+    return permute_by_target(party, cached_graph(party, "targets", compute_row_targets, n)(bit))
 
 
 def sort_by_keys(
@@ -306,16 +306,16 @@ def sort_by_keys(
     if n < 2:
         return identity_permutation(n)
     permutations: list[PrivatePermutation] = []
-    for group in _plan_passes([k for _, k in keys]):
+    for group in _plan_key_sort_passes([k for _, k in keys]):
         columns = [keys[i][0] for i in group]
         for earlier in permutations:
             columns = earlier.apply(columns)
         widths = tuple(keys[i][1] for i in group)
-        permutations.append(_sort_columns(party, columns, widths, profile))
+        permutations.append(_sort_key_columns(party, columns, widths, profile))
     return functools.reduce(PrivatePermutation.followed_by, permutations)
 
 
-def _plan_passes(widths: Sequence[int]) -> list[list[int]]:
+def _plan_key_sort_passes(widths: Sequence[int]) -> list[list[int]]:
     """Group keys into sorts, the sort of the least significant keys first."""
     passes: list[list[int]] = []
     room = 0
@@ -328,7 +328,7 @@ def _plan_passes(widths: Sequence[int]) -> list[list[int]]:
     return passes
 
 
-def compose_key(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
+def compose_sort_key(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
     """Return keys as one number, the first key most significant. Local."""
     key = columns[0]
     for column, width in zip(columns[1:], widths[1:], strict=True):
@@ -336,7 +336,7 @@ def compose_key(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
     return key
 
 
-def select_at_ranks(
+def shuffle_rows_and_select_ranks(
     party: Party, key: Shared, key_bits: int, ranks: Sequence[int], *, profile: str = "local"
 ) -> tuple[SecretShuffle, Any]:
     """Return a shuffle of n rows, and the public positions in it of some ranks by a key.
@@ -374,15 +374,15 @@ def _prepare_shuffle(
     total = sum(widths)
     key_bits = total if total <= MAX_KEY_BITS else None
 
-    def shuffle_key(*key_columns: Shared) -> Any:
-        unscaled = [_drop_scale(c) for c in key_columns]
+    def shuffle_key_columns(*key_columns: Shared) -> Any:
+        unscaled = [_drop_key_column_scale(c) for c in key_columns]
         wide_key = sort.make_distinct_keys(
-            party, _add_row_axis(compose_key(unscaled, widths)), False, True, key_bits
+            party, _add_row_axis(compose_sort_key(unscaled, widths)), False, True, key_bits
         )
         factors = shuffle.draw_permutation(party, 1, n, dealer)
         return factors, shuffle.apply_permutation(party, factors, [wide_key])[0]
 
-    factors, shuffled_key = cached_graph(party, "prepared", shuffle_key, widths, n, dealer)(
+    factors, shuffled_key = cached_graph(party, "prepared", shuffle_key_columns, widths, n, dealer)(
         *columns
     )
     secret_shuffle = SecretShuffle(party, factors, n)
@@ -390,7 +390,7 @@ def _prepare_shuffle(
     return secret_shuffle, shuffled_key, sort.choose_algorithm("auto", n, profile)
 
 
-def _sort_columns(
+def _sort_key_columns(
     party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
 ) -> PrivatePermutation:
     secret_shuffle, shuffled_key, algorithm = _prepare_shuffle(party, columns, widths, profile)
@@ -408,7 +408,7 @@ def _draw_shuffle(party: Party, n: int, dealer: int) -> SecretShuffle:
     return SecretShuffle(party, factors, n)
 
 
-def _drop_scale(x: Shared) -> Shared:
+def _drop_key_column_scale(x: Shared) -> Shared:
     """Return x without its scale: keys are ring elements."""
     return Shared(x.m, x.l1, x.l2, x.dealer)
 
@@ -425,7 +425,7 @@ def _drop_row_axis(x: Shared) -> Shared:
 
 def _permute_columns(
     party: Party,
-    factors: shuffle.PermutationFactors,
+    factors: shuffle.ShuffleFactors,
     columns: Sequence[Shared],
     positions: Any = None,
 ) -> list[Shared]:

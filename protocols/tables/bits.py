@@ -70,28 +70,28 @@ def exchange_bits(party: Party, bits: EvaluatorBits) -> Shared:
 
 def to_masked(x: Shared) -> MaskedBits:
     """Convert values of Z_2 to bits whose part the dealer knows. Local."""
-    _check_bits("masked_bits", [x])
+    _check_row_bits("masked_bits", [x])
     n = x.shape.num_elements()
 
-    def pack_part(a: Any) -> Any:
+    def pack_row_bit_part(a: Any) -> Any:
         return tensor_ops.squeeze(
             logic.pack_bits(tensor_ops.reshape(tensor_ops.low_bits(a, 1), [1, n])), [0]
         )
 
     if x.m is None:
-        return MaskedBits(None, pack_part(tensor_ops.add(x.l1, x.l2)), n, x.dealer, (n,))
-    return MaskedBits(pack_part(x.m), None, n, x.dealer, (n,))
+        return MaskedBits(None, pack_row_bit_part(tensor_ops.add(x.l1, x.l2)), n, x.dealer, (n,))
+    return MaskedBits(pack_row_bit_part(x.m), None, n, x.dealer, (n,))
 
 
 def invert(x: Shared) -> Shared:
     """Return NOT x. Local."""
-    _check_bits("invert", [x])
+    _check_row_bits("invert", [x])
     return arithmetic.add_constant(x, np.int64(1))
 
 
 def xor(x: Shared, y: Shared) -> Shared:
     """Return x XOR y. Local."""
-    _check_bits("xor", [x, y])
+    _check_row_bits("xor", [x, y])
     return arithmetic.add(x, y)
 
 
@@ -100,7 +100,7 @@ def all_of(party: Party, operands: Sequence[Shared]) -> Shared:
 
     Rounds: 1 online, 2 in total. Bits sent: those of logic.and_bits and `exchange_bits`.
     """
-    _check_bits("all_of", operands)
+    _check_row_bits("all_of", operands)
     if len(operands) == 1:
         return operands[0]
     return exchange_bits(party, logic.and_bits(party, [to_masked(x) for x in operands]))
@@ -131,7 +131,7 @@ def multiply_by_bit(party: Party, bit: Shared, x: Shared) -> Shared:
     return convert.inject(party, to_masked(bit), x)
 
 
-def extend_values(party: Party, x: Shared) -> Shared:
+def extend_column_values(party: Party, x: Shared) -> Shared:
     """Extend values of `Column.narrow_parts`, or their product with a bit, to Z_2^64.
 
     Rounds: 1 online, 2 in total, or none. Bits sent: those of small_ring.extend_nonnegative.
@@ -139,7 +139,7 @@ def extend_values(party: Party, x: Shared) -> Shared:
     return small_ring.extend_nonnegative(party, x) if 1 < x.ring_bits < 64 else x
 
 
-def public_bits(like: Shared, values: Any) -> Shared:
+def share_public_row_bits(like: Shared, values: Any) -> Shared:
     """Share public bits 0 and 1 with the dealer of another value. Local."""
     return replace(arithmetic.share_public(like, np.asarray(values, np.int64)), bits=1)
 
@@ -148,7 +148,7 @@ def _unpack_words(packed_words: Any, n: int) -> Any:
     return tensor_ops.reshape(ops.module().tfe_bench_unpack_bits(words=packed_words, n=n), [n])
 
 
-def _check_bits(name: str, operands: Sequence[Shared]) -> None:
+def _check_row_bits(name: str, operands: Sequence[Shared]) -> None:
     for x in operands:
         if not isinstance(x, Shared) or x.ring_bits != 1 or x.limbs != 1:
             raise UsageError(

@@ -34,7 +34,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.arrange import cached_graph
-from tfe_bench.protocols.tables.groups import Aggregate, check_aggregates
+from tfe_bench.protocols.tables.groups import GroupAggregate, check_group_aggregates
 from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 MAX_GROUPS = 32
@@ -50,7 +50,7 @@ def group_by_code(
     relation: Relation,
     code: int,
     groups: int,
-    aggregates: Sequence[Aggregate],
+    aggregates: Sequence[GroupAggregate],
     *,
     min_rows: int = 1,
 ) -> Relation:
@@ -68,7 +68,7 @@ def group_by_code(
     Raises:
         UsageError: other aggregates, too many columns or groups.
     """
-    check_aggregates("dense_group", relation, aggregates)
+    check_group_aggregates("dense_group", relation, aggregates)
     if not is_integer_between(groups, 1, MAX_GROUPS) or not is_integer_between(min_rows, 1, 2**62):
         raise UsageError(
             f"dense_group expects 1 to {MAX_GROUPS} groups of at least 1 row. Received: "
@@ -121,11 +121,13 @@ def group_by_code(
             expected=MAX_COLUMNS,
         )
     code_bits = max(1, (groups - 1).bit_length())
-    width = max(column_widths) + sort.index_bits(max(2, n)) + 2
+    width = max(column_widths) + sort.sort_index_bits(max(2, n)) + 2
     width = 64 if width >= 64 else width
-    totals = _sum_by_code(party, code_column.values, relation.valid, columns, code_bits, width)
+    totals = _sum_columns_by_group_code(
+        party, code_column.values, relation.valid, columns, code_bits, width
+    )
 
-    def derive_columns(totals: Shared) -> list[Shared]:
+    def derive_group_columns(totals: Shared) -> list[Shared]:
         if width < 64:
             # No sum of these columns is negative or reaches half of the ring.
             totals = small_ring.extend_nonnegative(party, totals)
@@ -133,14 +135,14 @@ def group_by_code(
             totals.map(lambda a, i=i: tensor_ops.strided_slice(a, np.s_[i, :groups]))
             for i in range(1 + len(columns))
         ]
-        comparison_bits = max(sort.index_bits(max(2, n)), int(min_rows).bit_length()) + 2
+        comparison_bits = max(sort.sort_index_bits(max(2, n)), int(min_rows).bit_length()) + 2
         missing_rows = arithmetic.add_constant(sums[0], np.int64(-min_rows))
         is_large_enough = bits.invert(
             bits.from_masked(party, relational.is_negative(party, missing_rows, comparison_bits))
         )
         counts_less_one = [
             arithmetic.add_constant(sums[place], np.int64(-1))
-            for place in _count_places(sum_places)
+            for place in _count_sum_columns(sum_places)
         ]
         nulls = [
             bits.from_masked(party, relational.is_negative(party, e, comparison_bits))
@@ -149,8 +151,8 @@ def group_by_code(
         return [*sums, is_large_enough, *nulls]
 
     key = (groups, len(columns), n, width, min_rows, tuple(sorted(sum_places.items())))
-    parts = cached_graph(party, "dense found", derive_columns, *key)(totals)
-    nulls = dict(zip(_count_places(sum_places), parts[2 + len(columns) :], strict=True))
+    parts = cached_graph(party, "dense found", derive_group_columns, *key)(totals)
+    nulls = dict(zip(_count_sum_columns(sum_places), parts[2 + len(columns) :], strict=True))
     codes = arithmetic.share_public_range(parts[0], groups)
     result = [Column(codes, code_column.bits)]
     for a in aggregates:
@@ -165,7 +167,7 @@ def group_by_code(
     return Relation(tuple(result), parts[1 + len(columns)])
 
 
-def _count_places(sum_places: dict[tuple[str, int], int]) -> list[int]:
+def _count_sum_columns(sum_places: dict[tuple[str, int], int]) -> list[int]:
     return [place for (function, _), place in sum_places.items() if function == "count"]
 
 
@@ -181,7 +183,7 @@ def _clear_nulls(party: Party, column: Column) -> Shared:
     return cleared_values
 
 
-def _sum_by_code(
+def _sum_columns_by_group_code(
     party: Party,
     code: Shared,
     valid: Shared,
@@ -192,28 +194,28 @@ def _sum_by_code(
     """Return counts of valid rows and sums per code, [1 + columns, 2^code_bits] of Z_2^width."""
     n, groups, first = int(valid.shape[0]), 1 << code_bits, valid.dealer
 
-    def clear_invalid(code: Shared, valid: Shared) -> Shared:
+    def clear_invalid_rows(code: Shared, valid: Shared) -> Shared:
         reduced_code = small_ring.reduce_ring(replace(code, fractional_bits=0), max(2, code_bits))
         zeros = reduced_code.map(tensor_ops.zeros_like)
         return small_ring.select(party, bits.to_masked(valid), reduced_code, zeros)
 
-    def exchange_share(share: Any, dealer: int) -> Shared:
+    def exchange_group_sums(share: Any, dealer: int) -> Shared:
         shape = [1 + len(columns), groups]
         if isinstance(party, CostParty):
             return party.count_exchange(shape, None, share, width=width, dealer=dealer)
         s = party.site("dense_totals", width, dealer=dealer)
         return masked.exchange_masked(s, share, shape, 0, width=width)
 
-    def join_shares(shares: list[list[Any]]) -> Shared:
+    def join_group_sum_shares(shares: list[list[Any]]) -> Shared:
         totals = []
         for i, share_parts in enumerate(shares):
             share = None if share_parts[0] is None else sum(share_parts[1:], share_parts[0])
             totals.append(
-                rotation.relabel_dealer(party, exchange_share(share, (first + i) % 3), first)
+                rotation.relabel_dealer(party, exchange_group_sums(share, (first + i) % 3), first)
             )
         return functools.reduce(arithmetic.add, totals)
 
-    code = cached_graph(party, "dense codes", clear_invalid, code_bits)(code, valid)
+    code = cached_graph(party, "dense codes", clear_invalid_rows, code_bits)(code, valid)
     # Each party is the dealer of a third of the rows, as the dealer sends nearly all bits.
     bounds = [0, n // 3, 2 * n // 3, n] if n >= 3 else [0, n]
     shares: list[list[Any]] = [[] for _ in bounds[1:]]
@@ -221,9 +223,11 @@ def _sum_by_code(
     for begin in range(0, max(1, n - bounds[-2]), _SLICE_ROWS):
         for i, (start, end) in enumerate(itertools.pairwise(bounds)):
 
-            def sum_slice(*slice_columns: Shared, dealer: int = (first + i) % 3) -> Any:
+            def sum_row_slice(*slice_columns: Shared, dealer: int = (first + i) % 3) -> Any:
                 renamed = [rotation.relabel_dealer(party, c, dealer) for c in slice_columns]
-                return share_code_sums(party, renamed[0], renamed[1], renamed[2:], code_bits, width)
+                return share_group_code_sums(
+                    party, renamed[0], renamed[1], renamed[2:], code_bits, width
+                )
 
             row_slice = slice(start + begin, min(end, start + begin + _SLICE_ROWS))
             if row_slice.start < row_slice.stop or not begin:
@@ -232,15 +236,15 @@ def _sum_by_code(
                     for c in (code, valid, *columns)
                 ]
                 shares[i].append(
-                    cached_graph(party, "dense", sum_slice, i, code_bits, width)(*part)
+                    cached_graph(party, "dense", sum_row_slice, i, code_bits, width)(*part)
                 )
     total: Shared = cached_graph(
-        party, "dense joined", join_shares, first, len(columns), code_bits, width
+        party, "dense joined", join_group_sum_shares, first, len(columns), code_bits, width
     )(shares)
     return total
 
 
-def share_code_sums(
+def share_group_code_sums(
     party: Party, code: Shared, valid: Shared, columns: Sequence[Shared], code_bits: int, width: int
 ) -> Any:
     """Return the evaluators' shares [1 + columns, 2^code_bits] of counts and sums; None at D.
@@ -274,15 +278,15 @@ def share_code_sums(
         hot = tf.one_hot(mask_sum, groups, dtype=tf.int64)[:, : groups - 1]
     rows = masked.deal(s, hot, table_shape, 0, 0, width)
     # b = o + (1 - 2 o) beta, and b x analogously: only their sums are exchanged.
-    ones = convert.unpack_elements(bits.to_masked(valid), row_shape)
+    ones = convert.unpack_bits_to_ring_elements(bits.to_masked(valid), row_shape)
     beta = masked.deal(s, ones, row_shape, _VALID, _VALID, width)
-    rotate = None if s.is_dealer else _RowRotation(code.m, code_bits)
+    rotate = None if s.is_dealer else _GroupCodeRotation(code.m, code_bits)
     shares, hot_shares = [], None
     if rotate is not None:
-        hot_shares = rotate(_append_remainder(rows, tf.ones_like(code.m) if s.is_e2 else None))
+        hot_shares = rotate(_append_row_remainder(rows, tf.ones_like(code.m) if s.is_e2 else None))
         valid_shares = (1 - 2 * ones) * beta + (ones if s.is_e2 else 0)
         invalid = (n if s.is_e2 else 0) - tf.reduce_sum(valid_shares)
-        shares.append(_subtract_first(tf.reduce_sum(hot_shares, axis=0), invalid))
+        shares.append(_subtract_from_first_sum(tf.reduce_sum(hot_shares, axis=0), invalid))
     for i, x in enumerate(columns):
         mask_sum = x.l1 + x.l2 if s.is_dealer else None
         of_group = None if mask_sum is None else hot * mask_sum[:, None]
@@ -290,15 +294,15 @@ def share_code_sums(
         dealt = masked.deal(s, of_group, table_shape, 1 + i, 1 + i, width)
         out = masked.deal(s, of_valid, row_shape, _OUT + i, _OUT + i, width)
         if rotate is not None:
-            lam_rows = rotate(_append_remainder(dealt, x.l1 if s.is_e1 else x.l2))
+            lam_rows = rotate(_append_row_remainder(dealt, x.l1 if s.is_e1 else x.l2))
             sums = tf.reduce_sum(x.m[:, None] * hot_shares - lam_rows, axis=0)
             value_share = x.m - x.l2 if s.is_e2 else -x.l1
             valid_values = ones * value_share + (1 - 2 * ones) * (x.m * beta - out)
-            shares.append(_subtract_first(sums, tf.reduce_sum(value_share - valid_values)))
+            shares.append(_subtract_from_first_sum(sums, tf.reduce_sum(value_share - valid_values)))
     return tf.stack(shares) if shares else None
 
 
-class _RowRotation:
+class _GroupCodeRotation:
     """A rotation of rows [n, 2^code_bits] whose entry c is the input's entry m - c."""
 
     def __init__(self, m: Any, code_bits: int) -> None:
@@ -316,7 +320,7 @@ class _RowRotation:
         return rotated
 
 
-def _append_remainder(rows: Any, total: Any) -> Any:
+def _append_row_remainder(rows: Any, total: Any) -> Any:
     """Append one entry to each row, so that each row adds up to a share of the total."""
     import tensorflow as tf
 
@@ -324,7 +328,7 @@ def _append_remainder(rows: Any, total: Any) -> Any:
     return tf.concat([rows, (remainder if total is None else remainder + total)[:, None]], 1)
 
 
-def _subtract_first(sums: Any, number: Any) -> Any:
+def _subtract_from_first_sum(sums: Any, number: Any) -> Any:
     """Subtract a number from the first of some sums."""
     import tensorflow as tf
 

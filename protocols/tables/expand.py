@@ -50,7 +50,7 @@ def expand_rows(
     Raises:
         UsageError: a bound is out of range.
     """
-    check_bound("expand", bound)
+    check_row_count_bound("expand", bound)
     if not is_integer_between(max_copies, 0, 2**61):
         raise UsageError(
             f"Expected at most 2^61 copies. Received: {max_copies!r}.",
@@ -61,7 +61,7 @@ def expand_rows(
         )
     n = int(multiplicities.shape[0])
 
-    def place_copies(multiplicities: Shared, *columns: Shared) -> list[Shared]:
+    def place_row_copies(multiplicities: Shared, *columns: Shared) -> list[Shared]:
         # The last entry is a dummy row that begins behind all copies.
         begin = shapes.pad(
             multiplicities.map(lambda a: tensor_ops.cumsum(a, 0, False, False)), [[1, 0]]
@@ -73,16 +73,16 @@ def expand_rows(
         key = arithmetic.add(begin, bits.multiply_by_bit(party, beyond, clip_change))
         slots = arithmetic.share_public_range(key, bound)
         padded_columns = [shapes.pad(c, [[0, 1]]) for c in columns]
-        is_row = bits.public_bits(key, np.arange(n + 1) < n)
+        is_row = bits.share_public_row_bits(key, np.arange(n + 1) < n)
         overflow = beyond.map(lambda a: tensor_ops.strided_slice(a, np.s_[n:]))
         return [
             shapes.concat([key, slots], 0),
             overflow,
-            *(difference_rows(c, bound) for c in [*padded_columns, is_row]),
+            *(subtract_previous_rows(c, bound) for c in [*padded_columns, is_row]),
         ]
 
     key_parts = (n, max_copies, bound)
-    key, overflow, *column_steps = cached_graph(party, "placed", place_copies, *key_parts)(
+    key, overflow, *column_steps = cached_graph(party, "placed", place_row_copies, *key_parts)(
         multiplicities, *columns
     )
     permutation = arrange.sort_by_keys(party, [(key, bound.bit_length())], profile=profile)
@@ -106,10 +106,10 @@ def gather_rows(
     permutation = arrange.sort_by_keys(
         party, [(key, max(1, (n - 1).bit_length()))], profile=profile
     )
-    return _copy_rows(permutation, [difference_rows(c, m) for c in columns], n)
+    return _copy_rows(permutation, [subtract_previous_rows(c, m) for c in columns], n)
 
 
-def check_bound(name: str, bound: object) -> None:
+def check_row_count_bound(name: str, bound: object) -> None:
     """Check a public bound of a private number of rows.
 
     Raises:
@@ -125,9 +125,9 @@ def check_bound(name: str, bound: object) -> None:
         )
 
 
-def difference_rows(x: Shared, extra_rows: int) -> Shared:
+def subtract_previous_rows(x: Shared, extra_rows: int) -> Shared:
     """Return each row minus the row before it, and zeros for `extra_rows` rows. Local."""
-    return shapes.pad(arithmetic.sub(x, keys.shift_down(x, 1)), [[0, extra_rows]])
+    return shapes.pad(arithmetic.sub(x, keys.shift_rows_down(x, 1)), [[0, extra_rows]])
 
 
 def accumulate_rows(x: Shared) -> Shared:

@@ -27,7 +27,7 @@ FUNCTIONS = ("sum", "count", "min", "max")
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class GroupAggregate:
     """An aggregate function of a group.
 
     Attributes:
@@ -39,7 +39,9 @@ class Aggregate:
     column: int | None = None
 
 
-def check_aggregates(name: str, relation: Relation, aggregates: Sequence[Aggregate]) -> None:
+def check_group_aggregates(
+    name: str, relation: Relation, aggregates: Sequence[GroupAggregate]
+) -> None:
     """Check the aggregates of a relation's columns.
 
     Raises:
@@ -79,7 +81,7 @@ def group_rows(
     party: Party,
     relation: Relation,
     by: Sequence[int],
-    aggregates: Sequence[Aggregate],
+    aggregates: Sequence[GroupAggregate],
     *,
     min_rows: int = 1,
     profile: str = "local",
@@ -95,14 +97,14 @@ def group_rows(
         min_rows: groups with fewer rows are not valid. They keep their positions among the others:
             deliver the result in another order.
 
-    Rounds: those of keys.clear_keys and keys.sort_by_parts, and about 16. Bits sent: those, an
-    equality, a partition, and two moves of each column; again for each column of a "min" or "max"
-    but the first.
+    Rounds: those of keys.clear_keys and keys.sort_rows_by_key_parts, and about 16. Bits sent:
+    those, an equality, a partition, and two moves of each column; again for each column of a "min"
+    or "max" but the first.
     Raises:
         UsageError: no or unknown columns, unknown aggregates, min_rows below 1.
         RangeError: a key is outside its column's bits.
     """
-    check_aggregates("group", relation, aggregates)
+    check_group_aggregates("group", relation, aggregates)
     if not by or not is_integer_between(min_rows, 1, 2**62):
         raise UsageError(
             f"group expects keys, and at least 1 row per group. Received: {by!r}, {min_rows!r}.",
@@ -114,12 +116,15 @@ def group_rows(
         relation.column(i)
     aggregate_columns: list[Column | None] = [None] * len(aggregates)
     result: Relation | None = None
-    sorts: list[tuple[int | None, bool]] = [*_required_sorts(relation, aggregates)]
+    sorts: list[tuple[int | None, bool]] = [*_aggregate_sort_columns(relation, aggregates)]
     for sort_column, descending in sorts or [(None, False)]:
         aggregate_numbers = [
             i
             for i, a in enumerate(aggregates)
-            if (_required_sort(relation, a) or (sort_column if result is None else -1, descending))
+            if (
+                _aggregate_sort_column(relation, a)
+                or (sort_column if result is None else -1, descending)
+            )
             == (sort_column, descending)
         ]
         sort_aggregates = [aggregates[i] for i in aggregate_numbers]
@@ -134,7 +139,9 @@ def group_rows(
     return Relation(columns, result.valid)
 
 
-def _required_sort(relation: Relation, aggregate: Aggregate) -> tuple[int, bool] | None:
+def _aggregate_sort_column(
+    relation: Relation, aggregate: GroupAggregate
+) -> tuple[int, bool] | None:
     """Return the column whose sort yields an extreme, and its direction (True: descending)."""
     if aggregate.function not in ("min", "max") or aggregate.column is None:
         return None
@@ -143,8 +150,10 @@ def _required_sort(relation: Relation, aggregate: Aggregate) -> tuple[int, bool]
     return aggregate.column, aggregate.function == "max" and is_nullable
 
 
-def _required_sorts(relation: Relation, aggregates: Sequence[Aggregate]) -> list[tuple[int, bool]]:
-    sort_columns = [_required_sort(relation, a) for a in aggregates]
+def _aggregate_sort_columns(
+    relation: Relation, aggregates: Sequence[GroupAggregate]
+) -> list[tuple[int, bool]]:
+    sort_columns = [_aggregate_sort_column(relation, a) for a in aggregates]
     return list(dict.fromkeys(f for f in sort_columns if f is not None))
 
 
@@ -154,7 +163,7 @@ def _group_sorted(
     by: Sequence[int],
     sort_column: int | None,
     descending: bool,
-    aggregates: Sequence[Aggregate],
+    aggregates: Sequence[GroupAggregate],
     min_rows: int,
     profile: str,
 ) -> Relation:
@@ -168,16 +177,18 @@ def _group_sorted(
         value_parts = keys.clear_keys(
             party, relation.valid, [(relation.column(sort_column), descending)], False
         )
-    permutation = keys.sort_by_parts(party, relation.valid, [*parts, *value_parts], profile)
+    permutation = keys.sort_rows_by_key_parts(
+        party, relation.valid, [*parts, *value_parts], profile
+    )
     widths = tuple(k for _, k in parts)
     columns = list(dict.fromkeys([*by, *(a.column for a in aggregates if a.column is not None)]))
     used_columns = [relation.column(i) for i in columns]
     sorted_parts = permutation.apply(
-        [*keys.narrow_parts(parts), *(p for c in used_columns for p in c.parts), relation.valid]
+        [*keys.narrow_key_parts(parts), *(p for c in used_columns for p in c.parts), relation.valid]
     )
     column_places = {column: i for i, column in enumerate(columns)}
 
-    def mark_beginnings(
+    def mark_group_beginnings(
         sorted_keys: list[Shared], sorted_columns: list[Column], valid: Shared
     ) -> Any:
         first = bits.invert(keys.equals_previous(party, sorted_keys, widths))
@@ -187,14 +198,14 @@ def _group_sorted(
         columns = [
             shapes.pad(p, [[0, 1]]) for i in by for p in sorted_columns[column_places[i]].parts
         ]
-        columns.append(row_positions(valid, n + 1))
+        columns.append(row_position_column(valid, n + 1))
         for a in aggregates:
-            columns += _prepare_aggregate(
+            columns += _prepare_group_aggregate(
                 party, a, None if a.column is None else sorted_columns[column_places[a.column]]
             )
         return flag, [*columns, shapes.pad(valid_first, [[0, 1]])]
 
-    def derive_aggregates(group_values: list[Shared]) -> list[Shared]:
+    def derive_group_aggregates(group_values: list[Shared]) -> list[Shared]:
         first_values = [
             c.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n])) for c in group_values
         ]
@@ -214,10 +225,10 @@ def _group_sorted(
                 if a.function == "sum" and column is not None and column.null is not None:
                     present_count = arithmetic.sub(next_values[at], first_values[at])
                     at += 1
-                    width = sort.index_bits(n) + 1
+                    width = sort.sort_index_bits(n) + 1
                     aggregate_parts.append(
                         bits.from_masked(
-                            party, equality.is_all_zero(party, [(present_count, width)])
+                            party, equality.are_shares_all_zero(party, [(present_count, width)])
                         )
                     )
             else:
@@ -229,7 +240,7 @@ def _group_sorted(
                 at += width
         valid = first_values[at]
         if min_rows > 1:
-            width = max(sort.index_bits(n), int(min_rows).bit_length()) + 2
+            width = max(sort.sort_index_bits(n), int(min_rows).bit_length()) + 2
             is_short = relational.is_negative(
                 party, arithmetic.add_constant(count, np.int64(-min_rows)), width
             )
@@ -244,23 +255,23 @@ def _group_sorted(
     for column in used_columns:
         sorted_columns.append(column.with_parts(sorted_values[at : at + len(column.parts)]))
         at += len(column.parts)
-    flag, end_values = cached_graph(party, "beginnings", mark_beginnings, *key)(
+    flag, end_values = cached_graph(party, "beginnings", mark_group_beginnings, *key)(
         sorted_keys, sorted_columns, sorted_parts[-1]
     )
     group_values = arrange.partition_by_bit(party, flag).apply(end_values)
     is_nullable = tuple(
         c is not None and c.null is not None for c in [*key_columns, *value_columns]
     )
-    aggregate_parts = cached_graph(party, "ends", derive_aggregates, *key, is_nullable, min_rows)(
-        group_values
-    )
+    aggregate_parts = cached_graph(
+        party, "ends", derive_group_aggregates, *key, is_nullable, min_rows
+    )(group_values)
     return _build_relation(relation, key_columns, aggregates, value_columns, aggregate_parts, n)
 
 
 def _build_relation(
     relation: Relation,
     key_columns: Sequence[Column],
-    aggregates: Sequence[Aggregate],
+    aggregates: Sequence[GroupAggregate],
     value_columns: Sequence[Column | None],
     parts: list[Shared],
     n: int,
@@ -277,44 +288,48 @@ def _build_relation(
             null = parts[at]
             at += 1
         if a.function == "count":
-            columns.append(Column(replace(values, fractional_bits=0), count_bits(n)))
+            columns.append(Column(replace(values, fractional_bits=0), row_count_bits(n)))
         else:
             assert source is not None
             columns.append(Column(values, ANY_BITS if a.function == "sum" else source.bits, null))
     return Relation(tuple(columns), parts[at])
 
 
-def count_bits(n: int) -> int:
+def row_count_bits(n: int) -> int:
     """Return the bits of a number of rows."""
     return max(1, n.bit_length())
 
 
-def row_positions(like: Shared, n: int) -> Shared:
+def row_position_column(like: Shared, n: int) -> Shared:
     """Return the public column 0 .. n-1."""
     return arithmetic.share_public_range(like, n)
 
 
-def prefix_sums(x: Shared) -> Shared:
+def row_prefix_sums(x: Shared) -> Shared:
     """Return the sum before each row, and behind the last. Local."""
     return shapes.pad(x.map(lambda a: tensor_ops.cumsum(a, 0, False, False)), [[1, 0]])
 
 
-def _prepare_aggregate(party: Party, aggregate: Aggregate, column: Column | None) -> list[Shared]:
+def _prepare_group_aggregate(
+    party: Party, aggregate: GroupAggregate, column: Column | None
+) -> list[Shared]:
     """Return columns with one more row, which hold an aggregate at the beginnings of groups."""
     if column is None:
         return []
     if aggregate.function in ("min", "max"):
-        return [_pad_extreme(p, aggregate.function, column.null is not None) for p in column.parts]
+        return [
+            _pad_group_extreme(p, aggregate.function, column.null is not None) for p in column.parts
+        ]
     if column.null is None:
-        return [] if aggregate.function == "count" else [prefix_sums(column.values)]
+        return [] if aggregate.function == "count" else [row_prefix_sums(column.values)]
     is_present = bits.invert(column.null)
-    count = prefix_sums(bits.to_number(party, is_present))
+    count = row_prefix_sums(bits.to_number(party, is_present))
     if aggregate.function == "count":
         return [count]
-    return [prefix_sums(bits.multiply_by_bit(party, is_present, column.values)), count]
+    return [row_prefix_sums(bits.multiply_by_bit(party, is_present, column.values)), count]
 
 
-def _pad_extreme(x: Shared, function: str, is_nullable: bool) -> Shared:
+def _pad_group_extreme(x: Shared, function: str, is_nullable: bool) -> Shared:
     """Return values at each group's first row, or before the next group's."""
     is_last = function == "max" and not is_nullable
     return shapes.pad(x, [[1, 0]] if is_last else [[0, 1]])

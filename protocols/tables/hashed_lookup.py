@@ -37,7 +37,7 @@ def permute_by_bins(party: Party, target: Shared) -> PrivatePermutation:
     Raises:
         ProtocolError: target is not a permutation, which the caller must have checked.
     """
-    width = max(2, sort.index_bits(max(2, int(target.shape[0]))))
+    width = max(2, sort.sort_index_bits(max(2, int(target.shape[0]))))
     return arrange.permute_by_target(party, small_ring.reduce_ring(target, width))
 
 
@@ -77,18 +77,18 @@ def lookup_hashed(
             received=repr(target),
             expected=bins + REQUESTS_PER_ROW * n,
         )
-    (left_key,), (right_key,) = joins.pair_keys([left, right], [on])
+    (left_key,), (right_key,) = joins.pair_join_keys([left, right], [on])
     width = max(left_key.bits, right_key.bits)
     valid = keys.exclude_nulls(party, left.valid, [left_key])
     bin_valid = keys.exclude_nulls(party, right.valid, [right_key])
-    payload = joins.list_payload(right, [on], kind)
+    payload = joins.list_join_payload(right, [on], kind)
     key, bin_key = (replace(c.values, fractional_bits=0) for c in (left_key, right_key))
     has_empty_key = width < _MAX_SHIFTED_BITS and key.ring_bits == 64
     if has_empty_key:
         # Keys begin at 1, and 0 marks an empty bin: one column less to move.
         key, bin_key = (arithmetic.add_constant(c, np.int64(1)) for c in (key, bin_key))
         width += 1
-    key, bin_key = keys.narrow_parts([(key, width), (bin_key, width)])
+    key, bin_key = keys.narrow_key_parts([(key, width), (bin_key, width)])
     if has_empty_key:
         bin_key = cached_graph(
             party, "marked bins", lambda u, c: bits.multiply_by_bit(party, u, c)
@@ -96,56 +96,60 @@ def lookup_hashed(
     bin_columns = [bin_key, *([] if has_empty_key else [bin_valid]), *payload]
     permutation = permute_by_bins(party, target)
 
-    def place_bins(*bin_columns: Shared) -> list[Shared]:
-        return [expand.difference_rows(c, REQUESTS_PER_ROW * n) for c in bin_columns]
+    def place_hash_bins(*bin_columns: Shared) -> list[Shared]:
+        return [expand.subtract_previous_rows(c, REQUESTS_PER_ROW * n) for c in bin_columns]
 
-    def copy_bins(*permuted_columns: Shared) -> list[Shared]:
+    def copy_hash_bins(*permuted_columns: Shared) -> list[Shared]:
         return [expand.accumulate_rows(c) for c in permuted_columns]
 
     copied_columns = permutation.apply(
-        cached_graph(party, "placed in bins", place_bins, n)(*bin_columns)
+        cached_graph(party, "placed in bins", place_hash_bins, n)(*bin_columns)
     )
     answered_columns = permutation.apply_inverse(
-        cached_graph(party, "copied in bins", copy_bins)(*copied_columns), bins
+        cached_graph(party, "copied in bins", copy_hash_bins)(*copied_columns), bins
     )
 
-    def match_requests(
+    def match_hash_requests(
         key: Shared, valid: Shared, requested_key: Shared, *requested_columns: Shared
     ) -> list[Shared]:
         payload_columns = list(requested_columns)
-        conditions = [_repeat_requests(valid), *([] if has_empty_key else [payload_columns.pop(0)])]
+        conditions = [
+            _repeat_hash_requests(valid),
+            *([] if has_empty_key else [payload_columns.pop(0)]),
+        ]
         is_match = keys.compare_keys(
-            party, [_repeat_requests(key)], [requested_key], [width], conditions
+            party, [_repeat_hash_requests(key)], [requested_key], [width], conditions
         )
-        first, second, third = _split_requests(is_match, n)
+        first, second, third = _split_hash_requests(is_match, n)
         # At most one of them matches, even if an owner stored a key twice or looked up a bin twice.
         second = bits.all_of(party, [second, bits.invert(first)])
         third = bits.all_of(party, [third, bits.invert(first), bits.invert(second)])
         unique_match = shapes.concat([first, second, third], 0)
         summed_columns = [
-            _sum_requests(bits.multiply_by_bit(party, unique_match, c), n) for c in payload_columns
+            _sum_hash_request_answers(bits.multiply_by_bit(party, unique_match, c), n)
+            for c in payload_columns
         ]
-        return [_sum_requests(unique_match, n), *summed_columns]
+        return [_sum_hash_request_answers(unique_match, n), *summed_columns]
 
-    answers = cached_graph(party, "matched in bins", match_requests, n, has_empty_key, width)(
+    answers = cached_graph(party, "matched in bins", match_hash_requests, n, has_empty_key, width)(
         key, valid, *answered_columns
     )
     return joins.build_join(party, left, right, [on], answers, kind)
 
 
-def _repeat_requests(x: Shared) -> Shared:
+def _repeat_hash_requests(x: Shared) -> Shared:
     return x.map(lambda a: tensor_ops.tile(a, [REQUESTS_PER_ROW]))
 
 
-def _split_requests(x: Shared, n: int) -> Sequence[Shared]:
+def _split_hash_requests(x: Shared, n: int) -> Sequence[Shared]:
     return [
         x.map(lambda a, i=i: tensor_ops.strided_slice(a, np.s_[i * n : (i + 1) * n]))
         for i in range(REQUESTS_PER_ROW)
     ]
 
 
-def _sum_requests(x: Shared, n: int) -> Shared:
-    first, *remaining = _split_requests(x, n)
+def _sum_hash_request_answers(x: Shared, n: int) -> Shared:
+    first, *remaining = _split_hash_requests(x, n)
     for other in remaining:
         first = arithmetic.add(first, other)
     return first

@@ -29,7 +29,7 @@ KINDS = ("inner", "left", "semi", "anti")
 
 
 @dataclass(frozen=True, eq=False)
-class SortedUnion:
+class SortedKeyUnion:
     """The rows of several sides in the order of their keys.
 
     Attributes:
@@ -65,7 +65,8 @@ def lookup_join(
         is_unique: left's keys are unique as well; among rows with one key at most one finds a
             match.
 
-    Rounds: those of keys.clear_keys, keys.sort_by_parts, and about 20, or 10 for unique keys. Bits
+    Rounds: those of keys.clear_keys, keys.sort_rows_by_key_parts, and about 20, or 10 for unique
+    keys. Bits
     sent: those, an equality and two moves of right's non-key columns; unless keys are unique a
     partition, and two more moves of these and of the keys; for "left" an injection for each word.
     Raises:
@@ -77,11 +78,13 @@ def lookup_join(
         # An empty right side gets one invalid row, as copying requires a row.
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, rows = right.rows, right.rows + left.rows
-    key_columns = pair_keys([right, left], [(j, i) for i, j in on])
-    payload = list_payload(right, on, kind)
+    key_columns = pair_join_keys([right, left], [(j, i) for i, j in on])
+    payload = list_join_payload(right, on, kind)
     padded_payload = [shapes.pad(p, [[0, rows - n]]) for p in payload]
-    union = sort_union(party, [right, left], key_columns, profile)
-    *sorted_payload, side = union.permutation.apply([*padded_payload, side_bits([right, left])[0]])
+    union = sort_rows_of_all_sides(party, [right, left], key_columns, profile)
+    *sorted_payload, side = union.permutation.apply(
+        [*padded_payload, join_side_bits([right, left])[0]]
+    )
     find_matches = _match_previous if is_unique else _match_last
     answers = union.permutation.apply_inverse(
         find_matches(party, union, sorted_payload, side, n), n
@@ -89,7 +92,7 @@ def lookup_join(
     return build_join(party, left, right, on, answers, kind)
 
 
-def list_payload(right: Relation, on: KeyPairs, kind: str) -> list[Shared]:
+def list_join_payload(right: Relation, on: KeyPairs, kind: str) -> list[Shared]:
     """Return the narrow parts of right's non-key columns, which a match copies to left rows."""
     if kind in ("semi", "anti"):
         return []
@@ -108,22 +111,22 @@ def build_join(
     """Join the left rows with the parts of their matches.
 
     Args:
-        answers: a bit for each left row that has a match, and the parts of `list_payload`.
+        answers: a bit for each left row that has a match, and the parts of `list_join_payload`.
 
     Rounds: 2 online, 3 in total. Bits sent: an AND, for "left" a product with a bit for each
-    column, and those of `bits.extend_values`.
+    column, and those of `bits.extend_column_values`.
     """
     right_columns = () if kind in ("semi", "anti") else right.columns
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in right_columns)
     left_key_numbers = {j: i for i, j in on}
 
-    def combine_sides(left: Relation, match: Shared, *matched_parts: Shared) -> list[Shared]:
+    def combine_join_sides(left: Relation, match: Shared, *matched_parts: Shared) -> list[Shared]:
         remaining_parts = iter(matched_parts)
         right_parts = []
         for j, c in enumerate(right_columns):
             if j in left_key_numbers:
                 # Matching keys are equal and not NULL.
-                no_nulls = bits.public_bits(match, np.zeros(left.rows))
+                no_nulls = bits.share_public_row_bits(match, np.zeros(left.rows))
                 right_parts += [left.column(left_key_numbers[j]).values, no_nulls][: len(c.parts)]
             else:
                 right_parts += [next(remaining_parts) for _ in c.parts]
@@ -133,10 +136,10 @@ def build_join(
         else:
             is_kept = bits.invert(match) if kind == "anti" else match
             is_valid = bits.all_of(party, [left.valid, is_kept])
-        return [*(bits.extend_values(party, x) for x in right_parts), is_valid]
+        return [*(bits.extend_column_values(party, x) for x in right_parts), is_valid]
 
     key_parts = (kind, kinds, tuple(left_key_numbers.items()))
-    parts = cached_graph(party, "ended", combine_sides, *key_parts)(left, *answers)
+    parts = cached_graph(party, "ended", combine_join_sides, *key_parts)(left, *answers)
     columns, at = [], 0
     for j, column in enumerate(right_columns):
         width = 2 if kind == "left" else len(column.parts)
@@ -152,7 +155,7 @@ def build_join(
 
 
 def _match_previous(
-    party: Party, union: SortedUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
+    party: Party, union: SortedKeyUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Match each row with the previous row, if that is a right row with the same key.
 
@@ -163,9 +166,9 @@ def _match_previous(
     def match_rows(
         parts: list[Shared], valid: Shared, side: Shared, *sorted_payload: Shared
     ) -> list[Shared]:
-        conditions = [valid, bits.invert(side), keys.shift_down(side, 1)]
-        match = _match_offset(party, parts, union.widths, conditions, 1)
-        return [match, *(keys.shift_down(c, 1) for c in sorted_payload)]
+        conditions = [valid, bits.invert(side), keys.shift_rows_down(side, 1)]
+        match = _match_join_row_at_offset(party, parts, union.widths, conditions, 1)
+        return [match, *(keys.shift_rows_down(c, 1) for c in sorted_payload)]
 
     answers: list[Shared] = cached_graph(party, "matched", match_rows, union.widths)(
         list(union.parts), union.valid, side, *sorted_payload
@@ -174,7 +177,7 @@ def _match_previous(
 
 
 def _match_last(
-    party: Party, union: SortedUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
+    party: Party, union: SortedKeyUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Match each row with the last preceding right row, if that has the same key.
 
@@ -185,12 +188,12 @@ def _match_last(
     partition = arrange.partition_by_bit(party, side)
     partitioned = partition.apply([*union.parts, *sorted_payload])
 
-    def difference_columns(*side_columns: Shared) -> list[Shared]:
+    def subtract_previous_join_rows(*side_columns: Shared) -> list[Shared]:
         # The first right row marks that a right row precedes.
-        first_row = bits.public_bits(union.valid, np.arange(rows) == 0)
+        first_row = bits.share_public_row_bits(union.valid, np.arange(rows) == 0)
         return [
             *(
-                expand.difference_rows(
+                expand.subtract_previous_rows(
                     c.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n])), rows - n
                 )
                 for c in side_columns
@@ -199,7 +202,7 @@ def _match_last(
         ]
 
     *column_steps, first_steps = partition.apply_inverse(
-        cached_graph(party, "steps", difference_columns, n, rows)(*partitioned)
+        cached_graph(party, "steps", subtract_previous_join_rows, n, rows)(*partitioned)
     )
 
     def match_rows(
@@ -245,8 +248,8 @@ def link_records(
     Args:
         on: the key columns of each relation.
 
-    Rounds: those of keys.clear_keys, keys.sort_by_parts, and about 24. Bits sent: those, an
-    equality, about 16 p (k + 2) bits for p = log2 of all rows, and an opening for each relation.
+    Rounds: those of keys.clear_keys, keys.sort_rows_by_key_parts, and about 24. Bits sent: those,
+    an equality, about 16 p (k + 2) bits for p = log2 of all rows, and an opening for each relation.
     Raises:
         UsageError: other numbers of relations or columns, or columns of different types.
         RangeError: a key is outside its column's bits.
@@ -261,20 +264,24 @@ def link_records(
             expected="2 to 8",
         )
     sizes = [r.rows for r in relations]
-    rows, width = sum(sizes), sort.index_bits(sum(sizes) + 1)
+    rows, width = sum(sizes), sort.sort_index_bits(sum(sizes) + 1)
     columns = [
         [r.column(i) for i in key_numbers] for r, key_numbers in zip(relations, on, strict=True)
     ]
-    union = sort_union(party, relations, _check_comparable(columns), profile)
-    sides = union.permutation.apply(side_bits(relations))
+    union = sort_rows_of_all_sides(party, relations, _check_comparable(columns), profile)
+    sides = union.permutation.apply(join_side_bits(relations))
 
-    def compute_targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
-        side_rows = [keys.shift_down(side, k - 1 - i) for i, side in enumerate(sides)]
-        last_of_match = _match_offset(party, parts, union.widths, [valid, *side_rows], k - 1)
+    def compute_linked_row_targets(
+        parts: list[Shared], valid: Shared, *sides: Shared
+    ) -> list[Shared]:
+        side_rows = [keys.shift_rows_down(side, k - 1 - i) for i, side in enumerate(sides)]
+        last_of_match = _match_join_row_at_offset(
+            party, parts, union.widths, [valid, *side_rows], k - 1
+        )
         # Rows of a match: runs do not overlap, as each has one row of each side.
         member = last_of_match
         for i in range(1, k):
-            member = bits.xor(member, keys.shift_up(last_of_match, i))
+            member = bits.xor(member, keys.shift_rows_up(last_of_match, i))
         ones = bits.to_number(party, last_of_match, width)
         running_count = ones.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
         count = running_count.map(lambda a: tensor_ops.strided_slice(a, np.s_[rows - 1 :]))
@@ -283,7 +290,7 @@ def link_records(
         )
         target = rank
         for i in range(1, k):
-            target = arithmetic.add(target, keys.shift_up(rank, i))
+            target = arithmetic.add(target, keys.shift_rows_up(rank, i))
         for side in sides:
             is_unmatched = bits.all_of(party, [side, bits.invert(member)])
             ones = bits.to_number(party, is_unmatched, width)
@@ -296,9 +303,9 @@ def link_records(
             )
         return [target, member]
 
-    targets_and_members = cached_graph(party, "align", compute_targets, union.widths, tuple(sizes))(
-        list(union.parts), union.valid, *sides
-    )
+    targets_and_members = cached_graph(
+        party, "align", compute_linked_row_targets, union.widths, tuple(sizes)
+    )(list(union.parts), union.valid, *sides)
     target, member = union.permutation.apply_inverse(targets_and_members)
     side_ends = list(itertools.accumulate(sizes))
     side_slices = [slice(end - size, end) for end, size in zip(side_ends, sizes, strict=True)]
@@ -316,9 +323,9 @@ def link_records(
 # ---- union of several sides
 
 
-def sort_union(
+def sort_rows_of_all_sides(
     party: Party, relations: Sequence[Relation], columns: Sequence[Sequence[Column]], profile: str
-) -> SortedUnion:
+) -> SortedKeyUnion:
     """Sort the rows of all relations by keys."""
     valid = shapes.concat(
         [
@@ -332,12 +339,14 @@ def sort_union(
         values = shapes.concat([c.values for c in same_columns], 0)
         key_columns.append((Column(values, max(c.bits for c in same_columns)), False))
     parts = keys.clear_keys(party, valid, key_columns)
-    permutation = keys.sort_by_parts(party, valid, parts, profile)
-    *sorted_parts, sorted_valid = permutation.apply([*keys.narrow_parts(parts), valid])
-    return SortedUnion(permutation, tuple(sorted_parts), tuple(k for _, k in parts), sorted_valid)
+    permutation = keys.sort_rows_by_key_parts(party, valid, parts, profile)
+    *sorted_parts, sorted_valid = permutation.apply([*keys.narrow_key_parts(parts), valid])
+    return SortedKeyUnion(
+        permutation, tuple(sorted_parts), tuple(k for _, k in parts), sorted_valid
+    )
 
 
-def pair_keys(relations: Sequence[Relation], on: KeyPairs) -> list[list[Column]]:
+def pair_join_keys(relations: Sequence[Relation], on: KeyPairs) -> list[list[Column]]:
     """Return the key columns of each side.
 
     Raises:
@@ -383,14 +392,14 @@ def _check_comparable(columns: list[list[Column]]) -> list[list[Column]]:
     return columns
 
 
-def side_bits(relations: Sequence[Relation]) -> list[Shared]:
+def join_side_bits(relations: Sequence[Relation]) -> list[Shared]:
     """Return, for each relation, public bits that mark its rows in the union."""
     side_numbers = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
     template = relations[0].valid
-    return [bits.public_bits(template, side_numbers == i) for i in range(len(relations))]
+    return [bits.share_public_row_bits(template, side_numbers == i) for i in range(len(relations))]
 
 
-def _match_offset(
+def _match_join_row_at_offset(
     party: Party,
     parts: Sequence[Shared],
     widths: Sequence[int],
@@ -400,7 +409,7 @@ def _match_offset(
     """Return [a row has the keys of the row `offset` before] AND some bits; first rows are 0."""
     n = int(parts[0].shape[0])
     if n <= offset:
-        return bits.public_bits(parts[0], np.zeros(n))
+        return bits.share_public_row_bits(parts[0], np.zeros(n))
     current = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])) for p in parts]
     previous = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[: n - offset])) for p in parts]
     is_equal = keys.compare_keys(

@@ -26,7 +26,7 @@ _MAX_PART_BITS = arrange.MAX_KEY_BITS - 1  # one bit is left for invalid rows
 
 
 @dataclass(frozen=True)
-class Key:
+class OrderKey:
     """A column to order by; rows without a value come last in both directions.
 
     Attributes:
@@ -39,7 +39,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class _Field:
+class _SortKeyFormat:
     """The static parts of a column's key: their widths."""
 
     widths: tuple[int, ...]
@@ -59,17 +59,19 @@ def clear_keys(
     Rounds: 2 online, 3 in total, one less without NULL bits. Bits sent: an injection for each part
     and for each column with NULL bits, and the conversion of bits to numbers.
     """
-    fields = [_key_field(c, descending) for c, descending in columns]
-    width_groups = _group_widths([w for f in fields for w in f.widths])
+    fields = [_derive_sort_key_format(c, descending) for c, descending in columns]
+    width_groups = _group_key_widths([w for f in fields for w in f.widths])
     has_mark_part = mark_invalid and (not width_groups or sum(width_groups[0]) > _MAX_PART_BITS)
 
-    def build_parts(valid: Shared, *key_columns: Column) -> list[Shared]:
+    def build_key_parts(valid: Shared, *key_columns: Column) -> list[Shared]:
         numbers = [
-            n for c, f in zip(key_columns, fields, strict=True) for n in _key_numbers(party, c, f)
+            n
+            for c, f in zip(key_columns, fields, strict=True)
+            for n in _key_column_numbers(party, c, f)
         ]
         part_values, at = [], 0
         for i, run in enumerate(width_groups):
-            key = arrange.compose_key(numbers[at : at + len(run)], run)
+            key = arrange.compose_sort_key(numbers[at : at + len(run)], run)
             at += len(run)
             invalid_value = (
                 np.int64(1 << sum(run))
@@ -85,7 +87,7 @@ def clear_keys(
         return part_values
 
     graph_key = ("parts", mark_invalid, tuple((f.widths, f.descending) for f in fields))
-    part_values = cached_graph(party, *graph_key[:1], build_parts, *graph_key[1:])(
+    part_values = cached_graph(party, *graph_key[:1], build_key_parts, *graph_key[1:])(
         valid, *(c for c, _ in columns)
     )
     widths = [sum(run) for run in width_groups]
@@ -96,7 +98,7 @@ def clear_keys(
     return list(zip(part_values, widths, strict=True))
 
 
-def sort_by_parts(
+def sort_rows_by_key_parts(
     party: Party, valid: Shared, parts: Sequence[KeyPart], profile: str = "local"
 ) -> PrivatePermutation:
     """Return the permutation that sorts by parts of `clear_keys` with a mark of invalid rows.
@@ -113,7 +115,7 @@ def sort_by_parts(
     return permutation.followed_by(arrange.partition_by_bit(party, sorted_valid))
 
 
-def narrow_parts(parts: Sequence[KeyPart]) -> list[Shared]:
+def narrow_key_parts(parts: Sequence[KeyPart]) -> list[Shared]:
     """Reduce key parts to rings of their bits, in which they are compared and moved. Local."""
     return [x if k < 2 or k == ANY_BITS else small_ring.reduce_ring(x, k) for x, k in parts]
 
@@ -127,10 +129,10 @@ def compare_keys(
 ) -> Shared:
     """Return [all parts are equal] AND some bits. Call it inside a graph.
 
-    Rounds: 4 online, 5 in total. Bits sent: those of equality.is_all_zero, and 1 to split.
+    Rounds: 4 online, 5 in total. Bits sent: those of equality.are_shares_all_zero, and 1 to split.
     """
     differences = [(arithmetic.sub(a, b), k) for a, b, k in zip(left, right, widths, strict=True)]
-    is_equal: MaskedBits = equality.is_all_zero(
+    is_equal: MaskedBits = equality.are_shares_all_zero(
         party, differences, [bits.to_masked(b) for b in conditions]
     )
     return bits.from_masked(party, is_equal)
@@ -153,7 +155,7 @@ def exclude_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Sha
     return is_present
 
 
-def shift_down(x: Shared, offset: int) -> Shared:
+def shift_rows_down(x: Shared, offset: int) -> Shared:
     """Move the values of row i - offset to row i; the first rows are 0. Local."""
     n = int(x.shape[0])
     offset = min(offset, n)
@@ -162,7 +164,7 @@ def shift_down(x: Shared, offset: int) -> Shared:
     )
 
 
-def shift_up(x: Shared, offset: int) -> Shared:
+def shift_rows_up(x: Shared, offset: int) -> Shared:
     """Move the values of row i + offset to row i; the last rows are 0. Local."""
     offset = min(offset, int(x.shape[0]))
     return shapes.pad(x.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])), [[0, offset]])
@@ -175,7 +177,7 @@ def equals_previous(party: Party, parts: Sequence[Shared], widths: Sequence[int]
     """
     n = int(parts[0].shape[0])
     if n < 2:
-        return bits.public_bits(parts[0], np.zeros(n))
+        return bits.share_public_row_bits(parts[0], np.zeros(n))
     is_equal = compare_keys(
         party,
         [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[1:])) for p in parts],
@@ -185,14 +187,14 @@ def equals_previous(party: Party, parts: Sequence[Shared], widths: Sequence[int]
     return shapes.pad(is_equal, [[1, 0]])
 
 
-def _key_field(column: Column, descending: bool) -> _Field:
+def _derive_sort_key_format(column: Column, descending: bool) -> _SortKeyFormat:
     # 63-bit numbers are compared like 64-bit numbers.
     width = 1 if column.values.ring_bits == 1 else column.bits
     width = ANY_BITS if width > _MAX_PART_BITS else width
-    return _Field(((1,) if column.null is not None else ()) + (width,), descending)
+    return _SortKeyFormat(((1,) if column.null is not None else ()) + (width,), descending)
 
 
-def _group_widths(widths: Sequence[int]) -> list[tuple[int, ...]]:
+def _group_key_widths(widths: Sequence[int]) -> list[tuple[int, ...]]:
     """Group neighboring widths that fit one number."""
     width_groups: list[tuple[int, ...]] = []
     for width in widths:
@@ -203,7 +205,7 @@ def _group_widths(widths: Sequence[int]) -> list[tuple[int, ...]]:
     return width_groups
 
 
-def _key_numbers(party: Party, column: Column, field: _Field) -> list[Shared]:
+def _key_column_numbers(party: Party, column: Column, field: _SortKeyFormat) -> list[Shared]:
     """Return a column's NULL bit, if it has one, and its value, 0 where it is NULL, as numbers."""
     x, width = column.values, field.widths[-1]
     if x.ring_bits == 1:

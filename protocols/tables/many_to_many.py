@@ -19,7 +19,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, expand, joins, keys, windows
 from tfe_bench.protocols.tables.arrange import cached_graph
-from tfe_bench.protocols.tables.groups import count_bits
+from tfe_bench.protocols.tables.groups import row_count_bits
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 KINDS = ("inner", "left")
@@ -54,30 +54,32 @@ def many_to_many_join(
         UsageError: no pairs of columns, columns of different types, another bound or kind.
         RangeError: a key is outside its column's bits.
     """
-    expand.check_bound("many_join", bound)
+    expand.check_row_count_bound("many_join", bound)
     check_choice("kind", kind, KINDS, "many_join")
     if right.rows == 0:
         # An empty right side gets one invalid row, as gathering requires a row.
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, max_pairs = right.rows, left.rows * right.rows
-    union = joins.sort_union(
-        party, [right, left], joins.pair_keys([right, left], [(j, i) for i, j in on]), profile
+    union = joins.sort_rows_of_all_sides(
+        party, [right, left], joins.pair_join_keys([right, left], [(j, i) for i, j in on]), profile
     )
-    (side,) = union.permutation.apply(joins.side_bits([right, left])[:1])
+    (side,) = union.permutation.apply(joins.join_side_bits([right, left])[:1])
 
     def count_right_rows(parts: list[Shared], side: Shared) -> list[Shared]:
         first = bits.invert(keys.equals_previous(party, parts, union.widths))
         count = expand.accumulate_rows(bits.to_number(party, side))
-        return [first, count, keys.shift_down(count, 1)]
+        return [first, count, keys.shift_rows_down(count, 1)]
 
     rows = n + left.rows
-    width = max(2, sort.index_bits(rows))
+    width = max(2, sort.sort_index_bits(rows))
     first, count, previous_count = cached_graph(party, "counted", count_right_rows, union.widths)(
         list(union.parts), side
     )
     (begin,) = windows.broadcast_flagged(party, first, [previous_count])
 
-    def locate_partners(valid: Shared, side: Shared, count: Shared, begin: Shared) -> list[Shared]:
+    def locate_join_partners(
+        valid: Shared, side: Shared, count: Shared, begin: Shared
+    ) -> list[Shared]:
         # Invalid rows follow all others, so that no valid row counts them.
         is_left = bits.all_of(party, [valid, bits.invert(side)])
         return [
@@ -85,7 +87,7 @@ def many_to_many_join(
             small_ring.reduce_ring(arithmetic.add_constant(count, np.int64(-1)), width),
         ]
 
-    multiplicities, right_ranks = cached_graph(party, "partners", locate_partners, rows)(
+    multiplicities, right_ranks = cached_graph(party, "partners", locate_join_partners, rows)(
         union.valid, side, count, begin
     )
     multiplicities, begin, right_ranks = union.permutation.apply_inverse(
@@ -95,8 +97,10 @@ def many_to_many_join(
         c.map(lambda a: tensor_ops.strided_slice(a, np.s_[n:])) for c in (multiplicities, begin)
     )
 
-    def copy_starts(multiplicities: Shared, begin: Shared) -> Shared:
-        return arithmetic.sub(begin, keys.shift_down(expand.accumulate_rows(multiplicities), 1))
+    def copy_partner_starts(multiplicities: Shared, begin: Shared) -> Shared:
+        return arithmetic.sub(
+            begin, keys.shift_rows_down(expand.accumulate_rows(multiplicities), 1)
+        )
 
     left_parts = [*left.parts[:-1]]
     if kind == "left":
@@ -104,7 +108,7 @@ def many_to_many_join(
             party, "lone", _make_unmatched_finder(party, n), n
         )(left.valid, multiplicities)
         left_parts.append(is_unmatched)
-    start = cached_graph(party, "starts", copy_starts)(multiplicities, begin)
+    start = cached_graph(party, "starts", copy_partner_starts)(multiplicities, begin)
     copied_parts, is_copy, overflow = expand.expand_rows(
         party, [start, *left_parts], multiplicities, max_pairs, bound, profile=profile
     )
@@ -115,7 +119,7 @@ def many_to_many_join(
             party, "match", lambda a, b: bits.all_of(party, [a, bits.invert(b)])
         )(is_copy, is_unmatched)
 
-    def partner_positions(start: Shared, match: Shared) -> Shared:
+    def partner_row_positions(start: Shared, match: Shared) -> Shared:
         return bits.multiply_by_bit(
             party, match, arithmetic.add_constant(start, np.arange(bound, dtype=np.int64))
         )
@@ -126,7 +130,7 @@ def many_to_many_join(
     partner_parts = expand.gather_rows(
         party,
         rank_permutation.apply(right.parts[:-1]),
-        cached_graph(party, "asked", partner_positions, bound)(copied_parts[0], is_match),
+        cached_graph(party, "asked", partner_row_positions, bound)(copied_parts[0], is_match),
         profile=profile,
     )
     parts = iter([*copied_parts[1:], *partner_parts])
@@ -145,20 +149,20 @@ def many_to_many_join(
 def _make_unmatched_finder(party: Party, n: int) -> Callable[[Shared, Shared], list[Shared]]:
     """Return a function that finds left rows without partners, and updates multiplicities."""
 
-    def find_unmatched(valid: Shared, multiplicities: Shared) -> list[Shared]:
-        has_none = equality.is_all_zero(
-            party, [(multiplicities, count_bits(n))], [bits.to_masked(valid)]
+    def find_unmatched_rows(valid: Shared, multiplicities: Shared) -> list[Shared]:
+        has_none = equality.are_shares_all_zero(
+            party, [(multiplicities, row_count_bits(n))], [bits.to_masked(valid)]
         )
         is_unmatched = bits.from_masked(party, has_none)
         return [is_unmatched, arithmetic.add(multiplicities, bits.to_number(party, is_unmatched))]
 
-    return find_unmatched
+    return find_unmatched_rows
 
 
 def _make_null_setter(party: Party) -> Callable[[Shared, list[Column]], list[Column]]:
     """Return a function that sets columns to NULL in rows without a match."""
 
-    def set_nulls(match: Shared, columns: list[Column]) -> list[Column]:
+    def set_unmatched_nulls(match: Shared, columns: list[Column]) -> list[Column]:
         is_unmatched = bits.invert(match)
         null_columns = []
         for c in columns:
@@ -166,7 +170,7 @@ def _make_null_setter(party: Party) -> Callable[[Shared, list[Column]], list[Col
             null_columns.append(Column(c.values, c.bits, null))
         return null_columns
 
-    return set_nulls
+    return set_unmatched_nulls
 
 
 def trim_rows(party: Party, relation: Relation, bound: int) -> tuple[Relation, Shared]:
@@ -180,9 +184,9 @@ def trim_rows(party: Party, relation: Relation, bound: int) -> tuple[Relation, S
     Raises:
         UsageError: bound is not 1 to 2^24.
     """
-    expand.check_bound("trim", bound)
+    expand.check_row_count_bound("trim", bound)
     if bound >= relation.rows:
-        return relation, bits.public_bits(relation.valid, np.zeros(1))
+        return relation, bits.share_public_row_bits(relation.valid, np.zeros(1))
     partitioned_parts = arrange.partition_by_bit(party, relation.valid).apply(relation.parts)
     overflow = partitioned_parts[-1].map(
         lambda a: tensor_ops.strided_slice(a, np.s_[bound : bound + 1])

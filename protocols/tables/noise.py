@@ -51,11 +51,12 @@ def draw_noise(
     if not MIN_SIGMA**2 <= variance <= MAX_SIGMA**2:
         raise UsageError(
             f"Expected noise with a standard deviation of {MIN_SIGMA} to 2^48 ring "
-            f"units. Received: a variance of about 2^{_estimate_log2(variance)}. Give "
+            f"units. Received: a variance of about 2^{_estimate_noise_variance_log2(variance)}. "
+            "Give "
             "values more fractional bits, or spend less of the budget.",
             code="number-out-of-range",
             operation="noise",
-            received=f"about 2^{_estimate_log2(variance)}",
+            received=f"about 2^{_estimate_noise_variance_log2(variance)}",
             expected=f"a standard deviation of {MIN_SIGMA} to 2^48",
         )
     if variance.denominator > MAX_DENOMINATOR:
@@ -145,5 +146,5 @@ def _bernoulli_exp_unit(p: int, q: int, random_below: RandomBelow) -> bool:
     return k % 2 == 1
 
 
-def _estimate_log2(variance: Fraction) -> int:
+def _estimate_noise_variance_log2(variance: Fraction) -> int:
     return variance.numerator.bit_length() - variance.denominator.bit_length()

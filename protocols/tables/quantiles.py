@@ -21,8 +21,8 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import cached_graph
-from tfe_bench.protocols.tables.groups import count_bits, prefix_sums, row_positions
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.groups import row_count_bits, row_position_column, row_prefix_sums
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 # Fractions are multiples of 1 / DENOMINATOR.
@@ -54,9 +54,9 @@ def group_quantiles(
             PERCENTILE_DISC); "cont" 1000 times the interpolation between the ranks next to q (size
             - 1) (PERCENTILE_CONT), modulo 2^64.
 
-    Rounds: those of keys.clear_keys and keys.sort_by_parts, and about 30. Bits sent: those, a
-    partition, and for each fraction an exact truncation, an equality and an injection; for "cont"
-    two equalities and two injections, and a product.
+    Rounds: those of keys.clear_keys and keys.sort_rows_by_key_parts, and about 30. Bits sent:
+    those, a partition, and for each fraction an exact truncation, an equality and an injection; for
+    "cont" two equalities and two injections, and a product.
     Raises:
         UsageError: no fractions, or an unsupported column.
         RangeError: a key is outside its column's bits.
@@ -91,12 +91,14 @@ def group_quantiles(
     key_columns = [relation.column(i) for i in by]
     parts = keys.clear_keys(party, relation.valid, [(c, False) for c in key_columns])
     value_parts = keys.clear_keys(party, relation.valid, [(value_column, False)], False)
-    permutation = keys.sort_by_parts(party, relation.valid, [*parts, *value_parts], profile)
+    permutation = keys.sort_rows_by_key_parts(
+        party, relation.valid, [*parts, *value_parts], profile
+    )
     widths = tuple(k for _, k in parts)
     key_column_parts = [p for c in key_columns for p in c.parts]
     nulls = [] if value_column.null is None else [value_column.null]
     moved_parts = [
-        *keys.narrow_parts(parts),
+        *keys.narrow_key_parts(parts),
         *key_column_parts,
         value_column.values,
         relation.valid,
@@ -110,19 +112,19 @@ def group_quantiles(
         sorted_parts[at:],
     )
 
-    def mark_beginnings(sorted_keys: list[Shared], valid: Shared, *nulls: Shared) -> Any:
+    def mark_group_beginnings(sorted_keys: list[Shared], valid: Shared, *nulls: Shared) -> Any:
         first = bits.invert(keys.equals_previous(party, sorted_keys, widths))
         valid_first = bits.all_of(party, [first, valid])
         return (
             shapes.pad(first, [[0, 1]], constant_values=1),
             shapes.pad(valid_first, [[0, 1]]),
-            row_positions(valid, n + 1),
+            row_position_column(valid, n + 1),
             # Rows with a value come first in each group.
-            *(prefix_sums(bits.to_number(party, bits.invert(null))) for null in nulls),
+            *(row_prefix_sums(bits.to_number(party, bits.invert(null))) for null in nulls),
         )
 
     key = (n, widths, tuple(fractions), method)
-    beginning_parts = cached_graph(party, "quantile beginnings", mark_beginnings, *key)(
+    beginning_parts = cached_graph(party, "quantile beginnings", mark_group_beginnings, *key)(
         sorted_keys, valid, *nulls
     )
     flag, valid_first, *index = beginning_parts
@@ -132,14 +134,14 @@ def group_quantiles(
     def rank_rows(flagged: Shared, begin: Shared, *counts: Shared) -> Any:
         # The rank of each group's requested rows among all rows.
         counts_before = counts[0] if counts else begin
-        size = arithmetic.sub(keys.shift_up(counts_before, 1), counts_before)
+        size = arithmetic.sub(keys.shift_rows_up(counts_before, 1), counts_before)
         last = arithmetic.add_constant(size, np.int64(-1))
         ranks, remainders = [], []
         for q in fractions:
             if method == DISC:
-                rank = _fraction_of_size(party, size, q, n, 1 if q else 0)
+                rank = _quantile_rank_in_group(party, size, q, n, 1 if q else 0)
             else:
-                rank = _fraction_of_size(party, last, q, n)
+                rank = _quantile_rank_in_group(party, last, q, n)
             ranks.append(arithmetic.add(begin, rank))
             if method == CONT:
                 ranks.append(arithmetic.add_constant(ranks[-1], np.int64(1)))
@@ -147,7 +149,7 @@ def group_quantiles(
                 remainders.append(
                     arithmetic.sub(arithmetic.mul_public(last, np.int64(q)), scaled_rank)
                 )
-        steps = (arithmetic.sub(c, keys.shift_down(c, 1)) for c in ranks)
+        steps = (arithmetic.sub(c, keys.shift_rows_down(c, 1)) for c in ranks)
         return [bits.multiply_by_bit(party, flagged, step) for step in steps], remainders
 
     ranks, remainders = cached_graph(party, "quantile ranks", rank_rows, *key)(
@@ -155,18 +157,22 @@ def group_quantiles(
     )
     rank_steps = partition.apply_inverse(ranks)
 
-    def sum_at_ranks(value: Shared, nulls: list[Shared], *rank_steps: Shared) -> list[Shared]:
-        index, value_sums = row_positions(value, n), []
+    def sum_rows_at_ranks(value: Shared, nulls: list[Shared], *rank_steps: Shared) -> list[Shared]:
+        index, value_sums = row_position_column(value, n), []
         # A group without values still has its first rank.
         values = [bits.invert(null) for null in nulls]
         for steps in rank_steps:
-            rank = prefix_sums(steps).map(lambda a: tensor_ops.strided_slice(a, np.s_[1 : n + 1]))
-            is_at_rank = equality.is_all_zero(party, [(arithmetic.sub(rank, index), count_bits(n))])
+            rank = row_prefix_sums(steps).map(
+                lambda a: tensor_ops.strided_slice(a, np.s_[1 : n + 1])
+            )
+            is_at_rank = equality.are_shares_all_zero(
+                party, [(arithmetic.sub(rank, index), row_count_bits(n))]
+            )
             bit = bits.all_of(party, [bits.from_masked(party, is_at_rank), *values])
-            value_sums.append(prefix_sums(bits.multiply_by_bit(party, bit, value)))
+            value_sums.append(row_prefix_sums(bits.multiply_by_bit(party, bit, value)))
         return value_sums
 
-    sums = cached_graph(party, "quantile values", sum_at_ranks, *key)(
+    sums = cached_graph(party, "quantile values", sum_rows_at_ranks, *key)(
         columns[-1], nulls, *rank_steps
     )
     group_ends = partition.apply([*(shapes.pad(c, [[0, 1]]) for c in columns[:-1]), *sums])
@@ -179,14 +185,16 @@ def group_quantiles(
         result_columns.append(c.with_parts(key_parts))
         at += len(c.parts)
     values = [
-        arithmetic.sub(keys.shift_up(t, 1), t).map(lambda a: tensor_ops.strided_slice(a, np.s_[:n]))
+        arithmetic.sub(keys.shift_rows_up(t, 1), t).map(
+            lambda a: tensor_ops.strided_slice(a, np.s_[:n])
+        )
         for t in group_ends[at : at + len(ranks)]
     ]
     if method == CONT:
         remainders = [r.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n])) for r in remainders]
-        values = cached_graph(party, "between", lambda v, r: _interpolate_ranks(party, v, r), *key)(
-            values, remainders
-        )
+        values = cached_graph(
+            party, "between", lambda v, r: _interpolate_group_quantiles(party, v, r), *key
+        )(values, remainders)
     width = ANY_BITS if method == CONT else value_column.bits
     result_columns += [Column(value, width) for value in values]
     return Relation(
@@ -194,7 +202,7 @@ def group_quantiles(
     )
 
 
-def _interpolate_ranks(
+def _interpolate_group_quantiles(
     party: Party, values: Sequence[Shared], remainders: Sequence[Shared]
 ) -> list[Shared]:
     """Return DENOMINATOR times the interpolation between each two values."""
@@ -208,7 +216,7 @@ def _interpolate_ranks(
 
 
 def rows_at_ranks(
-    party: Party, relation: Relation, by: Key, ranks: Sequence[int], *, profile: str = "local"
+    party: Party, relation: Relation, by: OrderKey, ranks: Sequence[int], *, profile: str = "local"
 ) -> Relation:
     """Return the rows at some public ranks in the order of a key, without sorting the others.
 
@@ -219,7 +227,7 @@ def rows_at_ranks(
         by: of 61 bits or less; for wider keys all rows are sorted.
         ranks: each from 0 to rows - 1.
 
-    Rounds and bits: those of keys.clear_keys, arrange.select_at_ranks, and of
+    Rounds and bits: those of keys.clear_keys, arrange.shuffle_rows_and_select_ranks, and of
     shuffle.apply_permutation for all columns.
     Raises:
         UsageError: ranks are out of range.
@@ -237,18 +245,20 @@ def rows_at_ranks(
     columns = [(relation.column(by.column), by.descending)]
     parts = keys.clear_keys(party, relation.valid, columns)
     if len(parts) > 1 or n < 2:
-        permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
+        permutation = keys.sort_rows_by_key_parts(party, relation.valid, parts, profile)
         rank_array = np.asarray(ranks, np.int64)
         sorted_parts = permutation.apply(relation.parts)
         return relation.with_parts(
             [c.map(lambda a: tensor_ops.gather(a, rank_array)) for c in sorted_parts]
         )
     (key, width), *_ = parts
-    secret_shuffle, positions = arrange.select_at_ranks(party, key, width, ranks, profile=profile)
+    secret_shuffle, positions = arrange.shuffle_rows_and_select_ranks(
+        party, key, width, ranks, profile=profile
+    )
     return relation.with_parts(secret_shuffle.apply(relation.parts, positions))
 
 
-def _fraction_of_size(party: Party, size: Shared, q: int, n: int, offset: int = 0) -> Shared:
+def _quantile_rank_in_group(party: Party, size: Shared, q: int, n: int, offset: int = 0) -> Shared:
     """Return floor((q size - offset) / 1000), exact for 0 <= size <= n <= 2^24 and offset 0 or 1.
 
     For |size| <= n the error is at most one.

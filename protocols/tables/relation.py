@@ -51,7 +51,7 @@ class Column:
                 received=repr(self.values),
             )
         for bit in () if self.null is None else (self.null,):
-            _check_bits("A column's NULL bits", bit, self.values)
+            _check_column_bits("A column's NULL bits", bit, self.values)
 
     @property
     def parts(self) -> tuple[Shared, ...]:
@@ -60,7 +60,7 @@ class Column:
 
     @property
     def narrow_parts(self) -> tuple[Shared, ...]:
-        """The parts, with values in a smaller ring; `bits.extend_values` restores them.
+        """The parts, with values in a smaller ring; `bits.extend_column_values` restores them.
 
         Local. Moves and products in between cost proportionally fewer bits.
         """
@@ -166,15 +166,17 @@ def union_rows(relations: Sequence[Relation]) -> Relation:
         )
     first = relations[0]
     for other in relations[1:]:
-        if [_column_kind(c) for c in other.columns] != [_column_kind(c) for c in first.columns]:
+        if [_table_column_format(c) for c in other.columns] != [
+            _table_column_format(c) for c in first.columns
+        ]:
             raise UsageError(
                 "union expects columns of the same number, ring and scale, with NULL bits "
-                f"in all or none. Received: {[_column_kind(c) for c in first.columns]} and "
-                f"{[_column_kind(c) for c in other.columns]}.",
+                f"in all or none. Received: {[_table_column_format(c) for c in first.columns]} and "
+                f"{[_table_column_format(c) for c in other.columns]}.",
                 code="unsupported-type",
                 operation="union",
-                received=[_column_kind(c) for c in other.columns],
-                expected=[_column_kind(c) for c in first.columns],
+                received=[_table_column_format(c) for c in other.columns],
+                expected=[_table_column_format(c) for c in first.columns],
             )
     parts = [
         shapes.concat(list(same_parts), 0)
@@ -186,7 +188,7 @@ def union_rows(relations: Sequence[Relation]) -> Relation:
     return Relation(tuple(columns), joined.valid)
 
 
-def _column_kind(column: Column) -> tuple[int, int, bool]:
+def _table_column_format(column: Column) -> tuple[int, int, bool]:
     return column.values.ring_bits, column.values.fractional_bits, column.null is not None
 
 
@@ -201,7 +203,7 @@ def _check_rows(name: str, part: Shared, template: Shared) -> None:
         )
 
 
-def _check_bits(name: str, bits: Shared, template: Shared) -> None:
+def _check_column_bits(name: str, bits: Shared, template: Shared) -> None:
     _check_rows(name, bits, template)
     if bits.ring_bits != 1:
         raise UsageError(

@@ -12,7 +12,7 @@ import numpy as np
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import select, shuffle
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, refresh, shapes
-from tfe_bench.protocols.ring.checks import check_ring, is_integer_between
+from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
 from tfe_bench.protocols.session import sizes, tensor_ops
 from tfe_bench.protocols.session.cost import words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
@@ -21,7 +21,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import cached_graph
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Relation, limit_rows
 
 _RADIX = 4  # arity of an AND of all rows: 5 bits for each
@@ -37,12 +37,12 @@ def filter_rows(party: Party, relation: Relation, bit: Shared) -> Relation:
 
 
 def order_by(
-    party: Party, relation: Relation, by: Sequence[Key], *, profile: str = "local"
+    party: Party, relation: Relation, by: Sequence[OrderKey], *, profile: str = "local"
 ) -> Relation:
     """Sort rows by keys, the first key most significant; rows with equal keys keep their order.
 
     Invalid rows come last, and among the others those without a value. Rounds and bits: those of
-    keys.clear_keys, keys.sort_by_parts, and of shuffle.apply_permutation for all columns.
+    keys.clear_keys, keys.sort_rows_by_key_parts, and of shuffle.apply_permutation for all columns.
     Raises:
         UsageError: there are no keys, or a column does not exist.
         RangeError: a key is outside its column's bits.
@@ -53,12 +53,12 @@ def order_by(
         )
     columns = [(relation.column(k.column), k.descending) for k in by]
     parts = keys.clear_keys(party, relation.valid, columns)
-    permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
+    permutation = keys.sort_rows_by_key_parts(party, relation.valid, parts, profile)
     return relation.with_parts(permutation.apply(relation.parts))
 
 
 def top_rows(
-    party: Party, relation: Relation, by: Sequence[Key], count: int, *, profile: str = "local"
+    party: Party, relation: Relation, by: Sequence[OrderKey], count: int, *, profile: str = "local"
 ) -> Relation:
     """Return the first `count` rows of `order_by`, or all.
 
@@ -84,7 +84,7 @@ def top_rows(
     columns = [(relation.column(k.column), k.descending) for k in by]
     parts = keys.clear_keys(party, relation.valid, columns)
     if len(parts) > 1:
-        permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
+        permutation = keys.sort_rows_by_key_parts(party, relation.valid, parts, profile)
         return limit_rows(relation.with_parts(permutation.apply(relation.parts)), count)
     [(key, width)] = parts
     secret_shuffle, positions = arrange.select_first(party, key, width, count, profile=profile)
@@ -126,7 +126,9 @@ def deliver_rows(party: Party, relation: Relation, *, is_ordered: bool = False) 
             null = None if column.null is None else next(remaining_parts)
             if null is not None:
                 is_present = bits.all_of(party, [valid, bits.invert(null)])
-            parts.append(bits.extend_values(party, bits.multiply_by_bit(party, is_present, values)))
+            parts.append(
+                bits.extend_column_values(party, bits.multiply_by_bit(party, is_present, values))
+            )
             if null is not None:
                 parts.append(bits.all_of(party, [valid, null]))
         return relation.with_parts([*parts, refresh.refresh(party, valid)])
@@ -151,7 +153,7 @@ def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A 
         UsageError: the bounds are invalid.
         RangeError: an element is outside.
     """
-    check_ring("check_range", x, known=True)
+    check_private_64bit_tensor("check_range", x, known=True)
     if not (
         is_integer_between(low, -(2**63), 2**63 - 1)
         and is_integer_between(high, low, min(low + 2**63, 2**63) - 1)
@@ -164,7 +166,7 @@ def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A 
         )
     n = int(np.prod(x.shape))
 
-    def open_in_range(x: Shared) -> Any:
+    def open_all_rows_in_range(x: Shared) -> Any:
         # 0 <= v and 0 <= high - low - v, for v = x - low: both tests are exact, as v is below 2^63
         # then.
         offset = (2**63 - low) % 2**64 - 2**63
@@ -173,10 +175,10 @@ def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A 
         v = shapes.pad(v, [[0, -n % 64]])
         distance_to_high = arithmetic.add_constant(arithmetic.neg(v), np.int64(high - low))
         signs = compare.msb(party, shapes.concat([v, distance_to_high], 0))
-        return _open_conjunction(party, logic.invert_bits(convert.mask_bits(party, signs)))
+        return _open_and_of_row_bits(party, logic.invert_bits(convert.mask_bits(party, signs)))
 
-    if n and not _is_bit_set(
-        party, cached_graph(party, "check_range", open_in_range, low, high, n)(x)
+    if n and not _is_opened_row_bit_set(
+        party, cached_graph(party, "check_range", open_all_rows_in_range, low, high, n)(x)
     ):
         raise RangeError(
             f"{name} holds a number outside its declared range, {low} to {high} in ring "
@@ -195,8 +197,8 @@ def check_unique(
     A client that adds rows could use the answer to query other rows: check the stored rows of one
     owner only, once. Rows with NULL in a key count as different.
 
-    Rounds and bits: those of keys.clear_keys, keys.sort_by_parts and keys.compare_keys, and of an
-    AND of all rows.
+    Rounds and bits: those of keys.clear_keys, keys.sort_rows_by_key_parts and keys.compare_keys,
+    and of an AND of all rows.
     Raises:
         RangeError: two rows have the same key.
     """
@@ -206,17 +208,20 @@ def check_unique(
         return
     valid = keys.exclude_nulls(party, relation.valid, columns)
     parts = keys.clear_keys(party, valid, [(replace(c, null=None), False) for c in columns])
-    permutation = keys.sort_by_parts(party, valid, parts, profile)
+    permutation = keys.sort_rows_by_key_parts(party, valid, parts, profile)
     widths = tuple(k for _, k in parts)
-    *sorted_parts, sorted_valid = permutation.apply([*keys.narrow_parts(parts), valid])
+    *sorted_parts, sorted_valid = permutation.apply([*keys.narrow_key_parts(parts), valid])
 
-    def open_unique(sorted_valid: Shared, *sorted_keys: Shared) -> Any:
+    def open_all_keys_unique(sorted_valid: Shared, *sorted_keys: Shared) -> Any:
         is_repeated = keys.equals_previous(party, sorted_keys, widths)
         valid_repeats = shapes.pad(bits.all_of(party, [is_repeated, sorted_valid]), [[0, -n % 64]])
-        return _open_conjunction(party, bits.to_masked(bits.invert(valid_repeats)))
+        return _open_and_of_row_bits(party, bits.to_masked(bits.invert(valid_repeats)))
 
-    if not _is_bit_set(
-        party, cached_graph(party, "check_unique", open_unique, widths)(sorted_valid, *sorted_parts)
+    if not _is_opened_row_bit_set(
+        party,
+        cached_graph(party, "check_unique", open_all_keys_unique, widths)(
+            sorted_valid, *sorted_parts
+        ),
     ):
         raise RangeError(
             "A key that is declared unique is repeated. Remove the repeated rows.",
@@ -225,7 +230,7 @@ def check_unique(
         )
 
 
-def _open_conjunction(party: Party, ones: MaskedBits) -> Any:
+def _open_and_of_row_bits(party: Party, ones: MaskedBits) -> Any:
     """Open the AND of all bits, whose number is a multiple of 64. Call it inside a graph."""
     width = words_for_bits(int(sizes.static_value(ones.n)))
     packed_words = tensor_ops.reshape(ones.beta if ones.masked is None else ones.masked, [width])
@@ -237,7 +242,7 @@ def _open_conjunction(party: Party, ones: MaskedBits) -> Any:
         if padding is None:
             padding = np.full(missing, 0 if ones.masked is None else -1, np.int64)
         rows = tensor_ops.reshape(tensor_ops.concat([packed_words, padding], 0), [_RADIX, count])
-        conjunction = logic.and_rows(party, rows, _RADIX, 64 * count, ones.dealer)
+        conjunction = logic.and_stacked_bit_rows(party, rows, _RADIX, 64 * count, ones.dealer)
         ones = convert.mask_bits(party, conjunction)
         width = count
         packed_words = tensor_ops.reshape(
@@ -248,7 +253,9 @@ def _open_conjunction(party: Party, ones: MaskedBits) -> Any:
         n //= _RADIX
         parts = [slice(n * i, n * (i + 1)) for i in range(_RADIX)]
         groups = [
-            logic.rearrange_bits(remaining_bits, (n * _RADIX,), operator.itemgetter(part), n)
+            logic.rearrange_private_bits(
+                remaining_bits, (n * _RADIX,), operator.itemgetter(part), n
+            )
             for part in parts
         ]
         conjunction_bits = logic.and_bits(party, groups)
@@ -257,5 +264,5 @@ def _open_conjunction(party: Party, ones: MaskedBits) -> Any:
         remaining_bits = convert.mask_bits(party, conjunction_bits)
 
 
-def _is_bit_set(party: Party, opened_bit: Any) -> bool:
+def _is_opened_row_bit_set(party: Party, opened_bit: Any) -> bool:
     return isinstance(party, CostParty) or bool(int(opened_bit.numpy()[0]) & 1)

@@ -20,8 +20,8 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import cached_graph
-from tfe_bench.protocols.tables.groups import count_bits, row_positions
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.groups import row_count_bits, row_position_column
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 FUNCTIONS = ("row_number", "rank", "dense_rank", "sum", "count", "min", "max", "lag", "lead")
@@ -34,7 +34,7 @@ _MAX_BITS = 60
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowFunction:
     """A window function.
 
     Attributes:
@@ -72,12 +72,16 @@ def broadcast_flagged(party: Party, flag: Shared, columns: Sequence[Shared]) -> 
     partition = arrange.partition_by_bit(party, flag)
     *partitioned_columns, flagged = partition.apply([*columns, flag])
 
-    def difference_columns(flagged: Shared, *partitioned_columns: Shared) -> list[Shared]:
-        differences = (arithmetic.sub(c, keys.shift_down(c, 1)) for c in partitioned_columns)
+    def subtract_previous_flagged_rows(
+        flagged: Shared, *partitioned_columns: Shared
+    ) -> list[Shared]:
+        differences = (arithmetic.sub(c, keys.shift_rows_down(c, 1)) for c in partitioned_columns)
         return [bits.multiply_by_bit(party, flagged, step) for step in differences]
 
     column_steps = partition.apply_inverse(
-        cached_graph(party, "steps of flags", difference_columns)(flagged, *partitioned_columns)
+        cached_graph(party, "steps of flags", subtract_previous_flagged_rows)(
+            flagged, *partitioned_columns
+        )
     )
     return [c.map(lambda a: tensor_ops.cumsum(a, 0, False, False)) for c in column_steps]
 
@@ -86,8 +90,8 @@ def compute_windows(
     party: Party,
     relation: Relation,
     partition: Sequence[int],
-    order: Sequence[Key],
-    functions: Sequence[Window],
+    order: Sequence[OrderKey],
+    functions: Sequence[WindowFunction],
     *,
     profile: str = "local",
 ) -> Relation:
@@ -101,24 +105,28 @@ def compute_windows(
         order: at least one key, or none for sums and counts of whole partitions. Rows with equal
             order keys keep their order; for "rank" and "dense_rank" they are one.
 
-    Rounds: those of keys.clear_keys, keys.sort_by_parts, and about 24. Bits sent: those, two
-    equalities, two partitions, and four moves of the copied columns; an equality for each "lag",
-    "lead" and numeric frame; an additional partition for each kind of frame except "rows"; 2 n
-    maxima for each "min" and "max", in 2 log2(n) steps.
+    Rounds: those of keys.clear_keys, keys.sort_rows_by_key_parts, and about 24. Bits sent: those,
+    two equalities, two partitions, and four moves of the copied columns; an equality for each
+    "lag", "lead" and numeric frame; an additional partition for each kind of frame except "rows"; 2
+    n maxima for each "min" and "max", in 2 log2(n) steps.
     Raises:
         UsageError: no order, unknown functions or columns, too wide a column for "min" or "max".
         RangeError: a key is outside its column's bits.
     """
-    _check_windows(relation, order, functions)
+    _check_window_functions(relation, order, functions)
     n = relation.rows
     partition_columns = [(relation.column(i), False) for i in partition]
     order_columns = [(relation.column(k.column), k.descending) for k in order]
     # Without a partition, only validity separates rows.
     parts = keys.clear_keys(party, relation.valid, partition_columns)
     order_parts = keys.clear_keys(party, relation.valid, order_columns, False)
-    permutation = keys.sort_by_parts(party, relation.valid, [*parts, *order_parts], profile)
+    permutation = keys.sort_rows_by_key_parts(
+        party, relation.valid, [*parts, *order_parts], profile
+    )
     widths, order_widths = (tuple(k for _, k in key_parts) for key_parts in (parts, order_parts))
-    sorted_parts = permutation.apply([*keys.narrow_parts([*parts, *order_parts]), *relation.parts])
+    sorted_parts = permutation.apply(
+        [*keys.narrow_key_parts([*parts, *order_parts]), *relation.parts]
+    )
     partition_keys, order_keys = (
         sorted_parts[: len(parts)],
         sorted_parts[len(parts) : len(parts) + len(order_parts)],
@@ -131,7 +139,7 @@ def compute_windows(
         same_partition = keys.equals_previous(party, partition_keys, widths)
         peers = keys.equals_previous(party, [*partition_keys, *order_keys], widths + order_widths)
         first, new = bits.invert(same_partition), bits.invert(peers)
-        return first, new, [_running_values(party, f, rows, first, new) for f in functions]
+        return first, new, [_running_window_values(party, f, rows, first, new) for f in functions]
 
     key = (n, widths, order_widths, tuple(functions))
     first, new, sums = cached_graph(party, "marked", mark_partitions, *key)(
@@ -142,15 +150,19 @@ def compute_windows(
     )
     frames = [f.frame for f, key_parts in zip(functions, sums, strict=True) for _ in key_parts]
     begin_positions, *start_values = broadcast_flagged(
-        party, first, [row_positions(first, n), *initial_values]
+        party, first, [row_position_column(first, n), *initial_values]
     )
-    running_values = _take_frame_ends(
-        party, _take_frame_ends(party, running_values, frames, RANGE, new), frames, WHOLE, first
+    running_values = _take_window_frame_ends(
+        party,
+        _take_window_frame_ends(party, running_values, frames, RANGE, new),
+        frames,
+        WHOLE,
+        first,
     )
     has_rank = any(f.function == "rank" for f in functions)
-    peers = broadcast_flagged(party, new, [row_positions(first, n)] if has_rank else [])
+    peers = broadcast_flagged(party, new, [row_position_column(first, n)] if has_rank else [])
 
-    def derive_columns(
+    def derive_window_columns(
         rows: Relation,
         partition_keys: list[Shared],
         places: list[Shared],
@@ -170,24 +182,26 @@ def compute_windows(
         result = []
         for f in functions:
             if f.function in ("lag", "lead"):
-                result.append(_neighbor_value(party, f, rows, partition_keys, widths))
+                result.append(_partition_neighbor_value(party, f, rows, partition_keys, widths))
             elif f.function == "rank":
                 result.append(
                     [arithmetic.add_constant(arithmetic.sub(peers[0], begin), np.int64(1))]
                 )
-            elif _is_position(f, rows):
+            elif _is_row_number_function(f, rows):
                 index = arithmetic.add_constant(arithmetic.neg(begin), np.arange(1, n + 1))
                 result.append([index])
             elif f.function in EXTREMES:
-                result.append(_extreme_value(party, f, rows, next(totals)))
+                result.append(_window_extreme_value(party, f, rows, next(totals)))
             else:
                 result.append([next(totals)])
-                if f.function == "sum" and _is_nullable(f, rows):
-                    has_none = equality.is_all_zero(party, [(next(totals), count_bits(n))])
+                if f.function == "sum" and _is_window_result_nullable(f, rows):
+                    has_none = equality.are_shares_all_zero(
+                        party, [(next(totals), row_count_bits(n))]
+                    )
                     result[-1].append(bits.from_masked(party, has_none))
         return result
 
-    window_graph = cached_graph(party, "windows", derive_columns, *key)
+    window_graph = cached_graph(party, "windows", derive_window_columns, *key)
     values = window_graph(
         rows,
         partition_keys,
@@ -197,13 +211,15 @@ def compute_windows(
         start_values,
     )
     columns = [
-        _window_column(f, rows, function_parts)
+        _make_window_column(f, rows, function_parts)
         for f, function_parts in zip(functions, values, strict=True)
     ]
     return Relation((*rows.columns, *columns), rows.valid)
 
 
-def _check_windows(relation: Relation, order: Sequence[Key], functions: Sequence[Window]) -> None:
+def _check_window_functions(
+    relation: Relation, order: Sequence[OrderKey], functions: Sequence[WindowFunction]
+) -> None:
     summed = ("sum", "count", *EXTREMES)
     is_unordered = all(f.function in summed and f.frame == WHOLE for f in functions)
     if not functions or not (order or is_unordered):
@@ -247,12 +263,12 @@ def _check_windows(relation: Relation, order: Sequence[Key], functions: Sequence
                 received=f.column,
             )
         if f.function in EXTREMES:
-            _check_extreme(relation, f)
+            _check_window_extreme(relation, f)
 
 
-def _check_extreme(relation: Relation, f: Window) -> None:
+def _check_window_extreme(relation: Relation, f: WindowFunction) -> None:
     column = relation.columns[f.column or 0]
-    max_bits = _MAX_BITS - count_bits(relation.rows)
+    max_bits = _MAX_BITS - row_count_bits(relation.rows)
     if column.values.ring_bits == 1 or column.bits > max_bits:
         raise UsageError(
             f"windows computes {f.function} of numbers of at most {max_bits} bits among "
@@ -274,41 +290,43 @@ def _check_extreme(relation: Relation, f: Window) -> None:
         )
 
 
-def _is_nullable(f: Window, rows: Relation) -> bool:
+def _is_window_result_nullable(f: WindowFunction, rows: Relation) -> bool:
     return f.column is not None and rows.columns[f.column].null is not None
 
 
-def _is_position(f: Window, rows: Relation) -> bool:
+def _is_row_number_function(f: WindowFunction, rows: Relation) -> bool:
     """Return whether a function counts rows up to this one."""
-    is_row_count = f.function == "count" and f.frame == ROWS and not _is_nullable(f, rows)
+    is_row_count = (
+        f.function == "count" and f.frame == ROWS and not _is_window_result_nullable(f, rows)
+    )
     return f.function == "row_number" or is_row_count
 
 
-def _running_values(
-    party: Party, f: Window, rows: Relation, first: Shared, new: Shared
+def _running_window_values(
+    party: Party, f: WindowFunction, rows: Relation, first: Shared, new: Shared
 ) -> list[tuple[Shared, Shared]]:
     """Return values that grow from row to row, and their parts from before the partition."""
     if f.function in EXTREMES:
-        return [_running_extremes(party, f, rows, first)]
+        return [_running_window_extremes(party, f, rows, first)]
     if f.function == "dense_rank":
-        return [_row_sums(bits.to_number(party, new))]
-    if f.function not in ("sum", "count") or _is_position(f, rows):
+        return [_running_row_sums(bits.to_number(party, new))]
+    if f.function not in ("sum", "count") or _is_row_number_function(f, rows):
         return []
     column = None if f.column is None else rows.columns[f.column]
     if column is None or (f.function == "count" and column.null is None):
-        index = row_positions(rows.valid, rows.rows)
+        index = row_position_column(rows.valid, rows.rows)
         return [(arithmetic.add_constant(index, np.int64(1)), index)]
     if column.null is None:
-        return [_row_sums(column.values)]
+        return [_running_row_sums(column.values)]
     is_present = bits.invert(column.null)
-    count = _row_sums(bits.to_number(party, is_present))
+    count = _running_row_sums(bits.to_number(party, is_present))
     if f.function == "count":
         return [count]
-    return [_row_sums(bits.multiply_by_bit(party, is_present, column.values)), count]
+    return [_running_row_sums(bits.multiply_by_bit(party, is_present, column.values)), count]
 
 
-def _running_extremes(
-    party: Party, f: Window, rows: Relation, first: Shared
+def _running_window_extremes(
+    party: Party, f: WindowFunction, rows: Relation, first: Shared
 ) -> tuple[Shared, Shared]:
     """Return running maxima of partition * 2^(b + 1) + v + 1, without v + 1 for NULL.
 
@@ -325,7 +343,7 @@ def _running_extremes(
         value_plus_one = bits.multiply_by_bit(party, bits.invert(column.null), value_plus_one)
     number = bits.to_number(party, first).map(lambda a: tensor_ops.cumsum(a, 0, False, False))
     partition_base = arithmetic.mul_public(number, np.int64(2 << column.bits))
-    width = column.bits + count_bits(rows.rows) + 3
+    width = column.bits + row_count_bits(rows.rows) + 3
     return _running_maximum(
         party, arithmetic.add(partition_base, value_plus_one), width
     ), partition_base
@@ -341,34 +359,34 @@ def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
     if n <= 1:
         return x
 
-    def gather_at(y: Shared, places: Any) -> Shared:
+    def gather_rows_at(y: Shared, places: Any) -> Shared:
         return y.map(lambda a: tensor_ops.gather(a, places))
 
-    even, odd = gather_at(x, np.arange(0, n, 2)), gather_at(x, np.arange(1, n, 2))
+    even, odd = gather_rows_at(x, np.arange(0, n, 2)), gather_rows_at(x, np.arange(1, n, 2))
     half = n // 2
-    pairs = relational.maximum(party, gather_at(even, np.arange(half)), odd, width)
+    pairs = relational.maximum(party, gather_rows_at(even, np.arange(half)), odd, width)
     ends = _running_maximum(party, pairs, width)
     count = (n - 1) // 2  # values between two pairs
-    maxima = [ends, gather_at(even, np.arange(1))]
+    maxima = [ends, gather_rows_at(even, np.arange(1))]
     if count:
         left_values, right_values = (
-            gather_at(ends, np.arange(count)),
-            gather_at(even, np.arange(1, count + 1)),
+            gather_rows_at(ends, np.arange(count)),
+            gather_rows_at(even, np.arange(1, count + 1)),
         )
         maxima.append(relational.maximum(party, left_values, right_values, width))
     # Ends come first, then the values between them.
     places = np.where(np.arange(n) % 2 == 1, np.arange(n) // 2, half + np.arange(n) // 2)
-    return gather_at(shapes.concat(maxima, 0), places)
+    return gather_rows_at(shapes.concat(maxima, 0), places)
 
 
-def _row_sums(x: Shared) -> tuple[Shared, Shared]:
+def _running_row_sums(x: Shared) -> tuple[Shared, Shared]:
     """Return sums with and without each row. Local."""
     unscaled = replace(x, fractional_bits=0)
     inclusive_sums = unscaled.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
     return inclusive_sums, arithmetic.sub(inclusive_sums, unscaled)
 
 
-def _take_frame_ends(
+def _take_window_frame_ends(
     party: Party,
     running_values: Sequence[Shared],
     frames: Sequence[str | int],
@@ -411,7 +429,7 @@ def _frame_start(
         return start
     offset = min(frame, int(before.shape[0]))
     has_neighbor = _has_neighbor(party, compared, widths, offset, "lag")
-    difference = arithmetic.sub(keys.shift_down(before, offset), start)
+    difference = arithmetic.sub(keys.shift_rows_down(before, offset), start)
     return arithmetic.add(start, bits.multiply_by_bit(party, has_neighbor, difference))
 
 
@@ -421,22 +439,26 @@ def _has_neighbor(
     """Return bits of rows whose row `offset` before or behind is in the same partition."""
     n = int(compared[0].shape[0])
     if offset >= n:
-        return bits.public_bits(compared[0], np.zeros(n))
+        return bits.share_public_row_bits(compared[0], np.zeros(n))
     current = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])) for p in compared]
     neighbor = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[: n - offset])) for p in compared]
     is_equal = keys.compare_keys(party, current, neighbor, widths)
     return shapes.pad(is_equal, [[offset, 0]] if function == "lag" else [[0, offset]])
 
 
-def _neighbor_value(
-    party: Party, f: Window, rows: Relation, compared: Sequence[Shared], widths: Sequence[int]
+def _partition_neighbor_value(
+    party: Party,
+    f: WindowFunction,
+    rows: Relation,
+    compared: Sequence[Shared],
+    widths: Sequence[int],
 ) -> list[Shared]:
     """Return the value `offset` rows away in the same partition, and a NULL bit."""
     assert f.column is not None
     column, n = rows.columns[f.column], rows.rows
     offset = min(f.offset, n)
     has_neighbor = _has_neighbor(party, compared, widths, offset, f.function)
-    shift_rows = keys.shift_down if f.function == "lag" else keys.shift_up
+    shift_rows = keys.shift_rows_down if f.function == "lag" else keys.shift_rows_up
     if column.null is not None:
         has_neighbor = bits.all_of(
             party, [has_neighbor, bits.invert(shift_rows(column.null, offset))]
@@ -447,24 +469,28 @@ def _neighbor_value(
     ]
 
 
-def _extreme_value(
-    party: Party, f: Window, rows: Relation, running_extreme: Shared
+def _window_extreme_value(
+    party: Party, f: WindowFunction, rows: Relation, running_extreme: Shared
 ) -> list[Shared]:
-    """Return the value contained in a result of `_running_extremes`, and a NULL bit if needed."""
+    """Return the value contained in a result of `_running_window_extremes`, and a NULL bit if
+    needed.
+    """
     assert f.column is not None
     width = rows.columns[f.column].bits
     value = arithmetic.add_constant(running_extreme, np.int64(-1))
     if f.function == "min":
         value = arithmetic.add_constant(arithmetic.neg(value), np.int64((1 << width) - 1))
-    if not _is_nullable(f, rows):
+    if not _is_window_result_nullable(f, rows):
         return [value]
     return [
         value,
-        bits.from_masked(party, equality.is_all_zero(party, [(running_extreme, width + 1)])),
+        bits.from_masked(
+            party, equality.are_shares_all_zero(party, [(running_extreme, width + 1)])
+        ),
     ]
 
 
-def _window_column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column:
+def _make_window_column(f: WindowFunction, rows: Relation, parts: Sequence[Shared]) -> Column:
     null = parts[1] if len(parts) == 2 else None
     if f.function in ("sum", "lag", "lead", *EXTREMES):
         assert f.column is not None
@@ -473,4 +499,4 @@ def _window_column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column
             return Column(parts[0], source.bits, null)
         values = replace(parts[0], fractional_bits=source.values.fractional_bits)
         return Column(values, ANY_BITS if f.function == "sum" else source.bits, null)
-    return Column(parts[0], count_bits(rows.rows), null)
+    return Column(parts[0], row_count_bits(rows.rows), null)

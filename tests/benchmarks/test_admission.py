@@ -29,7 +29,7 @@ from tfe_bench.models import generation, rows, tables, weights
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import predict, train
 from tfe_bench.models.queries import types
-from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.schema import TableColumn, TableSchema
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training_job import TrainingJob
 from tfe_bench.protocols.nn import gelu
@@ -121,7 +121,7 @@ def ordinary() -> list[Job]:
     plan = private.plan
     about = {"plan": plan.to_header(), "bounds": private.bounds, "preprocessing": None}
     language = text_model()
-    asked_for_text, _ = generation.build_request(language, [1, 2], 3, None)
+    asked_for_text, _ = generation.build_generation_request(language, [1, 2], 3, None)
     prompt = InputSpec("prompt", (1, 2, 5), 16)
     keep = {"name": "a", "clients": ["b"], "replace": False}
     samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
@@ -132,10 +132,10 @@ def ordinary() -> list[Job]:
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
     features, through = {**data, "rows": 2, "columns": []}, {"plan": plan.to_header(), "batch": 2}
     columns = {
-        "k": Column(types.parse_type("int[0,9]"), True),
-        "c": Column(types.parse_type("category(a,b)")),
+        "k": TableColumn(types.parse_type("int[0,9]"), True),
+        "c": TableColumn(types.parse_type("category(a,b)")),
     }
-    table = Schema(9, columns, padded=True, unique=("k",), rights={"b": {"*": ("filter",)}})
+    table = TableSchema(9, columns, padded=True, unique=("k",), rights={"b": {"*": ("filter",)}})
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
     where = {"op": "filter", "in": [0], "where": ["<", ["col", "t.k"], ["int", 4]]}
     group = {"op": "group", "in": [1], "keys": ["t.k"], "aggregates": [["n", "count", None]]}
@@ -347,7 +347,7 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
 def test_the_largest_array_of_an_operation_is_counted() -> None:
     n, k = 1000, 31
     # for the last step of a GELU, D sends two polynomials and an injection
-    terms = sum(part.plan.dealt_words for part in gelu.residual_for_scale(16).parts)
+    terms = sum(part.plan.dealt_words for part in gelu.gelu_residual_for_scale(16).parts)
     assert (
         operations.find_operation("gelu").max_array_words((n,), {}) >= (terms + 2) * n > GROWTH * n
     )

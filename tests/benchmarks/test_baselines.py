@@ -18,8 +18,8 @@ from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.baselines import base
 from tfe_bench.benchmarks.baselines.base import (
     Baseline,
+    BaselineRequest,
     BaselineResult,
-    Request,
     UnavailableBaseline,
 )
 from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
@@ -70,7 +70,7 @@ def test_work_that_baselines_cannot_do_is_refused(
 ) -> None:
     with raises(UsageError, code, operation=operation):
         parameters: dict[str, Any] = {"workload": "sort", "n": 8, "repeat": 2}
-        Request(**(parameters | given))
+        BaselineRequest(**(parameters | given))
 
 
 def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
         f"print(json.dumps({ANSWER!r} | {{'setting': json.dumps(given, sort_keys=True)}}))\n"
     )
     baseline = Spu(make_environment(tmp_path / "env", code))
-    result = baseline.run(Request("sort", 8, 2))
+    result = baseline.run(BaselineRequest("sort", 8, 2))
     assert isinstance(result, BaselineResult)
     assert result.seconds == (0.5, 0.25) and result.correct is True and result.bytes_sent is None
     assert json.loads(result.setting) == {"n": 8, "repeat": 2, "workload": "sort"}
@@ -120,7 +120,9 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
 def test_a_baseline_that_fails_is_missing_with_a_reason(
     tmp_path: Path, code: str, words: str
 ) -> None:
-    result = Spu(make_environment(tmp_path / "env", code)).run(Request("max", 8, 2, timeout=1.0))
+    result = Spu(make_environment(tmp_path / "env", code)).run(
+        BaselineRequest("max", 8, 2, timeout=1.0)
+    )
     assert isinstance(result, UnavailableBaseline) and words in result.reason
     assert "\x1b" not in result.reason
 
@@ -129,7 +131,7 @@ def test_a_network_that_is_not_imposed_on_a_baseline_gives_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = make_environment(tmp_path / "env", print_lines(json.dumps(ANSWER)))
-    wan = Request("sort", 8, 2, profile="wan")
+    wan = BaselineRequest("sort", 8, 2, profile="wan")
     for baseline in (TfEncrypted(env), MpSpdz(env)):
         missing = baseline.run(wan)
         assert isinstance(missing, UnavailableBaseline) and "local only" in missing.reason
@@ -166,7 +168,7 @@ def test_a_baseline_on_a_network_is_given_hosts_and_namespaces(
     )
     monkeypatch.setattr(base, "Links", Three)
     result = Spu(make_environment(tmp_path / "env", code)).run(
-        Request("relu", 8, 2, profile="net1")
+        BaselineRequest("relu", 8, 2, profile="net1")
     )
     os.close(reading)
     os.close(writing)

@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    "row", published.read_table("time_fits"), ids=lambda r: "-".join(r.values())
+    "row", published.read_published_exp_table("time_fits"), ids=lambda r: "-".join(r.values())
 )
 def test_least_squares_reproduce_the_fits_of_published_times(row: dict[str, str]) -> None:
     fit = published.published_columns()[row["exp_mode"]].times[f"net{row['net_level']}"]
@@ -24,7 +24,9 @@ def test_least_squares_reproduce_the_fits_of_published_times(row: dict[str, str]
     assert fit.b == pytest.approx(float(row["b_s"]), abs=1e-3)
 
 
-@pytest.mark.parametrize("row", published.read_table("summary"), ids=lambda r: r["exp_mode"])
+@pytest.mark.parametrize(
+    "row", published.read_published_exp_table("summary"), ids=lambda r: r["exp_mode"]
+)
 def test_least_squares_reproduce_the_published_summary(row: dict[str, str]) -> None:
     column = published.published_columns()[row["exp_mode"]]
     assert column.bytes_per_element == pytest.approx(float(row["bytes_per_element"]))
@@ -49,8 +51,8 @@ def test_a_line_is_that_of_numpy_and_its_r2_falls_with_noise(rng: np.random.Gene
 
 
 def test_the_metrics_of_taylor_8_are_the_published_ones() -> None:
-    x = grid.grid_points()
-    a = grid.score_accuracy(x, (1 + x / 256) ** 256, (-40, 40))
+    x = grid.exp_grid_points()
+    a = grid.score_exp_accuracy(x, (1 + x / 256) ** 256, (-40, 40))
     column = published.published_columns()["taylor-8"]
     np.testing.assert_allclose(a.shares, column.shares, atol=1e-3)
     assert a.mape == pytest.approx(column.mape, rel=5e-3)
@@ -60,24 +62,24 @@ def test_the_metrics_of_taylor_8_are_the_published_ones() -> None:
 
 
 def test_exact_and_useless_results_score_all_and_nothing() -> None:
-    x = grid.grid_points()
-    best = grid.score_accuracy(x, np.exp(x), (-10, 10))
+    x = grid.exp_grid_points()
+    best = grid.score_exp_accuracy(x, np.exp(x), (-10, 10))
     assert best.shares == (1,) * 6 and best.mape == best.max_ape == 0
     assert (best.first, best.last) == (-40, 40)
-    worst = grid.score_accuracy(x, np.full(x.shape, -1e30), (50, 60))
+    worst = grid.score_exp_accuracy(x, np.full(x.shape, -1e30), (50, 60))
     assert worst.shares == (0,) * 6
     assert math.isnan(worst.first) and math.isnan(worst.last) and math.isnan(worst.max_ape)
-    half = grid.score_accuracy(x, np.where(x < 0, np.exp(x), -1e30), (-5, 5))
+    half = grid.score_exp_accuracy(x, np.where(x < 0, np.exp(x), -1e30), (-5, 5))
     assert half.shares == (0.5,) * 6 and half.last < 0.01 and half.max_ape > 1
     assert half.max_ae_below_zero == 0
 
 
 def test_points_are_ten_thousand_equidistant_ones_twice() -> None:
-    x = grid.grid_points()
+    x = grid.exp_grid_points()
     assert x.shape == (20_000,)
     assert (x[0], x[9_999], x[10_000], x[-1]) == (-40, 40, -20, 20)
     assert np.ptp(np.diff(x[:10_000])) < 1e-12
-    rounded = grid.grid_points(float32=True)
+    rounded = grid.exp_grid_points(float32=True)
     assert 0 < np.abs(rounded - x).max() < 2e-6
 
 
@@ -86,7 +88,9 @@ def test_a_time_at_a_level_adds_latency_by_round_and_the_busiest_partys_bytes() 
     assert (net2.bits_per_second, net2.delay) == (100e6, 0.01)
     assert prediction.modeled_seconds(net2, 0.5, 3, (10, 12_500_000, 20)) == pytest.approx(1.53)
     assert prediction.modeled_seconds(levels.LEVELS[0], 0.5, 1000, (0, 0, 0)) == 0.5
-    for level, row in zip(levels.LEVELS, published.read_table("netlevels"), strict=True):
+    for level, row in zip(
+        levels.LEVELS, published.read_published_exp_table("netlevels"), strict=True
+    ):
         assert level.name == f"net{row['net_level']}"
         assert level.bits_per_second == float(row["rate_mbit"]) * 1e6
         assert level.delay == pytest.approx(float(row["latency_ms"]) * 1e-3)

@@ -29,14 +29,14 @@ from tfe_bench.benchmarks.exp_study import (
     study,
     tables,
 )
-from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variant_forms
+from tfe_bench.benchmarks.exp_study.forms import METHODS, ExpForm, main_exp_forms, variant_exp_forms
 from tfe_bench.benchmarks.measured_links import MeasuredLinks
 from tfe_bench.benchmarks.report import drawing, markdown
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Page
 from tfe_bench.benchmarks.workloads.exp import parse_request
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.profiles import NetworkProfile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.errors import (
     ConfigError,
@@ -62,10 +62,10 @@ class CleartextCluster:
 
     def __init__(self, slow: float = 1e-6, extra_bytes: int = 0) -> None:
         self.slow, self.extra_bytes = slow, extra_bytes
-        self.jobs: list[tuple[str, Form, int]] = []
+        self.jobs: list[tuple[str, ExpForm, int]] = []
         self.emulation: str | None = None
         self.realized: MeasuredLinks | None = None
-        self.level: Profile | None = None
+        self.level: NetworkProfile | None = None
 
     def select_network(self, profile: str) -> None:
         """Select another network."""
@@ -81,7 +81,7 @@ class CleartextCluster:
         assert program == "exp"
         private_input: PrivateInput = inputs["x"]
         options = {k: v for k, v in parameters.items() if k not in ("repeat", "warm_up")}
-        form = Form(ring_bits=64 * private_input.limbs, **options)
+        form = ExpForm(ring_bits=64 * private_input.limbs, **options)
         parse_request(
             parameters,
             [
@@ -123,10 +123,10 @@ class CleartextCluster:
 
 
 def _run_study(
-    plan: study.Plan,
+    plan: study.StudyPlan,
     cluster: CleartextCluster | None = None,
     refused: Mapping[str, TfeBenchError] | None = None,
-) -> study.Study:
+) -> study.ExpStudy:
     cluster = cluster or CleartextCluster()
 
     @contextlib.contextmanager
@@ -140,7 +140,7 @@ def _run_study(
 
 
 @pytest.fixture(scope="module")
-def quick_study() -> study.Study:
+def quick_study() -> study.ExpStudy:
     """Return a quick study."""
     return _run_study(study.QUICK)
 
@@ -153,22 +153,22 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_form_is_measured_at_every_size_and_scored(quick_study: study.Study) -> None:
+def test_every_form_is_measured_at_every_size_and_scored(quick_study: study.ExpStudy) -> None:
     assert [f.method for f in quick_study.main_forms] == list(METHODS) * 2
-    assert quick_study.main_forms == main_forms()
+    assert quick_study.main_forms == main_exp_forms()
     for form in quick_study.main_forms:
         assert [m.n for m in quick_study.measurements[form]] == list(study.QUICK.sizes)
         assert all(m.matches_declared_cost for m in quick_study.measurements[form])
     assert (
         set(quick_study.accuracy)
         == set(quick_study.measurements)
-        == {*main_forms(), *variant_forms(True)}
+        == {*main_exp_forms(), *variant_exp_forms(True)}
     )
     assert quick_study.cut == []
 
 
-def test_fits_over_the_measurements_are_the_lines_behind_them(quick_study: study.Study) -> None:
-    form = Form("one-round", 128)
+def test_fits_over_the_measurements_are_the_lines_behind_them(quick_study: study.ExpStudy) -> None:
+    form = ExpForm("one-round", 128)
     cost = form.cost(1)
     assert quick_study.bytes_per_element(form) == pytest.approx([b / 8 for b in cost.by_party(0)])
     memory = quick_study.fit_quantity(form, "peak_rss_kb_P0")
@@ -197,7 +197,7 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(quick_study: study
 
 @pytest.mark.usefixtures("one_theme")
 def test_the_report_has_every_file_and_labels_what_is_modeled(
-    quick_study: study.Study, tmp_path: Path
+    quick_study: study.ExpStudy, tmp_path: Path
 ) -> None:
     folder = tmp_path / "report"
     files = report.write_report(quick_study, folder)
@@ -289,7 +289,7 @@ def test_the_report_has_every_file_and_labels_what_is_modeled(
 
 
 def test_a_report_that_fails_leaves_nothing_behind(
-    quick_study: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_study: study.ExpStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(page: Page) -> str:
         assert list(tmp_path.rglob("report.html"))  # a part of it exists
@@ -321,20 +321,22 @@ def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
-    plan = study.Plan(sizes=(10, 1_000, 10_000, 100_000), quick=True, job_seconds=0.5)
+    plan = study.StudyPlan(sizes=(10, 1_000, 10_000, 100_000), quick=True, job_seconds=0.5)
     plan = replace(plan, levels={})
     cut = _run_study(plan, CleartextCluster(slow=1e-4))
     assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main_forms)
     assert len(cut.cut) == 8 and "n = 10,000 left out" in cut.cut[0]
-    assert any("Sizes left out" in note for note in notes.collect_notes(cut))
-    assert any("Times at net0 to net3 are MODELED" in note for note in notes.collect_notes(cut))
+    assert any("Sizes left out" in note for note in notes.collect_study_notes(cut))
+    assert any(
+        "Times at net0 to net3 are MODELED" in note for note in notes.collect_study_notes(cut)
+    )
     rows = compare.exp_rows(cut)
     assert {r["n"] for r in rows if r["bytes_source"] == "measured"} == {10, 1_000, 10_000}
 
 
 def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit() -> None:
     cluster = CleartextCluster()
-    plan = study.Plan(sizes=(100, 1_000, 10_000), fresh=False)
+    plan = study.StudyPlan(sizes=(100, 1_000, 10_000), fresh=False)
     every = _run_study(plan, cluster)
     assert list(every.levels) == [level.name for level in levels.LEVELS]
     profiles = [profile for profile, *_ in cluster.jobs]
@@ -346,22 +348,22 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
             assert every.quantity_source(form, f"seconds_{name}") == levels.MEASURED
         assert at.host_limited == (name in ("net0", "net1"))
     assert every.cut == []
-    assert not any("~" in str(cell) for row in tables.times_table(every).rows for cell in row)
-    assert "MODELED" not in tables.describe_marks(every)
-    assert [row[4] for row in tables.links_table(every).rows] == ["16 measured"] * 3 + [
+    assert not any("~" in str(cell) for row in tables.exp_times_table(every).rows for cell in row)
+    assert "MODELED" not in tables.describe_exp_table_marks(every)
+    assert [row[4] for row in tables.exp_links_table(every).rows] == ["16 measured"] * 3 + [
         "24 measured"
     ]
-    checked = tables.model_table(every)
+    checked = tables.exp_model_table(every)
     assert [*checked.head[1:]] == [f"net{level} n = 10,000" for level in range(4)] and all(
         str(cell).endswith(" s / 0.80") for row in checked.rows for cell in row[1:]
     )
 
     tight = {"net3": study.LevelPlan((100, 1_000, 10_000), 4.0)}
     cut = _run_study(replace(plan, levels=tight))
-    form = Form("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
+    form = ExpForm("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
     assert form in cut.main_forms and form not in cut.levels["net3"].measurements
     assert cut.quantity_source(form, "seconds_net3") == levels.MODELED
-    assert cut.quantity_source(Form("one-round", 128), "seconds_net3") == levels.MEASURED
+    assert cut.quantity_source(ExpForm("one-round", 128), "seconds_net3") == levels.MEASURED
     assert any(text.startswith("pade / 128 at net3: n = 100 left out, about") for text in cut.cut)
 
 
@@ -376,9 +378,10 @@ def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report(
         assert results.quantity_source(form, "seconds_net2") == levels.MODELED
     for name, error in refused.items():
         assert any(
-            f"at {name}" in note and str(error) in note for note in notes.collect_notes(results)
+            f"at {name}" in note and str(error) in note
+            for note in notes.collect_study_notes(results)
         )
-    rows = {r["net_level"]: r for r in compare.level_rows(results)}
+    rows = {r["net_level"]: r for r in compare.exp_level_rows(results)}
     assert rows["net2"]["source"] == "modeled" and "15 ms" in rows["net2"]["why_not_measured"]
     with pytest.raises(PeerLost):
         _run_study(study.QUICK, refused={"net2": PeerLost(1, "gone")})
@@ -403,12 +406,12 @@ def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
     assert opened == ["local", "net1", "net2", "net1"] and list(result.levels) == ["net1", "net2"]
     assert fractions == sorted(fractions) and fractions[-1] == 1
     for name in result.levels:
-        assert result.quantity_source(Form("prime", 128), f"seconds_{name}") == levels.MEASURED
+        assert result.quantity_source(ExpForm("prime", 128), f"seconds_{name}") == levels.MEASURED
 
 
 def test_bytes_other_than_declared_are_told() -> None:
     other = _run_study(study.QUICK, CleartextCluster(extra_bytes=8))
-    assert any("NOT every measurement" in note for note in notes.collect_notes(other))
+    assert any("NOT every measurement" in note for note in notes.collect_study_notes(other))
 
 
 def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
@@ -431,7 +434,7 @@ def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
         _run_study(study.QUICK, LosingCluster())
 
 
-def test_radar_scores_lie_between_nothing_and_the_best(quick_study: study.Study) -> None:
+def test_radar_scores_lie_between_nothing_and_the_best(quick_study: study.ExpStudy) -> None:
     scores = compare.radar_scores(quick_study)
     assert len(scores) == 8 + 3
     every = np.array(list(scores.values()))
@@ -444,19 +447,19 @@ def test_radar_scores_lie_between_nothing_and_the_best(quick_study: study.Study)
 
 def test_advice_covers_the_range_and_is_the_cheapest_that_does() -> None:
     for low, high in advisor.RANGES:
-        options = advisor.rank_forms(low, high, 1000)
+        options = advisor.rank_exp_forms(low, high, 1000)
         assert all(a.low <= low and high <= a.high for a in options)
         assert [a.seconds["net2"] for a in options] == sorted(a.seconds["net2"] for a in options)
         text = advisor.advice_sentence(low, high)
         assert f"[{low:g}, {high:g}]" in text
         assert (options[0].form.name in text) if options else ("no form" in text)
-    assert advisor.rank_forms(-10, 10, 1000)
+    assert advisor.rank_exp_forms(-10, 10, 1000)
     assert "no form" in advisor.advice_sentence(0, 5000)
     for first, last in ((1, 0), (math.nan, 1), (-math.inf, 0)):
         with pytest.raises(UsageError):
-            advisor.rank_forms(first, last, 10)
+            advisor.rank_exp_forms(first, last, 10)
     with pytest.raises(UsageError):
-        advisor.rank_forms(0, 1, 0)
+        advisor.rank_exp_forms(0, 1, 0)
 
 
 # ---- the program
@@ -494,7 +497,7 @@ def test_the_program_refuses_what_does_not_fit(
 
 
 def test_the_program_takes_every_form_of_the_study() -> None:
-    for form in (*main_forms(), *variant_forms()):
+    for form in (*main_exp_forms(), *variant_exp_forms()):
         parse_request(
             {**form.parameters, "repeat": 3}, _input_spec(limbs=form.ring_bits // 64, bits=form.fxp)
         )

@@ -81,7 +81,7 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
 @pytest.mark.parametrize("name", list(operations.comparisons.COMPARISONS))
 def test_integers_of_the_whole_range_compare_exactly(name: str, rng: np.random.Generator) -> None:
     operation = operations.find_operation(name)
-    values = operations.comparisons.draw_integer_pairs((2000,), rng)
+    values = operations.comparisons.draw_compared_integers((2000,), rng)
     inputs = operations.encode_inputs(operation, values)
     assert inputs.fractional_bits == 0
     result = simulate_operation(operation, inputs, {}).value()

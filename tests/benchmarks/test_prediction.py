@@ -21,20 +21,20 @@ def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> N
 
 def test_an_unknown_network_is_refused() -> None:
     with raises(UsageError, "unknown-name"):
-        prediction.predict_times([_make_timing(0.0)] * 3, "wann", 1.0)
+        prediction.predict_run_times([_make_timing(0.0)] * 3, "wann", 1.0)
 
 
 def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:
     # steps of three parties each: (total, online)
     steps = [[(1, 0), (3, 2), (3, 2)], [(0, 0), (5, 4), (5, 3)]]
-    assert prediction.critical_rounds(steps) == 3 + 4
-    assert prediction.critical_rounds([]) == 0
+    assert prediction.critical_path_rounds(steps) == 3 + 4
+    assert prediction.critical_path_rounds([]) == 0
 
 
 def test_computing_is_what_the_busiest_party_did_not_wait() -> None:
     waits = [(0.0, 0.4, 0.5), (0.2, 0.0, 0.1), (0.0, 0.0, 0.0)]
-    assert prediction.compute_seconds([1.0, 1.0, 0.2], waits) == pytest.approx(0.7)
-    assert prediction.compute_seconds([0.1, 0.1, 0.1], [(1.0, 0.0, 0.0)] * 3) == 0.0
+    assert prediction.busiest_party_seconds([1.0, 1.0, 0.2], waits) == pytest.approx(0.7)
+    assert prediction.busiest_party_seconds([0.1, 0.1, 0.1], [(1.0, 0.0, 0.0)] * 3) == 0.0
 
 
 def _make_timing(waited: float) -> dict[str, Any]:
@@ -47,11 +47,11 @@ def _make_timing(waited: float) -> dict[str, Any]:
 
 def test_a_local_run_foretells_lan_and_wan_a_shaped_one_is_compared() -> None:
     workers = [_make_timing(0.5), _make_timing(0.9), _make_timing(0.6)]
-    local = prediction.predict_times(workers, "local", 1.0)
+    local = prediction.predict_run_times(workers, "local", 1.0)
     assert set(local["seconds"]) == {"lan", "wan"} and local["ratio"] is None
     assert local["rounds"] == 2 and local["bytes"] == 1000
     assert local["compute_seconds"] == pytest.approx(0.5)
-    shaped = prediction.predict_times(workers, "net2", 1.04)
+    shaped = prediction.predict_run_times(workers, "net2", 1.04)
     expected = 0.5 + 2 * 0.01 + 1000 * 8 / 100e6
     assert shaped["seconds"]["net2"] == pytest.approx(expected)
     assert shaped["ratio"] == pytest.approx(1.04 / expected)

@@ -13,10 +13,10 @@ from tfe_bench.benchmarks import suite
 from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import io, relations, sql
-from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.price import price_plan
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.plan import QueryPlan
+from tfe_bench.models.queries.price import price_query_plan
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import TableColumn, TableSchema
 from tfe_bench.models.queries.types import parse_type
 
 
@@ -30,17 +30,17 @@ def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
         arrow_tables = {k: workload.to_arrow(m) for k, m in generated.items()}
         tables = {}
         for k, m in generated.items():
-            columns = {c: Column(parse_type(kind), False) for c, kind in m.types.items()}
+            columns = {c: TableColumn(parse_type(kind), False) for c, kind in m.types.items()}
             for c, kind in m.types.items():
                 held = io.encode_column(c, arrow_tables[k].column(c), parse_type(kind))
                 assert held.null is None and arrow_tables[k].num_rows == m.rows
                 if c in m.unique:
-                    io.check_unique(c, held)
-            schema = Schema(m.rows, columns, unique=m.unique)
-            tables[k] = Table(k, "me", "0" * 32, schema, "me")
-        plan = Plan.from_header(sql.compile_sql(question.sql, tables))
+                    io.check_unique_column(c, held)
+            schema = TableSchema(m.rows, columns, unique=m.unique)
+            tables[k] = TableAccess(k, "me", "0" * 32, schema, "me")
+        plan = QueryPlan.from_header(sql.compile_sql(question.sql, tables))
         own = {alias: tables[k] for alias, (k, _) in plan.tables.items()}
-        price = price_plan(plan, relations.derive_relations(plan, own), own, "wan")
+        price = price_query_plan(plan, relations.derive_relations(plan, own), own, "wan")
         assert price.sent > 0 and price.seconds() > 0
         rows, _ = truth.query_plaintext(question.sql, arrow_tables)
         assert len(rows) <= 1 << 20
@@ -95,4 +95,4 @@ def test_a_whole_suite_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = ["suite", "tables", "--quick", "--repeat", "1", "--out", str(tmp_path), "--json"]
     assert main(words) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(records) == len(suite.table_rows()) and all(r["correct"] for r in records)
+    assert len(records) == len(suite.table_suite_rows()) and all(r["correct"] for r in records)

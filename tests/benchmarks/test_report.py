@@ -95,7 +95,7 @@ def test_the_page_has_every_section_and_nothing_from_outside(
     text = written[0].read_text("utf-8")
     parsed = _Page(text)
     ids = [a["id"] for t, a in parsed.tags if t == "section"]
-    sections = page.build_page(report_input, {}).sections
+    sections = page.build_report_page(report_input, {}).sections
     assert ids == [section.key for section in sections] and len(ids) == 9
     assert all(section.title in parsed.text for section in sections)
 
@@ -289,28 +289,44 @@ def test_published_figures_are_as_printed() -> None:
 
 
 def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Maker) -> None:
-    exact = comparison_columns.best_pair(make_record(seconds=0.07))
+    exact = comparison_columns.best_published_pair(make_record(seconds=0.07))
     assert exact is not None and exact.exact
     assert exact.figure.seconds == 0.14 and exact.ratio == pytest.approx(0.14 / 0.0735)
-    near = comparison_columns.best_pair(make_record(parameters={"n": 1 << 20}, profile="wan"))
+    near = comparison_columns.best_published_pair(
+        make_record(parameters={"n": 1 << 20}, profile="wan")
+    )
     assert near is not None and not near.exact
     assert near.figure.seconds == 1133.0
-    assert comparison_columns.best_pair(make_record(parameters={"n": 1100})) is None
-    assert comparison_columns.best_pair(make_record(parameters={"n": 1024, "rows": 4})) is None
-    assert comparison_columns.best_pair(make_record("max", parameters={"shape": "1024x5"})) is None
-    assert comparison_columns.best_pair(make_record(profile="net3")) is None
-    assert comparison_columns.best_pair(make_record(correct=False)) is None
+    assert comparison_columns.best_published_pair(make_record(parameters={"n": 1100})) is None
+    assert (
+        comparison_columns.best_published_pair(make_record(parameters={"n": 1024, "rows": 4}))
+        is None
+    )
+    assert (
+        comparison_columns.best_published_pair(make_record("max", parameters={"shape": "1024x5"}))
+        is None
+    )
+    assert comparison_columns.best_published_pair(make_record(profile="net3")) is None
+    assert comparison_columns.best_published_pair(make_record(correct=False)) is None
     model = make_record("infer", parameters={"model": "resnet50"}, profile="wan")
-    assert [p.figure.seconds for p in comparison_columns.find_pairs(model)] == [126.89, 84.29]
+    assert [p.figure.seconds for p in comparison_columns.find_published_pairs(model)] == [
+        126.89,
+        84.29,
+    ]
     one = make_record("resnet50", parameters={"model": "ResNet50", "batch": 1}, profile="wan")
-    assert [p.figure.seconds for p in comparison_columns.find_pairs(one)] == [126.89, 84.29]
+    assert [p.figure.seconds for p in comparison_columns.find_published_pairs(one)] == [
+        126.89,
+        84.29,
+    ]
     several = make_record("resnet50", parameters={"model": "ResNet50", "batch": 2}, profile="wan")
-    assert comparison_columns.find_pairs(several) == []
+    assert comparison_columns.find_published_pairs(several) == []
     fields = {"model": "network-a", "optimizer": "sgd", "batch": 128, "rows": 60000}
-    trained = comparison_columns.find_pairs(make_record("train", parameters=fields, profile="wan"))
+    trained = comparison_columns.find_published_pairs(
+        make_record("train", parameters=fields, profile="wan")
+    )
     assert {p.figure.seconds for p in trained} == {5.075, 9.724, 4.51}
     other = make_record("train", parameters={**fields, "batch": 64}, profile="wan")
-    assert comparison_columns.find_pairs(other) == []
+    assert comparison_columns.find_published_pairs(other) == []
 
 
 def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_record: Maker) -> None:
@@ -339,7 +355,9 @@ def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_recor
     assert tmp_path / "r-learning.png" in written
     drawn = plots.draw_record_plots(records)["learning"]
     assert drawn.light.startswith(_PNG) and drawn.dark.startswith(_PNG)
-    document = page.build_page(reading.ReportInput(tuple(records), (), ()), {"learning": drawn})
+    document = page.build_report_page(
+        reading.ReportInput(tuple(records), (), ()), {"learning": drawn}
+    )
     text = html.render_html(document)
     assert "right answers by epochs" in text and "same weights to begin with" in text
     (learned,) = (section for section in document.sections if section.key == "learning")

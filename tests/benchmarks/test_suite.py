@@ -38,7 +38,11 @@ class _FakeCommands:
     def _run(self, words: list[str]) -> int:
         options = dict(itertools.pairwise(words))
         file, profile = Path(options["--record"]), options["--profile"]
-        every = [*suite.paper_rows(True), *suite.paper_rows(False), *suite.operation_rows(True)]
+        every = [
+            *suite.paper_suite_rows(True),
+            *suite.paper_suite_rows(False),
+            *suite.operation_suite_rows(True),
+        ]
         rows = list({(row.command, row.only): row for row in every}.values())
         names = options.get("--only", "").split(",")
         print("a command's own words")
@@ -104,8 +108,8 @@ def test_rows_are_the_published_sizes() -> None:
 
 def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
     parser = program.make_parser()
-    for row in [*suite.paper_rows(), *suite.operation_rows()]:
-        words = suite.command_words([suite.Task(row, "local")], 2, "mnist")
+    for row in [*suite.paper_suite_rows(), *suite.operation_suite_rows()]:
+        words = suite.command_words([suite.SuiteTask(row, "local")], 2, "mnist")
         parsed = parser.parse_args(words)
         assert parsed.profile == "local"
         assert ("--repeat" in words) == row.repeats and ("--data-dir" in words) == row.pictures
@@ -147,7 +151,7 @@ def test_records_of_another_commit_do_not_count(
 ) -> None:
     assert _run_suite(tmp_path, only="max") == 0
     monkeypatch.setattr(provenance, "commit", lambda: "0" * 40)
-    task = suite.Task(suite.suite_rows("paper", True, "max")[-1], "local")
+    task = suite.SuiteTask(suite.suite_rows("paper", True, "max")[-1], "local")
     stored = records.read_records(tmp_path / "records.jsonl")
     assert suite.find_record(task, "local", stored) is None
 
@@ -214,7 +218,7 @@ def test_a_wrong_result_is_run_again(
 def test_operations_share_one_cluster_and_skip_the_one_that_fails(
     tmp_path: Path, commands: _FakeCommands
 ) -> None:
-    rows = suite.operation_rows(True)
+    rows = suite.operation_suite_rows(True)
     failing = rows[2]
     commands.fails[failing.label] = PeerLost(0, "its process ended")
     assert _run_suite(tmp_path, suite="ops") == PeerLost.exit_code

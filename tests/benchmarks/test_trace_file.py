@@ -101,7 +101,7 @@ def test_a_message_has_a_slice_at_both_ends_and_an_arrow(tmp_path: Path) -> None
 def test_a_message_seen_at_one_end_has_no_arrow() -> None:
     parts = three_traces()
     parts[2]["events"] = []
-    assert not [e for e in trace_file.trace_events([("sort", parts)]) if e["ph"] in "sf"]
+    assert not [e for e in trace_file.chrome_trace_events([("sort", parts)]) if e["ph"] in "sf"]
 
 
 def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
@@ -120,7 +120,7 @@ def test_clocks_of_several_hosts_are_aligned_by_what_they_exchanged() -> None:
 
 
 def test_several_jobs_follow_each_other() -> None:
-    events = trace_file.trace_events([("relu", three_traces()), ("mul", three_traces())])
+    events = trace_file.chrome_trace_events([("relu", three_traces()), ("mul", three_traces())])
     first, second = (
         [e for e in events if e["ph"] == "X" and e["name"] == title and e["tid"] == 1]
         for title in ("relu", "mul")

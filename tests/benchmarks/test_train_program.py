@@ -14,7 +14,7 @@ from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import rows as inputs
-from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.models.kinds.operations import ProtocolSetting
 from tfe_bench.models.programs import train
 from tfe_bench.models.training import evaluate, state
 from tfe_bench.models.training.plaintext import PlaintextTwin
@@ -49,7 +49,7 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
     ]
 
     def program(party: Any, *weights: Any) -> Any:
-        looked = party.function(lambda w: evaluate.detect_overflow(party, [w]))
+        looked = party.function(lambda w: evaluate.detect_weight_overflow(party, [w]))
         return [looked(w) for w in weights]
 
     dealer = int(rng.integers(3))
@@ -62,8 +62,8 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
 def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
     recipe = _make_recipe()
     x, y = rng.normal(0, 1, (50, 3)), rng.normal(0, 1, (50, 1))
-    arrays = state.build_initial_state(recipe)
-    specs = state.list_specs(recipe)
+    arrays = state.build_initial_training_state(recipe)
+    specs = state.list_training_state_specs(recipe)
 
     def program(party: Any, x: Any, y: Any, *held: Any) -> Any:
         named = {s.key: v for s, v in zip(specs, held, strict=True)}
@@ -71,7 +71,11 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
 
         named = {s.key: replace(named[s.key], fractional_bits=s.fractional_bits) for s in specs}
         operands = replace(x, fractional_bits=16), replace(y, fractional_bits=20)
-        f = party.function(lambda h, a, b: evaluate.score_batch(party, recipe, Setting(), h, a, b))
+        f = party.function(
+            lambda h, a, b: evaluate.score_evaluation_batch(
+                party, recipe, ProtocolSetting(), h, a, b
+            )
+        )
         return f(named, *operands)
 
     ring = [np.rint(x * 2**16), np.rint(y * 2**20)]
@@ -88,10 +92,10 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     x = rng.normal(0, 1, (_ROWS, 3))
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
     job = TrainingJob(recipe, 2, _ROWS, 3, test=_ROWS, steps=7)
-    arrays = state.build_initial_state(recipe)
+    arrays = state.build_initial_training_state(recipe)
     job_inputs = {
         f"state{i}": (arrays[s.key] * 2.0**s.fractional_bits, s.fractional_bits)
-        for i, s in enumerate(state.list_specs(recipe))
+        for i, s in enumerate(state.list_training_state_specs(recipe))
     }
     for prefix in ("", "test_"):
         job_inputs |= {f"{prefix}x": (x * 2**16, 16), f"{prefix}y": (y * 2**20, 20)}
@@ -167,8 +171,8 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
 
     recipe = _make_recipe()
     state_values = {
-        s.key: (state.build_initial_state(recipe)[s.key] * 0, s.fractional_bits)
-        for s in state.list_specs(recipe)
+        s.key: (state.build_initial_training_state(recipe)[s.key] * 0, s.fractional_bits)
+        for s in state.list_training_state_specs(recipe)
     }
     state_values |= {"x": (np.zeros((_BATCH, 3)), 16), "y": (np.full((_BATCH, 1), 50 * 2**20), 20)}
 
@@ -182,7 +186,9 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
         x, y = held.pop("x"), held.pop("y")
         public = step.public_values(recipe, 0)
         graph = party.function(
-            lambda h, a, b: step.run_step(party, recipe, Setting(), h, a, b, public, True)[1]
+            lambda h, a, b: step.run_step(party, recipe, ProtocolSetting(), h, a, b, public, True)[
+                1
+            ]
         )
         loss = graph(held, x, y)
         training = SimpleNamespace(_party=party, _recipe=recipe, _loss_steps=400)
@@ -228,12 +234,12 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
 def test_rows_are_shuffled_alike_and_cut_whole() -> None:
     recipe = _make_recipe()
     x, y = np.arange(60.0).reshape(20, 3), np.arange(20.0)[:, None]
-    examples = inputs.Examples(x, y)
+    examples = inputs.TrainingExamples(x, y)
     first, again = inputs.shuffle_examples(4, examples), inputs.shuffle_examples(4, examples)
     np.testing.assert_array_equal(first[0], again[0])
     assert sorted(first[1][:, 0]) == list(range(20)) and first[1][:, 0].tolist() != y[:, 0].tolist()
     np.testing.assert_array_equal(first[0][:, 0], 3 * first[1][:, 0])
-    late = inputs.chunked_inputs(recipe, examples, 16)
+    late = inputs.chunked_training_inputs(recipe, examples, 16)
     assert [v.shape for v in late.values()] == [(16, 3), (16, 1), (4, 3), (4, 1)]
     for name, value in late.items():
         batches = value.make()

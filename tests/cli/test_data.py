@@ -15,13 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.refusals import raises
-from tfe_bench.benchmarks.keys import to_ordered_integers
+from tfe_bench.benchmarks.keys import to_sortable_integers
 from tfe_bench.cli.data.columns import (
     Column,
-    load_column,
-    load_table,
-    load_with_others,
-    name_file_positions,
+    load_column_with_others,
+    load_data_column,
+    load_data_table,
+    name_csv_positions,
 )
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -52,7 +52,7 @@ def test_delimiters_newlines_and_bom_make_no_difference(
     rows = [["name", "salary"], ["Ann", "85000"], ["Bob", "-7"]]
     path = csv_file(bom + newline.join(delimiter.join(r) for r in rows).encode())
     for column in (None, "salary", 1, "1", " salary "):
-        read = load_column(path, column)
+        read = load_data_column(path, column)
         assert (read.values.tolist(), read.name, read.source) == ([85000, -7], "salary", str(path))
         assert read.values.dtype == np.int64
 
@@ -78,73 +78,73 @@ def test_integers_are_read_exactly(
     csv_file: Any, content: str, values: list[int], name: str
 ) -> None:
     column = None if "n" not in name else "n"
-    read = load_column(csv_file(content), column)
+    read = load_data_column(csv_file(content), column)
     assert read.values.dtype == np.int64
     assert (read.values.tolist(), read.name) == (values, name)
 
 
 @pytest.mark.parametrize("cell", ["1.0", "1.", "1e0", "10E-1", "+1.0", "01.00"])
 def test_a_point_or_exponent_makes_the_column_real(csv_file: Any, cell: str) -> None:
-    read = load_column(csv_file(f"x\n2\n{cell}"))
+    read = load_data_column(csv_file(f"x\n2\n{cell}"))
     assert read.values.dtype == np.float64
     assert read.values.tolist() == [2.0, 1.0]
 
 
 def test_a_header_is_told_from_data(csv_file: Any) -> None:
-    assert load_column(csv_file("1,2\n3,4"), 1).values.tolist() == [2, 4]
-    assert load_column(csv_file("id,2019\n3,4"), "2019").values.tolist() == [4]
-    assert load_column(csv_file("id,2019\n3,4"), "1").values.tolist() == [4]
-    assert load_column(csv_file(",a\n0,4\n1,5"), "a").values.tolist() == [4, 5]
+    assert load_data_column(csv_file("1,2\n3,4"), 1).values.tolist() == [2, 4]
+    assert load_data_column(csv_file("id,2019\n3,4"), "2019").values.tolist() == [4]
+    assert load_data_column(csv_file("id,2019\n3,4"), "1").values.tolist() == [4]
+    assert load_data_column(csv_file(",a\n0,4\n1,5"), "a").values.tolist() == [4, 5]
     with raises(DataError, "ambiguous-header"):
-        load_column(csv_file("Ann,2019\nBob,2020"))
+        load_data_column(csv_file("Ann,2019\nBob,2020"))
 
 
 def test_a_file_without_names_says_so(csv_file: Any) -> None:
-    assert not load_column(csv_file("2019,5\n2021,3\n"), 0).named
-    assert load_column(csv_file("year,n\n2019,5\n"), 0).named
+    assert not load_data_column(csv_file("2019,5\n2021,3\n"), 0).named
+    assert load_data_column(csv_file("year,n\n2019,5\n"), 0).named
 
 
 @pytest.mark.parametrize("first", ["1,5", "1 000", "$5", "5%", "12.3.4", "1_000", "0-1"])
 def test_a_mistyped_first_number_is_not_taken_for_a_header(csv_file: Any, first: str) -> None:
     with raises(DataError, "invalid-cell") as error:
-        load_column(csv_file(f'"{first}"\n2\n3'))
+        load_data_column(csv_file(f'"{first}"\n2\n3'))
     error.match(r"Line 1 of .*people.csv")
 
 
 def test_the_only_numeric_column_is_taken_and_several_are_listed(csv_file: Any) -> None:
     content = "name,salary,age\nAnn,1,30\nBob,2,40\n"
     with raises(DataError, "numeric-column-count", received=2) as error:
-        load_column(csv_file(content))
+        load_data_column(csv_file(content))
     error.match(r'2 numeric .* 0 "name" \(no numbers\), 1 "salary" \(numbers\)')
     with raises(DataError, "numeric-column-count", received="no"):
-        load_column(csv_file("name,town\nAnn,Rome\n"))
+        load_data_column(csv_file("name,town\nAnn,Rome\n"))
 
 
 def test_many_columns_are_not_all_listed(csv_file: Any) -> None:
     content = ",".join(f"c{j}" for j in range(500)) + "\n" + ",".join("1" * 500)
     with raises(DataError, "numeric-column-count", received=500) as error:
-        load_column(csv_file(content))
+        load_data_column(csv_file(content))
     assert "and 480 more" in str(error.value) and len(str(error.value)) < 1000
 
 
 def test_an_unknown_column_gets_a_suggestion(csv_file: Any) -> None:
     path = csv_file("name,salary\nAnn,1\n")
     with raises(DataError, "column-not-found", received="salery") as error:
-        load_column(path, "salery")
+        load_data_column(path, "salery")
     error.match(r'Did you mean "salary"')
     for column in (2, -1, "2", "-1", "٣", "9" * 400):
         with raises(DataError, "column-not-found"):
-            load_column(path, column)
+            load_data_column(path, column)
 
 
 def test_equal_names_need_a_position(csv_file: Any) -> None:
     path = csv_file("a,a\n1,2\n")
     with raises(DataError, "duplicate-name", operation="a", received=2) as error:
-        load_column(path, "a")
+        load_data_column(path, "a")
     error.match("positions 0, 1")
-    assert load_column(path, 1).values.tolist() == [2]
+    assert load_data_column(path, 1).values.tolist() == [2]
     with raises(DataError, "duplicate-name"):
-        load_table(path)
+        load_data_table(path)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_bad_cell_is_told_by_line_column_and_kind_and_never_quoted(
 ) -> None:
     path = csv_file(f"name,salary\nAnn,1\nBob,{cell}\nAda,3\nEve,4\n")
     with raises(DataError, "invalid-cell", operation="salary") as error:
-        load_column(path)
+        load_data_column(path)
     error.match(rf"Line 3 .*'salary' \(position 1\).*{fault}")
     number = "not a number" in str(error.value)
     assert number == (fault in ("text", "blank", "comma"))  # NaN is NaN, and 2^63 is a number
@@ -187,7 +187,7 @@ def test_a_bad_cell_is_told_by_line_column_and_kind_and_never_quoted(
 
 def test_lines_are_counted_as_an_editor_counts_them(csv_file: Any) -> None:
     with raises(DataError, "invalid-cell") as error:
-        load_column(csv_file('name,n\n"a\nb",1\nc,2\nd,x\ne,3'), "n")
+        load_data_column(csv_file('name,n\n"a\nb",1\nc,2\nd,x\ne,3'), "n")
     error.match("Line 5 ")
 
 
@@ -215,7 +215,7 @@ def test_a_malformed_file_is_a_data_error(
     csv_file: Any, content: str | bytes, code: str, text: str
 ) -> None:
     with raises(DataError, code) as error:
-        load_column(csv_file(content), 0)
+        load_data_column(csv_file(content), 0)
     error.match(text)
     assert error.value.exit_code == 10
 
@@ -223,17 +223,17 @@ def test_a_malformed_file_is_a_data_error(
 def test_a_missing_file_gets_a_suggestion_from_its_folder(csv_file: Any, tmp_path: Path) -> None:
     csv_file("1", "salaries.csv")
     with raises(DataError, "file-not-found") as error:
-        load_column(tmp_path / "salarys.csv")
+        load_data_column(tmp_path / "salarys.csv")
     error.match(r'Did you mean "salaries.csv"')
     with raises(DataError, "file-not-found") as error:
-        load_column(tmp_path / "nowhere" / "a.csv")
+        load_data_column(tmp_path / "nowhere" / "a.csv")
     error.match(r"folder .* is missing too")
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.csv.gz", ".csv"])
 def test_other_suffixes_are_refused(csv_file: Any, name: str) -> None:
     with raises(DataError, "unsupported-file-type"):
-        load_column(csv_file("1", name))
+        load_data_column(csv_file("1", name))
 
 
 def test_folders_pipes_and_impossible_paths_are_refused(tmp_path: Path) -> None:
@@ -241,11 +241,11 @@ def test_folders_pipes_and_impossible_paths_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "p.csv")
     for path in (tmp_path, tmp_path / "d.csv", tmp_path / "p.csv", "", "a\0.csv", "a" * 9999):
         with pytest.raises(DataError):
-            load_column(path)
+            load_data_column(path)
 
 
 def test_an_upper_case_suffix_is_read(csv_file: Any) -> None:
-    assert load_column(csv_file("1", "A.CSV")).values.tolist() == [1]
+    assert load_data_column(csv_file("1", "A.CSV")).values.tolist() == [1]
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.npy"])
@@ -259,22 +259,22 @@ def test_a_file_without_permission_is_a_data_error(
 
     monkeypatch.setattr(Path, "open", refuse)  # root can read every file, so chmod has no effect
     with raises(DataError, "file-not-readable", received="no permission"):
-        load_column(path)
+        load_data_column(path)
 
 
 def test_a_column_shows_its_shape_and_never_its_values(csv_file: Any) -> None:
-    read = load_column(csv_file(f"{SECRET}\n"))
+    read = load_data_column(csv_file(f"{SECRET}\n"))
     assert isinstance(read, Column)
     assert SECRET not in repr(read) + str(read)
     assert "shape=(1,)" in repr(read)
 
 
 def test_an_integer_that_float64_would_round_is_refused_among_reals(csv_file: Any) -> None:
-    assert load_column(csv_file(f"x\n{2**53 + 1}")).values.tolist() == [2**53 + 1]
-    assert load_column(csv_file(f"x\n{2**53}\n0.5")).values.tolist() == [2.0**53, 0.5]
+    assert load_data_column(csv_file(f"x\n{2**53 + 1}")).values.tolist() == [2**53 + 1]
+    assert load_data_column(csv_file(f"x\n{2**53}\n0.5")).values.tolist() == [2.0**53, 0.5]
     received = "an integer that float64 cannot represent"
     with raises(DataError, "invalid-cell", received=received) as error:
-        load_column(csv_file(f"x\n1.5\n{2**53 + 1}"))
+        load_data_column(csv_file(f"x\n1.5\n{2**53 + 1}"))
     error.match("Line 3 ")
 
 
@@ -283,14 +283,14 @@ def test_an_integer_that_float64_would_round_is_refused_among_reals(csv_file: An
 
 def test_columns_are_kept_as_they_stand_in_the_file(csv_file: Any) -> None:
     path = csv_file('id,pay,note\n 007 ,244.59," a, ""b"""\n+2,1e0,\n3,2.50,"x\ny"\n')
-    column, others = load_with_others(path, "pay", ["note", "0"])
+    column, others = load_column_with_others(path, "pay", ["note", "0"])
     assert column.values.tolist() == [244.59, 1.0, 2.5]
     assert column.cells == ["244.59", "1e0", "2.50"]
     assert others == {"note": [' a, "b"', "", "x\ny"], "id": [" 007 ", "+2", "3"]}
     with raises(DataError, "invalid-cell", operation="note", received="text") as error:
-        load_with_others(path, "pay", ["note"], numbers=True)
+        load_column_with_others(path, "pay", ["note"], numbers=True)
     error.match("Line 2 ")
-    column, others = load_with_others(path, "pay", ["id"], numbers=True)
+    column, others = load_column_with_others(path, "pay", ["id"], numbers=True)
     assert column.cells is column.values
     assert np.asarray(others["id"]).tolist() == [7, 2, 3]
 
@@ -299,23 +299,23 @@ def test_a_column_that_is_asked_for_twice_or_shares_its_name_is_refused(csv_file
     path = csv_file("a,b,a\n1,2,3\n")
     for others in (["b", "b"], ["1", "b"], ["0"]):
         with raises(UsageError, "duplicate-column"):
-            load_with_others(path, 0, others)
+            load_column_with_others(path, 0, others)
     with raises(DataError, "duplicate-name", operation="a", received=2):
-        load_with_others(path, 0, [2])  # two files side by side: one would replace the other
+        load_column_with_others(path, 0, [2])  # two files side by side: one would replace the other
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">f8", "u1", "<i8", "u8"])
 def test_an_arrays_columns_keep_their_type(tmp_path: Path, dtype: str) -> None:
     matrix = np.array([[1, 2, 3], [4, 5, 6]], dtype)
     np.save(tmp_path / "m.npy", matrix)
-    column, others = load_with_others(tmp_path / "m.npy", 1, ["2"])
+    column, others = load_column_with_others(tmp_path / "m.npy", 1, ["2"])
     assert column.cells.dtype == others["2"].dtype == np.dtype(dtype)  # type: ignore[union-attr]
     assert np.array_equal(column.cells, matrix[:, 1])
     with raises(UsageError, "missing-argument", operation="--column"):
-        load_with_others(tmp_path / "m.npy", None, [2])
+        load_column_with_others(tmp_path / "m.npy", None, [2])
     np.save(tmp_path / "v.npy", matrix[0])
     with raises(DataError, "column-not-found", received="an array of one axis"):
-        load_with_others(tmp_path / "v.npy", None, [1])
+        load_column_with_others(tmp_path / "v.npy", None, [1])
 
 
 @settings(deadline=None, print_blob=True)
@@ -324,7 +324,7 @@ def test_an_arrays_columns_keep_their_type(tmp_path: Path, dtype: str) -> None:
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_reals_are_ordered_as_integers_with_their_ties(values: list[float]) -> None:
     given_values = np.array(values)
-    keys = to_ordered_integers(given_values)
+    keys = to_sortable_integers(given_values)
     assert keys.dtype == np.int64
     assert np.array_equal(keys[:, None] < keys, given_values[:, None] < given_values)
     assert np.array_equal(keys[:, None] == keys, given_values[:, None] == given_values)
@@ -332,7 +332,7 @@ def test_reals_are_ordered_as_integers_with_their_ties(values: list[float]) -> N
 
 def test_integers_are_their_own_order() -> None:
     keys = np.array([INT64_MAX, INT64_MIN, 0, -1])
-    assert np.array_equal(to_ordered_integers(keys), keys)
+    assert np.array_equal(to_sortable_integers(keys), keys)
 
 
 def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array(
@@ -341,14 +341,14 @@ def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array
     encode = FixedPoint(16).encode
     path = csv_file(f'a,b,c\n"x\ny",1,2\nz,3,{SECRET}e20\n')
     for columns in (["c"], ["b", "c"]):
-        numbers = np.stack([*load_table(path, columns).values()], -1).squeeze()
+        numbers = np.stack([*load_data_table(path, columns).values()], -1).squeeze()
         refusal = raises(RangeError, "value-out-of-range", names=("line 4 of", "people.csv", "'c'"))
-        with refusal as error, name_file_positions(path, columns):
+        with refusal as error, name_csv_positions(path, columns):
             encode(numbers)
         assert "index" not in str(error.value) and SECRET not in str(error.value)
     with (
         raises(RangeError, "value-out-of-range", names=("at index 1",)),
-        name_file_positions(path.with_suffix(".npy"), []),
+        name_csv_positions(path.with_suffix(".npy"), []),
     ):
         encode(np.array([1.0, 1e30]))
 
@@ -358,14 +358,14 @@ def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array
 
 def test_a_table_keeps_the_order_asked_for_and_each_columns_type(csv_file: Any) -> None:
     path = csv_file("id,name,pay\n1,Ann,2.5\n2,Bob,3\n")
-    table = load_table(path, ["pay", "0"])
+    table = load_data_table(path, ["pay", "0"])
     assert [(n, v.tolist(), v.dtype.name) for n, v in table.items()] == [
         ("pay", [2.5, 3.0], "float64"),
         ("id", [1, 2], "int64"),
     ]
     with raises(DataError, "not-a-number"):
-        load_table(path)
-    assert list(load_table(csv_file("a,b\n1,2\n"))) == ["a", "b"]
+        load_data_table(path)
+    assert list(load_data_table(csv_file("a,b\n1,2\n"))) == ["a", "b"]
 
 
 @pytest.mark.parametrize("columns", [[], "id", ["id", "id"], ["id", 0]])
@@ -373,15 +373,15 @@ def test_a_column_list_that_is_empty_or_repeats_is_a_usage_error(
     csv_file: Any, columns: Any
 ) -> None:
     with pytest.raises(UsageError):
-        load_table(csv_file("id,pay\n1,2\n"), columns)
+        load_data_table(csv_file("id,pay\n1,2\n"), columns)
 
 
 def test_a_table_of_an_array_is_named_by_position(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", np.arange(6).reshape(2, 3))
-    table = load_table(tmp_path / "m.npy", [2, "0"])
+    table = load_data_table(tmp_path / "m.npy", [2, "0"])
     assert {n: v.tolist() for n, v in table.items()} == {"2": [2, 5], "0": [0, 3]}
     np.save(tmp_path / "v.npy", np.arange(2))
-    assert list(load_table(tmp_path / "v.npy")) == ["0"]
+    assert list(load_data_table(tmp_path / "v.npy")) == ["0"]
 
 
 # --- .npy -------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_table_of_an_array_is_named_by_position(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", ">i4", "u8", "<i8"])
 def test_integer_arrays_become_int64(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 0, 1], dtype))
-    read = load_column(tmp_path / "a.npy")
+    read = load_data_column(tmp_path / "a.npy")
     assert (read.values.tolist(), read.name) == ([1, 0, 1], "a")
     assert read.values.dtype == np.int64
 
@@ -398,22 +398,22 @@ def test_integer_arrays_become_int64(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "g"])
 def test_real_arrays_become_float64(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "a.npy", np.array([1.5, -0.5], dtype))
-    assert load_column(tmp_path / "a.npy").values.tolist() == [1.5, -0.5]
-    assert load_column(tmp_path / "a.npy").values.dtype == np.float64
+    assert load_data_column(tmp_path / "a.npy").values.tolist() == [1.5, -0.5]
+    assert load_data_column(tmp_path / "a.npy").values.dtype == np.float64
 
 
 def test_a_matrix_is_whole_without_a_column_and_contiguous(tmp_path: Path) -> None:
     matrix = np.asfortranarray(np.arange(6).reshape(2, 3))
     np.save(tmp_path / "m.npy", matrix)
-    whole = load_column(tmp_path / "m.npy")
+    whole = load_data_column(tmp_path / "m.npy")
     assert np.array_equal(whole.values, matrix)
     assert whole.values.flags.c_contiguous
-    one = load_column(tmp_path / "m.npy", "1")
+    one = load_data_column(tmp_path / "m.npy", "1")
     assert (one.values.tolist(), one.name) == ([1, 4], "1")
     assert one.values.flags.c_contiguous
     for column in (3, -1, "pay"):
         with raises(DataError, "column-not-found", received=column, expected="0 to 2"):
-            load_column(tmp_path / "m.npy", column)
+            load_data_column(tmp_path / "m.npy", column)
 
 
 @pytest.mark.parametrize(
@@ -439,7 +439,7 @@ def test_a_matrix_is_whole_without_a_column_and_contiguous(tmp_path: Path) -> No
 def test_other_arrays_are_data_errors(tmp_path: Path, array: Any, code: str, text: str) -> None:
     np.save(tmp_path / "a.npy", array)
     with raises(DataError, code) as error:
-        load_column(tmp_path / "a.npy")
+        load_data_column(tmp_path / "a.npy")
     error.match(text)
 
 
@@ -450,7 +450,7 @@ def test_pickled_objects_are_refused_unopened(tmp_path: Path) -> None:
 
     np.save(tmp_path / "a.npy", np.array([Bomb()], object), allow_pickle=True)
     with raises(DataError, "unsupported-type") as error:
-        load_column(tmp_path / "a.npy")
+        load_data_column(tmp_path / "a.npy")
     assert "object" in str(error.value)
     assert not (tmp_path / "exploded").exists()
 
@@ -462,7 +462,7 @@ def test_an_archive_or_text_named_npy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "e.npy").write_bytes(b"")
     for name in "zte":
         with pytest.raises(DataError):
-            load_column(tmp_path / f"{name}.npy")
+            load_data_column(tmp_path / f"{name}.npy")
 
 
 def test_a_header_that_claims_more_than_the_file_holds_takes_no_memory(tmp_path: Path) -> None:
@@ -470,11 +470,11 @@ def test_a_header_that_claims_more_than_the_file_holds_takes_no_memory(tmp_path:
     np.save(path, np.zeros(8))
     path.write_bytes(path.read_bytes().replace(b"(8,)", b"(888888888888,)".ljust(4)))
     with pytest.raises(DataError):
-        load_column(path)
+        load_data_column(path)
     np.save(path, np.zeros(8))
     path.write_bytes(path.read_bytes() + b"more")
     with raises(DataError, "file-damaged", received=68, expected=64):
-        load_column(path)
+        load_data_column(path)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from Python, for a damaged header
@@ -494,4 +494,4 @@ def test_every_damaged_array_file_is_a_data_error_or_still_numbers(tmp_path: Pat
     for content in damaged:
         path.write_bytes(content)
         with contextlib.suppress(DataError):
-            assert np.all(np.isfinite(load_column(path).values))
+            assert np.all(np.isfinite(load_data_column(path).values))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
-from tfe_bench.cluster.launch import _free_ports
+from tfe_bench.cluster.launch import _free_worker_ports
 
 _NOISE = "I0000 port.cc:153] oneDNN custom operations are on."
 # A TensorFlow that loads instantly.
@@ -111,7 +111,7 @@ def _on_a_terminal(*command: str, until: bytes = b"") -> tuple[int, str]:
 
 
 def test_a_worker_says_only_its_own_lines_and_that_tls_is_off(tmp_path: Path) -> None:
-    parties = (PartyConfig(p, f"p{p}", "127.0.0.1", n) for p, n in enumerate(_free_ports(3)))
+    parties = (PartyConfig(p, f"p{p}", "127.0.0.1", n) for p, n in enumerate(_free_worker_ports(3)))
     ClusterConfig("open", tuple(parties), tls=False).save(tmp_path / "cluster.toml")
     (tmp_path / "worker1.toml").write_text("party = 1\n")
     cluster = str(tmp_path / "cluster.toml")

@@ -36,8 +36,8 @@ def _walk_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.Argument
     ],
 )
 def test_a_whole_number_is_read_however_it_is_written(text: str, number: int) -> None:
-    assert common.whole_number(text) == number
-    assert type(common.whole_number(text)) is int
+    assert common.parse_whole_number(text) == number
+    assert type(common.parse_whole_number(text)) is int
 
 
 def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
@@ -80,7 +80,7 @@ def test_one_thing_is_called_alike_by_every_command(
 )
 def test_what_is_no_whole_number_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a whole number"):
-        common.whole_number(text)
+        common.parse_whole_number(text)
 
 
 def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
@@ -89,7 +89,9 @@ def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
         for action in parser._actions:
             if action.type is int:
                 count += 1
-                assert parser._registry_get("type", int, int) is common.whole_number, action.dest
+                assert parser._registry_get("type", int, int) is common.parse_whole_number, (
+                    action.dest
+                )
     assert count > 20
     parsed = make_parser().parse_args(["train", "linear", "--limit", "1e4", "--batch", "2^5"])
     assert (parsed.limit, parsed.batch) == (10_000, 32)
@@ -122,7 +124,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 )
 @pytest.mark.parametrize("command", ["sort", "relu", "max", "compare", "softmax"])
 def test_a_file_is_computed_on_once(command: str, words: list[str], told: Any) -> None:
-    assert common.harness_parameters(make_parser().parse_args([command, *words])) == told
+    assert common.timing_loop_parameters(make_parser().parse_args([command, *words])) == told
 
 
 def test_rows_of_a_matrix_are_said_to_be_sorted_by_themselves(
@@ -130,9 +132,9 @@ def test_rows_of_a_matrix_are_said_to_be_sorted_by_themselves(
 ) -> None:
     np.save(tmp_path / "m.npy", np.arange(6.0).reshape(2, 3))
     words = ["sort", "--input", str(tmp_path / "m.npy")]
-    work = sort._work_of_file(make_parser().parse_args(words))
+    work = sort._sort_work_from_file(make_parser().parse_args(words))
     assert work.keys.shape == (2, 3) and "each of its 2 rows" in capsys.readouterr().err
-    work = sort._work_of_file(make_parser().parse_args([*words, "--column", "1"]))
+    work = sort._sort_work_from_file(make_parser().parse_args([*words, "--column", "1"]))
     assert work.keys.shape == (2,) and capsys.readouterr().err == ""
 
 
@@ -143,7 +145,7 @@ def test_a_file_without_names_is_sorted_whole_and_says_so(
     words = ["sort", "--input", str(file), "--column", "0"]
     for text, keys in (("2019,5\n2021,3\n", 2), ("year,n\n2019,5\n2021,3\n", 2)):
         file.write_text(text)
-        work = sort._work_of_file(make_parser().parse_args(words))
+        work = sort._sort_work_from_file(make_parser().parse_args(words))
         output = capsys.readouterr().err
         assert work.keys.shape == (keys,)
         assert ("has no line of names: its first line is sorted" in output) == (text[0] == "2")
@@ -164,7 +166,7 @@ def test_a_sorted_file_is_named_first_and_figures_are_for_those_who_ask(
     record = a_record(parameters={"n": 3})
 
     def performed(arguments: Any, workload: str, job: Any, judge: Any) -> int:
-        return job_record.report_result(workload, arguments, None, result, judge(result))
+        return job_record.report_job_result(workload, arguments, None, result, judge(result))
 
     result: Any = SimpleNamespace(outputs=outputs)
     monkeypatch.setattr(job_record, "run_and_report", performed)
@@ -214,8 +216,8 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
 
     for answer, code in (("n", 130), ("", 130), ("y", 0)):
         monkeypatch.setattr("builtins.input", functools.partial(answered, answer=answer))
-        with common.progress_bar(argparse.Namespace(json=True)) as bar:
-            fits = stored_objects.is_confirmed(parsed, bar, "the plan", {})
+        with common.command_progress_bar(argparse.Namespace(json=True)) as bar:
+            fits = stored_objects.is_job_confirmed(parsed, bar, "the plan", {})
         assert fits == (code == 0)
         assert code == 0 or stored_objects.unconfirmed_exit_code(parsed) == code
         assert ("nothing was run" in capsys.readouterr().err) == (code != 0)

@@ -50,7 +50,7 @@ def test_a_small_table_takes_more_epochs_of_smaller_batches(
 ) -> None:
     """Take 600 steps, or 5 to 100 epochs; a specified value has precedence."""
     arguments = argparse.Namespace(batch=given[0], epochs=given[1])
-    train_options.choose_defaults(arguments, rows)
+    train_options.choose_training_defaults(arguments, rows)
     assert (arguments.batch, arguments.epochs) == chosen
 
 

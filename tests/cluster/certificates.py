@@ -1,4 +1,4 @@
-"""Certificates for tests, including some that `make_certificate` never creates."""
+"""Certificates for tests, including some that `make_self_signed_certificate` never creates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[bytes, bytes]
 
 
 def party_certificate(index: int) -> Pair:
-    return tls.make_certificate(tls.party_common_name(index))
+    return tls.make_self_signed_certificate(tls.party_common_name(index))
 
 
 def odd_certificate(
@@ -29,7 +29,7 @@ def odd_certificate(
     key: Any = None,
     issuer: tuple[Any, x509.Name] | None = None,
 ) -> Pair:
-    """Create a certificate that ``make_certificate`` never creates."""
+    """Create a certificate that ``make_self_signed_certificate`` never creates."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signer, issued_by = issuer or (key, subject)

@@ -180,13 +180,14 @@ class Trio:
     def __init__(self, folder: Path, clients: tuple[str, ...], **limits: Any) -> None:
         from tfe_bench.cluster import tls
         from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-        from tfe_bench.cluster.files import write_private
+        from tfe_bench.cluster.files import write_secret_file
         from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
         from tfe_bench.cluster.worker.server import Worker
 
-        parties = [tls.make_certificate(tls.party_common_name(p), 60) for p in range(3)]
+        parties = [tls.make_self_signed_certificate(tls.party_common_name(p), 60) for p in range(3)]
         self._keys = {
-            name: tls.make_certificate(tls.client_common_name(name), 60) for name in clients
+            name: tls.make_self_signed_certificate(tls.client_common_name(name), 60)
+            for name in clients
         }
         self._clients: list[Client] = []
         ports = _free_ports()
@@ -203,7 +204,7 @@ class Trio:
         self.workers = []
         for party in range(3):
             key = folder / f"party{party}.key"
-            write_private(key, parties[party][0])
+            write_secret_file(key, parties[party][0])
             policy = WorkerPolicy(
                 party,
                 key,
@@ -278,9 +279,9 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENC
 
 
 def _free_ports() -> list[int]:
-    from tfe_bench.cluster.launch import _free_ports
+    from tfe_bench.cluster.launch import _free_worker_ports
 
-    return _free_ports(3)
+    return _free_worker_ports(3)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.refusals import raises
 from tfe_bench import Client, Cluster, LocalCluster
 from tfe_bench.cluster.client import new_job
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
-from tfe_bench.cluster.launch import _free_ports
+from tfe_bench.cluster.launch import _free_worker_ports
 from tfe_bench.cluster.local_workers import LocalWorkers
 from tfe_bench.cluster.profiles import PROFILES
 from tfe_bench.cluster.requests import LateInput, PrivateInput
@@ -26,7 +26,7 @@ from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError,
 @pytest.fixture
 def client() -> Client:
     """Provide a client of a cluster without running workers."""
-    ports = _free_ports(3)
+    ports = _free_worker_ports(3)
     parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", ports[p]) for p in range(3))
     return Client(ClusterConfig("x", parties, tls=False))
 

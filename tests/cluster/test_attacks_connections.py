@@ -25,7 +25,7 @@ from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.worker import connection_guard
-from tfe_bench.cluster.worker.connection_guard import reserve_descriptors
+from tfe_bench.cluster.worker.connection_guard import reserve_socket_descriptors
 from tfe_bench.errors import ClusterError, ConfigError, JobCancelled, QueueFull
 
 if TYPE_CHECKING:
@@ -197,8 +197,10 @@ def test_a_wrong_certificate_is_told_with_its_address_and_seldom(
 ) -> None:
     # (one line per event and interval: an earlier test may have caused it)
     monkeypatch.setattr(connection_guard, "_WARN_SECONDS", 8.0)
-    monkeypatch.setattr(trio.workers[0]._guard, "_warnings", connection_guard._WarningLog())
-    wrong = tls.make_certificate(tls.client_common_name("analyst"), 60)
+    monkeypatch.setattr(
+        trio.workers[0]._guard, "_warnings", connection_guard._ConnectionWarningLog()
+    )
+    wrong = tls.make_self_signed_certificate(tls.client_common_name("analyst"), 60)
     text = "connections from 127.0.0.1: "
 
     def tried() -> bool:
@@ -298,10 +300,10 @@ def test_a_limit_on_descriptors_that_is_too_low_is_an_error_at_start(
         requests.clear()
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=(soft, hard): limits)
         if fits:
-            reserve_descriptors(512)
+            reserve_socket_descriptors(512)
         else:
             with raises(ConfigError, "descriptor-limit", received=hard, expected=768):
-                reserve_descriptors(512)
+                reserve_socket_descriptors(512)
         assert requests == raised
 
 
@@ -316,7 +318,7 @@ def test_addresses_are_read_in_every_way_in_which_grpc_writes_them() -> None:
         ("ipv4:nonsense:5", None),
         ("", None),
     ):
-        assert connection_guard._parse_peer(text) == expected
+        assert connection_guard._parse_grpc_peer(text) == expected
 
 
 def test_what_is_told_of_strangers_is_bounded_in_lines_and_addresses(
@@ -324,7 +326,7 @@ def test_what_is_told_of_strangers_is_bounded_in_lines_and_addresses(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(connection_guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    warning_log = connection_guard._WarningLog()
+    warning_log = connection_guard._ConnectionWarningLog()
     warning_log.count_event("a", "ended")
     assert warning_log.take_lines() == ["connections from a: 1 ended"]
     for _ in range(1000):

@@ -78,7 +78,7 @@ class _RawJob:
                 warm_up_bytes=0,
                 inputs=[row],
             )
-            chunks = list(wire.chunk_data(bytes(data))) if party else []
+            chunks = list(wire.chunk_stream_data(bytes(data))) if party else []
             stub = wire.stub(client._channels[party], wire.JOB)
             self.calls.append(stub(self._requests([header, *chunks]), timeout=120))
 
@@ -88,7 +88,7 @@ class _RawJob:
 
     def read_error(self, party: int) -> dict[str, Any]:
         """Return the error of a worker."""
-        reader = wire.StreamReader(iter(self.calls[party]))
+        reader = wire.JobStreamReader(iter(self.calls[party]))
         while (event := reader.next_event()) is not None:
             if event["event"] == "error":
                 return event
@@ -163,7 +163,7 @@ def test_a_large_first_message_is_refused(trio: Trio, method: str, megabytes: in
     blob = b"E" + bytes(megabytes * MEGABYTE)
     call = wire.stub(client._channels[1], method)(iter([blob]), timeout=60)
     if megabytes == 1:
-        event = wire.StreamReader(iter(call)).next_event()
+        event = wire.JobStreamReader(iter(call)).next_event()
         assert event is not None and event["event"] == "error"
         is_limit_named = f"{len(blob)}." in event["message"] and "Party 1" in event["message"]
         assert is_limit_named or (method == wire.JOB and "malformed" in event["message"])

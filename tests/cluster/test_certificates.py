@@ -17,47 +17,48 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from tests.cluster.certificates import odd_certificate, party_certificate
 from tests.refusals import raises
 from tfe_bench.cluster import grpc_tls, tls
-from tfe_bench.cluster.files import write_private
+from tfe_bench.cluster.files import write_secret_file
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
 
 
 def test_make_certificate_is_p256_not_an_authority_and_new_each_time() -> None:
-    key, pem = tls.make_certificate("client-analyst.tfe-bench")
+    key, pem = tls.make_self_signed_certificate("client-analyst.tfe-bench")
     certificate = x509.load_pem_x509_certificate(pem)
     public = certificate.public_key()
     assert isinstance(public, ec.EllipticCurvePublicKey)
     assert isinstance(public.curve, ec.SECP256R1)
     constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical and not constraints.value.ca
-    assert tls.server_name(pem) == "client-analyst.tfe-bench"
-    assert grpc_tls.target_options(pem)[0] == (
+    assert tls.certificate_server_name(pem) == "client-analyst.tfe-bench"
+    assert grpc_tls.tls_channel_options(pem)[0] == (
         "grpc.ssl_target_name_override",
         "client-analyst.tfe-bench",
     )
-    other_key, other = tls.make_certificate("client-analyst.tfe-bench")
+    other_key, other = tls.make_self_signed_certificate("client-analyst.tfe-bench")
     assert key != other_key
-    assert tls.compute_fingerprint(pem) != tls.compute_fingerprint(other)
-    assert tls.key_fingerprint(pem) != tls.key_fingerprint(other)
+    assert tls.compute_certificate_fingerprint(pem) != tls.compute_certificate_fingerprint(other)
+    assert tls.public_key_fingerprint(pem) != tls.public_key_fingerprint(other)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "../up", "-a", "a..b", "é", "a\n"])
 def test_make_certificate_refuses_what_is_no_name(name: str) -> None:
     with raises(UsageError, "invalid-name", received=name):
-        tls.make_certificate(name)
+        tls.make_self_signed_certificate(name)
 
 
 @pytest.mark.parametrize("days", [-1, 0, 3651])
 def test_make_certificate_refuses_days_out_of_range(days: int) -> None:
     with raises(UsageError, "number-out-of-range", received=days):
-        tls.make_certificate("a", days)
+        tls.make_self_signed_certificate("a", days)
 
 
 def test_the_fingerprint_is_that_of_openssl_and_ignores_the_text_around() -> None:
     _, pem = party_certificate(0)
     expected = x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
-    assert tls.compute_fingerprint(pem) == expected
+    assert tls.compute_certificate_fingerprint(pem) == expected
     assert (
-        tls.compute_fingerprint(b"a comment\n" + pem.replace(b"\n", b"\r\n") + b"\n\n") == expected
+        tls.compute_certificate_fingerprint(b"a comment\n" + pem.replace(b"\n", b"\r\n") + b"\n\n")
+        == expected
     )
 
 
@@ -107,8 +108,8 @@ def test_a_private_file_is_never_readable_by_others(
     try:
         for name in ("open", "fchmod", "fsync", "link", "replace"):
             watched(name)
-        write_private(tmp_path / "key", b"secret")
-        write_private(tmp_path / "key", b"other", overwrite=True)
+        write_secret_file(tmp_path / "key", b"secret")
+        write_secret_file(tmp_path / "key", b"other", overwrite=True)
     finally:
         os.umask(before)
         monkeypatch.undo()
@@ -120,7 +121,7 @@ def test_a_private_file_is_never_readable_by_others(
 def test_write_private_sets_the_mode_under_a_strict_umask(tmp_path: Path) -> None:
     before = os.umask(0o777)
     try:
-        write_private(tmp_path / "key", b"secret")
+        write_secret_file(tmp_path / "key", b"secret")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
@@ -131,9 +132,9 @@ def test_write_private_replaces_nothing_unless_asked(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     path.chmod(0o644)
     with raises(ConfigError, "file-exists"):
-        write_private(path, b"new")
+        write_secret_file(path, b"new")
     assert path.read_bytes() == b"old"
-    write_private(path, b"new", overwrite=True)
+    write_secret_file(path, b"new", overwrite=True)
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["key"]
@@ -143,26 +144,26 @@ def test_write_private_does_not_follow_a_planted_link(tmp_path: Path) -> None:
     target, path = tmp_path / "elsewhere", tmp_path / "key"
     path.symlink_to(target)
     with raises(ConfigError, "file-exists"):
-        write_private(path, b"secret")
-    write_private(path, b"secret", overwrite=True)
+        write_secret_file(path, b"secret")
+    write_secret_file(path, b"secret", overwrite=True)
     assert not target.exists() and not path.is_symlink()
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with raises(ConfigError, "file-not-writable", received="No such file or directory"):
-        write_private(tmp_path / "missing" / "key", b"secret")
+        write_secret_file(tmp_path / "missing" / "key", b"secret")
 
 
 def test_a_key_comes_back_as_written(tmp_path: Path) -> None:
     key, _ = party_certificate(0)
-    write_private(tmp_path / "key", key)
+    write_secret_file(tmp_path / "key", key)
     assert tls.load_private_key(tmp_path / "key") == key
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602, 0o644, 0o610, 0o601])
 def test_a_key_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "key"
-    write_private(path, party_certificate(0)[0])
+    write_secret_file(path, party_certificate(0)[0])
     path.chmod(mode)
     with raises(SecurityError, "insecure-permissions") as caught:
         tls.load_private_key(path)
@@ -181,7 +182,7 @@ def test_an_unfit_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
     ed, _ = odd_certificate(key=ed25519.Ed25519PrivateKey.generate())
     for number, text in enumerate([b"", b"secret words", locked, ed, party_certificate(0)[1]]):
         path = tmp_path / str(number)
-        write_private(path, text)
+        write_secret_file(path, text)
         with raises(ConfigError, "key-invalid") as caught:
             tls.load_private_key(path)
         assert "secret words" not in str(caught.value)

@@ -264,7 +264,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
 
 
 def _read_events(call: Any) -> Iterator[dict[str, Any]]:
-    reader = wire.StreamReader(call)
+    reader = wire.JobStreamReader(call)
     while (event := reader.next_event()) is not None:
         yield event
         if event["event"] == "error":

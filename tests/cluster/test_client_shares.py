@@ -18,7 +18,7 @@ from tfe_bench.cluster import seeds, wire
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.worker import results
-from tfe_bench.cluster.worker.inputs import check_copies
+from tfe_bench.cluster.worker.inputs import check_input_copies
 from tfe_bench.errors import (
     PolicyError,
     ProtocolError,
@@ -91,7 +91,7 @@ def submission(shared_cluster: LocalCluster) -> list[bytes]:
 def _submit_blobs(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
     """Return party 1's first event after a submission."""
     call = wire.stub(cluster.client._channels[1], wire.JOB)(iter(blobs), timeout=30)
-    event = wire.StreamReader(call).next_event()
+    event = wire.JobStreamReader(call).next_event()
     call.cancel()
     assert event is not None
     return event
@@ -133,7 +133,7 @@ def test_a_malformed_submission_is_refused(
         shared_cluster, [changed for blob in submission for changed in lie(blob)]
     )
     assert answer["event"] == "error"
-    assert type(wire.decode_error(answer)) is ProtocolError
+    assert type(wire.decode_error_event(answer)) is ProtocolError
     shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
 
 
@@ -198,7 +198,7 @@ def _list_comparisons(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[i
     ready = threading.Barrier(3)
     threads = [
         threading.Thread(
-            target=check_copies,
+            target=check_input_copies,
             args=(
                 _RecordingParty(p, board, ready),
                 "x",
@@ -237,7 +237,7 @@ def _given_to_client(party: int, value: Any) -> int:
     """Return the number of events of a result at a party."""
     events: queue.Queue[Any] = queue.Queue()
     job = SimpleNamespace(events=events)
-    results.send_result(party, job, "y", value)  # type: ignore[arg-type]
+    results.send_result_share(party, job, "y", value)  # type: ignore[arg-type]
     return events.qsize()
 
 
@@ -250,9 +250,9 @@ def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Genera
     for party in range(3):
         events: queue.Queue[Any] = queue.Queue()
         job = SimpleNamespace(events=events)
-        results.send_result(party, job, "y", Shared(m, l1, l2, 0, 16, limbs))  # type: ignore[arg-type]
+        results.send_result_share(party, job, "y", Shared(m, l1, l2, 0, 16, limbs))  # type: ignore[arg-type]
         sent.append(b"".join(e[1:] for e in list(events.queue)[1:]))
-    assert sent == [seeds.add_ring(l1, l2, limbs).tobytes(), m.tobytes(), b""]
+    assert sent == [seeds.add_ring_words(l1, l2, limbs).tobytes(), m.tobytes(), b""]
     words = [np.frombuffer(part, np.int64).reshape(m.shape) for part in sent[:2]]
     np.testing.assert_array_equal(seeds.unmask_values(words[1], words[0], limbs), x)
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.cluster.mistakes import check_mistake_named
 from tests.refusals import raises
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.addresses import parse_address
+from tfe_bench.cluster.addresses import parse_worker_address
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.worker.server import Worker
@@ -53,7 +53,7 @@ certificate = "client-analyst.crt"
 def certificates() -> dict[str, bytes]:
     names = {f"party{index}.crt": tls.party_common_name(index) for index in range(3)}
     names["client-analyst.crt"] = tls.client_common_name("analyst")
-    return {file: tls.make_certificate(name)[1] for file, name in names.items()}
+    return {file: tls.make_self_signed_certificate(name)[1] for file, name in names.items()}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_good_file_is_read(folder: Path, certificates: dict[str, bytes]) -> No
     assert config.clients == (ClientConfig("analyst", certificates["client-analyst.crt"]),)
     assert (config.ring, config.fractional_bits, config.tls) == (64, 16, True)
     for party in config.parties:
-        tls.check_any_valid(party.certificates)
+        tls.check_any_certificate_valid(party.certificates)
 
 
 def test_defaults_are_tls_ring_64_and_16_fractional_bits(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_digest_ignores_formatting_file_names_and_the_order_of_clients(
     folder: Path, certificates: dict[str, bytes]
 ) -> None:
     (folder / "certs").mkdir()
-    _, second = tls.make_certificate("client-zoe.tfe-bench")
+    _, second = tls.make_self_signed_certificate("client-zoe.tfe-bench")
     (folder / "client-zoe.crt").write_bytes(second)
     (folder / "certs" / "b.pem").write_bytes(
         b"# bob's\n" + certificates["party1.crt"].replace(b"\n", b"\r\n")
@@ -154,8 +154,8 @@ def test_the_digest_changes_with_a_partys_certificate_and_tls_and_not_with_clien
 ) -> None:
     digests = {_load_config(folder, GOOD).digest()}
     for name in ("party0.crt", "client-analyst.crt"):
-        common_name = tls.server_name((folder / name).read_bytes())
-        (folder / name).write_bytes(tls.make_certificate(common_name)[1])
+        common_name = tls.certificate_server_name((folder / name).read_bytes())
+        (folder / name).write_bytes(tls.make_self_signed_certificate(common_name)[1])
         digests.add(_load_config(folder, GOOD).digest())
     digests.add(_load_config(folder, GOOD.split("[[client]]")[0]).digest())
     assert len(digests) == 2
@@ -215,7 +215,7 @@ def test_a_fingerprint_leads_to_its_owner_and_an_unknown_one_is_refused(folder: 
 
 def test_a_worker_trusts_all_but_itself(folder: Path) -> None:
     config = _load_config(folder, GOOD)
-    names = [tls.server_name(pem) for pem in config.trusted_by(1)]
+    names = [tls.certificate_server_name(pem) for pem in config.trusted_by(1)]
     assert names == ["party-0.tfe-bench", "party-2.tfe-bench", "client-analyst.tfe-bench"]
 
 
@@ -279,7 +279,7 @@ def test_a_mistake_is_named_with_file_key_and_what_was_received(folder: Path, ca
 
 
 def test_one_certificate_or_key_cannot_serve_two_members(folder: Path) -> None:
-    _, pem = tls.make_certificate("company.example.org")
+    _, pem = tls.make_self_signed_certificate("company.example.org")
     for name in ("party1.crt", "client-analyst.crt"):
         (folder / name).write_bytes(pem)
     with raises(ConfigError, "duplicate-name", names=("party 1", "client", '"certificate"')):
@@ -292,14 +292,14 @@ def test_two_certificates_of_one_key_cannot_serve_two_members(
     key = ec.generate_private_key(ec.SECP256R1())
     monkeypatch.setattr(ec, "generate_private_key", lambda curve: key)
     for index in (0, 2):
-        _, pem = tls.make_certificate(tls.party_common_name(index))
+        _, pem = tls.make_self_signed_certificate(tls.party_common_name(index))
         (folder / f"party{index}.crt").write_bytes(pem)
     with raises(ConfigError, "duplicate-name", names=("party 0", "party 2", '"certificate"')):
         _load_config(folder, GOOD)
 
 
 def test_a_private_key_given_as_certificate_is_refused(folder: Path) -> None:
-    key, pem = tls.make_certificate("party-1.tfe-bench")
+    key, pem = tls.make_self_signed_certificate("party-1.tfe-bench")
     (folder / "party1.crt").write_bytes(pem + key)
     with raises(SecurityError, "private-key-in-certificate", names=("number 2",)) as caught:
         _load_config(folder, GOOD)
@@ -436,11 +436,11 @@ def test_json_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_address_is_split_at_its_port() -> None:
-    assert parse_address("x", "host:1") == ("host", 1)
-    assert parse_address("x", "[::1]:65535") == ("::1", 65535)
+    assert parse_worker_address("x", "host:1") == ("host", 1)
+    assert parse_worker_address("x", "[::1]:65535") == ("::1", 65535)
     for wrong in ("", ":", "host", ":1", "host:", "host:-1", "[host]:1", "::1", "[]:1", "h:\u0661"):
         with raises(ConfigError, "invalid-address"):
-            parse_address("x", wrong)
+            parse_worker_address("x", wrong)
 
 
 def test_a_cluster_built_in_python_is_checked_too(certificates: dict[str, bytes]) -> None:

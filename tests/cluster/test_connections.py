@@ -14,7 +14,7 @@ import pytest
 
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.worker import connections
-from tfe_bench.cluster.worker.connections import MAX_IDLE, Connection, Connections
+from tfe_bench.cluster.worker.connections import MAX_IDLE, PeerConnection, PeerConnections
 
 PEER = 2
 
@@ -40,7 +40,7 @@ async def _start_peer() -> tuple[grpc.aio.Server, str]:
     return server, f"127.0.0.1:{port}"
 
 
-async def _run_job(of: Connections, connection: Connection, message: bytes = b"go") -> None:
+async def _run_job(of: PeerConnections, connection: PeerConnection, message: bytes = b"go") -> None:
     """Make a call over a connection, and end it."""
     call = wire.stub(connection.channel, wire.STREAM)()
     await call.write(message)
@@ -48,11 +48,11 @@ async def _run_job(of: Connections, connection: Connection, message: bytes = b"g
     await of.return_connection(connection, call, 3.0)
 
 
-def _run_test(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> None:
+def _run_test(test: Callable[[PeerConnections, grpc.aio.Server], Awaitable[None]]) -> None:
     async def whole() -> None:
         server, address = await _start_peer()
         peers = [SimpleNamespace(address=address)] * 3
-        of = Connections(
+        of = PeerConnections(
             SimpleNamespace(  # type: ignore[arg-type]
                 party=0,
                 config=SimpleNamespace(tls=False, parties=peers),
@@ -70,7 +70,7 @@ def _run_test(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -
 
 
 def test_jobs_in_a_row_use_one_connection() -> None:
-    async def test(of: Connections, server: grpc.aio.Server) -> None:
+    async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
         first = await of.take_connection(PEER)
         assert first.is_unused
         for _ in range(50):
@@ -82,7 +82,7 @@ def test_jobs_in_a_row_use_one_connection() -> None:
 
 
 def test_two_hundred_jobs_leave_no_descriptor() -> None:
-    async def test(of: Connections, server: grpc.aio.Server) -> None:
+    async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
         counts = []
         for i in range(200):
             await _run_job(of, await of.take_connection(PEER), b"break" if i % 5 == 4 else b"go")
@@ -96,7 +96,7 @@ def test_two_hundred_jobs_leave_no_descriptor() -> None:
 
 
 def test_what_did_not_end_in_order_serves_no_other_job() -> None:
-    async def test(of: Connections, server: grpc.aio.Server) -> None:
+    async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
         for end in (b"break", None):
             connection = await of.take_connection(PEER)
             if end is None:  # before a call
@@ -110,7 +110,7 @@ def test_what_did_not_end_in_order_serves_no_other_job() -> None:
 
 
 def test_a_connection_whose_peer_has_gone_is_not_used() -> None:
-    async def test(of: Connections, server: grpc.aio.Server) -> None:
+    async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
         connection = await of.take_connection(PEER)
         await _run_job(of, connection)
         await server.stop(0)
@@ -124,7 +124,7 @@ def test_a_connection_whose_peer_has_gone_is_not_used() -> None:
 def test_few_are_left_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
 
-    async def test(of: Connections, server: grpc.aio.Server) -> None:
+    async def test(of: PeerConnections, server: grpc.aio.Server) -> None:
         some = [await of.take_connection(PEER) for _ in range(MAX_IDLE + 2)]
         for each in some:
             await _run_job(of, each)

@@ -15,7 +15,7 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.files import write_private, write_public
+from tfe_bench.cluster.files import write_public_file, write_secret_file
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import UsageError
 
@@ -78,9 +78,9 @@ def test_each_thing_that_is_wrong_is_named_with_its_remedy_and_no_secret(
     secret = key.read_text().splitlines()[1]
     key.chmod(0o644)
     pair = odd_certificate(tls.party_common_name(2), start_days=-30, end_days=-1)
-    write_public(folder / "party2.crt", pair[1], overwrite=True)
-    pair = tls.make_certificate(tls.party_common_name(0), 20)
-    write_public(folder / "party0.crt", pair[1], overwrite=True)
+    write_public_file(folder / "party2.crt", pair[1], overwrite=True)
+    pair = tls.make_self_signed_certificate(tls.party_common_name(0), 20)
+    write_public_file(folder / "party0.crt", pair[1], overwrite=True)
     (folder / "worker0.toml").write_text(
         'party = 0\nkey = "party0.key"\nallow_programs = ["sroted"]\n'
     )
@@ -166,8 +166,10 @@ def test_a_client_sees_every_worker_and_every_link(
     code, checks = _run_doctor(capsys, "--cluster", str(path), *client)
     assert code == 1
     assert checks["party 2: cluster file"]["status"] == "FAIL"
-    write_public(
-        other / "party2.crt", tls.make_certificate(tls.party_common_name(2))[1], overwrite=True
+    write_public_file(
+        other / "party2.crt",
+        tls.make_self_signed_certificate(tls.party_common_name(2))[1],
+        overwrite=True,
     )
     code, checks = _run_doctor(capsys, "--cluster", str(path), *client)
     assert code == 1
@@ -210,8 +212,8 @@ def test_a_partys_certificate_does_not_pass_for_another_party(
     from tests.cluster.certificates import odd_certificate
 
     key, certificate = odd_certificate("worker.example")
-    write_private(other / "party2.key", key, overwrite=True)
-    write_public(other / "party2.crt", certificate, overwrite=True)
+    write_secret_file(other / "party2.key", key, overwrite=True)
+    write_public_file(other / "party2.crt", certificate, overwrite=True)
     path.write_text(text)
     hosts.start(2, cluster=path)
     hosts.wait_ready(2)

@@ -35,8 +35,8 @@ def _make_hello(party: int = 0, **other: Any) -> Hello:
 
 
 def test_hellos_that_agree_pass() -> None:
-    handshake.check_hello(_make_hello(0), _make_hello(1), 1)
-    handshake.check_hello(
+    handshake.check_peer_hello(_make_hello(0), _make_hello(1), 1)
+    handshake.check_peer_hello(
         _make_hello(0), _make_hello(1, tensorflow="2.21.9", public_key="11" * 32), 1
     )
 
@@ -58,7 +58,7 @@ def test_hellos_that_agree_pass() -> None:
 def test_every_field_that_differs_is_refused_with_both_values(field: str, other: Any) -> None:
     mine, theirs = _make_hello(0), _make_hello(2, **{field: other})
     with pytest.raises(VersionMismatch) as caught:
-        handshake.check_hello(mine, theirs, 2)
+        handshake.check_peer_hello(mine, theirs, 2)
     text = str(caught.value)
     assert field in text and "(party 0)" in text and "(party 2)" in text
     for value in (getattr(mine, field), other):
@@ -74,7 +74,7 @@ def test_no_field_is_left_unchecked() -> None:
 
 def test_a_hello_of_another_party_is_refused() -> None:
     with raises(ProtocolError, "unexpected-party", received=2, expected=1):
-        handshake.check_hello(_make_hello(0), _make_hello(2), 1)
+        handshake.check_peer_hello(_make_hello(0), _make_hello(2), 1)
 
 
 def test_a_hello_survives_the_wire() -> None:

@@ -227,7 +227,7 @@ def test_a_client_without_any_certificate_gets_no_connection(hosts: Hosts) -> No
         grpc.secure_channel(
             party.address,
             grpc.ssl_channel_credentials(party.certificate),
-            options=grpc_tls.target_options(party.certificate),
+            options=grpc_tls.tls_channel_options(party.certificate),
         ),
     ):
         with channel, pytest.raises(grpc.RpcError) as caught:
@@ -266,9 +266,9 @@ def test_a_worker_may_not_order_jobs_and_a_client_may_not_join_a_session(hosts: 
 
 
 def _raise_error(blob: bytes) -> None:
-    event = wire.StreamReader(iter([blob])).next_event()
+    event = wire.JobStreamReader(iter([blob])).next_event()
     assert event is not None and event["event"] == "error"
-    raise wire.decode_error(event)
+    raise wire.decode_error_event(event)
 
 
 def test_a_client_with_another_cluster_file_is_told_both_values(

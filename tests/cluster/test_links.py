@@ -20,7 +20,7 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.benchmarks import measured_links
 from tfe_bench.benchmarks.measured_links import MeasuredLinks
-from tfe_bench.benchmarks.prediction import total_rounds
+from tfe_bench.benchmarks.prediction import measured_run_rounds
 from tfe_bench.cluster import emulator, links, profiles
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -193,7 +193,7 @@ def _socket_in(namespace: int) -> socket.socket:
     sockets: list[socket.socket] = []
 
     def make() -> None:
-        emulator.enter_namespace(namespace)
+        emulator.enter_network_namespace(namespace)
         sockets.append(socket.socket())
 
     thread = threading.Thread(target=make)
@@ -286,7 +286,7 @@ def _time_sort(cluster: LocalCluster, n: int) -> tuple[float, int]:
     keys = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, n, np.int64)
     result = cluster.run("sort", {"profile": "wan", "repeat": 1}, {"keys": PrivateInput(keys)})
     np.testing.assert_array_equal(result.outputs["keys"], np.sort(keys))
-    _, rounds = total_rounds(result.measured)
+    _, rounds = measured_run_rounds(result.measured)
     return max(m["seconds"][0] for m in result.measured), rounds
 
 
@@ -294,7 +294,7 @@ def _time_sort(cluster: LocalCluster, n: int) -> tuple[float, int]:
 def no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make network namespaces unavailable."""
 
-    def refuse(profile: profiles.Profile) -> links.Links:
+    def refuse(profile: profiles.NetworkProfile) -> links.Links:
         raise links.NoNamespaces("Network namespaces cannot be made here.")
 
     monkeypatch.setattr(links, "Links", refuse)

@@ -16,7 +16,7 @@ from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.worker import memory, outcomes
-from tfe_bench.cluster.worker.callers import Callers
+from tfe_bench.cluster.worker.callers import CallerAuthenticator
 from tfe_bench.cluster.worker.job_queue import JobQueue
 from tfe_bench.errors import PolicyError, QueueFull, TfeBenchError
 
@@ -29,7 +29,11 @@ _X = {"x": PrivateInput(np.full(3, SECRET))}
 
 # Checks that may refuse a job before its inputs are read, by their place.
 POLICY = [name for name in vars(WorkerPolicy) if name.startswith("permit_")]
-OTHERS: list[tuple[type, str]] = [(JobQueue, "hold"), (JobQueue, "enter"), (Callers, "first")]
+OTHERS: list[tuple[type, str]] = [
+    (JobQueue, "hold"),
+    (JobQueue, "enter"),
+    (CallerAuthenticator, "first"),
+]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tfe_bench.__main__ import main
 from tfe_bench.cli import certs, worker
 from tfe_bench.cluster import grpc_tls, policy, tls
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.files import write_private
+from tfe_bench.cluster.files import write_secret_file
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
 from tfe_bench.errors import ConfigError, PolicyError, SecurityError, UsageError
 
@@ -46,7 +46,9 @@ HOSTS = "127.0.0.1:7700,127.0.0.2:7700,127.0.0.3:7700"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_private(tmp_path / "party1.key", tls.make_certificate("party-1.tfe-bench")[0])
+    write_secret_file(
+        tmp_path / "party1.key", tls.make_self_signed_certificate("party-1.tfe-bench")[0]
+    )
     return tmp_path
 
 
@@ -132,7 +134,7 @@ def test_elements_are_limited(folder: Path) -> None:
             policy.permit_elements(count)
 
 
-@pytest.mark.parametrize("limit", policy._limit_fields(), ids=lambda limit: limit.name)
+@pytest.mark.parametrize("limit", policy._policy_limit_fields(), ids=lambda limit: limit.name)
 def test_every_limit_is_read_and_holds_its_range(folder: Path, limit: Field[Any]) -> None:
     name, default = limit.name, limit.default
     least, most = limit.metadata["least"], limit.metadata["most"]
@@ -226,7 +228,7 @@ def test_certs_all_makes_a_cluster_that_loads(
     )
     cluster = ClusterConfig.load(out / "cluster.toml")
     for party in cluster.parties:
-        tls.check_any_valid(party.certificates)
+        tls.check_any_certificate_valid(party.certificates)
     assert [party.address for party in cluster.parties] == HOSTS.split(",")
     assert [client.name for client in cluster.clients] == ["ann", "b"]
     for index in range(3):
@@ -238,7 +240,7 @@ def test_certs_all_makes_a_cluster_that_loads(
             policy.permit_reveal("sort", "stranger")
         certificate = cluster.parties[index].certificate
         assert certificate is not None
-        grpc_tls.server_credentials(policy.load_key(), certificate, cluster.trusted_by(index))
+        grpc_tls.worker_tls_credentials(policy.load_key(), certificate, cluster.trusted_by(index))
     printed = capsys.readouterr()
     assert sorted(printed.out.splitlines()) == sorted(str(out / name) for name in os.listdir(out))
     assert "TRIALS ONLY" in printed.err and "all three private keys" in printed.err
@@ -298,10 +300,13 @@ def test_one_organization_makes_its_own_and_is_told_what_to_send(
     assert sorted(os.listdir(out)) == [f"{stem}.crt", f"{stem}.key"]
     certificate = tls.load_certificate(out / f"{stem}.crt")
     key = tls.load_private_key(out / f"{stem}.key")
-    grpc_tls.channel_credentials(key, certificate, certificate)
+    grpc_tls.channel_tls_credentials(key, certificate, certificate)
     printed = capsys.readouterr()
     assert f"send         {out / stem}.crt" in printed.out
-    assert tls.format_fingerprint(tls.compute_fingerprint(certificate)) in printed.out
+    assert (
+        tls.format_certificate_fingerprint(tls.compute_certificate_fingerprint(certificate))
+        in printed.out
+    )
     assert f"{stem}.key never leaves this machine" in printed.err
     assert "PRIVATE" not in printed.out + printed.err
     with raises(ConfigError, "file-exists"):

@@ -22,7 +22,7 @@ from tests.refusals import raises
 from tfe_bench.cluster import grpc_tls, probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-from tfe_bench.cluster.launch import _free_ports
+from tfe_bench.cluster.launch import _free_worker_ports
 from tfe_bench.cluster.worker import peer_streams
 from tfe_bench.cluster.worker.peer_streams import PeerStreams
 from tfe_bench.errors import ClusterError
@@ -32,7 +32,7 @@ _LONG = 600.0
 
 class _Member:
     def __init__(self, name: str) -> None:
-        self.key, self.certificate = tls.make_certificate(name, days=2)
+        self.key, self.certificate = tls.make_self_signed_certificate(name, days=2)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def members() -> dict[str, _Member]:
 @pytest.fixture(scope="module")
 def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
     """Return a cluster of which only party 0 listens."""
-    ports = _free_ports(3)
+    ports = _free_worker_ports(3)
     cluster_config = ClusterConfig(
         "x",
         tuple(
@@ -59,7 +59,7 @@ def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
     own = members["party0"]
     server.add_secure_port(
         cluster_config.parties[0].address,
-        grpc_tls.server_credentials(own.key, own.certificate, cluster_config.trusted_by(0)),
+        grpc_tls.worker_tls_credentials(own.key, own.certificate, cluster_config.trusted_by(0)),
     )
     server.start()
     yield cluster_config
@@ -70,7 +70,7 @@ def _replace_certificate(
     config: ClusterConfig, members: dict[str, _Member], who: str
 ) -> ClusterConfig:
     """Return a cluster.toml with another certificate in a member's place."""
-    pem = tls.make_certificate(tls.party_common_name(0), days=2)[1]
+    pem = tls.make_self_signed_certificate(tls.party_common_name(0), days=2)[1]
     if who == "client":
         client = ClientConfig("a", members["stranger"].certificate)
         return dataclasses.replace(config, clients=(client,))
@@ -100,7 +100,9 @@ def test_a_look_tells_what_is_wrong(
         target = _replace_certificate(config, members, "party").parties[0]
     mismatch = probe.find_tls_mismatch(target, members[who].key, members[who].certificate)
     assert mismatch is None if expected is None else expected in str(mismatch)
-    assert probe.fetch_fingerprint(target) == tls.compute_fingerprint(members["party0"].certificate)
+    assert probe.fetch_worker_fingerprint(target) == tls.compute_certificate_fingerprint(
+        members["party0"].certificate
+    )
     assert "PRIVATE" not in str(mismatch)
 
 
@@ -138,7 +140,7 @@ def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
         held.bind(("127.0.0.1", 0))
         nobody = dataclasses.replace(config.parties[1], port=held.getsockname()[1])
         assert probe.find_tls_mismatch(nobody, own.key, own.certificate) is None
-        assert probe.fetch_fingerprint(nobody) is None
+        assert probe.fetch_worker_fingerprint(nobody) is None
 
 
 def test_one_look_is_not_believed(
@@ -197,9 +199,11 @@ def test_a_worker_is_told_at_once(
         loop = asyncio.get_running_loop()
         host: Any = SimpleNamespace(config=mine, party=1, loop=loop)
         host.key, host.certificate = own.key, own.certificate
-        credentials = grpc_tls.channel_credentials(own.key, own.certificate, target.certificates)
+        credentials = grpc_tls.channel_tls_credentials(
+            own.key, own.certificate, target.certificates
+        )
         async with grpc.aio.secure_channel(
-            target.address, credentials, grpc_tls.target_options(target.certificates[0])
+            target.address, credentials, grpc_tls.tls_channel_options(target.certificates[0])
         ) as channel:
             await PeerStreams(host, None, None)._wait_connected(target, channel)  # type: ignore[arg-type]
 

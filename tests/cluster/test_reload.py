@@ -21,7 +21,7 @@ from tests.refusals import raises
 from tfe_bench.cluster import agreement, tls, wire
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig
-from tfe_bench.cluster.policy import RevealRule, unknown_names
+from tfe_bench.cluster.policy import RevealRule, unknown_policy_names
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import (
     ClusterError,
@@ -44,7 +44,7 @@ def _check_job_runs(client: Client) -> None:
 
 
 def _make_client_pair(name: str = "bob") -> tuple[bytes, bytes]:
-    return tls.make_certificate(tls.client_common_name(name), 60)
+    return tls.make_self_signed_certificate(tls.client_common_name(name), 60)
 
 
 def _with_client(config: ClusterConfig, name: str, *certificates: bytes) -> ClusterConfig:
@@ -134,7 +134,7 @@ def test_workers_that_know_a_client_by_other_names_or_certificates_run_no_job_of
             client._channels[other],
         )
     else:
-        plain = tls.make_certificate("someone.example", 60)
+        plain = tls.make_self_signed_certificate("someone.example", 60)
         pair = plain
         config = _with_client(trio.config, "bob", pair[1])
         _reload_workers(trio, config)
@@ -243,7 +243,7 @@ def test_what_takes_a_restart_changes_nothing(
 
 def test_each_part_of_two_files_that_differ_is_named(trio: Trio) -> None:
     config = trio.config
-    certificate = tls.make_certificate(tls.party_common_name(2), 60)[1]
+    certificate = tls.make_self_signed_certificate(tls.party_common_name(2), 60)[1]
     one, two = config.parties[1], config.parties[2]
     cases: dict[str, dict[str, Any]] = {
         "the name": {"name": "other"},
@@ -259,18 +259,24 @@ def test_each_part_of_two_files_that_differ_is_named(trio: Trio) -> None:
     for fragment, fields in cases.items():
         other = dataclasses.replace(config, **fields)
         assert (
-            agreement.describe_differences(config, agreement.summarize_settings(other)) == fragment
+            agreement.describe_cluster_differences(
+                config, agreement.summarize_cluster_settings(other)
+            )
+            == fragment
         )
         assert other.digest() != config.digest()
         client = Client(other, *_make_client_pair())
         client.close()
     # (tls and ring are covered by the digest's test: another ring is refused when the file is read)
     assert set(cases) | {"ring", "tls"} >= {
-        name for name in agreement.list_settings(config) if "party 0" not in name
+        name for name in agreement.list_cluster_settings(config) if "party 0" not in name
     } - {"party 2's name", "party 2's address", "party 1's certificate"}
-    assert agreement.describe_differences(config, agreement.summarize_settings(config)) == ""
+    assert (
+        agreement.describe_cluster_differences(config, agreement.summarize_cluster_settings(config))
+        == ""
+    )
     for garbage in (None, "", "[1]", "{", 5, json.dumps({"x": 1})):
-        assert agreement.describe_differences(config, garbage) == ""
+        assert agreement.describe_cluster_differences(config, garbage) == ""
 
 
 def test_names_that_there_are_not_are_told_with_the_nearest(
@@ -282,7 +288,7 @@ def test_names_that_there_are_not_are_told_with_the_nearest(
         allow_programs=("srot", "sort"),
         reveal=(RevealRule("sotr", ("analist", "guest")), RevealRule("*", ("*",))),
     )
-    unknown = unknown_names(trio.config, policy)
+    unknown = unknown_policy_names(trio.config, policy)
     assert all(
         name in line for name, line in zip(("srot", "sotr", "analist"), unknown, strict=True)
     )

@@ -17,7 +17,7 @@ from tfe_bench.__main__ import main
 from tfe_bench.cluster import expiry, grpc_tls, tls
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-from tfe_bench.cluster.files import write_private, write_public
+from tfe_bench.cluster.files import write_public_file, write_secret_file
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import ConfigError, SecurityError
 
@@ -28,8 +28,8 @@ UTC = datetime.UTC
 
 
 def _make_cluster(days: int = 365) -> tuple[ClusterConfig, list[bytes]]:
-    pairs = [tls.make_certificate(tls.party_common_name(p), days) for p in range(3)]
-    key, certificate = tls.make_certificate(tls.client_common_name("ann"), days)
+    pairs = [tls.make_self_signed_certificate(tls.party_common_name(p), days) for p in range(3)]
+    key, certificate = tls.make_self_signed_certificate(tls.client_common_name("ann"), days)
     parties = tuple(
         PartyConfig(p, f"p{p}", f"127.0.0.{p + 1}", 7700, pem) for p, (_, pem) in enumerate(pairs)
     )
@@ -49,7 +49,7 @@ def _with_second(config: ClusterConfig, party: int, pem: bytes) -> ClusterConfig
 
 def test_a_member_may_have_two_certificates_and_the_digest_covers_both(tmp_path: Path) -> None:
     config, keys = _make_cluster()
-    key, second = tls.make_certificate(tls.party_common_name(1))
+    key, second = tls.make_self_signed_certificate(tls.party_common_name(1))
     both = _with_second(config, 1, second)
     assert both.digest() != config.digest()
     path = tmp_path / "cluster.toml"
@@ -57,23 +57,26 @@ def test_a_member_may_have_two_certificates_and_the_digest_covers_both(tmp_path:
     assert 'certificate = ["party1.crt", "party1-new.crt"]' in path.read_text()
     again = ClusterConfig.load(path)
     assert again == both and again.digest() == both.digest()
-    assert again.identify(tls.compute_fingerprint(second)).name == "p1"
+    assert again.identify(tls.compute_certificate_fingerprint(second)).name == "p1"
     assert (
-        again.identify(tls.compute_fingerprint(config.parties[1].certificate or b"")).name == "p1"
+        again.identify(
+            tls.compute_certificate_fingerprint(config.parties[1].certificate or b"")
+        ).name
+        == "p1"
     )
     assert len(again.trusted_by(0)) == 4 and len(again.trusted_by(1)) == 3
     mine = again.parties[1].certificates
-    assert tls.select_certificate(key, mine) == second
-    assert tls.select_certificate(keys[1], mine) == mine[0]
+    assert tls.select_key_certificate(key, mine) == second
+    assert tls.select_key_certificate(keys[1], mine) == mine[0]
     with raises(ConfigError, "key-mismatch"):
-        tls.select_certificate(keys[0], mine)
+        tls.select_key_certificate(keys[0], mine)
 
 
 def test_of_two_certificates_with_one_key_the_one_that_lasts_longer_is_shown() -> None:
-    key, short = tls.make_certificate(tls.party_common_name(0), 10)
-    _, long = tls.make_certificate(tls.party_common_name(0), 20, key)
-    assert tls.select_certificate(key, [short, long]) == long
-    assert tls.select_certificate(key, [long, short]) == long
+    key, short = tls.make_self_signed_certificate(tls.party_common_name(0), 10)
+    _, long = tls.make_self_signed_certificate(tls.party_common_name(0), 20, key)
+    assert tls.select_key_certificate(key, [short, long]) == long
+    assert tls.select_key_certificate(key, [long, short]) == long
     config, _ = _make_cluster()
     PartyConfig(0, "p", "127.0.0.1", 1, short, long)
     with raises(ConfigError, "duplicate-name", operation='"certificate" (or the key in it)'):
@@ -85,7 +88,7 @@ def test_of_two_certificates_with_one_key_the_one_that_lasts_longer_is_shown() -
 
 
 def _client_with(key: bytes) -> bytes:
-    return tls.make_certificate(tls.client_common_name("bob"), 10, key)[1]
+    return tls.make_self_signed_certificate(tls.client_common_name("bob"), 10, key)[1]
 
 
 _CODES = {
@@ -122,33 +125,33 @@ def test_an_unfit_list_of_certificates_is_refused(tmp_path: Path, line: str, tol
 def test_an_expired_certificate_is_refused_with_its_date_and_the_command() -> None:
     config, _ = _make_cluster(days=10)
     later = datetime.datetime.now(UTC) + datetime.timedelta(days=11)
-    until = tls.valid_until(config.parties[0].certificate or b"")
+    until = tls.certificate_valid_until(config.parties[0].certificate or b"")
     with raises(SecurityError, "certificate-expired") as caught:
-        tls.check_any_valid(config.parties[0].certificates, later)
+        tls.check_any_certificate_valid(config.parties[0].certificates, later)
     assert f"{until:%Y-%m-%d}" in str(caught.value)
     renewed = config
     for party in range(3):
-        _, second = tls.make_certificate(tls.party_common_name(party), 300)
+        _, second = tls.make_self_signed_certificate(tls.party_common_name(party), 300)
         renewed = _with_second(renewed, party, second)
     for member in renewed.parties:
-        tls.check_any_valid(member.certificates, later)
+        tls.check_any_certificate_valid(member.certificates, later)
 
 
 def test_a_month_before_its_end_a_certificate_is_warned_of_until_it_has_a_successor() -> None:
     config, _ = _make_cluster(days=40)
     now = datetime.datetime.now(UTC)
-    assert expiry.expiry_warnings(config, now) == []
+    assert expiry.certificate_expiry_warnings(config, now) == []
     soon = now + datetime.timedelta(days=15)
-    expiry_texts = expiry.expiry_warnings(config, soon)
+    expiry_texts = expiry.certificate_expiry_warnings(config, soon)
     assert len(expiry_texts) == 4
     assert (
         "party 0" in expiry_texts[0]
         and "25 days left" in expiry_texts[0]
         and "certs renew" in expiry_texts[0]
     )
-    _, second = tls.make_certificate(tls.party_common_name(0), 300)
-    assert len(expiry.expiry_warnings(_with_second(config, 0, second), soon)) == 3
-    gone = expiry.expiry_warnings(config, now + datetime.timedelta(days=41))
+    _, second = tls.make_self_signed_certificate(tls.party_common_name(0), 300)
+    assert len(expiry.certificate_expiry_warnings(_with_second(config, 0, second), soon)) == 3
+    gone = expiry.certificate_expiry_warnings(config, now + datetime.timedelta(days=41))
     assert all("expired on" in line for line in gone)
 
 
@@ -165,14 +168,20 @@ def test_renew_makes_a_second_pair_and_says_how_to_change(
     shown = capsys.readouterr()
     new = tmp_path / "party1-new.crt"
     for path in (old, new):
-        fingerprint = tls.format_fingerprint(tls.compute_fingerprint(tls.load_certificate(path)))
+        fingerprint = tls.format_certificate_fingerprint(
+            tls.compute_certificate_fingerprint(tls.load_certificate(path))
+        )
         assert fingerprint in shown.out and len(fingerprint.split()) == 16
         assert main(["certs", "show", str(path)]) == 0
         assert fingerprint in capsys.readouterr().out
-    assert tls.server_name(new.read_bytes()) == tls.server_name(old.read_bytes())
-    assert tls.key_fingerprint(new.read_bytes()) != tls.key_fingerprint(old.read_bytes())
+    assert tls.certificate_server_name(new.read_bytes()) == tls.certificate_server_name(
+        old.read_bytes()
+    )
+    assert tls.public_key_fingerprint(new.read_bytes()) != tls.public_key_fingerprint(
+        old.read_bytes()
+    )
     key = tls.load_private_key(tmp_path / "party1-new.key")
-    assert tls.select_certificate(key, [old.read_bytes(), new.read_bytes()]) == new.read_bytes()
+    assert tls.select_key_certificate(key, [old.read_bytes(), new.read_bytes()]) == new.read_bytes()
     assert 'certificate = ["party1.crt", "party1-new.crt"]' in shown.err
     assert 'key = "party1-new.key"' in shown.err
     assert "PRIVATE" not in shown.out + shown.err
@@ -189,7 +198,9 @@ def test_renew_can_keep_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "client-ann.key" in capsys.readouterr().err
     new = tmp_path / "client-ann-new.crt"
     assert not new.with_suffix(".key").exists()
-    assert tls.key_fingerprint(new.read_bytes()) == tls.key_fingerprint(old.read_bytes())
+    assert tls.public_key_fingerprint(new.read_bytes()) == tls.public_key_fingerprint(
+        old.read_bytes()
+    )
     shutil.copy(tmp_path / "client-ann.key", tmp_path / "other.key")
     os.remove(tmp_path / "client-ann.key")
     assert main(["certs", "renew", str(old), "--keep-key", "--out", str(tmp_path / "x")]) == 10
@@ -251,9 +262,9 @@ def test_an_expired_or_early_end_is_told_by_workers_and_clients(own_hosts: Hosts
     hosts = own_hosts
     folder = hosts.folder
     for stem, name in (("party2", tls.party_common_name(2)),):
-        key, certificate = tls.make_certificate(name, 20)
-        write_private(folder / f"{stem}.key", key, overwrite=True)
-        write_public(folder / f"{stem}.crt", certificate, overwrite=True)
+        key, certificate = tls.make_self_signed_certificate(name, 20)
+        write_secret_file(folder / f"{stem}.key", key, overwrite=True)
+        write_public_file(folder / f"{stem}.crt", certificate, overwrite=True)
     hosts.ensure()
     for party in range(3):
         warned = [line for line in hosts.log(party).splitlines() if "days left" in line]
@@ -274,8 +285,8 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
         ("party0", tls.party_common_name(0)),
     ):
         key, certificate = odd_certificate(name, start_days=-30, end_days=-1)
-        write_private(folder / f"{stem}.key", key, overwrite=True)
-        write_public(folder / f"{stem}.crt", certificate, overwrite=True)
+        write_secret_file(folder / f"{stem}.key", key, overwrite=True)
+        write_public_file(folder / f"{stem}.crt", certificate, overwrite=True)
         capsys.readouterr()
         code = main(["status", "--cluster", str(folder / "cluster.toml")])
         output = capsys.readouterr().err
@@ -285,4 +296,6 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
     with raises(SecurityError, "certificate-expired", operation="party-0.tfe-bench"):
         config = ClusterConfig.load(folder / "cluster.toml")
         pem = config.parties[0].certificates[0]
-        grpc_tls.server_credentials((folder / "party0.key").read_bytes(), pem, config.trusted_by(0))
+        grpc_tls.worker_tls_credentials(
+            (folder / "party0.key").read_bytes(), pem, config.trusted_by(0)
+        )

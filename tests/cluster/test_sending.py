@@ -68,7 +68,7 @@ def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
         one, two = (bytes.fromhex(rows[0][i]["seeds"][part]) for part in ("l1", "l2"))
         assert rows[1][i]["seeds"]["l1"] == one.hex() and rows[2][i]["seeds"]["l2"] == two.hex()
         m = np.frombuffer(sent[0][i + 1][1:], np.int64)
-        lam = seeds.add_ring(seeds.expand_seed(one, m.size), seeds.expand_seed(two, m.size))
+        lam = seeds.add_ring_words(seeds.expand_seed(one, m.size), seeds.expand_seed(two, m.size))
         unmasked = seeds.unmask_values(m, lam)
         np.testing.assert_array_equal(unmasked.reshape(4, 5), value)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.stored_files import Change, with_header
 from tests.refusals import raises
-from tfe_bench.cluster.store import FOREIGN, FORMATS, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.store import FOREIGN, FORMATS, NONE, OWN, SUFFIX, UNREADABLE, ShareStore
 from tfe_bench.cluster.stored import DATA, MOST_ABOUT, StoredFacts, StoredTensor, check_name
 from tfe_bench.errors import (
     ConfigError,
@@ -27,8 +27,10 @@ from tfe_bench.errors import (
 _SECRET = 0x5EC12E7  # in every share of these tests
 
 
-def _open_store(folder: Path, party: int = 1, fractional_bits: int = 16, most: int = 3) -> Store:
-    return Store(folder, party, 64, fractional_bits, most)
+def _open_store(
+    folder: Path, party: int = 1, fractional_bits: int = 16, most: int = 3
+) -> ShareStore:
+    return ShareStore(folder, party, 64, fractional_bits, most)
 
 
 def _make_facts(name: str = "mnist", *clients: str, deployment: str = "d1") -> StoredFacts:
@@ -155,7 +157,7 @@ def test_names_are_no_paths() -> None:
 
 
 def test_a_worker_without_a_folder_keeps_nothing() -> None:
-    store = Store(None, 2, 64, 16, 3)
+    store = ShareStore(None, 2, 64, 16, 3)
     assert store.list_visible("owner") == []
     refused: tuple[Callable[[], object], ...] = (
         lambda: store.load("mnist", "owner"),

@@ -40,7 +40,7 @@ def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> N
             assert part["processor"]["graph"] > 0 and part["queued"] >= 0
         assert "trace" not in timing
         assert sum(timing["messages"]) > 0 and timing["messages"][party] == 0
-    predicted = prediction.predict_times(measured, "local", 0.1)
+    predicted = prediction.predict_run_times(measured, "local", 0.1)
     assert predicted["seconds"]["wan"] > predicted["rounds"] * 0.02 > 0
 
 
@@ -52,7 +52,7 @@ def test_a_first_run_is_busy_no_longer_than_it_runs(shared_cluster: LocalCluster
         own = timing["seconds"][0] - timing["trace_seconds"]
         assert timing["breakdown"]["run"] == pytest.approx(own, abs=1e-6)
     took = max(timing["seconds"][0] - timing["build_seconds"] for timing in measured)
-    predicted = prediction.predict_times(measured, "local", took)
+    predicted = prediction.predict_run_times(measured, "local", took)
     assert 0 < predicted["compute_seconds"] <= took + 1e-6
 
 

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from tests.cluster.certificates import odd_certificate, party_certificate
 from tests.refusals import raises
 from tfe_bench.cluster import grpc_tls, tls
-from tfe_bench.cluster.worker.callers import get_peer_fingerprint
+from tfe_bench.cluster.worker.callers import get_caller_fingerprint
 from tfe_bench.errors import ConfigError, SecurityError
 
 
@@ -39,7 +39,7 @@ class _Server:
     def _whoami(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         with self._lock:
             self.calls += 1
-        return get_peer_fingerprint(context).encode()
+        return get_caller_fingerprint(context).encode()
 
     def call(self, credentials: grpc.ChannelCredentials, options: Sequence[Any]) -> str:
         channel = grpc.secure_channel(f"127.0.0.1:{self.port}", credentials, list(options))
@@ -81,22 +81,22 @@ def test_two_parties_know_each_other_in_both_directions(
     parties = [party_certificate(index) for index in range(3)]
     key, cert = parties[listening]
     others = [pair[1] for index, pair in enumerate(parties) if index != listening]
-    server = serve(grpc_tls.server_credentials(key, cert, others))
-    credentials = grpc_tls.channel_credentials(*parties[calling], cert)
-    fingerprint = server.call(credentials, grpc_tls.target_options(cert))
-    assert fingerprint == tls.compute_fingerprint(parties[calling][1])
+    server = serve(grpc_tls.worker_tls_credentials(key, cert, others))
+    credentials = grpc_tls.channel_tls_credentials(*parties[calling], cert)
+    fingerprint = server.call(credentials, grpc_tls.tls_channel_options(cert))
+    assert fingerprint == tls.compute_certificate_fingerprint(parties[calling][1])
 
 
 def test_a_server_refuses_a_caller_without_a_certificate(serve: Serve) -> None:
     zero, one = party_certificate(0), party_certificate(1)
-    server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [one[1]]))
     credentials = grpc.ssl_channel_credentials(root_certificates=zero[1])
-    assert server.refuses(credentials, grpc_tls.target_options(zero[1]))
+    assert server.refuses(credentials, grpc_tls.tls_channel_options(zero[1]))
 
 
 def test_a_server_refuses_cleartext(serve: Serve) -> None:
     zero, one = party_certificate(0), party_certificate(1)
-    server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [one[1]]))
     channel = grpc.insecure_channel(f"127.0.0.1:{server.port}")
     method: Any = channel.unary_unary("/test/whoami")
     with channel, pytest.raises(grpc.RpcError):
@@ -114,30 +114,30 @@ def test_who_only_carries_a_name_is_refused(serve: Serve, serving: str, calling:
     numbers = {"zero": 0, "one": 1, "two": 2, "also zero": 0, "also one": 1}
     parties = {name: party_certificate(number) for name, number in numbers.items()}
     known = [parties[name][1] for name in ("zero", "one") if name != serving]
-    server = serve(grpc_tls.server_credentials(*parties[serving], known))
+    server = serve(grpc_tls.worker_tls_credentials(*parties[serving], known))
     expected = parties["zero"][1]
-    credentials = grpc_tls.channel_credentials(*parties[calling], expected)
-    assert server.refuses(credentials, grpc_tls.target_options(expected))
+    credentials = grpc_tls.channel_tls_credentials(*parties[calling], expected)
+    assert server.refuses(credentials, grpc_tls.tls_channel_options(expected))
 
 
 def test_the_identity_is_the_certificate_and_not_the_place_it_comes_from(serve: Serve) -> None:
     zero, one, two = party_certificate(0), party_certificate(1), party_certificate(2)
-    server = serve(grpc_tls.server_credentials(*zero, [one[1], two[1]]))
-    as_one = grpc_tls.channel_credentials(*one, zero[1])
-    as_two = grpc_tls.channel_credentials(*two, zero[1])
-    options = grpc_tls.target_options(zero[1])
-    assert server.call(as_one, options) == tls.compute_fingerprint(one[1])
-    assert server.call(as_two, options) == tls.compute_fingerprint(two[1])
-    assert server.call(as_one, options) == tls.compute_fingerprint(one[1])
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [one[1], two[1]]))
+    as_one = grpc_tls.channel_tls_credentials(*one, zero[1])
+    as_two = grpc_tls.channel_tls_credentials(*two, zero[1])
+    options = grpc_tls.tls_channel_options(zero[1])
+    assert server.call(as_one, options) == tls.compute_certificate_fingerprint(one[1])
+    assert server.call(as_two, options) == tls.compute_certificate_fingerprint(two[1])
+    assert server.call(as_one, options) == tls.compute_certificate_fingerprint(one[1])
 
 
 def test_certificates_with_one_name_are_told_apart(serve: Serve) -> None:
     zero, twins = party_certificate(0), [party_certificate(1) for _ in range(3)]
-    server = serve(grpc_tls.server_credentials(*zero, [pair[1] for pair in twins]))
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [pair[1] for pair in twins]))
     for pair in twins:
-        credentials = grpc_tls.channel_credentials(*pair, zero[1])
-        fingerprint = server.call(credentials, grpc_tls.target_options(zero[1]))
-        assert fingerprint == tls.compute_fingerprint(pair[1])
+        credentials = grpc_tls.channel_tls_credentials(*pair, zero[1])
+        fingerprint = server.call(credentials, grpc_tls.tls_channel_options(zero[1]))
+        assert fingerprint == tls.compute_certificate_fingerprint(pair[1])
 
 
 def test_a_party_cannot_vouch_for_another_key(serve: Serve) -> None:
@@ -145,9 +145,9 @@ def test_a_party_cannot_vouch_for_another_key(serve: Serve) -> None:
     signer = serialization.load_pem_private_key(one[0], password=None)
     subject = x509.load_pem_x509_certificate(one[1]).subject
     key, leaf = odd_certificate("party-2.tfe-bench", issuer=(signer, subject))
-    server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [one[1]]))
     credentials = grpc.ssl_channel_credentials(zero[1], key, leaf + one[1])
-    assert server.refuses(credentials, grpc_tls.target_options(zero[1]))
+    assert server.refuses(credentials, grpc_tls.tls_channel_options(zero[1]))
 
 
 def test_a_leaf_of_a_companys_authority_can_be_pinned_without_its_siblings(serve: Serve) -> None:
@@ -156,18 +156,18 @@ def test_a_leaf_of_a_companys_authority_can_be_pinned_without_its_siblings(serve
     zero = odd_certificate("party-0.example.org", issuer=(authority, name))
     one = odd_certificate("party-1.example.org", issuer=(authority, name))
     sibling = odd_certificate("party-1.example.org", issuer=(authority, name))
-    server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
-    options = grpc_tls.target_options(zero[1])
-    fingerprint = server.call(grpc_tls.channel_credentials(*one, zero[1]), options)
-    assert fingerprint == tls.compute_fingerprint(one[1])
-    assert server.refuses(grpc_tls.channel_credentials(*sibling, zero[1]), options)
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [one[1]]))
+    options = grpc_tls.tls_channel_options(zero[1])
+    fingerprint = server.call(grpc_tls.channel_tls_credentials(*one, zero[1]), options)
+    assert fingerprint == tls.compute_certificate_fingerprint(one[1])
+    assert server.refuses(grpc_tls.channel_tls_credentials(*sibling, zero[1]), options)
 
 
 def test_grpc_itself_refuses_an_expired_caller_even_if_trusted(serve: Serve) -> None:
     zero, expired = party_certificate(0), odd_certificate(start_days=-9, end_days=-1)
-    server = serve(grpc_tls.server_credentials(*zero, [expired[1]]))
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [expired[1]]))
     credentials = grpc.ssl_channel_credentials(zero[1], *expired)
-    assert server.refuses(credentials, grpc_tls.target_options(zero[1]))
+    assert server.refuses(credentials, grpc_tls.tls_channel_options(zero[1]))
 
 
 @pytest.mark.parametrize(("start", "end"), [(-9, -1), (1, 9)])
@@ -178,61 +178,61 @@ def test_grpc_itself_refuses_a_server_outside_its_validity(
     key, cert = odd_certificate("party-0.tfe-bench", start_days=start, end_days=end)
     server = serve(grpc.ssl_server_credentials([(key, cert)], one[1], True))
     credentials = grpc.ssl_channel_credentials(cert, *one)
-    assert server.refuses(credentials, grpc_tls.target_options(cert))
+    assert server.refuses(credentials, grpc_tls.tls_channel_options(cert))
 
 
 def test_credentials_say_in_words_what_has_expired() -> None:
     zero, expired = party_certificate(0), odd_certificate(start_days=-9, end_days=-1)
     with raises(SecurityError, "certificate-expired", operation="party-1.tfe-bench"):
-        grpc_tls.server_credentials(*expired, [zero[1]])
+        grpc_tls.worker_tls_credentials(*expired, [zero[1]])
     with raises(SecurityError, "certificate-expired", operation="party-1.tfe-bench"):
-        grpc_tls.channel_credentials(*expired, zero[1])
+        grpc_tls.channel_tls_credentials(*expired, zero[1])
     with raises(SecurityError, "certificate-expired", operation="party-1.tfe-bench"):
-        grpc_tls.channel_credentials(*zero, expired[1])
+        grpc_tls.channel_tls_credentials(*zero, expired[1])
 
 
 def test_a_proxy_in_the_environment_is_not_used(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zero, one = party_certificate(0), party_certificate(1)
-    server = serve(grpc_tls.server_credentials(*zero, [one[1]]))
+    server = serve(grpc_tls.worker_tls_credentials(*zero, [one[1]]))
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("no_grpc_proxy", raising=False)
-    credentials = grpc_tls.channel_credentials(*one, zero[1])
-    assert server.call(credentials, grpc_tls.target_options(zero[1])) == tls.compute_fingerprint(
-        one[1]
-    )
-    name_only = grpc_tls.target_options(zero[1])[:1]
+    credentials = grpc_tls.channel_tls_credentials(*one, zero[1])
+    assert server.call(
+        credentials, grpc_tls.tls_channel_options(zero[1])
+    ) == tls.compute_certificate_fingerprint(one[1])
+    name_only = grpc_tls.tls_channel_options(zero[1])[:1]
     assert server.refuses(credentials, name_only)  # so the proxy would be used
 
 
 def test_check_certificate_knows_the_first_and_last_moment() -> None:
-    _, cert = tls.make_certificate("party-0.tfe-bench", days=10)
+    _, cert = tls.make_self_signed_certificate("party-0.tfe-bench", days=10)
     now = datetime.datetime.now(datetime.UTC)
-    tls.check_certificate(cert)
-    tls.check_certificate(cert, now - datetime.timedelta(minutes=50))
-    tls.check_certificate(cert, (now + datetime.timedelta(days=9)).replace(tzinfo=None))
+    tls.check_certificate_validity(cert)
+    tls.check_certificate_validity(cert, now - datetime.timedelta(minutes=50))
+    tls.check_certificate_validity(cert, (now + datetime.timedelta(days=9)).replace(tzinfo=None))
     with raises(SecurityError, "certificate-not-yet-valid"):
-        tls.check_certificate(cert, now - datetime.timedelta(hours=2))
-    end = tls.valid_until(cert)
-    tls.check_certificate(cert, end)
+        tls.check_certificate_validity(cert, now - datetime.timedelta(hours=2))
+    end = tls.certificate_valid_until(cert)
+    tls.check_certificate_validity(cert, end)
     with raises(SecurityError, "certificate-expired"):
-        tls.check_certificate(cert, end + datetime.timedelta(seconds=1))
+        tls.check_certificate_validity(cert, end + datetime.timedelta(seconds=1))
 
 
 def test_a_server_without_anyone_to_trust_is_refused() -> None:
     with raises(SecurityError, "certificate-missing"):
-        grpc_tls.server_credentials(*party_certificate(0), [])
+        grpc_tls.worker_tls_credentials(*party_certificate(0), [])
 
 
 def test_a_key_of_another_certificate_is_refused() -> None:
     (key, _), (_, cert) = party_certificate(0), party_certificate(0)
     with raises(ConfigError, "key-mismatch"):
-        grpc_tls.server_credentials(key, cert, [cert])
+        grpc_tls.worker_tls_credentials(key, cert, [cert])
     with raises(ConfigError, "key-mismatch"):
-        grpc_tls.channel_credentials(key, cert, cert)
+        grpc_tls.channel_tls_credentials(key, cert, cert)
 
 
 def test_a_caller_without_tls_has_no_identity() -> None:
@@ -242,7 +242,7 @@ def test_a_caller_without_tls_has_no_identity() -> None:
 
     context: Any = Cleartext()
     with raises(SecurityError, "certificate-missing"):
-        get_peer_fingerprint(context)
+        get_caller_fingerprint(context)
 
 
 @pytest.mark.parametrize("label", [b"X509 CERTIFICATE", b"TRUSTED CERTIFICATE"])
@@ -256,9 +256,9 @@ def test_a_certificate_under_another_label_is_not_smuggled_into_the_trusted_ones
     )
     text = one[1] + smuggled[1].replace(b" CERTIFICATE-", b" " + label + b"-")
     try:
-        server = serve(grpc_tls.server_credentials(*zero, [text]))
+        server = serve(grpc_tls.worker_tls_credentials(*zero, [text]))
     except ConfigError as error:
         assert "exactly one" in str(error)
         return
-    credentials = grpc_tls.channel_credentials(*smuggled, zero[1])
-    assert server.refuses(credentials, grpc_tls.target_options(zero[1]))
+    credentials = grpc_tls.channel_tls_credentials(*smuggled, zero[1])
+    assert server.refuses(credentials, grpc_tls.tls_channel_options(zero[1]))

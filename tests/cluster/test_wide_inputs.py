@@ -58,12 +58,12 @@ def test_wide_and_narrow_values_of_any_shape_come_back_doubled(
     doubling: LocalCluster, rng: np.random.Generator
 ) -> None:
     random = rng.integers(-(2**63), 2**63 - 1, (3, 50, 2), np.int64, endpoint=True)
-    unsigned: Any = words.from_integers(EDGES).view(np.uint64)
+    unsigned: Any = words.integers_to_128bit_words(EDGES).view(np.uint64)
     inputs = {
-        "edges": PrivateInput(words.from_integers(EDGES), 40, 2),
+        "edges": PrivateInput(words.integers_to_128bit_words(EDGES), 40, 2),
         "random": PrivateInput(random, 3, 2),
         "narrow": PrivateInput(random, 16),
-        "scalar": PrivateInput(words.from_integers(2**100), 0, 2),
+        "scalar": PrivateInput(words.integers_to_128bit_words(2**100), 0, 2),
         "empty": PrivateInput(np.zeros((0, 4, 2), np.int64), 0, 2),
         "unsigned": PrivateInput(unsigned, 0, 2),
     }
@@ -75,7 +75,9 @@ def test_wide_and_narrow_values_of_any_shape_come_back_doubled(
         ring = private_input.ring.view(np.int64)
         assert got.dtype == np.int64 and got.shape == ring.shape
         with np.errstate(over="ignore"):
-            expected = words.add_words(ring, ring) if private_input.limbs == 2 else ring + ring
+            expected = (
+                words.add_128bit_words(ring, ring) if private_input.limbs == 2 else ring + ring
+            )
         np.testing.assert_array_equal(got, expected)
 
 
@@ -106,7 +108,7 @@ def _check_refused(
     *codes: str,
 ) -> None:
     """Check that altered messages to some parties are refused; the cluster stays usable."""
-    x = PrivateInput(words.from_integers(EDGES), 0, 2)
+    x = PrivateInput(words.integers_to_128bit_words(EDGES), 0, 2)
     with pytest.MonkeyPatch.context() as patch:
         alter_messages(patch, cluster, {p: in_first(change) for p, change in lies.items()})
         with raises(kind, *codes):
@@ -172,12 +174,14 @@ def test_the_words_of_an_input_are_counted() -> None:
 def test_simulated_parties_share_wide_inputs(rng: np.random.Generator) -> None:
     from tfe_bench.protocols.ring import arithmetic
 
-    x = np.concatenate([words.from_integers(EDGES), rng.integers(-9, 9, (1000, 2), np.int64)])
+    x = np.concatenate(
+        [words.integers_to_128bit_words(EDGES), rng.integers(-9, 9, (1000, 2), np.int64)]
+    )
     done = simulate(
         lambda p, x: p.function(lambda x: arithmetic.add(x, x))(x), x, fractional_bits=40, limbs=2
     )
     assert [out.limbs for out in done.outputs] == [2, 2, 2]
-    expected = [2 * v % (1 << 128) for v in words.to_integers(x)]
+    expected = [2 * v % (1 << 128) for v in words.integers_from_128bit_words(x)]
     assert done.value().tolist() == expected
     for limbs, shape in ((2, (3,)), (3, (3, 2)), (0, (3,))):
         with raises(UsageError, "shape-mismatch", operation="limbs"):

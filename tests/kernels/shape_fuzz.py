@@ -242,7 +242,7 @@ def list_operations() -> dict[str, Any]:
     from tfe_bench.protocols.session import ops
 
     ops.module()
-    named = re.findall(rb"TfeBench>(\w+)", ops.library_path().read_bytes())
+    named = re.findall(rb"TfeBench>(\w+)", ops.compiled_ops_library_path().read_bytes())
     definitions = {
         name: op_def_registry.get(f"TfeBench>{name}") for name in {n.decode() for n in named}
     }

@@ -23,11 +23,11 @@ from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
 from tfe_bench.errors import UsageError
 from tfe_bench.models import sources, stored_shares
-from tfe_bench.models.arrays.plan import Plan
-from tfe_bench.models.arrays.price import price_plan
+from tfe_bench.models.arrays.plan import ExpressionPlan
+from tfe_bench.models.arrays.price import price_expression_plan
 from tfe_bench.models.programs import align, compute, provide, query
 from tfe_bench.models.queries import record_linkage
-from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.schema import TableColumn, TableSchema
 from tfe_bench.models.queries.types import parse_type
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -70,9 +70,9 @@ def _put_table(world: World, client: str) -> Program:
             barred = {"open", "quantile", "train"} if budget else set()
             rights[other, column] = frozenset(inputs) - barred
     unit, least = world.draw_one(("", "", "", "", "k", "b")), world.draw_one((2, 2, 2, 2, 13))
-    schema = Schema(
+    schema = TableSchema(
         ROWS,
-        {column: Column(parse_type("int[0,99]")) for column in COLUMNS},
+        {column: TableColumn(parse_type("int[0,99]")) for column in COLUMNS},
         unique=("k",),
         rights={c: {n: tuple(rights[c, n]) for n in COLUMNS} for c in CLIENTS},
         unit=unit,
@@ -111,7 +111,7 @@ def _remove_item(world: World, client: str) -> Program:
     now = world.live.get((kind.infix, name))
 
     def act() -> None:
-        stored_shares.remove_values(
+        stored_shares.remove_stored_shares(
             cast(Any, LoneParty()), world.store.for_kind(kind), name, client
         )
         world.live.pop((kind.infix, name))
@@ -166,10 +166,10 @@ def _align_tables(world: World, client: str) -> Program:
     def act() -> None:
         align.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
         made_of = record_linkage.LinkageRequest.from_header(about)
-        held = record_linkage.find_tables(made_of, world.store, client, others)
+        held = record_linkage.find_linkage_tables(made_of, world.store, client, others)
         linkage = record_linkage.derive_linkage(made_of, held, others)
         facts = {**order, "about": {"rows": ROWS, **linkage.about}}
-        world.store_item(facts, thing, record_linkage.collect_sources(made_of, held))
+        world.store_item(facts, thing, record_linkage.collect_linkage_sources(made_of, held))
 
     return "align", due, (client, order), act
 
@@ -184,7 +184,7 @@ def _train_model(world: World, client: str) -> Program:
     )
 
     def act() -> None:
-        sources.check_permitted(dataset_ref, world.store, client)
+        sources.check_permitted_datasets(dataset_ref, world.store, client)
 
     return "train", due, (client, dataset_ref), act
 
@@ -313,7 +313,9 @@ def _offers_steps(leaves: list[Any], steps: list[Any]) -> bool:
     """Return whether such steps exist, whatever the rights are."""
     outputs = [[["ref", n], "reveal", {}] for n in _unused_values(len(leaves), steps)]
     try:
-        price_plan(Plan.from_header({"leaves": leaves, "steps": steps, "outputs": outputs}))
+        price_expression_plan(
+            ExpressionPlan.from_header({"leaves": leaves, "steps": steps, "outputs": outputs})
+        )
     except UsageError:
         return False
     return True

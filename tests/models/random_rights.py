@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, StoredKind
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import stored_shares
@@ -86,7 +86,7 @@ class World:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.store = Store(folder, 0, 64, 16, 99)
+        self.store = ShareStore(folder, 0, 64, 16, 99)
         self.live: dict[tuple[str, str], StoredItem] = {}
         self.past: list[StoredItem] = []
         self.handles: dict[tuple[str, str], tuple[evaluate.ArraySpec, frozenset[Any]]] = {}
@@ -158,10 +158,10 @@ class World:
         self, order: Mapping[str, Any], thing: StoredItem, derived: Any = frozenset()
     ) -> None:
         """Store an item as programs do; the worker draws its deployment."""
-        facts = stored_shares.build_facts(order, thing.owner, derived)
+        facts = stored_shares.build_stored_facts(order, thing.owner, derived)
         words = {name: WORDS for name in ("x", "y", "value")}
         of = self.store.for_kind(thing.kind)
-        stored_shares.store_values(cast(Any, LoneParty()), of, facts, cast(Any, words))
+        stored_shares.store_share_values(cast(Any, LoneParty()), of, facts, cast(Any, words))
         self.put_item(thing)
 
     def put_item(self, thing: StoredItem) -> None:

@@ -15,7 +15,7 @@ from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute, plaintext
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.private import convert
 
@@ -88,9 +88,9 @@ def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Ge
     )
     private = convert(model, samples=x if calibrated else None)
     some = make_case(private, x, watched=calibrated)
-    execute.check_executable(private.plan)
+    execute.check_executable_plan(private.plan)
     ((got, _),) = run_all([some], int(rng.integers(3)), again=False)
-    (got,) = plaintext.finish_outputs(private.plan.graph, [got])
+    (got,) = plaintext.finish_model_outputs(private.plan.graph, [got])
     off = np.abs(got - np.asarray(model(x, training=False))).reshape(6, len(PRIVATE), 6).max((0, 2))
     assert off.max() < 4 * ULP, dict(zip(map(str, PRIVATE), off / ULP, strict=True))
 
@@ -121,10 +121,10 @@ def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Gen
         used = {y.op for y in private.graph.layers}
         assert "series" in used and not used & {"gelu", "silu", "sigmoid", "tanh"}
         some = make_case(private, x, watched=calibrated)
-        execute.check_executable(private.plan)
+        execute.check_executable_plan(private.plan)
         ((got, calls),) = run_all([some], dealer)
         assert_costs(calls, execute.model_cost(some[0]), dealer)
-        (got,) = plaintext.finish_outputs(private.plan.graph, [got])
+        (got,) = plaintext.finish_model_outputs(private.plan.graph, [got])
         # (a step of 2^-16 vanishes where values have 8 fractional bits)
         bound = most * (2.0**-10.5 + 4 * 2.0 ** -min(bits, 16))
         off = np.abs(got - net.predict(x, verbose=0)).max()
@@ -150,7 +150,7 @@ def test_series_that_do_not_fit_are_refused_in_words() -> None:
     for fraction, bits, number in ((8, 20, "7"), (18, 20, "17"), (17, 46, "46")):
         header["numbers"][name] = [fraction, 0, bits]
         with raises(UsageError, "invalid-plan", operation=name, names=(number,)):
-            execute.check_executable(Plan.from_header(header))
+            execute.check_executable_plan(ModelPlan.from_header(header))
 
 
 def test_activations_that_are_no_such_function_are_refused_in_words() -> None:

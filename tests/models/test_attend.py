@@ -13,7 +13,7 @@ from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds.layer import LayerSpec
 from tfe_bench.models.private import convert
@@ -49,7 +49,7 @@ def test_a_model_attends_as_in_the_clear(
     assert not flags.any()
     assert np.abs(value - private.plain(arrays)).max() < 2.0**-8
     assert cost.rounds <= 17
-    again = Plan.from_header(private.plan.to_header())
+    again = ModelPlan.from_header(private.plan.to_header())
     assert again.to_header() == private.plan.to_header()
 
 
@@ -93,4 +93,4 @@ def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:
     header = convert(graph_of(), samples=draw_arrays(rng, False)).plan.to_header()
     for row in ([15, 0, 20], [16, 0, 1], [16, 0, 63]):
         with raises(UsageError, "invalid-plan", operation="a"):
-            execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))
+            execute.check_executable_plan(ModelPlan.from_header({**header, "numbers": {"a": row}}))

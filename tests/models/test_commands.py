@@ -76,7 +76,7 @@ def test_a_misspelt_model_of_texts_is_named_with_and_without_a_local_store(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     if keeps:
-        stored_objects.local_folder().mkdir(parents=True)
+        stored_objects.local_workers_folder().mkdir(parents=True)
     check_failure(capsys, 2, 'Did you mean "gpt2"', "generate", "gpt3")
 
 

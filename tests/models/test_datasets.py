@@ -82,7 +82,7 @@ def test_tables_are_read_and_standardized(tmp_path: Path, rng: np.random.Generat
     features = datasets.table(file, None)
     assert features.y is None and features.x is not None and features.x.shape == (50, 5)
     assert datasets.table(file, "same", "classes").classes == 8
-    train, test = datasets.split_rows(rows, 1)
+    train, test = datasets.split_training_rows(rows, 1)
     assert (len(train), len(test)) == (40, 10)
 
 
@@ -157,9 +157,9 @@ def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:
         with raises(
             RangeError, "value-out-of-range", operation="features", received=4999
         ) as refused:
-            rows_.share_features(x, 16)
+            rows_.share_training_features(x, 16)
         assert refused.value.operation == "features" and "5000" not in str(refused.value)
     with raises(TfeBenchError, "shape-mismatch"):
-        rows_.share_features(np.array([["a"]]), 16)
-    options = rows_.share_features(np.array([[0.5, -1.0]]), 16)
+        rows_.share_training_features(np.array([["a"]]), 16)
+    options = rows_.share_training_features(np.array([[0.5, -1.0]]), 16)
     assert options.ring.tolist() == [[1 << 15, -(1 << 16)]] and options.fractional_bits == 16

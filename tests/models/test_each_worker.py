@@ -11,13 +11,13 @@ import pytest
 from tests.models.arrays.simulated import Client, Workers
 from tests.models.queries.asked import ANALYST, StoredTable
 from tests.refusals import raises
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import align, compute, query
 from tfe_bench.models.queries import sql, training
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.models.stored_shares import storage_parameters
 
 _TYPES = {"k": "int[0,99]", "v": "int[0,99]"}
@@ -35,15 +35,15 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     stores.close()
 
 
-def list_tables(store: Store) -> dict[str, Table]:
+def list_tables(store: ShareStore) -> dict[str, TableAccess]:
     """Return the tables in a worker's list for the analyst."""
     return {
-        row["name"]: Table(
+        row["name"]: TableAccess(
             *(
                 row["name"],
                 row["owner"],
                 row["deployment"],
-                Schema.from_header(row["about"]),
+                TableSchema.from_header(row["about"]),
                 ANALYST,
             )
         )
@@ -51,7 +51,7 @@ def list_tables(store: Store) -> dict[str, Table]:
     }
 
 
-def open_rights(store: Store, name: str) -> Any:
+def open_rights(store: ShareStore, name: str) -> Any:
     """Give the analyst all rights to a table in one worker's file; return how to revoke them."""
     of = store.for_kind(TABLE)
     facts, tensors = of.load(name, ANALYST)
@@ -60,7 +60,7 @@ def open_rights(store: Store, name: str) -> Any:
     return lambda: of.prepare_file(facts, tensors).commit()
 
 
-def _rights_jobs(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
+def _rights_jobs(store: ShareStore) -> dict[str, tuple[Any, dict[str, Any]]]:
     """Return jobs of a client with all rights, one of each program that checks rights."""
     known = {
         name: replace(t, schema=replace(t.schema, rights={ANALYST: {"*": ("open",)}}))
@@ -69,7 +69,9 @@ def _rights_jobs(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
     word = known["one"].deployment
     leaf = ["stored", "int", [12], 0, TABLE.infix, "one", word, "v"]
     plan = {"leaves": [leaf], "steps": [], "outputs": [[["ref", 0], "reveal", {}]]}
-    order = training.build_request(list(known.values()), ["k"], "one.v", ["two.v"]).to_header()
+    order = training.parse_linkage_request(
+        list(known.values()), ["k"], "one.v", ["two.v"]
+    ).to_header()
     return {
         "query": (query.PROGRAM, {"plan": sql.compile_sql("select v from one", known)}),
         "compute": (compute.PROGRAM, {"plan": plan, "free": []}),

@@ -103,16 +103,16 @@ def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Gener
     model.fit(x, y, sample_weight=weights)
     penalty = 1 / (2 * weights.sum()) if classes else 0.0
     kernel, bias = np.atleast_2d(model.coef_).T, np.atleast_1d(model.intercept_)
-    assert convergence.estimate_change(x, y, weights, kernel, bias, penalty) < 1e-5
+    assert convergence.estimate_prediction_change(x, y, weights, kernel, bias, penalty) < 1e-5
     off = kernel + rng.normal(0, 0.05, kernel.shape)
     before, after = x @ kernel + bias, x @ off + bias
     if classes:
         before, after = (convergence.class_probabilities(z) for z in (before, after))
     largest_change = np.abs(before - after).max()
-    estimate = convergence.estimate_change(x, y, weights, off, bias, penalty)
+    estimate = convergence.estimate_prediction_change(x, y, weights, off, bias, penalty)
     assert estimate == pytest.approx(largest_change, rel=0.7 if classes else 1e-6)
     with pytest.warns(ConvergenceWarning, match=r"converged: it would .*max_iter \(now 7\)"):
-        convergence.warn_unconverged(convergence.MAX_CHANGE * 1.1, "it", 7)
+        convergence.warn_unconverged_estimator(convergence.MAX_CHANGE * 1.1, "it", 7)
 
 
 def test_a_training_that_stops_early_warns(cluster: LocalCluster, rng: np.random.Generator) -> None:

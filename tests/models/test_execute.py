@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from tests.refusals import Matching, raises
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measure_call, reconstruct, simulate
+from tfe_bench.cluster.simulate import (
+    Simulation,
+    assert_costs,
+    measure_graph_call,
+    reconstruct,
+    simulate,
+)
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import bound_analysis, calibration, execute, plaintext, weights
 from tfe_bench.models.graph import Graph, LayerSpec
@@ -260,7 +266,7 @@ def simulate_cases(some: list[Case], dealer: int, again: bool) -> Simulation:
 
             f = party.function(model)
             outputs = f(own, x)
-            results.append((outputs, measure_call(party, f, own, x) if again else None))
+            results.append((outputs, measure_graph_call(party, f, own, x) if again else None))
         return results
 
     return simulate(program, *flat, dealer=dealer)
@@ -309,14 +315,14 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
         images = rng.normal(0, 1, (3, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
         private = convert(model, samples=images if calibrated else None)
         if watched:
-            bound_analysis.check_monitorable(private.plan)
+            bound_analysis.check_monitorable_layers(private.plan)
         names.append(name)
         some.append(make_case(private, images, watched=watched))
         expected.append(np.asarray(model(images, training=False)))
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True
     ):
-        (got,) = plaintext.finish_outputs(s.plan.graph, [got])
+        (got,) = plaintext.finish_model_outputs(s.plan.graph, [got])
         assert got.shape == want.shape, name
         # (an exponential amplifies its argument's error: the error is relative)
         near = NEAR.get(name, 32 * ULP)
@@ -422,10 +428,10 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
     assert private.plan.inputs == {"x": 25}
-    again = calibration.Plan.from_header(private.plan.to_header())
+    again = calibration.ModelPlan.from_header(private.plan.to_header())
     assert again.inputs == private.plan.inputs and again.to_header() == private.plan.to_header()
     with pytest.raises(DataError):
-        calibration.Plan.from_header({**private.plan.to_header(), "inputs": {"y": 20}})
+        calibration.ModelPlan.from_header({**private.plan.to_header(), "inputs": {"y": 20}})
     ((got, _),) = run_all([make_case(private, images)], 0, again=False)
     error = np.abs(got - private.plain(images)).max()
     (row,) = private.summary().rows
@@ -482,15 +488,15 @@ def test_bad_arguments_are_refused() -> None:
     with raises(RangeError, "not-finite", operation="x", received=2):
         private.shared_inputs(np.full((1, 2), np.nan))
     with raises(UsageError, "unsupported-layer", operation="a", received="dense"):
-        execute.check_executable(replace(private.plan, graph=graph))
+        execute.check_executable_plan(replace(private.plan, graph=graph))
 
 
 def test_plans_of_strangers_are_checked() -> None:
     plan = convert(graph_of(dense_layer("a", "x", np.eye(2)))).plan
     header = plan.to_header()
-    assert calibration.Plan.from_header(header).to_header() == header
+    assert calibration.ModelPlan.from_header(header).to_header() == header
     for bad in (None, {}, {**header, "fraction": "16"}, {**header, "numbers": {}}):
         with pytest.raises(DataError):
-            calibration.Plan.from_header(bad)
+            calibration.ModelPlan.from_header(bad)
     with pytest.raises(DataError):
-        calibration.Plan.from_header({**header, "numbers": {"a": [16, 64, 0]}})
+        calibration.ModelPlan.from_header({**header, "numbers": {"a": [16, 64, 0]}})

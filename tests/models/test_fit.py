@@ -119,7 +119,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     monkeypatch.setattr(inputs, "_CHUNK_ELEMENTS", 64 * FEATURES + 1)
     private = private_model()
     recipe = private.recipe(BATCH)
-    assert inputs.choose_chunk(recipe, ROWS) == 64
+    assert inputs.choose_training_chunk(recipe, ROWS) == 64
     options: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "checkpoint": "late"}
     options |= {"checkpoint_every": 3, "validation_data": (x, y)}
     begun = private.keras.get_weights()
@@ -131,7 +131,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     plan = TrainingJob(recipe, 2, ROWS, 1, chunk=64)
     batched_rows = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(batched_rows.tolist())) == 192 and batched_rows[:64].max() < 64
-    rows, labels, _ = inputs.shuffle_examples(1, inputs.Examples(x, y))
+    rows, labels, _ = inputs.shuffle_examples(1, inputs.TrainingExamples(x, y))
     twin = PlaintextTwin(private.initial_model(), recipe)
     targets = recipe.encode_labels(labels)
     for step in range(12):

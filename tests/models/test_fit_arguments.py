@@ -23,7 +23,7 @@ from tfe_bench.models import progress
 from tfe_bench.models.sources import DatasetRef
 from tfe_bench.models.trainable import Trainable, trainable
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.stopping import Stopping
+from tfe_bench.models.training.stopping import EarlyStoppingRule
 from tfe_bench.models.training_job import TrainingJob
 
 BOARD = importlib.util.find_spec("tensorboard")
@@ -335,7 +335,9 @@ def test_a_rule_ends_a_training_where_keras_does(rng: np.random.Generator) -> No
         model = _Stub()
         theirs.set_model(model)
         theirs.on_train_begin()
-        rule = Stopping.from_header(Stopping(**options, higher=mode == "max").to_header())
+        rule = EarlyStoppingRule.from_header(
+            EarlyStoppingRule(**options, higher=mode == "max").to_header()
+        )
         for epoch, loss in enumerate(losses):
             theirs.on_epoch_end(epoch, {"loss": loss})
             assert rule.should_stop(epoch, loss) == model.stop_training, (options, mode, losses)
@@ -343,9 +345,9 @@ def test_a_rule_ends_a_training_where_keras_does(rng: np.random.Generator) -> No
                 break
     for bad in ({"patience": -1}, {"min_delta": float("nan")}, {"higher": 1}, {"baseline": "x"}):
         with pytest.raises(UsageError):
-            Stopping(**bad)
+            EarlyStoppingRule(**bad)
     with pytest.raises(UsageError):
-        Stopping.from_header({"patience": 1})
+        EarlyStoppingRule.from_header({"patience": 1})
 
 
 class _Stub:
@@ -368,11 +370,11 @@ def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setattr(Console, "is_jupyter", True, raising=False)
     monkeypatch.setattr(Console, "__init__", lambda self, **k: None)
-    with progress.show_progress("auto") as heard:
+    with progress.show_training_progress("auto") as heard:
         assert heard is not None
         heard(0.5, "epoch 1 of 2")
     assert reports == [" 50%  epoch 1 of 2"]
-    with progress.show_progress(0) as heard:
+    with progress.show_training_progress(0) as heard:
         assert heard is None
 
 

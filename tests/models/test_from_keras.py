@@ -14,10 +14,10 @@ import pytest
 from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, OpsMissing, RangeError, UsageError
 from tfe_bench.models import optimize
-from tfe_bench.models.cutting import push_down_slices
+from tfe_bench.models.cutting import push_slices_below_layers
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.graph import Graph
-from tfe_bench.models.hiding import hide_masked
+from tfe_bench.models.hiding import hide_masked_softmax_inputs
 from tfe_bench.models.layers.unchanged import InferenceIdentity
 from tfe_bench.models.plaintext import evaluate_graph
 from tfe_bench.models.training import reader as training_reader
@@ -116,7 +116,7 @@ def test_what_acts_in_training_alone_is_the_identity(name: str, rng: np.random.G
     assert np.array_equal(model(images, training=False), images * np.float32(0.5))
     assert largest_difference(from_keras(model), images, [images * 0.5]) < 1e-12
     with raises(UsageError, "unsupported-layer", received=Matching(f"{name} .*train")):
-        training_reader.read_model(model)
+        training_reader.read_training_model(model)
 
 
 def call_layer(layer: Any, *more: Any, **named: Any) -> Any:
@@ -192,7 +192,12 @@ def test_no_pass_changes_what_a_model_computes(model: Any, rng: np.random.Genera
         assert largest_difference(graph, images, expected) < 1e-12, each.__name__
         assert each(graph).to_header() == graph.to_header(), f"{each.__name__} changes it twice"
         changed = before.to_header() != graph.to_header()
-        others = (optimize.drop_identities, optimize.fold_constants, push_down_slices, hide_masked)
+        others = (
+            optimize.drop_identity_layers,
+            optimize.fold_constant_offsets,
+            push_slices_below_layers,
+            hide_masked_softmax_inputs,
+        )
         assert changed or each in others, f"{each.__name__} did nothing"
     ops = [x.op for x in graph.layers]
     assert not {"affine", "rescale", "identity", "conv2d", "dense"} & set(ops)

@@ -31,10 +31,10 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
 from tfe_bench.models import decoding, execute, weights
-from tfe_bench.models.calibration import Plan
-from tfe_bench.models.decoding import Decoding
+from tfe_bench.models.calibration import ModelPlan
+from tfe_bench.models.decoding import TokenDecoding
 from tfe_bench.models.execute import Prediction
-from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.models.kinds.operations import ProtocolSetting
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import generate as program
 from tfe_bench.models.zoo import texts
@@ -60,7 +60,7 @@ def test_texts_are_those_of_plaintext_and_cost_what_is_said(
     order = order_of(private, 2, PROMPT, NEW, **more)
     fractions: list[int] = []
 
-    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+    def run(make_generator: Callable[..., program.PrivateTextGenerator], rows: Shared) -> Any:
         return list(make_generator(order).generate_tokens(rows, fractions.append))
 
     sim = run_parties(private, prompts, run, record=not places)
@@ -91,7 +91,7 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
     texts = rng.integers(0, WORDS, (2, PROMPT))
     whole, one = order_of(private, 1, PROMPT, NEW), order_of(private, 1, 1, NEW)
 
-    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+    def run(make_generator: Callable[..., program.PrivateTextGenerator], rows: Shared) -> Any:
         def at(text: int, begin: int, end: int) -> Shared:
             return rows.map(lambda a: a[text : text + 1, begin:end])
 
@@ -160,7 +160,7 @@ def test_keys_may_be_shared_and_texts_dealt_by_each_party(
     order = order_of(private, texts, PROMPT, NEW, profile="wan")
     assert all(execute.has_rotating_dealers(s) == (texts > 2) for s in order.build_predictions())
 
-    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+    def run(make_generator: Callable[..., program.PrivateTextGenerator], rows: Shared) -> Any:
         return list(make_generator(order).generate_tokens(rows, lambda _: None))
 
     sim = run_parties(private, prompts, run)
@@ -181,7 +181,7 @@ def test_logits_of_any_scale_are_as_fine_as_they_should(
     ((factor, more),) = private.graph.results or ((1.0, 0.0),)
     largest = np.abs(private.plain(np.arange(8)[None]) - more).max()
     for temperature in (0.0, 0.5, 8.0):
-        d = Decoding.from_plan(private.plan, None, temperature)
+        d = TokenDecoding.from_plan(private.plan, None, temperature)
         numbers = d.build_step(LENGTH).numbers[name]
         bits = int(d.build_step(LENGTH).graph.by_name[name].options["fraction"])
         noise = d.draw_noise(1)
@@ -198,22 +198,22 @@ def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Genera
     private = convert_writer(decoder_model(rng, norm=False), rng)
     (table,) = (x for x in private.graph.layers if x.op == "offset")
     assert table.weights["bias"].shape == (LENGTH, 6)
-    assert Decoding.from_plan(private.plan).positional_weights == {f"{table.name}/bias": 0}
-    nodes = Prediction(private.plan, Setting()).placed_layers()
-    tallies = execute.layer_cost_reports(Prediction(private.plan, Setting()))
+    assert TokenDecoding.from_plan(private.plan).positional_weights == {f"{table.name}/bias": 0}
+    nodes = Prediction(private.plan, ProtocolSetting()).placed_layers()
+    tallies = execute.layer_cost_reports(Prediction(private.plan, ProtocolSetting()))
     (cost,) = (t.cost for n, t in zip(nodes, tallies, strict=True) if n.layer.op == "offset")
     assert cost.total == cost.rounds == 0
     header = private.plan.to_header()
     for row in ([16, 17, 20], [12, 12, 20]):
         spoilt = {**header, "numbers": {**header["numbers"], table.name: row}}
         with raises(UsageError, "invalid-plan"):
-            execute.check_executable(Plan.from_header(spoilt))
+            execute.check_executable_plan(ModelPlan.from_header(spoilt))
 
 
 def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> None:
     """Compute only the last position in a prompt's last layer; a step has a separate cost."""
     private = convert_writer(decoder_model(rng), rng)
-    d = Decoding.from_plan(private.plan)
+    d = TokenDecoding.from_plan(private.plan)
     assert d.round_up_length(3) == LENGTH
     first = d.build_prefill(PROMPT)
     keys, values = d.cached_values
@@ -224,7 +224,7 @@ def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> 
     assert {s[-2] for n, s in step.graph.shapes.items() if n.endswith("@remembered")} == {LENGTH}
     for steps in (first, step):
         with raises(UsageError, "unsupported-layer"):
-            execute.check_executable(steps)
+            execute.check_executable_plan(steps)
     costs = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, 2).build_predictions()]
     again = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, NEW).build_predictions()]
     assert costs == again
@@ -240,7 +240,7 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
     plain = order_of(private, 64, 1, LENGTH - 1)
     prompts = np.full((64, 1), int(rng.integers(WORDS)))
 
-    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+    def run(make_generator: Callable[..., program.PrivateTextGenerator], rows: Shared) -> Any:
         return list(make_generator(order).generate_tokens(rows, lambda _: None))
 
     sim = run_parties(private, prompts, run)
@@ -274,7 +274,9 @@ def test_gpt2_costs_what_its_page_says() -> None:
         fractional_bits=12,
         activations="series",
     )
-    both = decoding.build_predictions(Decoding.from_plan(private.plan), 64, 8, "local", 1, True)
+    both = decoding.build_decoding_predictions(
+        TokenDecoding.from_plan(private.plan), 64, 8, "local", 1, True
+    )
     for s, megabytes in zip(both, (372.3, 11.1), strict=True):
         cost = execute.model_cost(s)
         assert cost.total == pytest.approx(8e6 * megabytes, rel=0.01) and cost.rounds == 566
@@ -344,7 +346,7 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
     parameters = {"plan": private.plan.to_header(), "tokens": NEW, "warm_up": 0}
     bits = private.plan.fraction_of("words")
 
-    def run(make_generator: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+    def run(make_generator: Callable[..., program.PrivateTextGenerator], rows: Shared) -> Any:
         at, results = make_generator(order_of(private, 1, PROMPT, NEW)), []
         arrays = [at._weights[part.first_key] for part in weights.weight_parts(private.plan)]
         for client in range(2):
@@ -369,9 +371,9 @@ def test_logits_read_all_bits_that_are_opened(
     """Check this for rows of any fractional bits: logits have others."""
     model = decoder_model(rng)
     private = convert(model, rng.integers(0, WORDS, (16, LENGTH)), fractional_bits=bits)
-    d = Decoding.from_plan(private.plan)
+    d = TokenDecoding.from_plan(private.plan)
     nodes = Prediction(
-        d.build_prefill(PROMPT, watched), Setting("local", 0), 1, watched
+        d.build_prefill(PROMPT, watched), ProtocolSetting("local", 0), 1, watched
     ).placed_layers()
     (last,) = (node for node in nodes if node.layer.op == "greedy")
     opened = last.numbers.scale - int(last.layer.options["fraction"]) + last.numbers.bits

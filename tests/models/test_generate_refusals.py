@@ -14,7 +14,7 @@ from tests.refusals import Matching, raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import generation, weights
-from tfe_bench.models.decoding import Decoding
+from tfe_bench.models.decoding import TokenDecoding
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import generate as program
 from tfe_bench.models.programs.predict import RANGE
@@ -48,7 +48,7 @@ def test_layers_that_mix_positions_are_refused_by_name(
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     model = keras.Model(words, L.Dense(WORDS)(make(L.Embedding(WORDS, 6)(words))))
     with raises(UsageError, "unsupported-model", received=Matching(said)):
-        Decoding.from_plan(convert(model).plan)
+        TokenDecoding.from_plan(convert(model).plan)
 
 
 def other_outputs() -> list[tuple[str, Any]]:
@@ -69,19 +69,19 @@ def other_outputs() -> list[tuple[str, Any]]:
 def test_models_that_give_no_logits_are_refused() -> None:
     for reason, model in other_outputs():
         with raises(UsageError, "unsupported-model", received=Matching(reason)):
-            Decoding.from_plan(convert(model).plan)
+            TokenDecoding.from_plan(convert(model).plan)
 
 
 def test_positions_are_named_or_refused(rng: np.random.Generator) -> None:
     plan = convert_writer(decoder_model(rng, places=True), rng).plan
-    assert Decoding.from_plan(plan, "places").token_input == "words"
+    assert TokenDecoding.from_plan(plan, "places").token_input == "words"
     for positions, code, said in (
         (None, "unsupported-model", "inputs are 'words', 'places'"),
         ("place", "unknown-name", "place"),
         ("words", "unsupported-model", "logits of 10 tokens"),
     ):
         with raises(UsageError, code, received=Matching(said)):
-            Decoding.from_plan(plan, positions)
+            TokenDecoding.from_plan(plan, positions)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_texts_that_do_not_fit_are_refused(
     private: PrivateModel, code: str, fact: str, prompt: Any, tokens: Any
 ) -> None:
     with raises(UsageError, code, names=(fact,)):
-        generation.build_request(private, prompt, tokens, None)
+        generation.build_generation_request(private, prompt, tokens, None)
 
 
 def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None:
@@ -123,14 +123,17 @@ def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None
 
     bits = {program.TOKENS: 16, RANGE: 0}
     outputs = {program.TOKENS: np.array([[3], [4]]) << 16, RANGE: np.zeros((2, 1), int)}
-    assert generation.read_tokens(private, JobResult(outputs, bits)).tolist() == [[3], [4]]
+    assert generation.read_generated_tokens(private, JobResult(outputs, bits)).tolist() == [
+        [3],
+        [4],
+    ]
     outputs[RANGE] = np.array([[0], [-5]])
     with raises(RangeError, "left-planned-range"):
-        generation.read_tokens(private, JobResult(outputs, bits))
+        generation.read_generated_tokens(private, JobResult(outputs, bits))
 
 
 def test_orders_that_do_not_fit_are_refused(private: PrivateModel) -> None:
-    request, specs = generation.build_request(private, [1, 2], 2, None)
+    request, specs = generation.build_generation_request(private, [1, 2], 2, None)
     owned = weights.weight_specs(private.plan)
     text = InputSpec(program.PROMPT, specs[program.PROMPT].shape, 16)
     program.PROGRAM.admit(request, [*owned, text])

@@ -15,7 +15,7 @@ from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
 from tfe_bench.models import service, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import predict
@@ -65,7 +65,7 @@ def _make_plans() -> list[Any]:
     return [convert(model).plan for model in models]
 
 
-def _plan_facts(plan: Plan) -> list[Any]:
+def _plan_facts(plan: ModelPlan) -> list[Any]:
     """Return all parts of a plan that depend on its order."""
     graph = plan.graph
     return [
@@ -76,7 +76,7 @@ def _plan_facts(plan: Plan) -> list[Any]:
         graph.outputs,
         graph.labels,
         [(x.name, x.op, x.inputs) for x in graph.layers],
-        predict.input_names(plan),
+        predict.prediction_input_names(plan),
     ]
 
 
@@ -84,11 +84,15 @@ def _plan_facts(plan: Plan) -> list[Any]:
 def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
     for plan in _make_plans():
         header = json.loads(json.dumps(plan.to_header()))
-        parsed = Plan.from_header(reorder_keys(header, order))
-        assert _plan_facts(parsed) == _plan_facts(Plan.from_header(header)) == _plan_facts(plan)
+        parsed = ModelPlan.from_header(reorder_keys(header, order))
+        assert (
+            _plan_facts(parsed) == _plan_facts(ModelPlan.from_header(header)) == _plan_facts(plan)
+        )
         whole = reorder_keys(plan.graph.to_header(), order)
         assert Graph.from_header(whole, plan.graph.weight_arrays()).digest() == plan.graph.digest()
-        assert _plan_facts(predict.read_plan(reorder_keys(header, order))) == _plan_facts(plan)
+        assert _plan_facts(predict.read_model_plan(reorder_keys(header, order))) == _plan_facts(
+            plan
+        )
 
 
 @pytest.mark.parametrize("order", ORDERS)

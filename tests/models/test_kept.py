@@ -14,7 +14,7 @@ import pytest
 
 from tests.protocols.test_seeded import hold_input
 from tests.refusals import raises
-from tfe_bench.cluster.store import FOREIGN, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.store import FOREIGN, NONE, OWN, SUFFIX, UNREADABLE, ShareStore
 from tfe_bench.cluster.stored import DATA, StoredFacts, StoredTensor
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
 from tfe_bench.models import stored_shares
@@ -40,7 +40,7 @@ _STATES = list(product((NONE, OWN, FOREIGN, UNREADABLE), repeat=3))
 
 @pytest.mark.parametrize("states", _STATES, ids=str)
 def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: Path) -> None:
-    stores = [Store(tmp_path / str(p), p, 64, 16, 3).for_kind(DATA) for p in range(3)]
+    stores = [ShareStore(tmp_path / str(p), p, 64, 16, 3).for_kind(DATA) for p in range(3)]
     words = StoredTensor({"m": np.zeros(3, np.int64)}, 0, 16)
     for store, state in zip(stores, states, strict=True):
         if state != NONE:
@@ -53,7 +53,9 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
     ends: list[type[TfeBenchError] | None] = []
     for store in stores:
         try:
-            stored_shares.remove_values(cast(Any, _ScriptedParty(messages)), store, "rows", "alice")
+            stored_shares.remove_stored_shares(
+                cast(Any, _ScriptedParty(messages)), store, "rows", "alice"
+            )
             ends.append(None)
         except TfeBenchError as error:
             ends.append(type(error))
@@ -68,7 +70,7 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
 
 
 def deploy_words(
-    store: Store, name: str, value: int, many: int, clients: tuple[str, ...] = ()
+    store: ShareStore, name: str, value: int, many: int, clients: tuple[str, ...] = ()
 ) -> None:
     """Deploy words that all have the value."""
     parts = {field: np.full(many, value) for field in ("m", "l1")}
@@ -81,14 +83,14 @@ def deploy_words(
 def test_seeds_are_kept_in_place_of_masks(
     party: int, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    store, value = Store(tmp_path, party, 64, 16, 9), rng.integers(-(2**63), 2**63, (70, 30))
+    store, value = ShareStore(tmp_path, party, 64, 16, 9), rng.integers(-(2**63), 2**63, (70, 30))
     x = dataclasses.replace(hold_input(party, value), fractional_bits=5)
     facts = StoredFacts("net", "alice", (), "d" * 32, {})
     store.prepare_file(facts, {"w": stored_shares.to_stored_tensor(x)}).commit()
     path = tmp_path / f"net{SUFFIX}"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_size < 2000 + (value.nbytes if party else 0)
-    weight = stored_shares.load_cached(store, "net", "alice")[1]["w"]
+    weight = stored_shares.load_cached_shares(store, "net", "alice")[1]["w"]
     assert isinstance(weight, Seeded) and weight.shape == (70, 30) and weight.fractional_bits == 5
     one, other = seeded.expand_masks(weight), seeded.expand_masks(x)
     for mine, theirs in ((one.m, other.m), (one.l1, other.l1), (one.l2, other.l2)):
@@ -103,7 +105,7 @@ def test_seeds_are_kept_in_place_of_masks(
         assert changed
         if party or wrong != rb"[70, 29]":  # D holds nothing that contradicts it
             with raises(ConfigError, "file-damaged"):
-                stored_shares.load_cached(store, "net", "alice")
+                stored_shares.load_cached_shares(store, "net", "alice")
 
 
 def test_a_kept_model_of_seeds_answers_as_keras_does(
@@ -124,18 +126,18 @@ def test_a_kept_model_of_seeds_answers_as_keras_does(
 
 def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     """Load 200 times, after replacement, damage and removal; rights are checked each time."""
-    store = Store(tmp_path, 0, 64, 16, 9)
+    store = ShareStore(tmp_path, 0, 64, 16, 9)
     deploy_words(store, "net", 7, 4096)
-    first = stored_shares.load_cached(store, "net", "alice")[1]
+    first = stored_shares.load_cached_shares(store, "net", "alice")[1]
     for _ in range(200):
-        facts, values = stored_shares.load_cached(store, "net", "alice")
+        facts, values = stored_shares.load_cached_shares(store, "net", "alice")
         assert facts.deployment == f"{7:032x}" and values["many"].m is first["many"].m
     doubled = values["many"].m + values["many"].m  # no computation changes the stored arrays
     assert (doubled.numpy() == 14).all() and (values["many"].l1.numpy() == 7).all()
     with raises(UsageError, "name-not-found", operation="net"):
-        stored_shares.load_cached(store, "net", "bob")
+        stored_shares.load_cached_shares(store, "net", "bob")
     deploy_words(store, "net", 8, 4096, ("bob",))
-    values = stored_shares.load_cached(store, "net", "bob")[1]
+    values = stored_shares.load_cached_shares(store, "net", "bob")[1]
     assert [int(values[k].m[2]) for k in ("few", "many")] == [8, 8] and len(
         store.program_cache
     ) == 1
@@ -144,21 +146,21 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
         stream.seek(-1, 2)
         stream.write(b"\1")
     with raises(ConfigError, "file-damaged"):
-        stored_shares.load_cached(store, "net", "alice")
+        stored_shares.load_cached_shares(store, "net", "alice")
     assert not store.program_cache
     deploy_words(store, "net", 9, 10)
-    assert int(stored_shares.load_cached(store, "net", "alice")[1]["many"].m[9]) == 9
+    assert int(stored_shares.load_cached_shares(store, "net", "alice")[1]["many"].m[9]) == 9
     store.remove_file("net")
     with raises(UsageError, "name-not-found", operation="net"):
-        stored_shares.load_cached(store, "net", "alice")
-    stored_shares.evict_cached(store, "net")
+        stored_shares.load_cached_shares(store, "net", "alice")
+    stored_shares.evict_cached_shares(store, "net")
     assert not store.program_cache
 
 
 def test_what_was_used_last_stays_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path, 0, 64, 16, 9)
+    store = ShareStore(tmp_path, 0, 64, 16, 9)
     for i, name in enumerate("abc"):
         deploy_words(store, name, i, 1000)
     one = 2 * 8 * 1003
@@ -166,7 +168,7 @@ def test_what_was_used_last_stays_in_memory(
     for room, left in ((2 * one, "bac"), (0, "c")):
         monkeypatch.setattr(stored_shares, "_MOST_IN_MEMORY", memory // room if room else memory)
         for name in "abac":
-            stored_shares.load_cached(store, name, "alice")
+            stored_shares.load_cached_shares(store, name, "alice")
         assert [key[1] for key in store.program_cache] == list(left)[-2 if room else -1 :]
 
 
@@ -174,19 +176,21 @@ def test_columns_that_were_asked_for_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Load 200 times, after other columns and a replacement; rights are checked each time."""
-    store, party = Store(tmp_path, 0, 64, 16, 9), cast(Any, None)
+    store, party = ShareStore(tmp_path, 0, 64, 16, 9), cast(Any, None)
     monkeypatch.setattr(stored_shares, "check_same", lambda *arguments: None)
     read: list[Any] = []
-    load = Store.load
+    load = ShareStore.load
 
-    def counted(self: Store, name: str, client: str, only: Any = None) -> Any:
+    def counted(self: ShareStore, name: str, client: str, only: Any = None) -> Any:
         read.append(only)
         return load(self, name, client, only)
 
-    monkeypatch.setattr(Store, "load", counted)
+    monkeypatch.setattr(ShareStore, "load", counted)
 
     def ask(value: int, *names: str, client: str = "alice") -> list[int]:
-        values = stored_shares.load_values(party, store, "net", client, f"{value:032x}", names)
+        values = stored_shares.load_stored_shares(
+            party, store, "net", client, f"{value:032x}", names
+        )
         assert list(values) == list(names)
         return [int(values[name].m[2]) for name in names]
 

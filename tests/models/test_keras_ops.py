@@ -161,7 +161,7 @@ def test_private_operations_agree_and_cost_what_is_declared(
         expected.append(np.asarray(model(both)))
     results = zip(names, some, expected, run_all(some, 0), strict=True)
     for name, (s, _, _), want, (ring, calls) in results:
-        (got,) = plaintext.finish_outputs(s.plan.graph, [ring])
+        (got,) = plaintext.finish_model_outputs(s.plan.graph, [ring])
         assert got.shape == want.shape, name
         assert np.abs(got - want).max() < 256 * ULP, name
         assert_costs(calls, execute.model_cost(s))

@@ -30,7 +30,7 @@ from tfe_bench.models.kinds.layer import (
     Shapes,
 )
 from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.private import convert
 from tfe_bench.models.training import state, step
 from tfe_bench.models.training.recipe import Recipe
@@ -63,7 +63,7 @@ class Square(Kind):
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.square(values[0])
 
-    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_input_format(x)
         if 2 * (f + m) > PRODUCT_BITS:
             planner.report_unfit(x, f"squares values up to {2.0**m:g}")
@@ -143,7 +143,7 @@ class Point:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the other package."""
     monkeypatch.setattr(registry, "entry_points", lambda group: [Point(Square)])
-    monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
+    monkeypatch.setattr(registry, "KINDS", registry.discover_layer_kinds())
 
 
 def square_model() -> Any:
@@ -197,7 +197,7 @@ def test_old_names_are_accepted_with_a_warning(
         monkeypatch.setattr(registry, "entry_points", lambda group, kind=kind: [Point(kind)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
+            monkeypatch.setattr(registry, "KINDS", registry.discover_layer_kinds())
             ((predicted, _),) = run_all([make_case(convert(model, samples=x), x, watched=True)], 0)
             recipe = Recipe.build(model, keras.optimizers.SGD(0.125), "mse", 4)
             (result,) = train_cases([Case(recipe, x, y, 1)])
@@ -239,12 +239,13 @@ def test_entry_points_that_are_no_kinds_are_refused(
     monkeypatch.setattr(registry, "entry_points", lambda group: [Point(held)])
     code = "duplicate-name" if held is DuplicateSquare else "invalid-entry-point"
     with raises(UsageError, code, operation=text.split("'")[1]):
-        registry.discover_kinds()
+        registry.discover_layer_kinds()
 
 
 def test_every_module_of_layers_has_a_kind_or_is_what_kinds_have_in_common() -> None:
     homes = {type(kind).__module__ for kind in registry.KINDS.values()}
     shared = {
-        module.__name__ for module in discovery.import_modules(layers.__name__, layers.__path__)
+        module.__name__
+        for module in discovery.import_package_modules(layers.__name__, layers.__path__)
     } - homes
     assert {name.rpartition(".")[2] for name in shared} == {"linear", "smooth"}

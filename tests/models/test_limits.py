@@ -13,7 +13,7 @@ from tests.refusals import raises
 from tfe_bench.errors import UsageError
 from tfe_bench.models import bound_analysis, plaintext, zoo
 from tfe_bench.models.bound_analysis import Limits
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import LayerSpec
 from tfe_bench.models.private import convert
 
@@ -41,7 +41,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     model = branched_model()
     samples = rng.normal(0, 1, (4, 8, 8, 2))
     private = convert(model, samples=samples if calibrated else None)
-    limits = bound_analysis.compute_limits(private.plan, private.bounds)
+    limits = bound_analysis.compute_layer_limits(private.plan, private.bounds)
     largest_values: dict[str, float] = {}
 
     def watch(name: str, value: Array) -> None:
@@ -66,7 +66,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     # comparisons are as wide as their operands may be
     for x in private.graph.layers:
         bits = (
-            bound_analysis.comparison_bits(private.plan, x)
+            bound_analysis.layer_comparison_bits(private.plan, x)
             if private.plan.numbers[x.name].bits
             else 0
         )
@@ -75,7 +75,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
             assert limit is not None and limit < 1 << (bits - 1)
 
 
-def extreme_sum(x: LayerSpec, plan: Plan, limits: Limits) -> float:
+def extreme_sum(x: LayerSpec, plan: ModelPlan, limits: Limits) -> float:
     """Return the largest sum of inputs within limits, in ring units, for the kernels' signs."""
     scale, total = plan.numbers[x.name].scale, 0.0
     for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
@@ -95,9 +95,9 @@ def extreme_sum(x: LayerSpec, plan: Plan, limits: Limits) -> float:
     return total
 
 
-def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
+def check_reaches(plan: ModelPlan, bounds: Mapping[str, float]) -> None:
     """Check that sums stay within the plan's reach, and that the reach is tight."""
-    limits = bound_analysis.compute_limits(plan, bounds)
+    limits = bound_analysis.compute_layer_limits(plan, bounds)
     for x in plan.graph.layers:
         if x.op == "sum":
             most, reach = extreme_sum(x, plan, limits), plan.numbers[x.name].reach
@@ -119,7 +119,7 @@ def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None
     built = zoo.build(name, "seeded", 1)
     for samples in (zoo.samples(zoo.find_model(name), 1), None):
         private = convert(built.keras, samples=samples)
-        bound_analysis.check_monitorable(private.plan)
+        bound_analysis.check_monitorable_layers(private.plan)
         check_reaches(private.plan, private.bounds)
 
 
@@ -130,8 +130,8 @@ def test_a_sum_that_could_leave_the_ring_is_not_watched() -> None:
     samples = np.zeros((2, 200))
     samples[:, :2] = 0.01, -0.01
     private = convert(model, samples=samples)
-    bound_analysis.check_monitorable(private.plan)
+    bound_analysis.check_monitorable_layers(private.plan)
     name = private.graph.layers[0].name
     numbers = {**private.plan.numbers, name: replace(private.plan.numbers[name], reach=64)}
     with raises(UsageError, "range-check-impossible", operation=name):
-        bound_analysis.check_monitorable(replace(private.plan, numbers=numbers))
+        bound_analysis.check_monitorable_layers(replace(private.plan, numbers=numbers))

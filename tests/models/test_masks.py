@@ -13,7 +13,7 @@ from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds.layer import LayerSpec
 from tfe_bench.models.private import PrivateModel, convert
@@ -189,13 +189,13 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     header = private.plan.to_header()
     for row in ([16, 7, 0], [16, 25, 0], [15, 24, 0]):
         with raises(UsageError, "invalid-plan", operation="a"):
-            execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))
+            execute.check_executable_plan(ModelPlan.from_header({**header, "numbers": {"a": row}}))
 
 
 def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
     private = convert(for_each_query())
     header = private.plan.to_header()
-    again = PrivateModel(Plan.from_header(header), private.bounds, True)
+    again = PrivateModel(ModelPlan.from_header(header), private.bounds, True)
     assert again.graph.masks == ("mask",)
     arrays = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
     again.shared_inputs(arrays)

@@ -54,7 +54,7 @@ def test_reads_arrays_of_any_axes(tmp_path: Path, rng: np.random.Generator) -> N
     for shape in ((5,), (2, 3), (1, 2, 3, 4), (0, 28, 28)):
         values = rng.integers(0, 256, shape, np.uint8)
         (tmp_path / "x").write_bytes(_idx_bytes(values))
-        np.testing.assert_array_equal(mnist.read_idx(tmp_path / "x"), values)
+        np.testing.assert_array_equal(mnist.read_idx_array(tmp_path / "x"), values)
 
 
 _IMAGES = "train-images-idx3-ubyte.gz"

@@ -16,7 +16,7 @@ from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, plaintext, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.kinds import row_scheme
 from tfe_bench.models.kinds.layer import PlacedLayer
 from tfe_bench.models.layers.normalize import Normalize
@@ -32,7 +32,7 @@ def model_of(layer: Any) -> Any:
     return keras.Sequential([L.Input((3, 24)), layer])
 
 
-def run_plan(plan: Plan, arrays: Any) -> tuple[Any, Any, Any]:
+def run_plan(plan: ModelPlan, arrays: Any) -> tuple[Any, Any, Any]:
     """Return the values, the flags of the samples, and the cost."""
     scaled = plaintext.scale_owner_inputs(plan.graph, arrays)
     s = execute.tune_prediction(plan, "local", len(next(iter(scaled.values()))), True)
@@ -96,15 +96,17 @@ def test_a_stranger_s_ends_are_checked(rng: np.random.Generator) -> None:
     samples = rng.normal(0, 1, (16, 3, 24)).astype(np.float32)
     header = convert(model_of(L.LayerNormalization()), samples=samples).plan.to_header()
     (name,) = (n for n, row in header["numbers"].items() if len(row) == 4)
-    assert Plan.from_header(header).to_header() == header
+    assert ModelPlan.from_header(header).to_header() == header
     row = header["numbers"][name]
     for low in (1, row[2] - 1, row[2], 63):
-        plan = Plan.from_header({**header, "numbers": {**header["numbers"], name: [*row[:3], low]}})
+        plan = ModelPlan.from_header(
+            {**header, "numbers": {**header["numbers"], name: [*row[:3], low]}}
+        )
         with raises(UsageError, "invalid-plan", operation=name):
-            execute.check_executable(plan)
+            execute.check_executable_plan(plan)
 
 
-def scheme_of(plan: Plan) -> tuple[PlacedLayer, row_scheme.RowScheme]:
+def scheme_of(plan: ModelPlan) -> tuple[PlacedLayer, row_scheme.NormalizationScheme]:
     """Return the scheme of the only norm with range checks."""
     nodes = execute.tune_prediction(plan, "local", 1, True).placed_layers()
     (node,) = (n for n in nodes if n.layer.op == "normalize")
@@ -138,7 +140,7 @@ def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
     assert flags.tolist() == [False, False, True, False, False]
     right = np.asarray(model(rows, training=False))
     assert np.abs(value - right)[[0, 1, 3, 4]].max() < 2.0**-11
-    monkeypatch.setattr(row_scheme.RowScheme, "minimize_bits", without_second)
+    monkeypatch.setattr(row_scheme.NormalizationScheme, "minimize_bits", without_second)
     assert not run_plan(private.plan, rows)[1].any()
 
 
@@ -168,7 +170,7 @@ def test_no_row_within_its_limit_is_taken_for_another(
     """Compare the statistics of rows at the ends of the distinguishable range, in integers."""
     tried = 0
     for arguments, bits, room in [(12, 50, 3), (16, 44, 0), (12, 61, 8), (10, 30, 12), (16, 52, 6)]:
-        plain = row_scheme.RowScheme(count, by, 1e-6, arguments, 0, bits, bits - 9)
+        plain = row_scheme.NormalizationScheme(count, by, 1e-6, arguments, 0, bits, bits - 9)
         limit = math.isqrt(1 << (bits + 2 * room)) // count + 1
         scheme = plain.minimize_bits(limit, 20)
         if scheme is None:
@@ -201,19 +203,19 @@ def test_no_row_within_its_limit_is_taken_for_another(
     assert tried >= 8
 
 
-def statistic(scheme: row_scheme.RowScheme, x: Any) -> int:
+def statistic(scheme: row_scheme.NormalizationScheme, x: Any) -> int:
     """Return n Q - S^2, or n Q."""
     return int(
         scheme.count * (x * x).sum() - (x.sum() ** 2 if scheme.statistic == "variance" else 0)
     )
 
 
-_IN_FEWEST = row_scheme.RowScheme.minimize_bits
+_IN_FEWEST = row_scheme.NormalizationScheme.minimize_bits
 
 
 def without_second(
-    self: row_scheme.RowScheme, limit: int | None, least: int = 0
-) -> row_scheme.RowScheme | None:
+    self: row_scheme.NormalizationScheme, limit: int | None, least: int = 0
+) -> row_scheme.NormalizationScheme | None:
     """Return the scheme with the same used bits, without a second statistic."""
     narrow = _IN_FEWEST(self, limit, least)
     return narrow and replace(narrow, coarse=0)

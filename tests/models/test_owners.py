@@ -20,7 +20,7 @@ from tfe_bench.cluster.jobs import load_program
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.errors import ClusterError, PolicyError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models import owners, service, sources
 from tfe_bench.models.arrays import array
@@ -198,7 +198,7 @@ def _asked_alone(three: Hosts, client: Any, party: int, plan: dict[str, Any]) ->
     """Return the answer of one worker alone to a plan."""
     policy = WorkerPolicy.load(three.folder / f"worker{party}.toml")
     config = client.config
-    store = Store(None, party, config.ring, config.fractional_bits, 100)
+    store = ShareStore(None, party, config.ring, config.fractional_bits, 100)
     # the worker locks the folder; this only reads
     store._folder = policy.models
     load_program("query").permit(client.identity, store, {"plan": plan}, ())  # type: ignore[misc]
@@ -431,7 +431,7 @@ def test_misspelt_clients_are_refused_by_all_that_names_clients(clients: dict[st
         lambda: tables(bank).align(["a", "b"], ["k"], "n", "y", clients=misspelt),
         lambda: owners.provide(bank.client, "r", rows, misspelt),
         lambda: service.deploy(bank, kept, "m", misspelt),
-        lambda: array.make_private(bank, np.ones(2)).keep("y", clients=misspelt),
+        lambda: array.make_private_array(bank, np.ones(2)).keep("y", clients=misspelt),
         lambda: private.fit(bank, *draw_data(), batch_size=4, deploy="m", deploy_for=misspelt),
     ):
         with raises(UsageError, "unknown-client", received="alcie"):

@@ -77,7 +77,7 @@ def test_workers_load_other_packages_when_they_start(
     }
     monkeypatch.setattr(jobs, "installed_programs", lambda: points)
     with caplog.at_level(logging.INFO, "tfe_bench.worker"):
-        worker.import_packages()
+        worker.import_extension_packages()
     assert loaded == ["broken", "theirs"]
     assert "the program 'theirs' of another package is loaded" in caplog.text
     assert "'broken' of another package cannot be loaded: no Python" in caplog.text

@@ -159,8 +159,8 @@ def test_filled_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: in
     make = getattr(keras.applications, name)
     shape = (32, 32, 3)
     model = make(weights=None, input_shape=shape, classes=10, classifier_activation=None)
-    shown = seeded.generate_images(shape, seed, 64) / 127.5 - 1
-    seeded.fill_weights(model, shown, seed)
+    shown = seeded.generate_synthetic_images(shape, seed, 64) / 127.5 - 1
+    seeded.fill_seeded_weights(model, shown, seed)
     private = convert(model, samples=shown[:4])
     images = scale_sample(shown)
     ((got, _),) = run_all([make_case(private, images)], seed % 3, again=False)

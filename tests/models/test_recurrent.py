@@ -17,7 +17,7 @@ from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import bound_analysis, execute, plaintext
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.ring import rotation
@@ -120,7 +120,7 @@ def mark_slow(names: Any, *fast: str) -> list[Any]:
 def run_private(private: PrivateModel, arrays: Any) -> tuple[Array, Array]:
     """Return the decoded private outputs, and the samples outside of the range."""
     value, flags, _ = run_plan(private.plan, arrays)  # (it compares the cost with the wire)
-    (value,) = plaintext.finish_outputs(private.graph, [value])
+    (value,) = plaintext.finish_model_outputs(private.graph, [value])
     return value, flags
 
 
@@ -133,9 +133,9 @@ def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Gener
     got = private.plain(arrays if len(arrays) > 1 else arrays[0])
     want = np.asarray(model(arrays if len(arrays) > 1 else arrays[0], training=False))
     assert np.abs(got - want).max() < 1e-5
-    again = Plan.from_header(private.plan.to_header())
+    again = ModelPlan.from_header(private.plan.to_header())
     assert again.to_header() == private.plan.to_header()
-    execute.check_executable(again)
+    execute.check_executable_plan(again)
 
 
 @pytest.mark.parametrize("name", mark_slow(MODELS, *FAST))
@@ -289,7 +289,9 @@ def test_a_long_sequence_takes_the_memory_of_a_few_steps() -> None:
     for steps in (20, 1000):
         private = convert(model_of(L.LSTM(16), shape=(steps, 1)))
         outputs.append(
-            execute.estimate_size(execute.tune_prediction(private.plan, "local", 8)).words
+            execute.estimate_prediction_size(
+                execute.tune_prediction(private.plan, "local", 8)
+            ).words
         )
     assert outputs[1] < 1.1 * outputs[0]
 
@@ -317,7 +319,7 @@ def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Gener
     value, flags = run_private(private, {next(iter(private.graph.inputs)): largest})
     assert not flags.any()
     assert np.abs(value - np.asarray(model(largest, training=False))).max() < 2.0**-10
-    bound_analysis.check_monitorable(private.plan)
+    bound_analysis.check_monitorable_layers(private.plan)
 
 
 @pytest.mark.slow
@@ -473,11 +475,13 @@ def test_a_stranger_s_numbers_are_checked() -> None:
     private = convert(untrusted_graph({}, {}, {}), ranges=4.0)
     header = private.plan.to_header()
     row = header["numbers"]["own"]
-    execute.check_executable(Plan.from_header(header))
+    execute.check_executable_plan(ModelPlan.from_header(header))
     for place, value in ((0, 12), (0, 21), (1, 31), (1, 63), (2, 16), (2, 63)):
         wrong = [value if i == place else v for i, v in enumerate(row)]
         with raises(UsageError, "invalid-plan", operation="own"):
-            execute.check_executable(Plan.from_header({**header, "numbers": {"own": wrong}}))
+            execute.check_executable_plan(
+                ModelPlan.from_header({**header, "numbers": {"own": wrong}})
+            )
 
 
 # ---- a user's model

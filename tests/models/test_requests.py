@@ -19,8 +19,8 @@ from tfe_bench.models.arrays import plan as array_plans
 from tfe_bench.models.programs import compute, query
 from tfe_bench.models.queries import plan as query_plans
 from tfe_bench.models.queries import relations, sql
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import TableSchema
 
 
 def _count_calls(monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> Counter[str]:
@@ -44,11 +44,13 @@ def test_an_expression_is_parsed_and_priced_once(
 ) -> None:
     workers = Workers(tmp_path)
     x = Client(workers, "ann").private(np.arange(4.0))
-    calls = _count_calls(monkeypatch, (array_plans, "_parse_steps"), (compute, "price_plan"))
+    calls = _count_calls(
+        monkeypatch, (array_plans, "_parse_steps"), (compute, "price_expression_plan")
+    )
     np.testing.assert_allclose((x * 2.0 + 1.0).mean().reveal(), 4.0, atol=1e-3)
     workers.close()
     # at the client, which checks a job before it sends it, and at three workers
-    assert calls == {"_parse_steps": 4, "price_plan": 4}
+    assert calls == {"_parse_steps": 4, "price_expression_plan": 4}
 
 
 def test_a_query_is_parsed_derived_and_priced_once(
@@ -58,18 +60,18 @@ def test_a_query_is_parsed_derived_and_priced_once(
     types, rights = {"v": "int[0,9]"}, {ANALYST: {"v": ("open",)}}
     workers.put_table("t", StoredTable(types, [(i,) for i in range(5)], rights=rights))
     [row] = workers.stores[0].for_kind(TABLE).list_visible(ANALYST)
-    facts = ("t", OWNER, row["deployment"], Schema.from_header(row["about"]), ANALYST, 0)
-    plan = sql.compile_sql("select v + 1 w from t where v > 2", {"t": Table(*facts)})
+    facts = ("t", OWNER, row["deployment"], TableSchema.from_header(row["about"]), ANALYST, 0)
+    plan = sql.compile_sql("select v + 1 w from t where v > 2", {"t": TableAccess(*facts)})
     calls = _count_calls(
         monkeypatch,
-        (query_plans, "_parse_step"),
+        (query_plans, "_parse_query_step"),
         (relations, "derive_relations"),
-        (query, "price_plan"),
+        (query, "price_query_plan"),
     )
     Client(workers, ANALYST).run("query", {"plan": plan}, {})
     workers.close()
     steps = len(plan["steps"])
-    assert calls == {"_parse_step": 3 * steps, "derive_relations": 3, "price_plan": 3}
+    assert calls == {"_parse_query_step": 3 * steps, "derive_relations": 3, "price_query_plan": 3}
 
 
 def test_a_program_of_the_former_interface_runs_with_a_warning() -> None:

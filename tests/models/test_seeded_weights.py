@@ -47,7 +47,7 @@ def predict_once(
         own: dict[str, Shared | Seeded] = {}
         for i, part in enumerate(weights.weight_parts(plan)):
             seed_pair = bytes([i]) * 16, bytes([100 + i]) * 16
-            w = hold_input(party.index, weights.encode_part(part), seed_pair)
+            w = hold_input(party.index, weights.encode_weight_part(part), seed_pair)
             w = Seeded(w.m, w.l1, w.l2, w.shape, w.dealer, part.fractional_bits)
             own |= dict.fromkeys(part.keys, seeded.expand_masks(w) if whole else w)
 

@@ -16,14 +16,14 @@ from tests.models.arrays.simulated import Client, Workers
 from tests.models.queries.asked import StoredTable
 from tests.refusals import raises
 from tfe_bench import models
-from tfe_bench.cluster.store import SUFFIX, Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, input_source
+from tfe_bench.cluster.store import SUFFIX, ShareStore
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, client_input_source
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import sources
 from tfe_bench.models.arrays import loading
 from tfe_bench.models.queries import permits, rights, training
-from tfe_bench.models.queries.rights import Table, Use
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.rights import ColumnUse, TableAccess
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.models.sources import DatasetRef as Asked
 from tfe_bench.models.stored_shares import storage_parameters
 
@@ -54,18 +54,18 @@ def align_tables(workers: Workers, name: str, table: str = "people") -> None:
     """Store an aligned set of Mallory's table and another client's table for training."""
     store = workers.stores[0].for_kind(TABLE)
     tables = [
-        Table(n, f.owner, f.deployment, Schema.from_header(f.about), "mallory")
+        TableAccess(n, f.owner, f.deployment, TableSchema.from_header(f.about), "mallory")
         for n, f in ((n, store.get_facts(n, "mallory")) for n in (table, "mine"))
     ]
     columns = [f"{table}.income", "mine.id2"]
-    order = training.build_request(tables, ["id"], f"{table}.y", columns).to_header()
+    order = training.parse_linkage_request(tables, ["id"], f"{table}.y", columns).to_header()
     Client(workers, "mallory").run("align", storage_parameters(name, [], True, order), {})
 
 
-def may_train(store: Store, client: str, name: str) -> Any:
+def may_train(store: ShareStore, client: str, name: str) -> Any:
     """Return whether a client may train on a data set."""
     word = store.for_kind(DATA).get_facts(name, client).deployment
-    return sources.check_permitted(Asked((name,), name, {name: word}), store, client)
+    return sources.check_permitted_datasets(Asked((name,), name, {name: word}), store, client)
 
 
 # Programs that disclose something about an aligned set's rows.
@@ -115,7 +115,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
         if len(opened) < 3:
             with raises(PolicyError, "missing-right", expected="open"):
                 permits.check_permission(
-                    workers.stores[0], "mallory", Use.SHOW, [frozenset(of)], "it"
+                    workers.stores[0], "mallory", ColumnUse.SHOW, [frozenset(of)], "it"
                 )
     align_tables(workers, "common")
     assert len(set(mallory.load("common")["x"].reveal()[:, 0].tolist())) == 12
@@ -263,17 +263,19 @@ def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_mad
 
 def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
     store = workers.stores[0]
-    permits.check_permission(store, "bob", Use.SHOW, [input_source("bob")], "it")
+    permits.check_permission(store, "bob", ColumnUse.SHOW, [client_input_source("bob")], "it")
     for refused, error in (
         (frozenset[Source](), UsageError),
-        (input_source("alice"), PolicyError),
+        (client_input_source("alice"), PolicyError),
         (frozenset([Source("", "net", "0" * 32, "bob")]), UsageError),
         (frozenset([Source(ARRAY.infix, "no-such", "0" * 32, "bob")]), UsageError),
-        (input_source("bob") | input_source("alice"), PolicyError),
+        (client_input_source("bob") | client_input_source("alice"), PolicyError),
     ):
-        for use in (Use.SHOW, Use.HOLD, Use.ALIGNED):
+        for use in (ColumnUse.SHOW, ColumnUse.HOLD, ColumnUse.ALIGNED):
             with pytest.raises(error):
-                permits.check_permission(store, "bob", use, [input_source("bob"), refused], "it")
+                permits.check_permission(
+                    store, "bob", use, [client_input_source("bob"), refused], "it"
+                )
 
 
 def test_one_table_says_which_right_is_enough() -> None:
@@ -281,4 +283,4 @@ def test_one_table_says_which_right_is_enough() -> None:
     root = Path(models.__file__).parent
     asking = {str(p.relative_to(root)) for p in root.rglob("*.py") if ".allows(" in p.read_text()}
     assert asking == {"queries/rights.py"}
-    assert set(rights._SUFFICIENT) == set(Use)
+    assert set(rights._SUFFICIENT) == set(ColumnUse)

@@ -19,15 +19,15 @@ from tfe_bench.cluster import jobs, wire
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.worker import submission
-from tfe_bench.cluster.worker.admission import accept_submission
-from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.admission import accept_job_submission
+from tfe_bench.cluster.worker.host import WorkerState
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models import deploying, generation
 from tfe_bench.models.private import convert
 from tfe_bench.models.queries import types
-from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.schema import TableColumn, TableSchema
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.training_job import CheckpointOptions, TrainingJob
 from tfe_bench.models.weights import weight_specs as array_specs
@@ -70,7 +70,7 @@ class _Admission:
         parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", 7700 + p) for p in range(3))
         config = ClusterConfig("x", parties, tls=False)
         policy = policy or WorkerPolicy.for_local(1, None)
-        self.host = Host(config, policy, Store(folder, 1, 64, 16, 8), cast(Any, None))
+        self.host = WorkerState(config, policy, ShareStore(folder, 1, 64, 16, 8), cast(Any, None))
 
     def submission(self, program: str, parameters: Any, inputs: list[InputSpec]) -> dict[str, Any]:
         """Return a good submission."""
@@ -98,8 +98,8 @@ class _Admission:
 
     def take(self, blob: bytes) -> Any:
         """Return the outcome of any first message."""
-        return accept_submission(
-            self.host, submission.parse_submission(blob), "alice", cast(Any, None)
+        return accept_job_submission(
+            self.host, submission.parse_job_submission(blob), "alice", cast(Any, None)
         )
 
 
@@ -121,7 +121,7 @@ def _make_jobs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     inputs = model.shared_inputs(np.zeros((2, FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in inputs.items()]
     language = text_model()
-    request, _ = generation.build_request(language, [1, 2], 3, None)
+    request, _ = generation.build_generation_request(language, [1, 2], 3, None)
     job = TrainingJob(
         *(private.recipe(BATCH), 2, 64, 1),
         profile="lan",
@@ -129,7 +129,7 @@ def _make_jobs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         saving=CheckpointOptions("saved"),
         deploy=deploying.trained_model_parameters(private.keras, "later", ["bob"]),
     )
-    table = Schema(3, {"k": Column(types.parse_type("int"))}, unique=("k",)).to_header()
+    table = TableSchema(3, {"k": TableColumn(types.parse_type("int"))}, unique=("k",)).to_header()
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
     read = {"t": {"name": "t", "deployment": _DEPLOYMENT}}
     part = {"deployment": _DEPLOYMENT, "on": ["k"]}
@@ -300,7 +300,7 @@ def test_what_is_no_submission_is_refused(gate: _Admission, case: str) -> None:
 def test_a_question_is_small() -> None:
     for blob in (*_BLOBS.values(), wire.event("cancel", job="x" * 70_000)):
         with pytest.raises(ProtocolError):
-            wire.StreamReader(iter([blob])).next_event(1 << 16)
+            wire.JobStreamReader(iter([blob])).next_event(1 << 16)
 
 
 def test_two_inputs_of_one_name_are_refused(gate: _Admission, programs: dict[str, Any]) -> None:

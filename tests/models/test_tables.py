@@ -13,13 +13,13 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import deploying, owners, scales, sources, tables, weights
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.optimize import optimize_graph
 from tfe_bench.models.plaintext import evaluate_graph
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import provide
-from tfe_bench.models.scales import Scale
+from tfe_bench.models.scales import ColumnScale
 from tfe_bench.models.tables import Table
 from tfe_bench.models.trainable import trainable
 from tfe_bench.models.training.recipe import Recipe
@@ -59,7 +59,7 @@ def test_scales_are_parted_into_coarse_ones_and_the_rest(rng: np.random.Generato
         assert (steps == np.rint(steps)).all()
         f, o = pairs[1 - public]
         assert (np.abs(f) > 0.7).all() and (np.abs(f) < 1.42).all() and (np.abs(o) < 0.4).all()
-    assert scales.is_identity(scales.split_scale(0.25, 1.5)[1])
+    assert scales.is_identity_scale(scales.split_scale(0.25, 1.5)[1])
     (first, _) = scales.split_scale(0.0, 3.0)
     assert np.isfinite(first).all()
 
@@ -67,16 +67,16 @@ def test_scales_are_parted_into_coarse_ones_and_the_rest(rng: np.random.Generato
 def test_columns_of_any_size_are_scaled_and_hopeless_ones_named(rng: np.random.Generator) -> None:
     for power in (-55.0, -20.0, 0.0, 20.0, 55.0):
         x = (rng.normal(0, 1, (80, 1)) + 3) * 2.0**power
-        scale = scales.fit_scale(x, ("a",))
+        scale = scales.fit_column_scale(x, ("a",))
         scaled = scale.apply(x)
         assert abs(scaled.mean()) <= 0.26 and 0.7 < scaled.std() < 1.42
         np.testing.assert_allclose(scale.inverse().apply(scaled), x, rtol=1e-9)
     steady = np.full((9, 1), 1e6 / 3)
-    assert not scales.fit_scale(steady, ("a",)).apply(steady).any()
+    assert not scales.fit_column_scale(steady, ("a",)).apply(steady).any()
     for power in (-70.0, 70.0, 600.0):
         with raises(RangeError, "value-out-of-range", operation="b"):
             x = rng.normal(0, 1, (80, 2)) * [1.0, 2.0**power]
-            scales.fit_scale(x, ("a", "b"))
+            scales.fit_column_scale(x, ("a", "b"))
 
 
 # ---- Normalization
@@ -171,7 +171,7 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
         parameters = deploying.trained_model_parameters(model, "a")
         recipe = Recipe.build(model, "sgd", "mse")
         deploying.check_trained_model(recipe, parameters)
-        plan = Plan.from_header(parameters["about"]["plan"])
+        plan = ModelPlan.from_header(parameters["about"]["plan"])
         held = recipe.graph.weight_arrays()
         arrays = dict(
             zip(
@@ -203,13 +203,13 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
 
 
 def _make_table(**changed: Any) -> Table:
-    scale = Scale((0.5, 2.0), (-1.5, 0.0))
+    scale = ColumnScale((0.5, 2.0), (-1.5, 0.0))
     fields = {"columns": ("a", "b"), "target": "binary", "label": "y", "classes": ("n", "j")}
     return Table(**{**fields, "scale": scale, **changed})
 
 
 def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -> None:
-    unit = Scale((2.0**-10,), (-3.5,))
+    unit = ColumnScale((2.0**-10,), (-3.5,))
     for table in (
         _make_table(),
         _make_table(target="number", classes=(), unit=unit),
@@ -285,14 +285,14 @@ def test_probabilities_are_those_of_the_outputs() -> None:
 
 def _make_facts(table: Table | None, rows: int = 5, **changed: Any) -> dict[str, Any]:
     fields = {"rows": rows, "x": [2], "y": [1], "target": "binary", "classes": 2}
-    return {**fields, "columns": ["a", "b"], **owners._unit_facts(table), **changed}
+    return {**fields, "columns": ["a", "b"], **owners._dataset_unit_facts(table), **changed}
 
 
 def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     rows = sources.DatasetRef(("p", "q"), None, {})
 
     def joined(first: Any, other: Any) -> Any:
-        return sources.combine_schemas(rows, {"p": ("alice", first), "q": ("bob", other)})
+        return sources.combine_dataset_schemas(rows, {"p": ("alice", first), "q": ("bob", other)})
 
     assert joined(_make_facts(_make_table()), _make_facts(_make_table())).table == _make_table()
     assert joined(_make_facts(None), _make_facts(None)).table is None
@@ -304,7 +304,7 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     ):
         joined(
             _make_facts(_make_table()),
-            _make_facts(_make_table(scale=Scale((0.5, 4.0), (-1.5, 0.0)))),
+            _make_facts(_make_table(scale=ColumnScale((0.5, 4.0), (-1.5, 0.0)))),
         )
     with raises(UsageError, "scales-mismatch", operation="the label 'y'"):
         joined(_make_facts(_make_table()), _make_facts(_make_table(classes=("j", "n"))))
@@ -315,10 +315,10 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     left, right = _make_facts(_make_table(), y=None), _make_facts(_make_table(scale=None), y=None)
     label = _make_facts(_make_table(columns=(), scale=None, label="z"), x=None, columns=[])
     facts = {"p": ("alice", left), "q": ("bob", right), "l": ("bob", label)}
-    combined = sources.combine_schemas(beside, facts).table
+    combined = sources.combine_dataset_schemas(beside, facts).table
     assert combined is not None and combined.columns == ("p.a", "p.b", "q.a", "q.b")
-    assert combined.scale == Scale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
+    assert combined.scale == ColumnScale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
     assert (combined.label, combined.classes) == ("z", ("n", "j"))
     for bad in ({"label": "y"}, 5, {**_make_facts(_make_table())["units"], "scale": 3}):
         with pytest.raises((UsageError, DataError)):
-            provide.read_table({**_make_facts(None), "units": bad})
+            provide.read_dataset_table({**_make_facts(None), "units": bad})

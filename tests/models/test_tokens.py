@@ -11,7 +11,7 @@ import pytest
 from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.errors import UsageError
-from tfe_bench.models.calibration import Plan
+from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.private import PrivateModel, convert
 
@@ -54,7 +54,7 @@ def test_a_model_of_tokens_gives_what_keras_gives(
 def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None:
     private = convert(sentence_model())
     header = private.plan.to_header()
-    again = PrivateModel(Plan.from_header(header), private.bounds, True)
+    again = PrivateModel(ModelPlan.from_header(header), private.bounds, True)
     assert again.graph.tokens == {"words": WORDS, "segments": 2}
     shared = again.shared_inputs(draw_inputs(rng))
     assert [p.shape for p in shared.values()] == [(3, LENGTH, WORDS), (3, LENGTH, 2)]

@@ -53,7 +53,7 @@ def _check_seeded(name: str) -> None:
     entry, network = model.entry, model.keras
     assert network.count_params() == entry.parameters and "seeded" in model.weights
     shown = images.prepare_pixels(
-        seeded.generate_images(entry.input_shape, 7, 3), entry.preprocessing
+        seeded.generate_synthetic_images(entry.input_shape, 7, 3), entry.preprocessing
     )
     inner = [layer.output for layer in network.layers[1:]]
     *activations, logits = keras.Model(network.inputs[0], inner)(shown, training=False)
@@ -108,7 +108,7 @@ def test_every_family_predicts_as_in_the_clear(
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     make = getattr(keras.applications, name)
     model = shake_weights(make(weights=None, input_shape=(size, size, 3), classes=10), rng)
-    shown = seeded.generate_images((size, size, 3), 1, 4)
+    shown = seeded.generate_synthetic_images((size, size, 3), 1, 4)
     shown = shown if scales else shown / 127.5 - 1
     expected = np.asarray(model(shown[:1]))
     ((got, _),) = run_all([make_case(convert(model, samples=shown), shown[:1])], 0, again=False)
@@ -123,8 +123,8 @@ def test_a_network_without_normalization_is_scaled() -> None:
     for _ in range(6):
         layers += [keras.layers.Conv2D(8, 3, padding="same", activation="relu")]
     network = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)])
-    shown = seeded.generate_images((16, 16, 3)) - 128
-    seeded.fill_weights(network, shown)
+    shown = seeded.generate_synthetic_images((16, 16, 3)) - 128
+    seeded.fill_seeded_weights(network, shown)
     probe = keras.Model(network.inputs[0], network.layers[5].output)
     assert np.mean(np.square(probe(shown))) == pytest.approx(1, rel=1e-3)
     assert np.std(network(shown)) == pytest.approx(3, rel=0.2)

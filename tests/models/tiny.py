@@ -66,7 +66,7 @@ def plain_twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) ->
     for step in range(steps):
         if step % per == 0:
             losses.append([])
-        rows = shuffling.draw_batches(seed, step // per, len(x), BATCH)[step % per]
+        rows = shuffling.draw_epoch_batches(seed, step // per, len(x), BATCH)[step % per]
         losses[-1].append(twin.train_step(x[rows], targets[rows]))
     twin.finish_training()
     twin.losses = [float(np.mean(each)) for each in losses]

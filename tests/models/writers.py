@@ -12,7 +12,7 @@ import pytest
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.models import weights
-from tfe_bench.models.decoding import Decoding
+from tfe_bench.models.decoding import TokenDecoding
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import generate as program
 from tfe_bench.protocols.session.party import Party
@@ -74,7 +74,7 @@ def order_of(
         program.PROMPT,
         (texts, prompt, WORDS),
         private.plan.fraction_of(
-            Decoding.from_plan(private.plan, more.get("positions")).token_input
+            TokenDecoding.from_plan(private.plan, more.get("positions")).token_input
         ),
     )
     return program.GenerationRequest.from_parameters(
@@ -85,7 +85,9 @@ def order_of(
 def run_parties(
     private: PrivateModel,
     texts: Array,
-    run: Callable[[Callable[[program.GenerationRequest], program.TextGenerator], Shared], Any],
+    run: Callable[
+        [Callable[[program.GenerationRequest], program.PrivateTextGenerator], Shared], Any
+    ],
     **options: Any,
 ) -> Simulation:
     """Return the results of three parties from one-hot rows of texts, with the weights present."""
@@ -97,7 +99,7 @@ def run_parties(
         own: dict[str, Shared] = {}
         for part, w in zip(parts, arrays, strict=True):
             own |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
-        generator = lambda order: program.TextGenerator(party, order, own)  # noqa: E731
+        generator = lambda order: program.PrivateTextGenerator(party, order, own)  # noqa: E731
         return run(generator, replace(rows, fractional_bits=bits))
 
     rows = np.eye(WORDS, dtype=np.int64)[texts] << bits

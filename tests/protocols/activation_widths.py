@@ -121,8 +121,8 @@ def gradient_row(classes: int, f: int = F) -> Row:
 def series_row(name: str, f: int) -> Row:
     """Return the row of a series: errors near the knots and beyond are at most 2^-10.5, 2 ulp."""
     edges = [k << (f - 2) for k in (series.ACTIVATIONS[name].low, series.ACTIVATIONS[name].high)]
-    more = f + series.extra_bits(name)
-    most = series.max_bits(name, f)
+    more = f + series.activation_extra_bits(name)
+    most = series.max_activation_bits(name, f)
     return Row(
         2,
         most,

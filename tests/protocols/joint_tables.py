@@ -54,4 +54,4 @@ def sum_by_codes(party: Party, x: Shared, y: Shared) -> Any:
     valid = party.cached_function(
         "signs", lambda: lambda a: bits.from_masked(party, sign_bits(party, a))
     )(y)
-    return dense._sum_by_code(party, x, valid, [y], 1, 9)
+    return dense._sum_columns_by_group_code(party, x, valid, [y], 1, 9)

@@ -96,7 +96,8 @@ def draw_logits(
     def draw(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
         x = rng.choice(
-            draw_below(top, rng, [activations._cutoff_units(f, classes)]), (ROWS, classes)
+            draw_below(top, rng, [activations._exponential_cutoff_units(f, classes)]),
+            (ROWS, classes),
         )
         x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
         x[2, -1] = top - 1
@@ -177,7 +178,10 @@ def activation_edges(f: int) -> list[int]:
     return [
         e
         for g in (f, f - 1)
-        for e in (activations._cutoff_units(g), activations._cutoff_units(g) + (1 << g))
+        for e in (
+            activations._exponential_cutoff_units(g),
+            activations._exponential_cutoff_units(g) + (1 << g),
+        )
     ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from tfe_bench.cluster.simulate import (
     Simulation,
     assert_costs,
-    measure_call,
+    measure_graph_call,
     share_for_party,
     simulate,
 )
@@ -99,7 +99,7 @@ def assert_costs_of_all(
             for operation in operations
         ]
         shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measure_call(p, graph, x) for graph in graphs for x in shares]
+        return [measure_graph_call(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
     expected = [cost_of(f, Private((len(x),), 0)) for f in operations for x in inputs]

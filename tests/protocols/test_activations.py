@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert
@@ -44,7 +44,7 @@ def whole_range(rng: np.random.Generator, f: int, n: int) -> Array:
     everywhere = rng.integers(1 - LIMIT, LIMIT, n // 4)
     edges = {0, LIMIT - 1, int(16383.99 * one) if f == F else LIMIT - 1}
     for g in (f, f - 1):  # tanh is a sigmoid at a scale of one bit less
-        edge = activations._cutoff_units(g) + (1 << g)
+        edge = activations._exponential_cutoff_units(g) + (1 << g)
         edges |= {edge, edge - (1 << g)}
     edges |= {1 << k for k in range(30)}
     near = [s * e + d for e in edges for s in (-1, 1) for d in (-1, 0, 1)]
@@ -91,7 +91,7 @@ def test_softmax_is_within_two_ulp_for_every_number_of_classes(rng: np.random.Ge
         xs.append(x)
         if classes > 1:  # where a class vanishes
             x[-2:] = 0
-            x[-2:, 1] = -activations._cutoff_units(F) + np.arange(-1, 1)
+            x[-2:, 1] = -activations._exponential_cutoff_units(F) + np.arange(-1, 1)
     assert sum(x.size for x in xs) > 10**4
 
     def program(p: Party, *xs: Shared) -> Any:
@@ -151,7 +151,7 @@ def test_declared_costs_are_what_the_wire_carries(dealer: int) -> None:
 
     def program(p: Party, *xs: Shared) -> Any:
         graphs = [p.function(lambda x, c=c: c(p, x)) for _, c in cases]
-        return [measure_call(p, g, x) for g, x in zip(graphs, xs, strict=True)]
+        return [measure_graph_call(p, g, x) for g, x in zip(graphs, xs, strict=True)]
 
     zeros = [np.zeros(shape, np.int64) for shape, _ in cases]
     sim = simulate(program, *zeros, fractional_bits=F, dealer=dealer)

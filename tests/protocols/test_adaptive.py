@@ -14,7 +14,7 @@ from tests.protocols.shares import assert_declared
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     assert_costs,
-    measure_call,
+    measure_graph_call,
     reconstruct,
     share_for_party,
     simulate,
@@ -74,7 +74,7 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
     def program(p: Party, m: Shared, v: Shared) -> Any:
         m, v = replace(m, fractional_bits=28), replace(v, fractional_bits=40)
         f = p.function(lambda m, v: adaptive.scale_by_root(p, m, v, profile="wan"))
-        return f(m, v), measure_call(p, f, m, v)
+        return f(m, v), measure_graph_call(p, f, m, v)
 
     sim = simulate(program, m, v, dealer=1)
     parts = [out[0] for out in sim.outputs]
@@ -91,7 +91,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     def run(p: Party, n: int) -> Any:
         m = share_for_party(np.full(n, 77), p.index, b"m", 28, dealer)
         v = share_for_party(np.full(n, 12345), p.index, b"v", 40, dealer)
-        return measure_call(p, p.function(lambda m, v: adaptive.scale_by_root(p, m, v)), m, v)
+        return measure_graph_call(p, p.function(lambda m, v: adaptive.scale_by_root(p, m, v)), m, v)
 
     def declared(n: int) -> Cost:
         cost = cost_of(adaptive.scale_by_root, Private((n,), 28), Private((n,), 40))
@@ -137,7 +137,7 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         f = p.function(lambda x, y: relational.maximum(p, x, y, bits=47, exchanges=1))
-        return f(x, y), measure_call(p, f, x, y)
+        return f(x, y), measure_graph_call(p, f, x, y)
 
     sim = simulate(program, x, y, fractional_bits=40)
     assert np.array_equal(reconstruct([out[0] for out in sim.outputs]), np.maximum(x, y))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -372,8 +372,8 @@ def test_products_cost_what_they_say_whatever_the_values(
         result = []
         for value in inputs:
             x = share_for_party(value, p.index, b"value", dealer=dealer)
-            result.append(measure_call(p, mul, x))
-            result.append(measure_call(p, matmul, x.map(lambda a: a[:, None]), row))
+            result.append(measure_graph_call(p, mul, x))
+            result.append(measure_graph_call(p, matmul, x.map(lambda a: a[:, None]), row))
         return result
 
     calls = zip(*simulate(program).outputs, strict=True)

@@ -53,7 +53,7 @@ def test_a_coarse_maximum_is_near_whatever_the_level_of_a_row(
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Shared:
-            small = row_maximum.coarsen_values(small_ring.reduce_ring(x, ring), cut)
+            small = row_maximum.coarsen_for_maximum(small_ring.reduce_ring(x, ring), cut)
             return row_maximum.row_maximum(p, small, lengths, bits)
 
         return p.function(graph)(x)
@@ -72,12 +72,12 @@ def _row_maxima(party: Party, x: Shared, lengths: tuple[int, ...], bits: int) ->
 
 
 def test_groups_are_as_a_network_wants_them() -> None:
-    assert row_maximum.plan_radices(5, 1, 11, 11, "local") == ()
+    assert row_maximum.plan_maximum_radices(5, 1, 11, 11, "local") == ()
     for profile in ("local", "wan"):
         for longest in (2, 9, 10, 128, 1024):
-            chosen = row_maximum.plan_radices(10**6, longest, 11, 11, profile)
+            chosen = row_maximum.plan_maximum_radices(10**6, longest, 11, 11, profile)
             assert math.prod(chosen) >= longest and max(chosen) <= 10
-    assert len(row_maximum.plan_radices(100, 100, 11, 11, "wan")) == 2
+    assert len(row_maximum.plan_maximum_radices(100, 100, 11, 11, "wan")) == 2
 
 
 # ---- powers of two
@@ -92,11 +92,13 @@ def test_powers_of_two_are_right_in_the_whole_window(
     """Check both ends and every period of the ring, with the sums of the opened values."""
     low, high = math.ceil(exp2.LOW * 2**f), math.floor(exp2.HIGH * 2**f)
     t = np.concatenate([[low, low + 1, 0, high], rng.integers(low, high + 1, 30), [-(2**f)] * 6])
-    words = t + (rng.integers(-3, 4, t.size) << exp2.ring_bits(f))
+    words = t + (rng.integers(-3, 4, t.size) << exp2.exponent_ring_bits(f))
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
-            small = replace(small_ring.reduce_ring(x, exp2.ring_bits(f)), fractional_bits=f)
+            small = replace(
+                small_ring.reduce_ring(x, exp2.exponent_ring_bits(f)), fractional_bits=f
+            )
             return exp2.exp2(p, small, scale, width, tile_by_fours)
 
         return p.function(graph)(x)
@@ -107,7 +109,7 @@ def test_powers_of_two_are_right_in_the_whole_window(
     right = 2.0 ** (t / 2**f + scale)
     assert np.all(np.abs(e - right) < 1.001 + right * 2.0**-19)
     assert np.array_equal(total, e.reshape(4, -1).sum(1))
-    cost = cost_of(powers_of_two, Private((t.size,), f, exp2.ring_bits(f)), scale, width)
+    cost = cost_of(powers_of_two, Private((t.size,), f, exp2.exponent_ring_bits(f)), scale, width)
     assert sim.sent == cost.by_party(0) and sim.rounds == cost.rounds == 1
 
 
@@ -443,7 +445,7 @@ def test_attention_refuses_private_masks_that_do_not_fit() -> None:
     def masked(party: Party, x: Shared, mask: Shared, **options: Any) -> Shared:
         return att.attention(party, x, x, x, mask=mask, **options)
 
-    most = att.max_units(3, True) * math.log(2)
+    most = att.max_attention_score_spread(3, True) * math.log(2)
     count_cost(masked, A, Private((2, 1, 3), 0), spread=most)
     wrong: tuple[tuple[str, str, Private, dict[str, Any]], ...] = (
         ("number-out-of-range", "spread", Private((3,), 0), {"spread": most + 0.01}),

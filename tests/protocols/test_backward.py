@@ -13,7 +13,7 @@ from tests.protocols.shares import assert_declared
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     Simulation,
-    measure_call,
+    measure_graph_call,
     reconstruct,
     share_for_party,
     simulate,
@@ -86,7 +86,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
         x = share_for_party(np.full(n, 12345), p.index, b"x", 44, dealer)
         bits = p.function(lambda x: random_bits(p, x))(x)
         f = p.function(lambda b, x: backward.inject_truncated(p, b, x, 20, negated=True))
-        return measure_call(p, f, bits, x)
+        return measure_graph_call(p, f, bits, x)
 
     def declared(n: int) -> Cost:
         return cost_of(backward.inject_truncated, PrivateBits((n,)), Private((n,), 44), 20)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import batch_norm
 from tfe_bench.protocols.ring import arithmetic, products
@@ -74,10 +74,10 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
             running = p.function(lambda n, m, v: batch_norm.update_running(p, n, m, v))
             n = normalize(x, gamma)
             calls = [
-                measure_call(p, normalize, x, gamma),
-                measure_call(p, apply, n, beta),
-                measure_call(p, back, n, dy),
-                measure_call(p, running, n, mean, variance),
+                measure_graph_call(p, normalize, x, gamma),
+                measure_graph_call(p, apply, n, beta),
+                measure_graph_call(p, back, n, dy),
+                measure_graph_call(p, running, n, mean, variance),
             ]
             result.append((apply(n, beta), back(n, dy), running(n, mean, variance), calls))
         return result
@@ -129,7 +129,9 @@ def test_the_sum_before_its_truncation_joins_a_relus_exchange(rng: np.random.Gen
             x = replace(x, fractional_bits=F)
             gamma, beta = (replace(v, fractional_bits=24) for v in (gamma, beta))
             n = batch_norm.normalize_batch(p, x, gamma)
-            product = products.Product(n.centered, n.factor, products.elementwise_product)
+            product = products.BilinearShareProduct(
+                n.centered, n.factor, products.sum_elementwise_products
+            )
             addend = batch_norm.beta_addend(n, beta)
             return exchange_truncated_sum(p, "truncated_sum", [product], addend, drop=24, bits=30)[
                 0

@@ -13,7 +13,7 @@ from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     Simulation,
     assert_costs,
-    measure_call,
+    measure_graph_call,
     share_for_party,
     simulate,
 )
@@ -215,7 +215,7 @@ def test_msb_costs_what_it_says_whatever_the_values(dealer: int, rng: np.random.
     def program(p: Party) -> list[Any]:
         graphs = [p.function(lambda x, case=case: msb(p, x, *case), dynamic=True) for case in cases]
         shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measure_call(p, graph, x) for graph in graphs for x in shares]
+        return [measure_graph_call(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program).outputs, strict=True)
     expected = [msb_cost(len(x), *case) for case in cases for x in inputs]

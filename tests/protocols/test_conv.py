@@ -11,10 +11,10 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert
-from tfe_bench.protocols.ring.products import Product, exchange_sum
+from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_sum
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -180,8 +180,12 @@ def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Ge
 
     def program(p: Party, x: Shared, w: Shared, v: Shared) -> Any:
         def layer(x: Shared, w: Shared, v: Shared) -> Shared:
-            full = Product(x, w, lambda a, b: conv.convolve(a, b, windows))
-            depthwise = Product(x, v, lambda a, b: conv.convolve(a, b, windows, True))
+            full = BilinearShareProduct(
+                x, w, lambda a, b: conv.convolve_ring_elements(a, b, windows)
+            )
+            depthwise = BilinearShareProduct(
+                x, v, lambda a, b: conv.convolve_ring_elements(a, b, windows, True)
+            )
             return exchange_sum(p, "layer", [full, depthwise])
 
         return p.function(layer)(x, w, v)
@@ -209,10 +213,12 @@ def test_convolutions_cost_what_they_say_whatever_the_values(
             graph = p.function(lambda x, w, layer=layer: layer(p, x, w, 2, "SAME"))
             for x, w in inputs:
                 pair = [share_for_party(v, p.index, b"value", dealer=dealer) for v in (x, w)]
-                result.append(measure_call(p, graph, *pair))
+                result.append(measure_graph_call(p, graph, *pair))
         public = p.function(lambda x: conv.conv2d_public(x, inputs[0][1]))
         result.append(
-            measure_call(p, public, share_for_party(inputs[0][0], p.index, b"value", dealer=dealer))
+            measure_graph_call(
+                p, public, share_for_party(inputs[0][0], p.index, b"value", dealer=dealer)
+            )
         )
         return result
 

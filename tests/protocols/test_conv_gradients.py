@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients, products
 from tfe_bench.protocols.ring.conv import Windows
@@ -131,14 +131,20 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
                 x, w, d = values[3 * i : 3 * i + 3]
                 back = conv_gradients.input_gradient(windows_of(case), case[0], case[5])
                 kernel = conv_gradients.kernel_gradient(windows_of(case), case[1], case[5])
-                out.append(products.exchange_sum(p, "product_sum", [products.Product(d, w, back)]))
                 out.append(
-                    products.exchange_sum(p, "product_sum", [products.Product(x, d, kernel)])
+                    products.exchange_sum(
+                        p, "product_sum", [products.BilinearShareProduct(d, w, back)]
+                    )
+                )
+                out.append(
+                    products.exchange_sum(
+                        p, "product_sum", [products.BilinearShareProduct(x, d, kernel)]
+                    )
                 )
             return out
 
         f = p.function(layers)
-        return f(*values), measure_call(p, f, *values)
+        return f(*values), measure_graph_call(p, f, *values)
 
     sim = simulate(program, *inputs, dealer=dealer, fractional_bits=7)
     for i, want in enumerate(expected):
@@ -166,8 +172,12 @@ def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Ge
             back = conv_gradients.input_gradient(windows_of(case), x.shape[1:])
             kernel = conv_gradients.kernel_gradient(windows_of(case), case[1])
             return [
-                products.exchange_sum(p, "product_sum", [products.Product(d, w, back)]),
-                products.exchange_sum(p, "product_sum", [products.Product(x, d, kernel)]),
+                products.exchange_sum(
+                    p, "product_sum", [products.BilinearShareProduct(d, w, back)]
+                ),
+                products.exchange_sum(
+                    p, "product_sum", [products.BilinearShareProduct(x, d, kernel)]
+                ),
             ]
 
         f = p.function(layer, dynamic=True)
@@ -207,4 +217,4 @@ def test_what_does_not_fit_is_refused_by_name_with_what_was_received() -> None:
                 call()
     assert back([d], [kernel]).shape == image.shape
     assert of_kernel([image], [d]).shape == kernel.shape
-    assert np.array_equal(conv.convolve([image], [kernel], windows).shape, d.shape)
+    assert np.array_equal(conv.convolve_ring_elements([image], [kernel], windows).shape, d.shape)

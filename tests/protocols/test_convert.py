@@ -12,7 +12,7 @@ import pytest
 
 from tests.protocols.shares import EDGES, pack_bits, unpack_bits
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.compare import msb
@@ -407,7 +407,7 @@ def test_conversions_cost_what_they_say_whatever_the_values(
             bits = bit_share(value, p.index, dealer, seed)
             x = share_for_party(-value, p.index, b"value", dealer=dealer)
             arguments = (bits, opened(bits), x, wide(x))
-            result += [measure_call(p, graph, *arguments) for graph in graphs]
+            result += [measure_graph_call(p, graph, *arguments) for graph in graphs]
         return result
 
     calls = zip(*simulate(program).outputs, strict=True)

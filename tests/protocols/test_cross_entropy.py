@@ -12,7 +12,7 @@ from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     assert_costs,
-    measure_call,
+    measure_graph_call,
     reconstruct,
     share_for_party,
     simulate,
@@ -92,7 +92,7 @@ def test_the_loss_comes_with_it(rng: np.random.Generator) -> None:
     def program(p: Party, x: Shared, y: Shared) -> Any:
         x = replace(x, fractional_bits=40)
         f = p.function(lambda x, y: cross_entropy.softmax_and_loss(p, x, y))
-        return f(x, y), measure_call(p, f, x, y)
+        return f(x, y), measure_graph_call(p, f, x, y)
 
     sim = simulate(program, x, y, fractional_bits=20, dealer=1)
     p, loss = (reconstruct([out[0][i] for out in sim.outputs]) for i in range(2))
@@ -114,7 +114,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
         for rows, classes, f in cases:
             x = share_for_party(np.full((rows, classes), 12345), p.index, b"x", f, dealer)
             g = p.function(lambda x: cross_entropy.softmax_for_gradient(p, x))
-            results.append(measure_call(p, g, x))
+            results.append(measure_graph_call(p, g, x))
         return results
 
     sim = simulate(program, dealer=dealer)
@@ -126,7 +126,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
 
 @by_a_dealer
 def test_a_bit_times_an_exponential(dealer: int, rng: np.random.Generator) -> None:
-    f, low = 24, exp_one_round.plan_one_round(64, 24, softmax=True).lowest_input
+    f, low = 24, exp_one_round.plan_one_round_exp(64, 24, softmax=True).lowest_input
     inside = np.concatenate([[0, low, -1e-6, 0.25, -32.5], rng.uniform(low, 0, 5000)])
     outside = rng.integers(-(2**62), 2**62, 5000)
     x = np.concatenate([np.ceil(inside * 2**f).astype(np.int64), outside])
@@ -140,7 +140,7 @@ def test_a_bit_times_an_exponential(dealer: int, rng: np.random.Generator) -> No
 
         g = p.function(lambda b, x: exp_select.select_exp(p, b, x))
         bits = p.function(lambda s: convert.mask_bits(p, compare.msb(p, s, 8, 1)))(sign)
-        return p.function(function)(x, sign), measure_call(p, g, bits, x)
+        return p.function(function)(x, sign), measure_graph_call(p, g, bits, x)
 
     sim = simulate(program, x, sign, fractional_bits=f, dealer=dealer, record=True)
     got = reconstruct([out[0] for out in sim.outputs])

@@ -15,13 +15,13 @@ from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import parts_held
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exponential import (
     CLAMPS,
     METHODS,
-    choose_form,
+    choose_exp_form,
     exp,
 )
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -108,7 +108,7 @@ def run_cases(
             def call(x: Shared, graph: Any = graph, kept: list[Any] = kept) -> None:
                 kept.append(graph(x))
 
-            cost = measure_call(p, call, x)
+            cost = measure_graph_call(p, call, x)
             results.append((cost, kept[0]))
         return results
 
@@ -138,7 +138,7 @@ def error_bound(method: str, ring_bits: int, f: int, x: Array, softmax: bool = F
 
 
 def valid_range(*how: Any, **options: Any) -> tuple[float, float]:
-    own = choose_form(*how, **options)
+    own = choose_exp_form(*how, **options)
     return own.lowest_input, own.highest_input
 
 
@@ -217,7 +217,7 @@ def test_costs_hold_for_any_number_of_elements_and_any_shape(seed: int) -> None:
     def program(p: Party) -> list[Any]:
         graphs = [p.function(lambda x, m=m, c=c: exp(p, x, m, c), dynamic=True) for m, c in forms]
         calls = [
-            measure_call(p, graph, share_for_party(np.zeros(n, np.int64), p.index, b"x", 16))
+            measure_graph_call(p, graph, share_for_party(np.zeros(n, np.int64), p.index, b"x", 16))
             for graph in graphs
             for n in sizes
         ]
@@ -250,7 +250,7 @@ def test_iterations_of_the_taylor_form_sharpen_it(seed: int) -> None:
 
 def test_one_round_fails_as_often_as_it_says() -> None:
     # 37 bits above the softmax range's end failures have a probability of 2^-3.
-    form = exp_one_round.plan_one_round(64, 16, softmax=True)
+    form = exp_one_round.plan_one_round_exp(64, 16, softmax=True)
     assert form.failure_probability == 2.0**-40
     x = np.full(MANY, round(37 * LN2 * 2**16))
     sim = simulate(
@@ -266,15 +266,15 @@ def test_failure_probabilities_are_those_that_the_modules_declare() -> None:
     for ring_bits, f in RINGS:
         for softmax in (False, True):
             assert (
-                choose_form("one-round", ring_bits, f, softmax=softmax).failure_probability
+                choose_exp_form("one-round", ring_bits, f, softmax=softmax).failure_probability
                 <= 2.0**-40
             )
         for method in ("taylor", "pade"):
-            assert choose_form(method, ring_bits, f).failure_probability <= (
+            assert choose_exp_form(method, ring_bits, f).failure_probability <= (
                 0 if ring_bits == 64 else 2**-40
             )
-    assert choose_form("prime", 128, 40).failure_probability < 2.0**-56
-    assert 2.0**-30 < choose_form("prime", 64, 16).failure_probability < 2.0**-29
+    assert choose_exp_form("prime", 128, 40).failure_probability < 2.0**-56
+    assert 2.0**-30 < choose_exp_form("prime", 64, 16).failure_probability < 2.0**-29
 
 
 # ---- seed 000: SecretFlow's measurement of its three forms in FM128 with 40 fractional bits
@@ -431,4 +431,4 @@ def test_exp_refuses_what_does_not_fit_and_says_why() -> None:
         cost_of(exp, Private((1,)), "tailor")
     assert 'Did you mean "taylor"' in str(caught.value)
     with raises(UsageError, "unsupported-ring"):
-        choose_form("one-round", 96, 16)
+        choose_exp_form("one-round", 96, 16)

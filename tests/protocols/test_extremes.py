@@ -13,7 +13,7 @@ from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import output_at
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, convert, relational
@@ -89,7 +89,9 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
                     dynamic=False,
                 )
                 y = graph(x)
-                result.append((y, measure_call(p, graph, x), measure_call(p, graph, secret)))
+                result.append(
+                    (y, measure_graph_call(p, graph, x), measure_graph_call(p, graph, secret))
+                )
         return result
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=9)
@@ -201,14 +203,14 @@ def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator)
 
 
 def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
-    assert extremes.choose_method("auto", 10, 2) == "tree"
-    assert extremes.choose_method("auto", 10, 4) == "all-pairs"
-    assert extremes.choose_method("auto", 10**6, 10) == "tree"
-    assert extremes.choose_method("auto", 1, 11) == "tree"
-    assert extremes.choose_method("auto", 4000, 6, "wan") == "all-pairs"
+    assert extremes.choose_extreme_method("auto", 10, 2) == "tree"
+    assert extremes.choose_extreme_method("auto", 10, 4) == "all-pairs"
+    assert extremes.choose_extreme_method("auto", 10**6, 10) == "tree"
+    assert extremes.choose_extreme_method("auto", 1, 11) == "tree"
+    assert extremes.choose_extreme_method("auto", 4000, 6, "wan") == "all-pairs"
     for rows in (1, 100, 10_000):
         for width in range(1, 20):
-            method = extremes.choose_method("auto", rows, width)
+            method = extremes.choose_extreme_method("auto", rows, width)
             x = Private((width, rows))
             auto = cost_of(extremes.reduce_max, x, 0)
             assert auto == cost_of(extremes.reduce_max, x, 0, method=method)
@@ -232,8 +234,15 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         marks = p.function(lambda x: selected_positions(p, x))
-        picks = p.function(lambda x, y: extremes.sum_selected(p, extremes.argmax_bits(p, x), y))
-        return marks(x), picks(x, y), measure_call(p, marks, x), measure_call(p, picks, x, y)
+        picks = p.function(
+            lambda x, y: extremes.sum_one_hot_selected(p, extremes.argmax_bits(p, x), y)
+        )
+        return (
+            marks(x),
+            picks(x, y),
+            measure_graph_call(p, marks, x),
+            measure_graph_call(p, picks, x, y),
+        )
 
     sim = simulate(program, x, y, dealer=dealer, fractional_bits=3)
     first = x.argmax(axis=0)
@@ -246,7 +255,7 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
         return convert.b2a(p, extremes.argmax_bits(p, x))
 
     def picked(p: Party, x: Shared, y: Shared) -> Shared:
-        return extremes.sum_selected(p, extremes.argmax_bits(p, x), y)
+        return extremes.sum_one_hot_selected(p, extremes.argmax_bits(p, x), y)
 
     assert_costs([o[2] for o in sim.outputs], cost_of(marked, operand), dealer)
     assert_costs([o[3] for o in sim.outputs], cost_of(picked, operand, operand), dealer)
@@ -363,17 +372,19 @@ def test_extremes_refuse(name: str, what: str) -> None:
 
 
 PICKS: dict[str, Callable[[Party, Shared], Any]] = {
-    "two words": lambda p, x: extremes.sum_selected(p, relational.less(p, x, x), two_words(x)),
-    "a public tensor": lambda p, x: extremes.sum_selected(
+    "two words": lambda p, x: extremes.sum_one_hot_selected(
+        p, relational.less(p, x, x), two_words(x)
+    ),
+    "a public tensor": lambda p, x: extremes.sum_one_hot_selected(
         p,
         relational.less(p, x, x),
         np.arange(6),  # type: ignore[arg-type]
     ),
-    "public bits": lambda p, x: extremes.sum_selected(p, np.ones(6), x),  # type: ignore[arg-type]
-    "bits for another shape": lambda p, x: extremes.sum_selected(
+    "public bits": lambda p, x: extremes.sum_one_hot_selected(p, np.ones(6), x),  # type: ignore[arg-type]
+    "bits for another shape": lambda p, x: extremes.sum_one_hot_selected(
         p, relational.less(p, x, x), x.map(lambda a: a[:3])
     ),
-    "another dealer": lambda p, x: extremes.sum_selected(
+    "another dealer": lambda p, x: extremes.sum_one_hot_selected(
         p, relational.less(p, x, x), replace(x, dealer=1)
     ),
 }

@@ -231,7 +231,7 @@ def wide_format(bits: int) -> FixedPoint:
 
 
 def whole_numbers(encoded: Any) -> list[int]:
-    return [int(v) for v in words.to_integers(encoded).reshape(-1)]
+    return [int(v) for v in words.integers_from_128bit_words(encoded).reshape(-1)]
 
 
 @settings(deadline=None, print_blob=True)
@@ -269,8 +269,8 @@ def test_wide_encoding_matches_exact_arithmetic_and_comes_back(value: float, bit
 @example(word=-(2**63))
 @given(word=st.integers(-(2**127), 2**127 - 1))
 def test_wide_decoding_rounds_every_word_as_python_does(word: int) -> None:
-    assert float(wide_format(0).decode(words.from_integers([word]))[0]) == float(word)
-    assert float(wide_format(40).decode(words.from_integers([word]))[0]) == word / 2**40
+    assert float(wide_format(0).decode(words.integers_to_128bit_words([word]))[0]) == float(word)
+    assert float(wide_format(40).decode(words.integers_to_128bit_words([word]))[0]) == word / 2**40
 
 
 def test_wide_decoding_of_random_words_is_correctly_rounded(rng: np.random.Generator) -> None:

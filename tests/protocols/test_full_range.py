@@ -11,7 +11,7 @@ from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     assert_costs,
-    measure_call,
+    measure_graph_call,
     reconstruct,
     simulate,
     total_rounds,
@@ -60,7 +60,7 @@ def test_the_wire_carries_what_is_declared(name: str, exchanges: int | None) -> 
             result: MaskedBits = getattr(full_range, name)(p, x, y, exchanges)
             return result
 
-        return measure_call(p, p.function(bits), x, y)
+        return measure_graph_call(p, p.function(bits), x, y)
 
     done = simulate(program, np.arange(n), np.zeros(n, np.int64), dealer=1)
     operand = Private((n,))
@@ -77,10 +77,12 @@ def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def compute(x: Shared, y: Shared) -> list[Shared]:
             pairs = [of(p, x, y) for of in (full_range.maximum, full_range.minimum)]
-            return pairs + [extremes.reduce_full_range(p, x, largest) for largest in (True, False)]
+            return pairs + [
+                extremes.find_full_range_extreme(p, x, largest) for largest in (True, False)
+            ]
 
         function = p.function(compute)
-        return function(x, y), measure_call(p, function, x, y)
+        return function(x, y), measure_graph_call(p, function, x, y)
 
     done = simulate(program, *x)
     expected = [x.max(0), x.min(0), x[:1].max(1), x[:1].min(1)]
@@ -89,7 +91,9 @@ def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
         np.testing.assert_array_equal(revealed, due)
     operand = Private((n,))
     costs = [cost_of(of, operand, operand) for of in (full_range.maximum, full_range.minimum)]
-    costs += [cost_of(extremes.reduce_full_range, operand, largest) for largest in (True, False)]
+    costs += [
+        cost_of(extremes.find_full_range_extreme, operand, largest) for largest in (True, False)
+    ]
     sent = tuple(sum(cost.by_party(0)[i] for cost in costs) for i in range(3))
     assert tuple(call[0] for _, call in done.outputs) == sent
     assert total_rounds([call[1] for _, call in done.outputs], "ahead") == max(

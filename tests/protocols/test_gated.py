@@ -11,7 +11,7 @@ import pytest
 from tests.edges import parametrize_daily
 from tests.protocols.gated import FUNCTIONS, Function
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.piecewise import RESULT_BITS
 from tfe_bench.protocols.nn.gated import MAX_BITS, MIN_BITS
@@ -79,7 +79,7 @@ def test_cost_is_what_is_declared(
             party.function(lambda x: function.protocol(party, x, bits, exchanges)),
             party.function(lambda x: module.slope(party, x)),
         ]
-        return [measure_call(party, f, x) for f in functions]
+        return [measure_graph_call(party, f, x) for f in functions]
 
     x = rng.integers(-(4 << 16), 4 << 16, n)
     sim = simulate(program, x, fractional_bits=16, dealer=dealer)

@@ -180,7 +180,7 @@ def test_no_two_attributes_are_written_as_one() -> None:
     }
     for kind in values:
         for other, each in values.items():
-            written = [graph_ops._encode_attribute(kind, value) for value in each]
+            written = [graph_ops._encode_tensorflow_attribute(kind, value) for value in each]
             if kind == other != "tensor":
                 assert all(written) and len(set(written)) == len(each)
             else:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.protocols.shares import EDGES, pack_bits, unpack_bits
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert
 from tfe_bench.protocols.ring.truncation import truncate_reduce
@@ -284,10 +284,10 @@ def test_input_and_reveal_cost_what_they_say_whatever_the_values(
             x = share_for_party(value, p.index, b"value", dealer=dealer)
             for role in ROLES:
                 known = value if p.index == parties[role] else None
-                result.append(measure_call(p, owns[role, len(value)], known))
-            result += [measure_call(p, graph, x) for graph in reveals]
-            result.append(measure_call(p, wide, lift(x)))
-            result.append(measure_call(p, bits, bit_share(value & 1, p.index, dealer, seed)))
+                result.append(measure_graph_call(p, owns[role, len(value)], known))
+            result += [measure_graph_call(p, graph, x) for graph in reveals]
+            result.append(measure_graph_call(p, wide, lift(x)))
+            result.append(measure_graph_call(p, bits, bit_share(value & 1, p.index, dealer, seed)))
         return result
 
     calls = zip(*simulate(program).outputs, strict=True)

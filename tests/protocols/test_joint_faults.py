@@ -363,7 +363,7 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.urandom", np.random.default_rng(12).bytes)
             patch.setattr(seeds, "_stream", alter_stream)
-            return [seeds.share_values(value, limbs) for value in values]
+            return [seeds.share_values_by_seeds(value, limbs) for value in values]
 
     base = shared()
     unknown = {s[1 - holds] for s in base} - {s[holds] for s in base}

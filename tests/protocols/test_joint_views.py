@@ -83,7 +83,7 @@ def noisy_product(party: Party, x: Shared, y: Shared) -> Any:
     import tensorflow as tf
 
     own = tf.constant([5, -7, 1 << 16], tf.int64) if party.index == x.dealer else None
-    terms = [products.Product(x, y, products.elementwise_product)]
+    terms = [products.BilinearShareProduct(x, y, products.sum_elementwise_products)]
     return products.exchange_truncated_sum(party, "truncated_sum", terms, None, 16, SMALL, 0, own)[
         0
     ]
@@ -91,10 +91,10 @@ def noisy_product(party: Party, x: Shared, y: Shared) -> Any:
 
 def recurrent_steps(party: Party, x: Shared, y: Shared) -> Shared:
     """Compute three steps of a layer of one unit, with a mask."""
-    cell = cells.Cell("simple", series=True)
-    numbers = cells.derive_format(cell, 13, 26, 16, 3)
+    cell = cells.RecurrentCell("simple", series=True)
+    numbers = cells.derive_recurrent_format(cell, 13, 26, 16, 3)
     samples = reshape_shares(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
-    weights = [recurrent.Weights(reshape_shares(x, 1, 1), reshape_shares(y, 1, 1))]
+    weights = [recurrent.RecurrentWeights(reshape_shares(x, 1, 1), reshape_shares(y, 1, 1))]
     mask = reshape_shares(replace(y, fractional_bits=0), 1, 1).map(
         lambda a: tensor_ops.tile(a, [1, 3])
     )
@@ -122,8 +122,8 @@ def open_product(party: Party, x: Shared, y: Shared) -> Any:
 def checked_relu(party: Party, x: Shared, y: Shared) -> Any:
     """Compute a ReLU of a sum, and one flag for values that left their range."""
     watch = range_check.RangeMonitor(party, 1, x.dealer)
-    product = products.Product(
-        reshape_shares(x, 1, -1), reshape_shares(y, 1, -1), products.elementwise_product
+    product = products.BilinearShareProduct(
+        reshape_shares(x, 1, -1), reshape_shares(y, 1, -1), products.sum_elementwise_products
     )
     narrow, u = products.exchange_truncated_sum(
         party, "truncated_sum", [product], None, 16, SMALL, 40
@@ -135,7 +135,7 @@ def checked_relu(party: Party, x: Shared, y: Shared) -> Any:
 
 def powers_and_sum(party: Party, x: Shared, y: Shared) -> Any:
     """Compute powers of two and their sum."""
-    t = small_ring.reduce_ring(x, exp2.ring_bits(x.fractional_bits))
+    t = small_ring.reduce_ring(x, exp2.exponent_ring_bits(x.fractional_bits))
     return exp2.exp2(party, t, 14, 38, lambda a: tensor_ops.reshape(a, [1, -1]))
 
 
@@ -154,10 +154,10 @@ def adaptive_update(party: Party, x: Shared, y: Shared) -> Any:
     def bits(stage: Any) -> MaskedBits:
         return sign_bits(party, y.map(lambda a: tf.tile(a, [64 * len(stage.cuts)])))
 
-    c, u = adaptive._select_segment(party, x, None, bits(coarse), coarse, first, 0)
+    c, u = adaptive._select_variance_segment(party, x, None, bits(coarse), coarse, first, 0)
     drop = adaptive._NORMAL - adaptive._UNITS
-    c, u = adaptive._select_segment(party, c, u, bits(fine), fine, second, drop)
-    plan = adaptive._fit_root().plan
+    c, u = adaptive._select_variance_segment(party, c, u, bits(fine), fine, second, drop)
+    plan = adaptive._fit_reciprocal_root().plan
     return u, polynomial.evaluate_polynomial(party, "adaptive_root", plan, [c], adaptive._ROOT_BITS)
 
 
@@ -169,7 +169,7 @@ def labeled_product(party: Party, x: Shared, y: Shared) -> Any:
         return sum(tf.reduce_sum(p * q, axis=0) for p, q in zip(a, b, strict=True))
 
     x, y = reshape_shares(x, 2, 1), reshape_shares(y, 2, 1)
-    return products.exchange_sum(party, "label", [products.Product(x, y, along)])
+    return products.exchange_sum(party, "label", [products.BilinearShareProduct(x, y, along)])
 
 
 def normalize_rows(party: Party, x: Shared, y: Shared) -> Any:
@@ -178,7 +178,7 @@ def normalize_rows(party: Party, x: Shared, y: Shared) -> Any:
 
     column, gradient = reshape_shares(x, -1, 1), reshape_shares(y, -1, 1)
     of_channel = replace(y.map(lambda a: tf.identity(a[:1])), fractional_bits=batch_norm.FACTOR)
-    held = batch_norm.Normalized(batch_norm.plan_batch_norm(2), column, *[of_channel] * 5)
+    held = batch_norm.NormalizedBatch(batch_norm.plan_batch_norm(2), column, *[of_channel] * 5)
     squares = batch_norm._channel_correlation(party, "squares", column, column)
     return squares, batch_norm.batch_norm_gradients(party, held, gradient).x
 
@@ -187,7 +187,7 @@ def unpool_windows(party: Party, x: Shared, y: Shared) -> Any:
     """Compute the gradient of two windows of two cells."""
     import tensorflow as tf
 
-    g = pool_gradient.window_geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
+    g = pool_gradient.pooling_window_geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
     count = tf.constant(len(g.order) * g.padded_windows, tf.int64)
     bits = sign_bits(party, x.map(lambda a: tf.tile(a, [len(g.order) * g.padded_windows // 2])))
     choice = pool_gradient.PoolChoice(replace(bits, n=count), g, False)
@@ -219,7 +219,7 @@ ROWS: dict[str, Row] = {
     "truncate_reduce": Row(lambda p, x, y: shrink_ring(p, x), ("truncate_reduce",)),
     "truncated_product": Row(
         lambda p, x, y: relu.truncated_product(
-            p, x, y, 16, SMALL, products.elementwise_product, arithmetic.add(x, y)
+            p, x, y, 16, SMALL, products.sum_elementwise_products, arithmetic.add(x, y)
         ),
         ("truncated_product",),
     ),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.protocols.functions.logarithm import log
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -59,7 +59,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
     def program(p: Party, *xs: Shared) -> Any:
         graph = p.function(lambda x: log(p, x, 31), dynamic=True)
-        return [measure_call(p, graph, x) for x in xs]
+        return [measure_graph_call(p, graph, x) for x in xs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
     for call, x in zip(calls, xs, strict=True):

@@ -11,7 +11,7 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import bits_of, output_at, pack_bits
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic
 from tfe_bench.protocols.session.counting import PrivateBits, cost_of
@@ -80,7 +80,7 @@ def test_bits_are_rearranged_by_any_public_map(
 
     def program(p: Party) -> Any:
         def rearrange(b: MaskedBits) -> list[MaskedBits]:
-            return [logic.rearrange_bits(b, bits.shape, f, e.size) for f, e in maps]
+            return [logic.rearrange_private_bits(b, bits.shape, f, e.size) for f, e in maps]
 
         return p.function(rearrange)(mask_bits(bits.reshape(-1), p, seed))
 
@@ -108,7 +108,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
         result = []
         for columns in cases:
             bits = mask_columns(columns, p, seed)
-            cost = measure_call(p, ands, *bits)
+            cost = measure_graph_call(p, ands, *bits)
             shares = ands(*bits)
             assert (shares.share is None) == (p.index == dealer) and shares.top is None
             result.append((cost, opened(shares)))

@@ -12,7 +12,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.pages import import_page
-from tfe_bench.cluster.simulate import measure_call, simulate, total_rounds
+from tfe_bench.cluster.simulate import measure_graph_call, simulate, total_rounds
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -30,9 +30,11 @@ def measure_wire(part: slice) -> dict[str, tuple[int, float]]:
     cases = dict(list(MEASURED.items())[part])
 
     def program(p: Party, x: Shared) -> Any:
-        of_x = [measure_call(p, p.function(case), x) for case, _ in cases.values()]
+        of_x = [measure_graph_call(p, p.function(case), x) for case, _ in cases.values()]
         bits = p.function(lambda x: x < 0)(x)
-        return of_x + [measure_call(p, p.function(case), x, bits) for case in OF_BITS.values()]
+        return of_x + [
+            measure_graph_call(p, p.function(case), x, bits) for case in OF_BITS.values()
+        ]
 
     sim = simulate(program, np.full((100, 10), 1 << F), fractional_bits=F)
     costs = {}

@@ -11,7 +11,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import ProtocolError, RangeError, TfeBenchError, UsageError
 from tfe_bench.protocols.ring import convert, relational
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
@@ -293,7 +293,7 @@ def test_operators_cost_what_their_protocols_declare() -> None:
         bits = p.function(lambda x: x < 1.5)
         result = bits(x)
         chosen = p.function(lambda b, x: tfe.where(b, x, 0))
-        return [measure_call(p, bits, x), measure_call(p, chosen, result, x)]
+        return [measure_graph_call(p, bits, x), measure_graph_call(p, chosen, result, x)]
 
     for dealer in range(3):
         sim = simulate(program, FIXED.encode(x), fractional_bits=F, dealer=dealer)

@@ -36,7 +36,7 @@ def test_a_kernel_that_fails_ends_the_call_though_messages_are_awaited() -> None
     def program(party: Party, x: Any) -> Any:
         beyond, recipe = np.array([7], np.int32), compare.plan_comparison(64, 2)
         graph = party.function(lambda x, a, b: sort.compare_pairs(party, [x], a, b, recipe, [0], 1))
-        return graph(compare.masked_part(party, x), beyond, beyond)
+        return graph(compare.masked_value_or_mask_words(party, x), beyond, beyond)
 
     with pytest.raises(TfeBenchError):
         in_time(program, np.arange(5))

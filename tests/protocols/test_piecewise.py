@@ -13,7 +13,7 @@ from tests.protocols.pads import assert_one_message_each
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     assert_costs,
-    measure_call,
+    measure_graph_call,
     reconstruct,
     share_for_party,
     simulate,
@@ -72,7 +72,7 @@ def test_the_logistic_function_from_every_scale_and_ring(
 
 
 def test_other_functions_have_pieces_too(rng: np.random.Generator) -> None:
-    pieces = piecewise.fit_pieces(lambda x: x * x / 16, -4, 4, 1, 1, Decimal(2) ** -10)
+    pieces = piecewise.fit_piecewise_linear(lambda x: x * x / 16, -4, 4, 1, 1, Decimal(2) ** -10)
     assert pieces.error <= 2.0**-10 and pieces.slopes[-1] == 0
     v = np.concatenate([rng.uniform(-4, 4, MANY), rng.uniform(-90, 90, 500)])
     x = np.round(v * 2.0**20).astype(np.int64).reshape(-1, 4)
@@ -98,7 +98,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
             x = share_for_party(np.full(n, 12345), p.index, b"x", f, dealer)
             x = replace(x, bits=0 if ring == 64 else ring)
             g = p.function(lambda x: piecewise.logistic(p, x))
-            results.append(measure_call(p, g, x))
+            results.append(measure_graph_call(p, g, x))
         return results
 
     sim = simulate(program, dealer=dealer)

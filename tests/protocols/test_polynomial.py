@@ -15,7 +15,7 @@ from scipy import stats
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation
 from tfe_bench.protocols.functions.polynomial import polyval
@@ -191,7 +191,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
     def program(p: Party, *xs: Shared) -> Any:
         f = p.function(lambda x: polyval(p, a, x, 18), dynamic=True)
         g = p.function(lambda x: multiply_small(p, [(x, 18), (x, 18)], 16, 40), dynamic=True)
-        return [measure_call(p, graph, x) for x in xs for graph in (f, g)]
+        return [measure_graph_call(p, graph, x) for x in xs for graph in (f, g)]
 
     xs = [v for n in sizes for v in (np.zeros(n, np.int64), np.full(n, 2**17 - 1))]
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool
 from tfe_bench.protocols.ring.conv import Pair
@@ -78,7 +78,9 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
         result = []
         for case in CASES:
             graph = p.function(lambda x, case=case: pool.max_pool2d(p, x, *case))
-            result.append((graph(x), measure_call(p, graph, x), measure_call(p, graph, zeros)))
+            result.append(
+                (graph(x), measure_graph_call(p, graph, x), measure_graph_call(p, graph, zeros))
+            )
         return result
 
     sim = simulate(program, x, dealer=dealer, fractional_bits=16)
@@ -103,7 +105,7 @@ def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
             p.function(lambda x, o=o: pool.max_pool2d(p, x, 2, 2, "SAME", **o)) for o in options
         ]
         inputs = (wide, x)
-        return [(g(a), measure_call(p, g, a)) for g, a in zip(graphs, inputs, strict=True)]
+        return [(g(a), measure_graph_call(p, g, a)) for g, a in zip(graphs, inputs, strict=True)]
 
     sim = simulate(program, x, wide, dealer=dealer)
     for i, want in enumerate((wide, x)):

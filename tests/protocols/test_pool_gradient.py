@@ -13,7 +13,7 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.protocols.shares import assert_refused_by_name
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.protocols.nn import pool_gradient
 from tfe_bench.protocols.nn.pool_gradient import PoolChoice
 from tfe_bench.protocols.ring import small_ring, truncation
@@ -83,7 +83,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
     inputs: list[Array] = []
     for case in CASES:
         x = draw_images(case, rng)
-        y_shape = pool_gradient.window_geometry("test", case[0], *case[1:4]).pooled_shape
+        y_shape = pool_gradient.pooling_window_geometry("test", case[0], *case[1:4]).pooled_shape
         g: Array = rng.integers(-(2**61), 2**61, y_shape)
         g.flat[: y_shape[-1]] = rng.choice(np.array([2**62 - 1, 1 - 2**62, 0]), y_shape[-1])
         inputs += [x, g]
@@ -94,7 +94,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
             forward = p.function(lambda x, case=case: expected_pool(p, x, case))
             back = p.function(lambda c, g: pool_gradient.unpool_gradient(p, c, g, DROP))
             y, choice = forward(x)
-            calls = [measure_call(p, forward, x), measure_call(p, back, choice, g)]
+            calls = [measure_graph_call(p, forward, x), measure_graph_call(p, back, choice, g)]
             result.append((y, back(choice, g), choice.bits, *calls))
         return result
 
@@ -108,7 +108,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         else:  # as integers: TensorFlow has no such pooling
             assert np.allclose(got, want, rtol=1e-15), case
         chosen = bits_of(sim.outputs, i, dealer)
-        geometry = pool_gradient.window_geometry("test", case[0], *case[1:4])
+        geometry = pool_gradient.pooling_window_geometry("test", case[0], *case[1:4])
         of_window = chosen.reshape(len(geometry.order), -1)[:, : geometry.window_count].sum(0)
         expected = (got > 0).reshape(-1) if case[4] else np.ones(geometry.window_count)
         assert np.array_equal(of_window, expected), case
@@ -184,7 +184,7 @@ def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
 
         bits, x, y = p.function(choose)(x, y, z)
         f = p.function(lambda b, x, y: small_ring.select(p, b, x, y))
-        return f(bits, x, y), measure_call(p, f, bits, x, y)
+        return f(bits, x, y), measure_graph_call(p, f, bits, x, y)
 
     sim = simulate(program, x, y, z)
     want = np.where(z < 0, x, y)
@@ -205,7 +205,7 @@ def test_lift_is_exact_throughout_its_domain(k: int, rng: np.random.Generator) -
     def program(p: Party, x: Shared) -> Any:
         f = p.function(lambda x: small_ring.lift_signed(p, x))
         x = small_ring.reduce_ring(x, k)
-        return f(x), measure_call(p, f, x)
+        return f(x), measure_graph_call(p, f, x)
 
     sim = simulate(program, x)
     assert np.array_equal(sim.value(nested_item(0)), x)

@@ -12,7 +12,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import linear, relu
 from tfe_bench.protocols.ring import arithmetic, compare, products, range_check, truncation
@@ -101,7 +101,7 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
 
             def program(p: Party, x: Array = x) -> Any:
                 f = p.function(lambda v: tfe.in_range(v, 31))
-                return measure_call(p, f, share_for_party(x, p.index, b"x", dealer=dealer))
+                return measure_graph_call(p, f, share_for_party(x, p.index, b"x", dealer=dealer))
 
             calls = simulate(program).outputs
             assert_costs(calls, cost_of(range_check.in_range, Private((n,)), 31), dealer)
@@ -110,13 +110,15 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
 # ---- a complete computation
 
 
-def times_one(value: Shared) -> products.Product:
+def times_one(value: Shared) -> products.BilinearShareProduct:
     """Return a value times 1."""
     import tensorflow as tf
 
     zero = value.map(tf.zeros_like)
-    return products.Product(
-        value, arithmetic.add_public(zero, tf.constant(1, tf.int64)), products.elementwise_product
+    return products.BilinearShareProduct(
+        value,
+        arithmetic.add_public(zero, tf.constant(1, tf.int64)),
+        products.sum_elementwise_products,
     )
 
 

@@ -16,7 +16,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import attention, linear, relu, series
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.ring.products import Product, elementwise_product
+from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_elementwise_products
 from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -52,8 +52,8 @@ SERIES = [(8, 9), (8, 8 + 20), (12, 13), (12, 18), (16, 17), (16, 22), (16, 16 +
 def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator) -> None:
     """Check all widths of comparisons, into rings of all sizes."""
     bend = series.ACTIVATIONS[name]
-    cases = [(f, min(bits, series.max_bits(name, f))) for f, bits in SERIES]
-    read = [series.read_bits(name, f, 1 << (bits - 1)) for f, bits in cases]
+    cases = [(f, min(bits, series.max_activation_bits(name, f))) for f, bits in SERIES]
+    read = [series.activation_read_bits(name, f, 1 << (bits - 1)) for f, bits in cases]
     xs = [draw_ends(bits, rng) for _, bits in cases]
     rings = [64, 40, 17, 3, 64, 33, 50]
 
@@ -131,7 +131,7 @@ def test_a_product_comes_in_the_ring_that_is_read(
 
     def program(p: Party, *shares: Shared) -> Any:
         def graph(x: Shared, w: Shared, b: Shared) -> Any:
-            products = [Product(x, w, elementwise_product)]
+            products = [BilinearShareProduct(x, w, sum_elementwise_products)]
             return small_ring.truncated_product_sum(p, products, b, drop, to, ring)
 
         return p.function(graph)(*shares)
@@ -147,7 +147,7 @@ def test_a_product_comes_in_the_ring_that_is_read(
         near = 1 << drop
         assert all(-near < (d + near) % (1 << read) - near < near for d in off)
     one = Private((x.size,), 0).to_symbolic()
-    products = [Product(one, one, elementwise_product)]
+    products = [BilinearShareProduct(one, one, sum_elementwise_products)]
     cost = count_cost(
         lambda p: small_ring.truncated_product_sum(p, products, one, drop, to, ring)
     ).cost
@@ -158,7 +158,7 @@ def test_a_product_comes_in_the_ring_that_is_read(
 def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.Generator) -> None:
     fixed = FixedPoint(f)
     q, k, v = (rng.normal(size=(2, n, 4)) for n in (3, 5, 5))
-    of_scores, of_values = attention.read_bits(f, f, 4, 5, bits)
+    of_scores, of_values = attention.attention_read_bits(f, f, 4, 5, bits)
     read = (of_scores, of_scores, of_values)
     to = f + 6
 

@@ -13,7 +13,7 @@ from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import reciprocal as r
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -212,7 +212,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
         graphs = [
             p.function(lambda x, run=run: run(p, x), dynamic=True) for run in FUNCTIONS.values()
         ]
-        return [measure_call(p, graph, x) for x in xs for graph in graphs]
+        return [measure_graph_call(p, graph, x) for x in xs for graph in graphs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
     costs = [cost_of(run, Private((len(x),))) for x in xs for run in FUNCTIONS.values()]

@@ -14,11 +14,11 @@ from tests.protocols.pads import assert_one_message_each, fields_of
 from tests.protocols.test_series import evaluate_series
 from tests.protocols.turns import in_time
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import cells, recurrent, series
-from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, RecurrentFormat
-from tfe_bench.protocols.nn.recurrent import Weights
+from tfe_bench.protocols.nn.cells import GATES, STATES, RecurrentCell, RecurrentFormat
+from tfe_bench.protocols.nn.recurrent import RecurrentWeights
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import loops
 from tfe_bench.protocols.session.counting import Private, count_cost
@@ -43,7 +43,7 @@ CLEAR: dict[str, Callable[[Array], Array]] = {
 
 
 def expected_steps(
-    cell: Cell, x: Array, w: dict[str, Array], states: list[Array]
+    cell: RecurrentCell, x: Array, w: dict[str, Array], states: list[Array]
 ) -> tuple[Array, Array]:
     """Return the outputs of all steps and the last memory, in float64, by Keras' documentation."""
     f, s = CLEAR[cell.activation], CLEAR[cell.gate]
@@ -70,11 +70,16 @@ class RandomLayer:
     """A layer with random weights, inputs and states."""
 
     def __init__(
-        self, cell: Cell, ways: int, steps: int, rng: np.random.Generator, states: bool = True
+        self,
+        cell: RecurrentCell,
+        ways: int,
+        steps: int,
+        rng: np.random.Generator,
+        states: bool = True,
     ) -> None:
         self.cell, self.ways, inputs, units, batch = cell, ways, 3, 2, 2
         self.fraction = 13 if cell.series else F
-        self.numbers = cells.derive_format(
+        self.numbers = cells.derive_recurrent_format(
             cell, self.fraction, SCALE, self.fraction + 6, steps, states
         )
         wide = GATES[cell.kind] * units
@@ -108,7 +113,9 @@ class RandomLayer:
             replace(a, fractional_bits=f) for a, (_, f) in zip(shares, self.values, strict=True)
         )
         x, each = next(remaining), 4 if self.cell.kind == "gru" else 3
-        weights = [Weights(*(next(remaining) for _ in range(each))) for _ in range(self.ways)]
+        weights = [
+            RecurrentWeights(*(next(remaining) for _ in range(each))) for _ in range(self.ways)
+        ]
         watch = None if self.cell.is_bounded else RangeMonitor(party, self.x.shape[0], x.dealer)
         output = recurrent.run_recurrent(
             *(party, self.cell, x, weights, self.numbers),
@@ -134,7 +141,7 @@ class RandomLayer:
 
         def program(party: Party, *shares: Shared) -> Any:
             graph = party.function(lambda *given: self.run(party, *given))
-            return graph(*shares), measure_call(party, graph, *shares)
+            return graph(*shares), measure_graph_call(party, graph, *shares)
 
         sim = simulate(program, *words, dealer=dealer)
         unit = 2.0**-self.fraction
@@ -152,18 +159,18 @@ class RandomLayer:
 
 
 CASES = [
-    (Cell("lstm", series=True), 2, 4, True),
-    (Cell("lstm"), 1, 2, False),
-    (Cell("gru", series=True), 1, 3, False),
-    (Cell("gru"), 2, 2, True),
-    (Cell("gru_before", series=True), 1, 3, True),
-    (Cell("gru_before", gate="ramp"), 2, 3, False),
-    (Cell("simple"), 2, 3, True),
-    (Cell("simple", "relu"), 1, 3, False),
-    (Cell("lstm", "relu", series=True), 2, 3, True),
-    (Cell("lstm", "linear", "ramp"), 1, 1, True),
-    (Cell("gru", "sigmoid", "ramp", True), 1, 1, False),
-    (Cell("gru", "relu"), 1, 2, True),
+    (RecurrentCell("lstm", series=True), 2, 4, True),
+    (RecurrentCell("lstm"), 1, 2, False),
+    (RecurrentCell("gru", series=True), 1, 3, False),
+    (RecurrentCell("gru"), 2, 2, True),
+    (RecurrentCell("gru_before", series=True), 1, 3, True),
+    (RecurrentCell("gru_before", gate="ramp"), 2, 3, False),
+    (RecurrentCell("simple"), 2, 3, True),
+    (RecurrentCell("simple", "relu"), 1, 3, False),
+    (RecurrentCell("lstm", "relu", series=True), 2, 3, True),
+    (RecurrentCell("lstm", "linear", "ramp"), 1, 1, True),
+    (RecurrentCell("gru", "sigmoid", "ramp", True), 1, 1, False),
+    (RecurrentCell("gru", "relu"), 1, 2, True),
 ]
 
 
@@ -172,7 +179,7 @@ CASES = [
     [c if i in (0, 7) else pytest.param(*c, marks=pytest.mark.slow) for i, c in enumerate(CASES)],
 )
 def test_steps_are_right_and_cost_what_is_declared(
-    cell: Cell, ways: int, steps: int, states: bool, rng: np.random.Generator
+    cell: RecurrentCell, ways: int, steps: int, states: bool, rng: np.random.Generator
 ) -> None:
     """Compare costs of loops too: bytes, online and total rounds."""
     RandomLayer(cell, ways, steps, rng, states).check(int(rng.integers(3)))
@@ -183,7 +190,7 @@ def test_steps_are_right_and_cost_what_is_declared(
 )
 def test_no_turn_takes_a_mask_again(short: bool, rng: np.random.Generator) -> None:
     """Run three iterations, two of them in a loop, and call the graph a second time."""
-    drawn = RandomLayer(Cell("gru", series=short), 1, 3, rng, False)
+    drawn = RandomLayer(RecurrentCell("gru", series=short), 1, 3, rng, False)
 
     def program(party: Party, *shares: Shared) -> None:
         graph = party.function(lambda *given: drawn.run(party, *given))
@@ -200,7 +207,7 @@ def test_turns_of_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     """Refuse them before a second message leaves under the first one's mask."""
     iteration = Party.iteration
     monkeypatch.setattr(Party, "iteration", lambda party, number: iteration(party, 0 * number))
-    drawn = RandomLayer(Cell("simple", "linear"), 1, 4, np.random.default_rng(5), False)
+    drawn = RandomLayer(RecurrentCell("simple", "linear"), 1, 4, np.random.default_rng(5), False)
 
     def program(party: Party, *shares: Shared) -> None:
         party.function(lambda *given: drawn.run(party, *given))(*shares)
@@ -224,8 +231,8 @@ def test_the_series_of_a_held_gate_is_near() -> None:
 def memory_error(series_of: bool, f: int, steps: int, levels: Array) -> Array:
     """Return the relative error of a memory of 3, for given gates before the sigmoid."""
     units = levels.size
-    cell = Cell("lstm", series=series_of)
-    numbers = cells.derive_format(cell, f, SCALE + 2, f + 6, steps, True)
+    cell = RecurrentCell("lstm", series=series_of)
+    numbers = cells.derive_recurrent_format(cell, f, SCALE + 2, f + 6, steps, True)
     bias = np.concatenate([np.full(units, -15.0), levels, np.zeros(units), np.zeros(units)])
     arrays = [
         (np.zeros((1, steps, 1)), 16),
@@ -241,7 +248,7 @@ def memory_error(series_of: bool, f: int, steps: int, levels: Array) -> Array:
             x, kernel, recurrent_kernel, bias, h, c = (
                 replace(a, fractional_bits=s) for a, (_, s) in zip(shares, arrays, strict=True)
             )
-            weights = [Weights(kernel, recurrent_kernel, bias)]
+            weights = [RecurrentWeights(kernel, recurrent_kernel, bias)]
             return recurrent.run_recurrent(party, cell, x, weights, numbers, states=[h, c]).memory
 
         return party.function(graph)(*shares)
@@ -267,13 +274,15 @@ def test_a_held_memory_is_held(series_of: bool, f: int, steps: int) -> None:
 # ---- costs, and rejected arguments
 
 
-def count_run(cell: Cell, steps: int, **options: Any) -> Any:
+def count_run(cell: RecurrentCell, steps: int, **options: Any) -> Any:
     f = 13 if cell.series else F
-    numbers = cells.derive_format(cell, f, SCALE, f + 6, steps)
+    numbers = cells.derive_recurrent_format(cell, f, SCALE, f + 6, steps)
     wide = GATES[cell.kind] * 128
 
     def run(party: Party, x: Shared, *own: Shared) -> Any:
-        return recurrent.run_recurrent(party, cell, x, [Weights(*own)], numbers, **options).output
+        return recurrent.run_recurrent(
+            party, cell, x, [RecurrentWeights(*own)], numbers, **options
+        ).output
 
     shapes = (((64, wide), SCALE - F), ((128, wide), SCALE - f), ((wide,), SCALE))
     return count_cost(run, Private((16, steps, 64), F), *(Private(*s) for s in shapes)).cost
@@ -295,14 +304,16 @@ def test_a_step_of_128_units_and_16_samples(
     kind: str, short: bool, megabytes: float, rounds: int
 ) -> None:
     """Compare the numbers of docs/recurrent.md."""
-    each = [count_run(Cell(kind, series=short), n, exchanges=lambda n, bits: 1) for n in (5, 6)]
+    each = [
+        count_run(RecurrentCell(kind, series=short), n, exchanges=lambda n, bits: 1) for n in (5, 6)
+    ]
     assert each[1].rounds - each[0].rounds == rounds
     bits = each[1].total - each[0].total
     assert 0.9 * megabytes * 8e6 < bits <= megabytes * 8e6
 
 
 def test_a_thousand_steps_are_counted_as_if_each_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cell in (Cell("gru", series=True), Cell("lstm", "relu")):
+    for cell in (RecurrentCell("gru", series=True), RecurrentCell("lstm", "relu")):
         short = [count_run(cell, n, sequences=True) for n in (5, 6, 1024)]
         with monkeypatch.context() as patched:
             patched.setattr(loops, "_COUNTED", 1024)
@@ -315,14 +326,16 @@ def test_a_thousand_steps_are_counted_as_if_each_was(monkeypatch: pytest.MonkeyP
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
-    good = cells.derive_format(Cell("lstm"), 16, 32, 20, 4)
+    good = cells.derive_recurrent_format(RecurrentCell("lstm"), 16, 32, 20, 4)
     x = Private((2, 4, 3))
     weights = (Private((3, 8), 16), Private((2, 8), 16), Private((8,), 32))
 
     def run(numbers: RecurrentFormat, x: Any = x, **options: Any) -> None:
         def graph(party: Party, x: Shared, *own: Shared) -> Any:
             more = {"states": [x] * options.pop("states", 0), **options}
-            return recurrent.run_recurrent(party, numbers.cell, x, [Weights(*own)], numbers, **more)
+            return recurrent.run_recurrent(
+                party, numbers.cell, x, [RecurrentWeights(*own)], numbers, **more
+            )
 
         count_cost(graph, x, *weights)
 

@@ -12,7 +12,7 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import assert_refused_by_name
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert, reductions
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -197,7 +197,7 @@ POOLS: list[tuple[tuple[int, ...], Any, Any, Any]] = [
 def pool_windows(x: Array, ksize: Any, strides: Any, padding: Any) -> tuple[Array, Array]:
     """Return sums of windows and counts of their cells, by the definition."""
     windows = conv.Windows.from_arguments("pool", ksize if strides is None else strides, padding)
-    kernel = conv.parse_pair("pool", "ksize", ksize)
+    kernel = conv.parse_window_pair("pool", "ksize", ksize)
     out = [windows.window_count(a, x.shape[1 + a], kernel[a]) for a in range(2)]
     first = [windows.padding_before(a, x.shape[1 + a], kernel[a]) for a in range(2)]
     sums = np.zeros((x.shape[0], *out, x.shape[3]), np.int64)
@@ -267,7 +267,7 @@ def test_reductions_cost_what_they_say_whatever_the_values(
     def program(p: Party) -> list[Any]:
         shares = [share_for_party(v, p.index, b"value", dealer=dealer) for v in values]
         graphs = [p.function(lambda x, layer=layer: layer(p, x)) for layer in layers]
-        return [measure_call(p, graph, x) for graph in graphs for x in shares]
+        return [measure_graph_call(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program).outputs, strict=True)
     expected = [cost_of(layer, Private(shape)) for layer in layers for _ in values]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocols.shares import draw_words
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import refresh
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -27,7 +27,7 @@ def test_the_value_stays_and_every_part_is_new(
 
     def program(p: Party, x: Shared) -> Any:
         graph = p.function(lambda y: refresh.refresh(p, y))
-        return graph(x), graph(x), x, measure_call(p, graph, x)
+        return graph(x), graph(x), x, measure_graph_call(p, graph, x)
 
     sim = simulate(program, values, dealer=dealer, limbs=limbs, fractional_bits=7)
     original = sim.value(lambda out: out[2])

@@ -16,7 +16,7 @@ from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     Simulation,
     assert_costs,
-    measure_call,
+    measure_graph_call,
     share_for_party,
     simulate,
 )
@@ -220,7 +220,7 @@ def test_comparisons_cost_what_they_say_whatever_the_values(
         result = []
         for operation in COSTS:
             graph = p.function(lambda x, y, operation=operation: operation(p, x, y))
-            result += [measure_call(p, graph, x, x.map(lambda a: a[::-1])) for x in shares]
+            result += [measure_graph_call(p, graph, x, x.map(lambda a: a[::-1])) for x in shares]
         return result
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)

@@ -157,7 +157,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
         def function(*shares: Shared) -> Any:
             *xs, one = shares
             return [
-                relu.truncated_product(p, x, one, *ring, bilinear=products.elementwise_product)
+                relu.truncated_product(p, x, one, *ring, bilinear=products.sum_elementwise_products)
                 for x, ring in zip(xs, rings, strict=True)
             ]
 
@@ -217,7 +217,7 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
     def program(p: Party, z: Shared, one: Shared) -> Any:
         return p.function(
             lambda z, one: relu.truncated_product(
-                p, z, one, 16, bilinear=products.elementwise_product
+                p, z, one, 16, bilinear=products.sum_elementwise_products
             )
         )(z, one)
 
@@ -237,10 +237,10 @@ COSTS: list[Callable[[Party, Shared], Any]] = [
     relu.relu_derivative,
     lambda p, x: relu.relu(p, replace(x, bits=31)),
     lambda p, x: relu.relu(p, replace(x, bits=63), exchanges=3),
-    lambda p, x: relu.truncated_product(p, x, x, 16, bilinear=products.elementwise_product),
+    lambda p, x: relu.truncated_product(p, x, x, 16, bilinear=products.sum_elementwise_products),
     lambda p, x: relu.relu(
         p,
-        relu.truncated_product(p, x, x, 13, 20, products.elementwise_product, x),
+        relu.truncated_product(p, x, x, 13, 20, products.sum_elementwise_products, x),
     ),
 ]
 
@@ -265,7 +265,7 @@ def two_words(x: Shared) -> Shared:
 
 def truncated_product(**options: Any) -> Callable[[Party, Shared], Any]:
     return lambda p, x: relu.truncated_product(
-        p, x, x, **{"drop": 16, "bilinear": products.elementwise_product, **options}
+        p, x, x, **{"drop": 16, "bilinear": products.sum_elementwise_products, **options}
     )
 
 

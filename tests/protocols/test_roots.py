@@ -12,7 +12,7 @@ import pytest
 from tests.edges import parametrize_daily
 from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.roots import reciprocal_root, rsqrt, sqrt
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -121,7 +121,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
             p.function(lambda x: rsqrt(p, x, 31, 10), dynamic=True),
             p.function(lambda x: sqrt(p, x, 20), dynamic=True),
         ]
-        return [measure_call(p, graph, x) for x in xs for graph in graphs]
+        return [measure_graph_call(p, graph, x) for x in xs for graph in graphs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
     operands = [Private((len(x),)) for x in xs]

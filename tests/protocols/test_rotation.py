@@ -10,7 +10,7 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import draw_words, output_at
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, sort
@@ -71,7 +71,7 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
         results = []
         for before, behind in ways:
             graph = p.function(lambda x, a=before, b=behind: path(p, x, a, b))
-            results.append((graph(x), measure_call(p, graph, x)))
+            results.append((graph(x), measure_graph_call(p, graph, x)))
         return results
 
     for bits in (64, 30):
@@ -98,7 +98,7 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
 
     def program(p: Party, *shares: Shared) -> Any:
         graph = p.function(lambda x: relu_by_thirds(p, x))
-        return [(graph(x), measure_call(p, graph, x)) for x in shares]
+        return [(graph(x), measure_graph_call(p, graph, x)) for x in shares]
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
     for i, x in enumerate(data):
@@ -124,7 +124,12 @@ def test_large_extremes_on_slow_lines_are_dealt_by_all_three(rng: np.random.Gene
         options: dict[str, Any] = {"method": "tree", "profile": "wan"}
         values = p.function(lambda x: extremes.reduce_max(p, x, 1, **options))
         places = p.function(lambda x: extremes.argmin(p, x, 1, **options))
-        return values(x), places(x), measure_call(p, values, x), measure_call(p, places, x)
+        return (
+            values(x),
+            places(x),
+            measure_graph_call(p, values, x),
+            measure_graph_call(p, places, x),
+        )
 
     sim = simulate(program, x, dealer=1)
     assert np.array_equal(sim.value(lambda out: out[0]), x.max(axis=1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, rss, truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -109,7 +109,7 @@ def test_rss_mul_costs_what_it_says(dealer: int, rng: np.random.Generator) -> No
     def program(p: Party) -> list[Any]:
         graph = p.function(lambda x: rss.mul_replicated(p, x, x), dynamic=True)
         shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measure_call(p, graph, x) for x in shares]
+        return [measure_graph_call(p, graph, x) for x in shares]
 
     for x, call in zip(inputs, zip(*simulate(program).outputs, strict=True), strict=True):
         operand = Private((len(x),))

@@ -25,7 +25,7 @@ def hold_input(
     """Return a job party's part of a client's input."""
     import tensorflow as tf
 
-    _, _, m = seeds.share_values(values, drawn_seeds=seed_pair)
+    _, _, m = seeds.share_values_by_seeds(values, drawn_seeds=seed_pair)
     one, two = (tf.constant(list(seed), tf.uint8) for seed in seed_pair)
     role = (party - dealer) % 3
     return Seeded(

@@ -78,12 +78,12 @@ def test_the_first_ones_are_found_in_their_order(
         positions, comparisons = run_selection(monkeypatch, answer, n, count, profile)
         assert rank[positions].tolist() == list(range(count))
         if n > 1 << 14 and select.is_selection_cheaper(n, count, profile):
-            cut = select._plan_cut(n, count, profile)
+            cut = select._plan_quickselect_cut(n, count, profile)
             assert cut is not None
-            due = select._cut_levels(n, *cut, profile)
+            due = select._average_quickselect_cut_levels(n, *cut, profile)
             # The number of elements below a sample's element varies by this factor.
             assert sum(due) == pytest.approx(comparisons, rel=0.3 if profile == "local" else 1)
-            assert comparisons < sum(select._sort_levels(n, profile))
+            assert comparisons < sum(select._average_sort_levels(n, profile))
     with raises(UsageError, "number-out-of-range", received=n + 1):
         run_selection(monkeypatch, answer, n, n + 1, profile)
 
@@ -93,8 +93,12 @@ def test_a_sample_of_the_least_ones_sorts_all(monkeypatch: pytest.MonkeyPatch) -
     assert select.is_selection_cheaper(n, count)
     positions, comparisons = run_selection(monkeypatch, lambda a, b: a < b, n, count, "local")
     assert positions.tolist() == list(range(count))
-    cut = select._plan_cut(n, count, "local")
-    assert cut is not None and cut[1] < count and comparisons > sum(select._sort_levels(n, "local"))
+    cut = select._plan_quickselect_cut(n, count, "local")
+    assert (
+        cut is not None
+        and cut[1] < count
+        and comparisons > sum(select._average_sort_levels(n, "local"))
+    )
 
 
 def test_a_selection_pays_where_few_of_many_are_asked_for() -> None:
@@ -108,10 +112,10 @@ def test_a_selection_pays_where_few_of_many_are_asked_for() -> None:
         and not select.is_selection_cheaper(1000, 900)
         and not select.is_selection_cheaper(1, 1)
     )
-    cut = select._plan_cut(1 << 20, 5, "local")
+    cut = select._plan_quickselect_cut(1 << 20, 5, "local")
     assert cut is not None
     cut_cost, all_of = (
-        select._cut_levels(1 << 20, *cut, "local"),
-        select._sort_levels(1 << 20, "local"),
+        select._average_quickselect_cut_levels(1 << 20, *cut, "local"),
+        select._average_sort_levels(1 << 20, "local"),
     )
     assert sum(cut_cost) < 0.06 * sum(all_of) and len(cut_cost) < 0.5 * len(all_of)

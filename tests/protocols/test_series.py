@@ -11,7 +11,7 @@ import pytest
 from tests.protocols.activation_widths import EXACT
 from tests.protocols.operands import Array
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import harmonics
 from tfe_bench.protocols.functions.harmonics import Series
@@ -111,7 +111,7 @@ def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) 
 )
 def test_cost_is_what_is_declared(name: str, n: int, bits: int, rng: np.random.Generator) -> None:
     def program(party: Party, x: Shared) -> Any:
-        return measure_call(
+        return measure_graph_call(
             party, party.function(lambda x: series.evaluate_series(party, x, name, bits)), x
         )
 
@@ -136,7 +136,7 @@ def test_ends_are_exact_beyond_the_knots(rng: np.random.Generator) -> None:
         high = 2 * x[2:] if upper is None else [upper << f] * 2
         got = sim.value(lambda y, i=i: y[i])  # type: ignore[misc]
         assert np.array_equal(got, [lower << f] * 2 + list(high)), name
-        assert sim.outputs[0][i].fractional_bits == f + series.extra_bits(name)
+        assert sim.outputs[0][i].fractional_bits == f + series.activation_extra_bits(name)
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle
 from tfe_bench.protocols.ring import convert
@@ -114,7 +114,7 @@ def test_shuffle_costs_what_it_says_whatever_the_values(
         graph = p.function(lambda x: shuffle(p, [x]), dynamic=True)
         # [n, 1] and [1, n] cost the same; only the first size is unknown to the graph
         shares = [share_for_party(x[:, None], p.index, b"value", dealer=dealer) for x in inputs]
-        return [measure_call(p, graph, y) for x in shares for y in (x, lift(x))]
+        return [measure_graph_call(p, graph, y) for x in shares for y in (x, lift(x))]
 
     calls = zip(*simulate(program).outputs, strict=True)
     expected = [

@@ -12,8 +12,8 @@ from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import Simulation, share_for_party, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols.order.sort import choose_algorithm, round_cost, sort
-from tfe_bench.protocols.order.sort_costs import expected_levels
+from tfe_bench.protocols.order.sort import choose_algorithm, sort, sort_round_cost
+from tfe_bench.protocols.order.sort_costs import expected_quicksort_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan
 from tfe_bench.protocols.ring import arithmetic, convert
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -161,12 +161,14 @@ def test_expected_comparisons_are_those_of_a_random_order(
     """Use the mean of 8 orders: one deviates by 3.6 % (one standard deviation), the mean by 5 %."""
     orders, comparisons = 8, 0
     for rank in (rng.permutation(n) for _ in range(orders)):
-        with SortPlan(1, n, 10, round_cost(profile)) as plan:
+        with SortPlan(1, n, 10, sort_round_cost(profile)) as plan:
             for left, right in plan.next_levels():
                 comparisons += len(left)
                 packed = np.packbits(rank[left] < rank[right], bitorder="little")
                 plan.add_answers(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
-    assert sum(expected_levels(n, profile)) == pytest.approx(comparisons / orders, rel=0.1)
+    assert sum(expected_quicksort_levels(n, profile)) == pytest.approx(
+        comparisons / orders, rel=0.1
+    )
 
 
 def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(

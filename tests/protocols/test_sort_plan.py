@@ -167,9 +167,9 @@ def test_no_level_has_more_pairs_than_the_declared_size(
     rows: int, n: int, profile: str, rng: np.random.Generator
 ) -> None:
     keys = rng.random(rows * n)
-    with SortPlan(rows, n, 10, sort.round_cost(profile)) as plan:
+    with SortPlan(rows, n, 10, sort.sort_round_cost(profile)) as plan:
         for left, right in plan.next_levels():
-            assert len(left) <= sort.max_array_words(rows, n, 1, "quick", profile)
+            assert len(left) <= sort.max_sort_array_words(rows, n, 1, "quick", profile)
             bits = np.pad(keys[left] < keys[right], (0, -len(left) % 64))
             plan.add_answers(np.packbits(bits, bitorder="little").view(np.int64))
 

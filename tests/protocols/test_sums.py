@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.ring.products import (
-    Product,
-    elementwise_product,
+    BilinearShareProduct,
     exchange_sum,
     exchange_truncated_sum,
+    sum_elementwise_products,
 )
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
@@ -41,9 +41,9 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     def program(party: Party, x: Shared, w: Shared, addend: Shared) -> Any:
         addend = replace(addend, fractional_bits=2 * x.fractional_bits)
 
-        def terms(x: Shared, w: Shared) -> list[Product]:
+        def terms(x: Shared, w: Shared) -> list[BilinearShareProduct]:
             cut = [(x.map(lambda a, i=i: a[i]), w.map(lambda a, i=i: a[i])) for i in (0, 1)]
-            return [Product(a, b, elementwise_product) for a, b in cut]
+            return [BilinearShareProduct(a, b, sum_elementwise_products) for a, b in cut]
 
         def exact(x: Shared, w: Shared, c: Shared) -> Any:
             return arithmetic.add(exchange_sum(party, "product_sum", terms(x, w)), c)
@@ -55,7 +55,7 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
         values = [f(x, w, addend) for f in functions]
         with raises(UsageError, "scale-mismatch"):
             functions[0](x, w, replace(addend, fractional_bits=3))
-        return values, [measure_call(party, f, x, w, addend) for f in functions]
+        return values, [measure_graph_call(party, f, x, w, addend) for f in functions]
 
     sim = simulate(program, x, w, addend, dealer=dealer, fractional_bits=8)
     assert (sim.value(lambda out: out[0][0]) == targets).all()

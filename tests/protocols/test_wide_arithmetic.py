@@ -10,7 +10,7 @@ from tests.protocols.dealers import by_a_dealer
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     assert_costs,
-    measure_call,
+    measure_graph_call,
     reconstruct,
     share_for_party,
     simulate,
@@ -99,7 +99,7 @@ def test_truncation_keeps_its_bound_and_costs_what_it_says(
         for i, (kind, f, _) in enumerate(cases):
             x = wide_share(inputs[i], p.index, dealer, seed + i, 70)
             graph = p.function(lambda x, kind=kind, f=f: ring.truncate(p, x, f, kind))
-            results.append((graph(x), measure_call(p, graph, x)))
+            results.append((graph(x), measure_graph_call(p, graph, x)))
         return results
 
     outputs = simulate(program, dealer=dealer).outputs
@@ -132,7 +132,7 @@ def test_products_cost_what_they_say_and_bits_become_shares(seed: int) -> None:
             y = ring.share_bits(s, bits, shape, 0, 0, 2)
             return masked.exchange_masked(s, y, shape, 1, 1, width=128)
 
-        return measure_call(p, product, x), p.function(negative)(x)
+        return measure_graph_call(p, product, x), p.function(negative)(x)
 
     outputs = simulate(program).outputs
     x = Private((len(values),), limbs=2)

@@ -340,7 +340,7 @@ WIDTHS: dict[str, Row] = {
         64 - DROP,
         draw_multiplied,
         lambda p, b, x, y: rectifier.truncated_product(
-            p, x, y, DROP, b, products.elementwise_product
+            p, x, y, DROP, b, products.sum_elementwise_products
         ),
         lambda b, x, y: x * 2.0**-DROP,
         within_ulp(1),
@@ -353,7 +353,7 @@ WIDTHS: dict[str, Row] = {
         lambda p, b, x, y: products.exchange_truncated_sum(
             p,
             "truncated_sum",
-            [products.Product(x, y, products.elementwise_product)],
+            [products.BilinearShareProduct(x, y, products.sum_elementwise_products)],
             None,
             DROP,
             b,

@@ -70,7 +70,7 @@ def test_noise_is_gumbel_s_and_bounded(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("temperature", [-0.1, 8.1, np.nan, np.inf, "1", True, None])
 def test_what_is_no_temperature_is_refused(temperature: object) -> None:
     with raises(UsageError, "number-out-of-range", operation="temperature"):
-        gumbel.check_temperature(temperature)
+        gumbel.check_gumbel_temperature(temperature)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5,), (2, 3, 4)])

@@ -103,14 +103,14 @@ def and_signs(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 def truncate_product(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute a product with bias, truncated to a small ring of 24 bits from messages of 40."""
     bias = arithmetic.add(x, y)
-    return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise_product, bias)
+    return relu.truncated_product(party, x, y, 16, LOOSE, products.sum_elementwise_products, bias)
 
 
 def sum_products(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
     """Compute two products and an addend, exchanged once: in the ring, and in a small one."""
     terms = [
-        products.Product(x, y, products.elementwise_product),
-        products.Product(y, y, products.elementwise_product),
+        products.BilinearShareProduct(x, y, products.sum_elementwise_products),
+        products.BilinearShareProduct(y, y, products.sum_elementwise_products),
     ]
     addend = arithmetic.add(x, y)
     z = products.exchange_sum(party, "product_sum", terms)
@@ -122,7 +122,7 @@ def sum_products(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Sh
 def checked_relu(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Compute a ReLU of a sum and, for each element, whether it left its range."""
     watch = range_check.RangeMonitor(party, WORDS, x.dealer)
-    product = products.Product(x, y, products.elementwise_product)
+    product = products.BilinearShareProduct(x, y, products.sum_elementwise_products)
     small, u = products.exchange_truncated_sum(
         party, "truncated_sum", [product], None, 16, LOOSE, 64
     )

@@ -333,7 +333,7 @@ def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.Mon
 
     def built(*arguments: Any) -> Any:
         expression = build(*arguments)
-        plans.append((evaluate.trace_key(expression.plan), len(expression.inputs)))
+        plans.append((evaluate.plan_graph_key(expression.plan), len(expression.inputs)))
         return expression
 
     monkeypatch.setattr(array_jobs, "build", built)

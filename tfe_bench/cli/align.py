@@ -40,15 +40,15 @@ def run_align(arguments: argparse.Namespace) -> int:
     common rows as a data set, for `train --columns NAME --labels NAME`. No party learns which rows
     match; the number of matches is revealed if every owner permits it. See docs/tables.md.
     """
-    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.cluster.stored import check_client_names, check_name
     from tfe_bench.models.queries.client import tables
 
     common.quiet_tensorflow()
     check_name(arguments.name, "A data set's name")
-    check_clients(arguments.allow)
+    check_client_names(arguments.allow)
     with (
-        common.progress_bar(arguments) as bar,
-        stored_objects.open_service(arguments, bar) as cluster,
+        common.command_progress_bar(arguments) as bar,
+        stored_objects.open_stored_object_service(arguments, bar) as cluster,
     ):
         alignment = tables(cluster).align(
             arguments.tables,
@@ -59,7 +59,9 @@ def run_align(arguments: argparse.Namespace) -> int:
             clients=arguments.allow,
             replace=arguments.replace,
         )
-        if not stored_objects.is_confirmed(arguments, bar, alignment.explain(), alignment.order):
+        if not stored_objects.is_job_confirmed(
+            arguments, bar, alignment.explain(), alignment.order
+        ):
             return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
         aligned = alignment.run(bar.update)
@@ -79,7 +81,7 @@ def run_align(arguments: argparse.Namespace) -> int:
     learned = {"number": "a number", "binary": "two classes"}
     kind = learned.get(aligned.about["target"], f"{aligned.about['classes']} classes")
     print(f"features: {', '.join(aligned.about['columns'])}; label: {arguments.label}, {kind}")
-    print(f"may be trained on by {stored_objects.describe_clients(arguments.allow)}")
+    print(f"may be trained on by {stored_objects.describe_permitted_clients(arguments.allow)}")
     return 0
 
 

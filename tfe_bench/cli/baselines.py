@@ -15,8 +15,8 @@ from tfe_bench.errors import UsageError, check_known
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.baselines.base import (
         Baseline,
+        BaselineRequest,
         BaselineResult,
-        Request,
         UnavailableBaseline,
     )
     from tfe_bench.benchmarks.records import Record
@@ -62,9 +62,9 @@ def run_baselines(arguments: argparse.Namespace) -> int:
     Runs a workload with tfe_bench and with other systems, each in its own environment on this
     machine, and prints the times side by side. A missing system is reported, never estimated.
     """
-    from tfe_bench.benchmarks.baselines.base import BaselineResult, Request
+    from tfe_bench.benchmarks.baselines.base import BaselineRequest, BaselineResult
 
-    request = Request(
+    request = BaselineRequest(
         arguments.workload,
         arguments.n,
         arguments.repeat,
@@ -73,7 +73,7 @@ def run_baselines(arguments: argparse.Namespace) -> int:
     )
     chosen = _choose_baselines(arguments)
     results: dict[str, Any] = {}
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text("tfe_bench")
         ours = _measure_ours(arguments, request, bar)
         for baseline in chosen:
@@ -112,7 +112,7 @@ def _choose_baselines(arguments: argparse.Namespace) -> list[Baseline]:
     return [baselines[name] for name in names]
 
 
-def _measure_ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
+def _measure_ours(arguments: argparse.Namespace, request: BaselineRequest, bar: Any) -> Record:
     """Measure the workload with the command of this project and return its record."""
     from tfe_bench.benchmarks import records
 
@@ -124,7 +124,7 @@ def _measure_ours(arguments: argparse.Namespace, request: Request, bar: Any) -> 
         file = Path(folder) / "record.jsonl"
         words = [*work, "--profile", request.profile]
         words += ["--repeat", str(request.repeat)]
-        common.run_inside(arguments, words, file, bar)
+        common.run_nested_command(arguments, words, file, bar)
         return records.read_records(file)[-1]
 
 
@@ -140,7 +140,7 @@ def _baselines_to_json(
 
 
 def _print_baselines(
-    request: Request, ours: Record, results: dict[str, BaselineResult | UnavailableBaseline]
+    request: BaselineRequest, ours: Record, results: dict[str, BaselineResult | UnavailableBaseline]
 ) -> None:
     from rich.console import Console
     from rich.text import Text

@@ -10,9 +10,14 @@ from pathlib import Path
 
 from tfe_bench.cli import common, listing
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.addresses import parse_address
-from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, certificate_file
-from tfe_bench.cluster.files import write_private, write_public
+from tfe_bench.cluster.addresses import parse_worker_address
+from tfe_bench.cluster.config import (
+    ClientConfig,
+    ClusterConfig,
+    PartyConfig,
+    member_certificate_file,
+)
+from tfe_bench.cluster.files import write_public_file, write_secret_file
 from tfe_bench.errors import ConfigError, UsageError
 
 _WORKER_TOML = """\
@@ -91,7 +96,7 @@ def add_cert_options(parser: argparse.ArgumentParser) -> None:
         action="append",
     )
     for name, mode in modes.choices.items():
-        mode.epilog = listing.format_examples(f"certs {name}")
+        mode.epilog = listing.format_command_examples(f"certs {name}")
     for mode in (party, client, everything):
         common.add_option(
             mode,
@@ -115,22 +120,22 @@ def run_certs(args: argparse.Namespace) -> int:
         ConfigError: a file exists already or cannot be written.
     """
     if args.mode == "party":
-        _make_certificate(
+        _make_certificate_files(
             args.out, f"party{args.party}", tls.party_common_name(args.party), args.days
         )
-        _print_notes(
+        _print_certificate_notes(
             f"Send party{args.party}.crt to the other two parties and to every client; compare "
             "the fingerprint with them over another channel, such as the telephone.",
             f"party{args.party}.key never leaves this machine. Name it in your worker.toml:",
             f'  party = {args.party}\n  key = "party{args.party}.key"',
         )
     elif args.mode == "client":
-        with _as_usage_errors():
+        with _config_errors_as_usage_errors():
             ClientConfig(args.name)
-        _make_certificate(
+        _make_certificate_files(
             args.out, f"client-{args.name}", tls.client_common_name(args.name), args.days
         )
-        _print_notes(
+        _print_certificate_notes(
             f"Send client-{args.name}.crt to the three parties; compare the fingerprint with "
             "them over another channel, such as the telephone.",
             f"client-{args.name}.key never leaves this machine. They add to cluster.toml:",
@@ -138,7 +143,7 @@ def run_certs(args: argparse.Namespace) -> int:
         )
     elif args.mode == "show":
         certificate = tls.load_certificate(args.certificate)
-        print(f"name         {tls.server_name(certificate)}")
+        print(f"name         {tls.certificate_server_name(certificate)}")
         _print_certificate(certificate)
     elif args.mode == "renew":
         _renew_certificate(
@@ -149,33 +154,36 @@ def run_certs(args: argparse.Namespace) -> int:
     return 0
 
 
-def _make_certificate(folder: Path, stem: str, common_name: str, days: int) -> None:
-    key, certificate = tls.make_certificate(common_name, days)
+def _make_certificate_files(folder: Path, stem: str, common_name: str, days: int) -> None:
+    key, certificate = tls.make_self_signed_certificate(common_name, days)
     key_path, certificate_path = folder / f"{stem}.key", folder / f"{stem}.crt"
-    _write_all_files(folder, {key_path: key}, {certificate_path: certificate})
+    _write_certificate_files(folder, {key_path: key}, {certificate_path: certificate})
     print(f"send         {certificate_path}")
     print(f"keep secret  {key_path}")
     _print_certificate(certificate)
 
 
 def _print_certificate(certificate: bytes, which: str = "") -> None:
-    print(f"{which}fingerprint  {tls.format_fingerprint(tls.compute_fingerprint(certificate))}")
-    print(f"{which}valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
+    print(
+        f"{which}fingerprint  "
+        f"{tls.format_certificate_fingerprint(tls.compute_certificate_fingerprint(certificate))}"
+    )
+    print(f"{which}valid until  {tls.certificate_valid_until(certificate):%Y-%m-%d %H:%M} UTC")
 
 
 def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> None:
     old = tls.load_certificate(path)
     old_key = tls.load_private_key(path.with_suffix(".key")) if keep_key else None
     if old_key is not None:
-        tls.select_certificate(old_key, [old])  # rejects a key that does not fit
-    key, new = tls.make_certificate(tls.server_name(old), days, old_key)
+        tls.select_key_certificate(old_key, [old])  # rejects a key that does not fit
+    key, new = tls.make_self_signed_certificate(tls.certificate_server_name(old), days, old_key)
     stem = path.stem
     while stem.endswith("-new"):  # from an earlier renewal
         stem = stem.removesuffix("-new")
     # Names alternate between NAME and NAME-new, so that each renewal has new names.
     name = f"{stem}-new" if path.stem == stem else stem
     key_path, new_path = folder / f"{name}.key", folder / f"{name}.crt"
-    _write_all_files(folder, {} if keep_key else {key_path: key}, {new_path: new})
+    _write_certificate_files(folder, {} if keep_key else {key_path: key}, {new_path: new})
     print(f"send             {new_path}")
     if not keep_key:
         print(f"keep secret      {key_path}")
@@ -183,23 +191,25 @@ def _renew_certificate(path: Path, folder: Path, days: int, keep_key: bool) -> N
         _print_certificate(certificate, f"{which} ")
     both = f'certificate = ["{path.name}", "{new_path.name}"]'
     key_name = path.with_suffix(".key").name if keep_key else key_path.name
-    _print_notes(
+    _print_certificate_notes(
         f"1. Send {new_path.name} to all members; compare its fingerprint over another channel.",
         f"2. Each member puts it into the folder of cluster.toml, writes {both}",
         "   there, and restarts the worker. Jobs are refused until all files are equal again.",
     )
     if stem.startswith("client-"):
-        _print_notes(
+        _print_certificate_notes(
             f"3. Use {key_name} and {new_path.name} from then on: rename them to {stem}.key and"
         )
-        _print_notes(
+        _print_certificate_notes(
             f"   {stem}.crt in the folder of your cluster.toml (keep the old pair elsewhere)."
         )
     else:
-        _print_notes(
+        _print_certificate_notes(
             f'3. At any later time, write key = "{key_name}" in your worker.toml and restart.'
         )
-    _print_notes("4. Each member deletes the old certificate from the list and restarts.")
+    _print_certificate_notes(
+        "4. Each member deletes the old certificate from the list and restarts."
+    )
 
 
 def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) -> None:
@@ -214,7 +224,7 @@ def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) 
         UsageError: the addresses or a name are invalid.
         ConfigError: a file exists already or cannot be written.
     """
-    with _as_usage_errors():
+    with _config_errors_as_usage_errors():
         cluster, keys = _build_trial_cluster(hosts, clients, days)
     allowed = ", ".join(f'"{name}"' for name in clients)
     public = {
@@ -223,13 +233,13 @@ def make_trial_cluster(folder: Path, hosts: str, clients: list[str], days: int) 
     }
     for each in cluster.members:
         assert each.certificate is not None
-        public[folder / certificate_file(each)] = each.certificate
+        public[folder / member_certificate_file(each)] = each.certificate
     public[folder / "cluster.toml"] = cluster.to_toml().encode()
     secret = {folder / f"{name}.key": key for name, key in keys.items()}
-    _write_all_files(folder, secret, public)
+    _write_certificate_files(folder, secret, public)
     for path in [*secret, *public]:
         print(path)
-    _print_notes(
+    _print_certificate_notes(
         "WARNING: FOR TRIALS ONLY. This machine has all three private keys, so its user can "
         "reconstruct every secret of this cluster.",
         'For real data each organization runs "python -m tfe_bench certs party" on its own '
@@ -254,21 +264,23 @@ def _build_trial_cluster(
     keys: dict[str, bytes] = {}
     parties = []
     for index, text in enumerate(addresses):
-        host, port = parse_address("--hosts", text.strip())
+        host, port = parse_worker_address("--hosts", text.strip())
         name = f"party{index}"
-        keys[name], certificate = tls.make_certificate(tls.party_common_name(index), days)
+        keys[name], certificate = tls.make_self_signed_certificate(
+            tls.party_common_name(index), days
+        )
         parties.append(PartyConfig(index, name, host, port, certificate))
     members = []
     for name in clients:
         ClientConfig(name)  # before the name becomes part of a certificate and a path
         common_name = tls.client_common_name(name)
-        keys[f"client-{name}"], certificate = tls.make_certificate(common_name, days)
+        keys[f"client-{name}"], certificate = tls.make_self_signed_certificate(common_name, days)
         members.append(ClientConfig(name, certificate))
     return ClusterConfig("trial", tuple(parties), tuple(members)), keys
 
 
 @contextlib.contextmanager
-def _as_usage_errors() -> Iterator[None]:
+def _config_errors_as_usage_errors() -> Iterator[None]:
     """Turn errors of a configuration file into errors of the command line."""
     try:
         yield
@@ -276,7 +288,9 @@ def _as_usage_errors() -> Iterator[None]:
         raise UsageError(str(error), code=error.code, operation=error.operation) from None
 
 
-def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
+def _write_certificate_files(
+    folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]
+) -> None:
     """Write all files; on failure, remove them and a new folder. Never replace a file."""
     try:
         is_new_folder = not folder.exists()
@@ -290,7 +304,7 @@ def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path,
         ) from None
     written: list[Path] = []
     try:
-        for files, write in ((secret, write_private), (public, write_public)):
+        for files, write in ((secret, write_secret_file), (public, write_public_file)):
             for path, content in files.items():
                 write(path, content)
                 written.append(path)
@@ -303,7 +317,7 @@ def _write_all_files(folder: Path, secret: dict[Path, bytes], public: dict[Path,
         raise
 
 
-def _print_notes(*lines: str) -> None:
+def _print_certificate_notes(*lines: str) -> None:
     print(*lines, sep="\n", file=sys.stderr)
 
 

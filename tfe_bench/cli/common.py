@@ -26,7 +26,7 @@ _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.([0-9]+))?(?:[eE]([0-9]{1,2}))?", re.ASC
 _POWER = re.compile(r"([0-9]{1,2})\^([0-9]{1,2})", re.ASCII)
 
 
-def whole_number(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """Parse a whole number in common notation: 1000000, 1_000_000, 1e6, 2.5e3, 2^20.
 
     Raises:
@@ -63,7 +63,7 @@ def add_option(
     p.add_argument(name, *also, help=about, **usual, **more)
 
 
-def add_check_range(p: argparse._ActionsContainer) -> None:
+def add_check_range_option(p: argparse._ActionsContainer) -> None:
     """Add --check-range and --no-check-range; the default, None, means on if possible."""
     p.add_argument(
         "--check-range",
@@ -86,7 +86,7 @@ def describe_range_check(
 
     if not checked:
         return {}
-    more, rounds = execute.compare_costs(predictions(True), predictions(False))
+    more, rounds = execute.compare_prediction_costs(predictions(True), predictions(False))
     return {"range_check": f"{100 * more:+.1f} % bytes, {rounds:+d} rounds"}
 
 
@@ -133,7 +133,7 @@ def quiet_tensorflow() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
-def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+def timing_loop_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters of a job's timing loop."""
     trace_option = {"trace": True} if arguments.trace is not None else {}
     if arguments.repeat is not None:
@@ -205,7 +205,7 @@ def add_image_option(p: argparse.ArgumentParser, more: str = "") -> None:
     )
 
 
-def planned_network(arguments: argparse.Namespace) -> str:
+def planned_network_profile(arguments: argparse.Namespace) -> str:
     """Return the network of --plan-for, or of --profile if it is not given.
 
     Raises:
@@ -222,11 +222,11 @@ def check_network_options(arguments: argparse.Namespace) -> None:
     Raises:
         UsageError: the profile, emulation or client is invalid.
     """
-    from tfe_bench.cluster.links import check_emulation
+    from tfe_bench.cluster.links import check_link_emulation
     from tfe_bench.cluster.profiles import get_profile
 
     get_profile(arguments.profile)
-    check_emulation(arguments.emulate)
+    check_link_emulation(arguments.emulate)
     if arguments.cluster is not None and arguments.emulate == "netns":
         raise UsageError(
             "Network namespaces are for three local workers. Received: --emulate netns with "
@@ -256,7 +256,7 @@ def check_dependent_options(arguments: argparse.Namespace, other: str, *options:
 
 
 @contextlib.contextmanager
-def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
+def command_progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
     """Yield a progress bar, silent unless stderr is a terminal and JSON output is off.
 
     A command that runs within another command uses the bar of the outer command, which closes it.
@@ -274,7 +274,9 @@ def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
         yield ProgressBar(progress)
 
 
-def run_inside(arguments: argparse.Namespace, words: Sequence[str], file: Path, bar: Any) -> None:
+def run_nested_command(
+    arguments: argparse.Namespace, words: Sequence[str], file: Path, bar: Any
+) -> None:
     """Run a command line within this command; append its record to a file."""
     parsed = arguments.parse([*words, "--json", "--record", str(file)])
     parsed.bar = bar
@@ -293,9 +295,9 @@ def check_run_options(arguments: argparse.Namespace) -> None:
     if arguments.repeat is not None:
         check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
-        atomic.check_writable(arguments.record, "--record", "The record", existing=True)
+        atomic.check_output_writable(arguments.record, "--record", "The record", existing=True)
     if arguments.trace is not None:
-        atomic.check_writable(arguments.trace, "--trace", "The trace")
+        atomic.check_output_writable(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError(
                 "Expected two different files in --trace and --record. Received: the same file.",
@@ -304,7 +306,7 @@ def check_run_options(arguments: argparse.Namespace) -> None:
             )
 
 
-def check_output(file: Path, suffixes: Sequence[str], content: str) -> None:
+def check_output_path(file: Path, suffixes: Sequence[str], content: str) -> None:
     """Check that the output path is writable, before a job starts.
 
     Raises:
@@ -319,7 +321,7 @@ def check_output(file: Path, suffixes: Sequence[str], content: str) -> None:
             received=file.name,
             expected=" or ".join(suffixes),
         )
-    atomic.check_writable(file, "--output", content)
+    atomic.check_output_writable(file, "--output", content)
 
 
 def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
@@ -327,7 +329,7 @@ def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
     from tfe_bench.benchmarks import measured_links
 
     check_run_options(arguments)
-    cluster = start_cluster(arguments, bar)
+    cluster = start_command_cluster(arguments, bar)
     try:
         if cluster.profile.shaped:
             bar.show_text("measuring the links")
@@ -339,7 +341,7 @@ def open_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
     return cluster
 
 
-def start_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
+def start_command_cluster(arguments: argparse.Namespace, bar: ProgressBar) -> Any:
     """Start the cluster without measuring links."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 

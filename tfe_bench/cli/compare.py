@@ -79,7 +79,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     source checkout, with tfe_bench.tf_encrypted in place of tf_encrypted.
     """
     if arguments.system == _SYSTEM:
-        return _run_programs(arguments)
+        return _run_tf_encrypted_programs(arguments)
     if arguments.source is not None:
         raise UsageError(
             "--source requires the system tf-encrypted. Received: no system. "
@@ -90,18 +90,18 @@ def run_compare(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks import operations
     from tfe_bench.benchmarks.operations.comparisons import (
         COMPARISONS,
-        draw_integer_pairs,
-        draw_real_pairs,
+        draw_compared_integers,
+        draw_compared_reals,
     )
 
     check_known("--op", arguments.op, COMPARISONS)
-    draw = draw_integer_pairs if arguments.kind == "int64" else draw_real_pairs
+    draw = draw_compared_integers if arguments.kind == "int64" else draw_compared_reals
     entry, shown = operations.find_operation(arguments.op), {"op": arguments.op}
-    work = operation.prepare_work(arguments, entry, {}, draw, shown)
-    return operation.perform_work("compare", arguments, work)
+    work = operation.prepare_operation_work(arguments, entry, {}, draw, shown)
+    return operation.perform_operation_work("compare", arguments, work)
 
 
-def _run_programs(arguments: argparse.Namespace) -> int:
+def _run_tf_encrypted_programs(arguments: argparse.Namespace) -> int:
     """Run the tests and example programs of tf-encrypted on tfe_bench."""
     from tfe_bench.benchmarks.baselines import checkout
 
@@ -121,28 +121,30 @@ def _run_programs(arguments: argparse.Namespace) -> int:
             code="library-not-installed",
             operation="tf_keras",
         )
-    programs = [] if arguments.programs is None else checkout.select_programs(arguments.programs)
+    programs = (
+        [] if arguments.programs is None else checkout.select_example_programs(arguments.programs)
+    )
     outcomes = []
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         for outcome in checkout.run_tests(source, arguments.only, arguments.test_seconds):
             outcomes.append(outcome)
             bar.show_text(f"{len(outcomes)} tests, {outcome.test}")
-        times = _time_programs(arguments, programs, bar) if programs else {}
+        times = _time_tf_encrypted_programs(arguments, programs, bar) if programs else {}
     if arguments.json:
         print(json.dumps({"tests": [asdict(o) for o in outcomes], "programs": times}))
     else:
-        _print_outcomes(outcomes, times)
+        _print_program_outcomes(outcomes, times)
     return 1 if any(o.outcome == "failed" for o in outcomes) else 0
 
 
-def _time_programs(
+def _time_tf_encrypted_programs(
     arguments: argparse.Namespace, programs: Sequence[str], bar: Any
 ) -> dict[str, dict[str, Any]]:
     """Return the times that example programs print, here and in tf-encrypted's environment."""
     from tfe_bench.benchmarks.baselines import checkout
-    from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, find_python
+    from tfe_bench.benchmarks.baselines.base import UnavailableBaseline, find_baseline_python
 
-    there = find_python(arguments.tf_encrypted_env, "--tf-encrypted-env")
+    there = find_baseline_python(arguments.tf_encrypted_env, "--tf-encrypted-env")
     times: dict[str, dict[str, Any]] = {}
     for program in programs:
         bar.show_text(program)
@@ -158,7 +160,7 @@ def _time_programs(
     return times
 
 
-def _print_outcomes(outcomes: list[TestOutcome], times: dict[str, dict[str, Any]]) -> None:
+def _print_program_outcomes(outcomes: list[TestOutcome], times: dict[str, dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.text import Text
 

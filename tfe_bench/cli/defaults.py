@@ -16,7 +16,7 @@ def default_cluster_file() -> Path | None:
     return Path(name) if name else None
 
 
-def apply_defaults(parsed: argparse.Namespace) -> None:
+def apply_environment_defaults(parsed: argparse.Namespace) -> None:
     """Set the cluster and client of a command from the environment, and print them."""
     if not getattr(parsed, "takes_cluster", False):
         return

@@ -11,7 +11,7 @@ from tfe_bench.cli import common
 from tfe_bench.errors import TfeBenchError, UsageError, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.checks import Check
+    from tfe_bench.cluster.checks import HealthCheck
 
 
 def _add_doctor_options(p: argparse.ArgumentParser) -> None:
@@ -49,36 +49,36 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         )
     check_range("--megabytes", arguments.megabytes, 1, 256)
     if arguments.json:
-        results = list(_iterate_checks(arguments))
+        results = list(_iterate_health_checks(arguments))
         print(json.dumps([check.as_dict() for check in results]))
     else:
-        results = _print_checks(_iterate_checks(arguments))
+        results = _print_health_checks(_iterate_health_checks(arguments))
     return 1 if any(check.status == checks.FAIL for check in results) else 0
 
 
-def _iterate_checks(arguments: argparse.Namespace) -> Iterator[Check]:
+def _iterate_health_checks(arguments: argparse.Namespace) -> Iterator[HealthCheck]:
     from tfe_bench.cluster import checks
     from tfe_bench.cluster.config import ClusterConfig
 
     yield from checks.check_machine()
-    yield checks.check_disk()
+    yield checks.check_disk_space()
     if arguments.cluster is None:
         return
     try:
         config = ClusterConfig.load(arguments.cluster)
     except TfeBenchError as error:
-        yield checks.failed_check("cluster file", error)
+        yield checks.failed_health_check("cluster file", error)
         return
-    yield from checks.check_files(config, arguments.cluster)
+    yield from checks.check_cluster_files(config, arguments.cluster)
     policy = None
     if arguments.worker is not None:
         policy, more = checks.check_worker_files(config, arguments.worker)
         yield from more
         if policy is not None:
-            yield checks.check_port(config, policy)
+            yield checks.check_worker_port(config, policy)
     if arguments.offline or (arguments.worker is not None and policy is None):
         return
-    who, more = checks.open_caller(config, arguments.cluster, arguments.client, policy)
+    who, more = checks.open_cluster_caller(config, arguments.cluster, arguments.client, policy)
     yield from more
     well = True
     try:
@@ -87,13 +87,13 @@ def _iterate_checks(arguments: argparse.Namespace) -> Iterator[Check]:
             yield check
         # Only a client can submit the job that measures links, not the operator of a party.
         if who is not None and who.client is not None and well:
-            yield from checks.check_links(who, arguments.megabytes)
+            yield from checks.check_worker_links(who, arguments.megabytes)
     finally:
         if who is not None:
             who.close()
 
 
-def _print_checks(pending_checks: Iterator[Check]) -> list[Check]:
+def _print_health_checks(pending_checks: Iterator[HealthCheck]) -> list[HealthCheck]:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -16,8 +16,8 @@ from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_known, check_range, did_you_mean
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.exp_study.forms import Form
-    from tfe_bench.benchmarks.exp_study.study import LevelPlan, Study
+    from tfe_bench.benchmarks.exp_study.forms import ExpForm
+    from tfe_bench.benchmarks.exp_study.study import ExpStudy, LevelPlan
     from tfe_bench.benchmarks.report.parts import Table
     from tfe_bench.cluster.requests import JobResult
 
@@ -81,15 +81,15 @@ def run_exp(arguments: argparse.Namespace) -> int:
     if arguments.n is not None:
         check_range("--n", arguments.n, 1, _MOST)
     if arguments.advise is not None:
-        return _print_advice(arguments)
+        return _print_exp_advice(arguments)
     return _measure_exp(arguments)
 
 
 # ---- one measurement
 
 
-def _parse_form(arguments: argparse.Namespace) -> Form:
-    from tfe_bench.benchmarks.exp_study.forms import Form
+def _parse_exp_form(arguments: argparse.Namespace) -> ExpForm:
+    from tfe_bench.benchmarks.exp_study.forms import ExpForm
 
     method = METHODS[0] if arguments.method is None else arguments.method
     check_known("--method", method, METHODS)
@@ -101,7 +101,7 @@ def _parse_form(arguments: argparse.Namespace) -> Form:
             received=method,
             expected="taylor",
         )
-    form = Form(
+    form = ExpForm(
         method,
         arguments.ring or 64,
         arguments.clamp or "none",
@@ -125,13 +125,13 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.benchmarks import error_metrics
     from tfe_bench.benchmarks.exp_study.measurement import (
-        decode_result,
+        decode_exp_result,
         drawing_range,
-        encode_inputs,
+        encode_exp_inputs,
     )
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
-    form = _parse_form(arguments)
+    form = _parse_exp_form(arguments)
     n = arguments.n or 1024
     check_range("--seed", arguments.seed, 0)
     low, high = drawing_range(form)
@@ -142,7 +142,7 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
     exact = np.exp(meant)
 
     def judge_result(result: JobResult) -> job_record.JobOutcome:
-        errors = np.abs(decode_result(form, result) - exact)
+        errors = np.abs(decode_exp_result(form, result) - exact)
         relative = float((errors / exact)[meant >= 0].max(initial=0.0))
         sent = sum(sum(m["payload"]) for m in result.measured)
         shown = {
@@ -153,7 +153,7 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
             "max_relative_error": float(f"{relative:.3g}"),  # of x >= 0
             "failure_probability": float(f"{form.failure_probability():.2g}"),
         }
-        worst = error_metrics.largest_error(error_metrics.RELATIVE, errors, exact, form.fxp)
+        worst = error_metrics.largest_result_error(error_metrics.RELATIVE, errors, exact, form.fxp)
         return job_record.JobOutcome(
             shown,
             bool(np.all(errors <= form.error_tolerance(meant))),
@@ -163,29 +163,29 @@ def _measure_exp(arguments: argparse.Namespace) -> int:
             error=error_metrics.error_to_json(error_metrics.RELATIVE, worst),
         )
 
-    parameters = {**form.parameters, **common.harness_parameters(arguments)}
+    parameters = {**form.parameters, **common.timing_loop_parameters(arguments)}
     return job_record.run_and_report(
-        arguments, "exp", ("exp", parameters, encode_inputs(form, meant)), judge_result
+        arguments, "exp", ("exp", parameters, encode_exp_inputs(form, meant)), judge_result
     )
 
 
 # ---- advice
 
 
-def _print_advice(arguments: argparse.Namespace) -> int:
+def _print_exp_advice(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.exp_study import advisor
     from tfe_bench.benchmarks.exp_study.levels import LEVELS
     from tfe_bench.benchmarks.report.parts import Table
 
     low, high = arguments.advise
     n = arguments.n or 10_000
-    ranked = advisor.rank_forms(low, high, n)
+    ranked = advisor.rank_exp_forms(low, high, n)
     if arguments.json:
         form_rows = [
             {
                 "form": a.form.name,
                 "ring": a.form.ring_bits,
-                "range": [_finite_or_none(a.low), _finite_or_none(a.high)],
+                "range": [_finite_figure_or_none(a.low), _finite_figure_or_none(a.high)],
                 "bytes_total": a.bytes_total,
                 "rounds": a.rounds,
                 "relative_error": a.error,
@@ -211,11 +211,11 @@ def _print_advice(arguments: argparse.Namespace) -> int:
             )
             for a in ranked
         ]
-        _print_table(Table(head, rows))
+        _print_exp_study_table(Table(head, rows))
     return 0
 
 
-def _finite_or_none(value: float) -> float | None:
+def _finite_figure_or_none(value: float) -> float | None:
     """Return a finite value, or None: JSON has neither infinity nor NaN."""
     return value if math.isfinite(value) else None
 
@@ -254,12 +254,12 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
     where = arguments.report or _REPORT
     folder.check_folder(where)
     drawing.require_matplotlib()
-    plan = study.QUICK if arguments.quick else study.Plan()
+    plan = study.QUICK if arguments.quick else study.StudyPlan()
     plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
-    plan = replace(plan, levels=_choose_levels(arguments, plan.levels))
+    plan = replace(plan, levels=_choose_study_levels(arguments, plan.levels))
     if arguments.cluster is not None:
         plan = replace(plan, fresh=False)  # these workers keep running
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
 
         def open_level_cluster(profile: str) -> Any:
             if profile != study.LOCAL:
@@ -274,24 +274,24 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
         results = study.run_study(open_level_cluster, plan, bar.update)
         files = folder.write_report(results, where)
     if arguments.json:
-        print(json.dumps(_study_to_json(results, where, files), allow_nan=False))
+        print(json.dumps(_exp_study_to_json(results, where, files), allow_nan=False))
         return 0
     print("Measured: bytes (by party), rounds, accuracy on 10,000 points\n")
-    _print_table(tables.summary_table(results))
+    _print_exp_study_table(tables.exp_summary_table(results))
     print("\nPer element, slopes: memory, local time, and time at the network levels")
-    print(f"({tables.describe_marks(results)})\n")
-    _print_table(tables.times_table(results))
+    print(f"({tables.describe_exp_table_marks(results)})\n")
+    _print_exp_study_table(tables.exp_times_table(results))
     print("\nNetwork levels, as the links were found to be; the model against what was measured\n")
-    _print_table(tables.links_table(results))
+    _print_exp_study_table(tables.exp_links_table(results))
     for name, level in results.levels.items():
         if level.refused:
             print(f"Nothing is measured at {name}: {level.refused}")
-    checked = tables.model_table(results)
+    checked = tables.exp_model_table(results)
     if len(checked.head) > 1:
         print("\nSeconds measured / predicted over measured, at the largest n of all forms\n")
-        _print_table(checked)
+        _print_exp_study_table(checked)
     print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
-    _print_table(tables.comparison_table(results))
+    _print_exp_study_table(tables.comparison_table(results))
     print("\nWhich form to take (cheapest at net2 that covers the range)\n")
     for line in advisor.advice_sentences():
         print(f"- {line}")
@@ -299,7 +299,7 @@ def _run_study_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _choose_levels(
+def _choose_study_levels(
     arguments: argparse.Namespace, planned: Mapping[str, LevelPlan]
 ) -> dict[str, LevelPlan]:
     """Return the plans of the levels that --levels names."""
@@ -327,13 +327,13 @@ def _choose_levels(
     return {name: plans[name] for name in known if name in names}
 
 
-def _study_to_json(results: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
+def _exp_study_to_json(results: ExpStudy, where: Path, files: Sequence[str]) -> dict[str, Any]:
     from tfe_bench.benchmarks.exp_study import advisor, compare
-    from tfe_bench.benchmarks.exp_study.notes import collect_notes
+    from tfe_bench.benchmarks.exp_study.notes import collect_study_notes
 
     def finite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
-            {k: (_finite_or_none(v) if isinstance(v, float) else v) for k, v in row.items()}
+            {k: (_finite_figure_or_none(v) if isinstance(v, float) else v) for k, v in row.items()}
             for row in rows
         ]
 
@@ -341,16 +341,16 @@ def _study_to_json(results: Study, where: Path, files: Sequence[str]) -> dict[st
         "report": str(where),
         "files": list(files),
         "exp": finite_rows(compare.exp_rows(results)),
-        "accuracy": finite_rows(compare.accuracy_rows(results)),
-        "fits": finite_rows(compare.fit_rows(results)),
-        "levels": finite_rows(compare.level_rows(results)),
-        "compare": finite_rows(compare.compare_rows(results)),
+        "accuracy": finite_rows(compare.exp_accuracy_rows(results)),
+        "fits": finite_rows(compare.exp_fit_rows(results)),
+        "levels": finite_rows(compare.exp_level_rows(results)),
+        "compare": finite_rows(compare.exp_comparison_rows(results)),
         "advice": advisor.advice_sentences(),
-        "notes": collect_notes(results),
+        "notes": collect_study_notes(results),
     }
 
 
-def _print_table(table: Table) -> None:
+def _print_exp_study_table(table: Table) -> None:
     """Print columns at their natural widths; wrap long headings over several lines."""
     from tfe_bench.benchmarks.table import align_columns
 

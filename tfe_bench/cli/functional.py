@@ -13,13 +13,13 @@ from tfe_bench.cli import common, technology
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.technologies.functional.measuring import Cell
+    from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 BITS = (16, 20, 24, 28, 32)
 LENGTHS = (10, 100, 784, 1024)
 BATCHES = (1, 16)
-_ENERGY = dataclasses.fields(energy.Inputs)
+_ENERGY = dataclasses.fields(energy.EnergyInputs)
 
 
 def _add_functional_options(p: argparse.ArgumentParser) -> None:
@@ -94,20 +94,20 @@ def run_functional(arguments: argparse.Namespace) -> int:
     common.check_dependent_options(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
     common.check_dependent_options(arguments, "modulus", "insecure_for_comparison")
     common.check_dependent_options(arguments, "energy", *(each.name for each in _ENERGY))
-    _check_modes(arguments)
+    _check_functional_modes(arguments)
     check_range("--table-bits", arguments.table_bits, 4, 28)
     if arguments.threads is not None:
         check_range("--threads", arguments.threads, 1, 64)
     if arguments.energy:
-        return _estimate_energy(arguments)
+        return _estimate_encryption_energy(arguments)
     if arguments.lenet5:
-        return _measure_lenet(arguments)
+        return _measure_encrypted_lenet(arguments)
     if arguments.modulus is not None:
-        return _measure_modulus(arguments)
-    return _run_sweep(arguments)
+        return _measure_modular_group(arguments)
+    return _run_functional_sweep(arguments)
 
 
-def _check_modes(arguments: argparse.Namespace) -> None:
+def _check_functional_modes(arguments: argparse.Namespace) -> None:
     """Reject options that have no effect in the chosen mode."""
     for mode, allowed_options in (
         ("energy", ()),
@@ -134,9 +134,9 @@ def _count_processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _sweep_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
+def _functional_sweep_cells(arguments: argparse.Namespace) -> Iterator[SweepCell]:
     """Yield the cells that the sweep measures."""
-    from tfe_bench.benchmarks.technologies.functional.measuring import Cell
+    from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
 
     quick = arguments.quick
     lengths = (arguments.length,) if arguments.length else LENGTHS[1:3] if quick else LENGTHS
@@ -147,7 +147,7 @@ def _sweep_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
         for length in lengths:
             for batch in batches:
                 for result_bits in bits:
-                    yield Cell(
+                    yield SweepCell(
                         length=length,
                         result_bits=result_bits,
                         batch=batch,
@@ -158,7 +158,7 @@ def _sweep_cells(arguments: argparse.Namespace) -> Iterator[Cell]:
                     )
 
 
-def _run_sweep(arguments: argparse.Namespace) -> int:
+def _run_functional_sweep(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared, measuring
     from tfe_bench.benchmarks.technologies.functional.curve import Table
 
@@ -167,8 +167,8 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
             check_range(f"--{name.replace('_', '-')}", value, 1)
     if arguments.length is not None:
         check_range("--length", arguments.length, 1, 1 << 14)
-    cells = list(_sweep_cells(arguments))
-    with common.progress_bar(arguments) as bar:
+    cells = list(_functional_sweep_cells(arguments))
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text("making the table of baby steps")
         build, table = measuring.time_call(lambda: Table(arguments.table_bits))
         for cell in cells:
@@ -180,7 +180,9 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
         bar.show_text("logarithms by other means")
         widths = dict.fromkeys(cell.result_bits for cell in cells)
         others = [
-            compared.compare_logarithms(_logarithm_cell(cells[0], bits), table, arguments.repeat)
+            compared.compare_logarithms(
+                _discrete_logarithm_cell(cells[0], bits), table, arguments.repeat
+            )
             for bits in widths
         ]
     notes = (
@@ -188,57 +190,58 @@ def _run_sweep(arguments: argparse.Namespace) -> int:
         "On: number of threads. Times are of one message (encrypt, unpack), one key, one result "
         "(product, log); decrypt is a result's part of all three.",
     )
-    code = technology.report_measurements(
+    code = technology.report_technology_measurements(
         arguments, measured, "Functional encryption", _COLUMNS, notes
     )
     if not others:
         return code
     title = "Logarithms: one table for all results, one for each, and a walk (modeled)"
-    report_code = technology.report_measurements(
-        arguments, others, title, _LOGARITHMS, _published_notes()
+    report_code = technology.report_technology_measurements(
+        arguments, others, title, _LOGARITHMS, _published_functional_notes()
     )
     return max(code, report_code)
 
 
-def _logarithm_cell(cell: Cell, bits: int) -> Cell:
+def _discrete_logarithm_cell(cell: SweepCell, bits: int) -> SweepCell:
     return dataclasses.replace(cell, length=min(100, cell.length), result_bits=bits, batch=1)
 
 
-def _published_notes() -> tuple[str, ...]:
-    from tfe_bench.benchmarks.technologies.functional.published import speed_up
+def _published_functional_notes() -> tuple[str, ...]:
+    from tfe_bench.benchmarks.technologies.functional.published import published_gpu_speed_up
 
     return (
-        f"Published: a GPU's baby-step-giant-step is {speed_up()} times as fast as a CPU's with a "
+        f"Published: a GPU's baby-step-giant-step is {published_gpu_speed_up()} times as fast as "
+        "a CPU's with a "
         "table for each result (32 bits, vectors of 100, a group of 1024 bits).",
     )
 
 
-def _measure_modulus(arguments: argparse.Namespace) -> int:
+def _measure_modular_group(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared
 
-    compared.check_modulus(arguments.modulus, arguments.insecure_for_comparison)
+    compared.check_modulus_security(arguments.modulus, arguments.insecure_for_comparison)
     technology.import_library("gmpy2", f"The group modulo a prime of {arguments.modulus} bits")
     length = arguments.length or (100 if arguments.quick else 784)
     check_range("--length", length, 1, 4096)
     check_range("--outputs", arguments.outputs, 1, 1024)
     check_range("--table-bits", arguments.table_bits, 4, 22)
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text(f"inner products modulo {arguments.modulus} bits")
         measurement = compared.compare_modulus(
             arguments.modulus, length, arguments.outputs, arguments.table_bits
         )
-    return technology.report_measurements(
+    return technology.report_technology_measurements(
         arguments, [measurement], "Modulo a prime, and on the curve", _MODULUS
     )
 
 
-def _measure_lenet(arguments: argparse.Namespace) -> int:
+def _measure_encrypted_lenet(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import training
 
     batches = arguments.batches if arguments.batches is not None else 1 if arguments.quick else 4
     check_range("--batches", batches, 1, 150)
     common.quiet_tensorflow()
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         measurement = training.measure_training(
             batches=batches,
             threads=arguments.threads or _count_processors(),
@@ -259,25 +262,25 @@ def _measure_lenet(arguments: argparse.Namespace) -> int:
         f"{f['test_accuracy_in_the_clear']:.4f}.",
         f"Hours of all pictures and of an epoch are extrapolated (measured batches: {batches}).",
         *(
-            f"Published (128 cores): {name}: {_describe_hours(e, t)}."
+            f"Published (128 cores): {name}: {_describe_encryption_hours(e, t)}."
             for name, e, t in f["published_hours"]
         ),
     ]
-    return technology.report_measurements(
+    return technology.report_technology_measurements(
         arguments, [measurement], "LeNet-5, first layer encrypted", _LENET, lines
     )
 
 
-def _describe_hours(encryption: str, training: str) -> str:
+def _describe_encryption_hours(encryption: str, training: str) -> str:
     return f"training {training}" + ("" if encryption == "-" else f", encryption {encryption}")
 
 
-def _estimate_energy(arguments: argparse.Namespace) -> int:
+def _estimate_encryption_energy(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
     option_values = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
-    inputs = energy.Inputs(**option_values)
-    sheet = dataclasses.asdict(energy.compute_sheet(inputs))
+    inputs = energy.EnergyInputs(**option_values)
+    sheet = dataclasses.asdict(energy.compute_energy_sheet(inputs))
     measurement = Measurement(
         technology="functional",
         job="energy",
@@ -287,24 +290,24 @@ def _estimate_energy(arguments: argparse.Namespace) -> int:
         modeled=tuple(sheet),
     )
     columns: Mapping[str, Any] = {
-        "nodes replaced": _figure_column("nodes_replaced", 1),
-        "W saved": _figure_column("saved_watts"),
-        "times": _figure_column("efficiency", 2),
-        "kWh a year": _figure_column("saved_kwh_year"),
-        "$ a year": _figure_column("saved_dollars_year"),
-        "t CO2 a year": _figure_column("saved_tons_co2_year", 1),
+        "nodes replaced": _functional_figure_column("nodes_replaced", 1),
+        "W saved": _functional_figure_column("saved_watts"),
+        "times": _functional_figure_column("efficiency", 2),
+        "kWh a year": _functional_figure_column("saved_kwh_year"),
+        "$ a year": _functional_figure_column("saved_dollars_year"),
+        "t CO2 a year": _functional_figure_column("saved_tons_co2_year", 1),
     }
     notes = [f"{name}: {value:,g}" for name, value in dataclasses.asdict(inputs).items()]
-    return technology.report_measurements(
+    return technology.report_technology_measurements(
         arguments, [measurement], "Energy, modeled from:", columns, notes
     )
 
 
-def _figure_column(name: str, digits: int = 0) -> Any:
+def _functional_figure_column(name: str, digits: int = 0) -> Any:
     return lambda m: f"{m.figures[name]:,.{digits}f}"
 
 
-def _seconds_column(name: str, factor: float = 1.0) -> Any:
+def _functional_seconds_column(name: str, factor: float = 1.0) -> Any:
     """Return a column of times, `factor` seconds per unit, in a suitable unit."""
 
     def format_time(m: Measurement) -> str:
@@ -317,46 +320,46 @@ def _seconds_column(name: str, factor: float = 1.0) -> Any:
     return format_time
 
 
-def _parameter_column(name: str) -> Any:
+def _functional_parameter_column(name: str) -> Any:
     return lambda m: str(m.parameters[name])
 
 
 _COLUMNS: technology.Columns = {
-    "length": _parameter_column("length"),
-    "bits": _parameter_column("result_bits"),
-    "batch": _parameter_column("batch"),
-    "on": _parameter_column("threads"),
-    "encrypt": _seconds_column("encrypt_seconds"),
-    "key": _seconds_column("derive_seconds"),
-    "unpack": _seconds_column("decode_seconds"),
-    "product": _seconds_column("evaluate_seconds"),
-    "log": _seconds_column("logarithm_seconds"),
-    "decrypt": _seconds_column("decrypt_seconds"),
+    "length": _functional_parameter_column("length"),
+    "bits": _functional_parameter_column("result_bits"),
+    "batch": _functional_parameter_column("batch"),
+    "on": _functional_parameter_column("threads"),
+    "encrypt": _functional_seconds_column("encrypt_seconds"),
+    "key": _functional_seconds_column("derive_seconds"),
+    "unpack": _functional_seconds_column("decode_seconds"),
+    "product": _functional_seconds_column("evaluate_seconds"),
+    "log": _functional_seconds_column("logarithm_seconds"),
+    "decrypt": _functional_seconds_column("decrypt_seconds"),
 }
 _LOGARITHMS: technology.Columns = {
-    "bits": _parameter_column("result_bits"),
-    "one table": _seconds_column("one_table_seconds"),
-    "table each": _seconds_column("table_per_output_seconds"),
-    "walk": _seconds_column("walk_seconds"),
+    "bits": _functional_parameter_column("result_bits"),
+    "one table": _functional_seconds_column("one_table_seconds"),
+    "table each": _functional_seconds_column("table_per_output_seconds"),
+    "walk": _functional_seconds_column("walk_seconds"),
     "over table each": lambda m: f"{m.figures['speed_up_over_table_per_output']:.3g}x",
     "over walk": lambda m: f"{m.figures['speed_up_over_walk']:.3g}x",
 }
 _MODULUS: technology.Columns = {
     "group": lambda m: m.job,
     "security": lambda m: f"{m.parameters['security_bits']} bits",
-    "encrypt": _seconds_column("encrypt_seconds"),
-    "decrypt": _seconds_column("decrypt_seconds"),
-    "curve: encrypt": _seconds_column("curve_encrypt_seconds"),
-    "decrypt there": _seconds_column("curve_decrypt_seconds"),
+    "encrypt": _functional_seconds_column("encrypt_seconds"),
+    "decrypt": _functional_seconds_column("decrypt_seconds"),
+    "curve: encrypt": _functional_seconds_column("curve_encrypt_seconds"),
+    "decrypt there": _functional_seconds_column("curve_decrypt_seconds"),
     "encrypt ratio": lambda m: f"{m.figures['encrypt_ratio']:.3g}x",
     "decrypt ratio": lambda m: f"{m.figures['decrypt_ratio']:.3g}x",
 }
 _LENET: technology.Columns = {
-    "encrypt a picture": _seconds_column("encrypt_seconds"),
-    "batch of 64": _seconds_column("batch_seconds"),
-    "encrypt all": _seconds_column("encrypt_all_hours", 3600),
-    "epoch": _seconds_column("epoch_hours", 3600),
-    "epoch in the clear": _seconds_column("plain_epoch_hours", 3600),
+    "encrypt a picture": _functional_seconds_column("encrypt_seconds"),
+    "batch of 64": _functional_seconds_column("batch_seconds"),
+    "encrypt all": _functional_seconds_column("encrypt_all_hours", 3600),
+    "epoch": _functional_seconds_column("epoch_hours", 3600),
+    "epoch in the clear": _functional_seconds_column("plain_epoch_hours", 3600),
     "key rank": lambda m: f"{m.figures['key_rank']} of {m.figures['message_length']}",
 }
 

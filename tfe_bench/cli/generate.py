@@ -58,7 +58,7 @@ def _add_generate_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--seed", type=int, default=1, help="seed of weights and random prompts (default: 1)"
     )
-    common.add_check_range(p)
+    common.add_check_range_option(p)
     common.add_run_options(p, 1)
 
 
@@ -80,8 +80,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
     from tfe_bench.protocols.order import gumbel
 
     common.quiet_tensorflow()
-    warm = gumbel.check_temperature(arguments.temperature)
-    if _is_own_model(arguments):
+    warm = gumbel.check_gumbel_temperature(arguments.temperature)
+    if _is_user_language_model(arguments):
         return text_generation.continue_prompt(arguments)
     for option in ("tokenizer", "positions", "models"):
         if getattr(arguments, option) is not None:
@@ -93,7 +93,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
                 received=arguments.model,
             )
     entry = texts.find_language_model(arguments.model)
-    prompt = _random_prompt(arguments, entry.vocabulary)
+    prompt = _random_text_prompt(arguments, entry.vocabulary)
     check_range("--new", arguments.new, 1, entry.context)
     check_range("--seed", arguments.seed, 0)
     common.check_run_options(arguments)
@@ -108,7 +108,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
             received=length,
             expected=entry.context,
         )
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text("building the model")
         model = texts.build_language_model(arguments.model, length, arguments.seed)
         parameters = int(model.count_params())
@@ -120,22 +120,22 @@ def run_generate(arguments: argparse.Namespace) -> int:
             activations="series",
         )
         del model  # keep a large model in memory only once
-        job_parameters, inputs = generation.build_request(
+        job_parameters, inputs = generation.build_generation_request(
             *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range),
             temperature=warm,
         )
-        job_parameters |= {**common.harness_parameters(arguments), "warm_up": 1}
+        job_parameters |= {**common.timing_loop_parameters(arguments), "warm_up": 1}
         inputs = {**private.shared_weights(), **inputs}
         bar.show_text("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("generate", job_parameters, inputs, bar.update)
-        new_tokens = generation.read_tokens(private, result)
+        new_tokens = generation.read_generated_tokens(private, result)
         bar.show_text("comparing with plaintext")
         written = np.concatenate([prompt, new_tokens], 1)
-        top1, worst = _compare_with_plaintext(private, written, count)
-        drawn = _surprise_deviations(private, written, count, warm) if warm else 0.0
+        top1, worst = _compare_generated_tokens(private, written, count)
+        drawn = _token_surprise_deviations(private, written, count, warm) if warm else 0.0
     d, network = (
-        decoding.Decoding.from_plan(private.plan),
+        decoding.TokenDecoding.from_plan(private.plan),
         profiles.get_profile(arguments.profile).plan,
     )
     outcome = job_record.JobOutcome(
@@ -148,7 +148,7 @@ def run_generate(arguments: argparse.Namespace) -> int:
             "new": arguments.new,
             **common.describe_range_check(
                 job_parameters["check_range"],
-                lambda on: decoding.build_predictions(
+                lambda on: decoding.build_decoding_predictions(
                     d, count, arguments.new, network, len(prompt), on
                 ),
             ),
@@ -161,20 +161,26 @@ def run_generate(arguments: argparse.Namespace) -> int:
         agreement={"samples": new_tokens.size, "top1": top1},
         error=None if warm else error_metrics.error_to_json(error_metrics.RANGE, worst),
     )
-    return job_record.report_result(f"generate {entry.name}", arguments, cluster, result, outcome)
+    return job_record.report_job_result(
+        f"generate {entry.name}", arguments, cluster, result, outcome
+    )
 
 
-def _is_own_model(arguments: argparse.Namespace) -> bool:
+def _is_user_language_model(arguments: argparse.Namespace) -> bool:
     """Return True for a user's model: in a file, or deployed at existing workers."""
     from tfe_bench.models.zoo import texts
 
     if arguments.model in texts.list_language_models():
         return False
     has_store = arguments.cluster is not None or arguments.models is not None
-    return has_store or arguments.model.endswith(".keras") or stored_objects.local_folder().is_dir()
+    return (
+        has_store
+        or arguments.model.endswith(".keras")
+        or stored_objects.local_workers_folder().is_dir()
+    )
 
 
-def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
+def _random_text_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
     """Return the prompt of the command line, or draw random ones: [texts, tokens]."""
     import numpy as np
 
@@ -202,7 +208,7 @@ def _random_prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
     return np.tile(np.array([int(word) for word in words]), (arguments.texts, 1))
 
 
-def _compare_with_plaintext(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
+def _compare_generated_tokens(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
     """Compare generated tokens with the plaintext model after the same text.
 
     Returns:
@@ -220,7 +226,7 @@ def _compare_with_plaintext(private: PrivateModel, texts: Any, first: int) -> tu
     return float(np.mean(same)), worst
 
 
-def _surprise_deviations(
+def _token_surprise_deviations(
     private: PrivateModel, texts: Any, first: int, temperature: float
 ) -> float:
     """Return the surprise of drawn tokens minus its expectation, in standard deviations.

@@ -93,30 +93,37 @@ def run_homomorphic(arguments: argparse.Namespace) -> int:
                 expected="--network",
             )
     if arguments.dense:
-        return _measure_dense(arguments)
-    return _measure_network(arguments) if arguments.network else _measure_operations(arguments)
+        return _measure_homomorphic_dense(arguments)
+    return (
+        _measure_homomorphic_network(arguments)
+        if arguments.network
+        else _measure_homomorphic_operations(arguments)
+    )
 
 
 # ---- the table of operations
 
 
-def _measure_operations(arguments: argparse.Namespace) -> int:
+def _measure_homomorphic_operations(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import advice, operations, published
 
-    chosen = _list_parameters(arguments)
-    work = None if arguments.advise is None else advice.Work.parse_work(arguments.advise)
+    chosen = _list_homomorphic_parameters(arguments)
+    work = None if arguments.advise is None else advice.CiphertextWork.parse_work(arguments.advise)
     repeat = min(arguments.repeat, _QUICK_REPEAT) if arguments.quick else arguments.repeat
     measured: list[Measurement] = []
     ends = []
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         for done, parameters in enumerate(chosen):
             words = f"{parameters.scheme}, N = {parameters.degree}"
             bar.update(done / len(chosen), words)
-            measured += operations.measure_operations(parameters, repeat, arguments.seed)
+            measured += operations.measure_scheme_operations(parameters, repeat, arguments.seed)
             ends.append(measured[-1])
     notes = []
     for parameters, last in zip(chosen, ends, strict=True):
-        notes += [_describe_parameters(parameters), _describe_sizes(last.figures)]
+        notes += [
+            _describe_homomorphic_parameters(parameters),
+            _describe_ciphertext_sizes(last.figures),
+        ]
     notes.append(
         "ratio: the published figure divided by ours. noise: the remaining bits of the noise "
         "budget, or for CKKS the largest error."
@@ -127,48 +134,58 @@ def _measure_operations(arguments: argparse.Namespace) -> int:
         notes += [published.DEBUG_BUILD, f"Here the geometric mean is {mean:.0f}."]
     if any("published_suspect" in each.figures for each in measured):
         notes.append(published.DEFECT)
-    notes += _rotation_notes(measured)
+    notes += _ciphertext_rotation_notes(measured)
     if work is not None:
         notes += ["", f"For {arguments.advise}:", *advice.write_advice(work, measured)]
     title = f"Operations of homomorphic encryption (seed {arguments.seed})"
-    return technology.report_measurements(arguments, measured, title, _operation_columns(), notes)
+    return technology.report_technology_measurements(
+        arguments, measured, title, _homomorphic_operation_columns(), notes
+    )
 
 
-def _list_parameters(arguments: argparse.Namespace) -> list[Parameters]:
+def _list_homomorphic_parameters(arguments: argparse.Namespace) -> list[Parameters]:
     from tfe_bench.benchmarks.technologies.homomorphic import parameters
 
-    schemes = list(dict.fromkeys(_split_names(arguments.scheme))) or list(parameters.SCHEMES)
+    schemes = list(dict.fromkeys(_split_option_values(arguments.scheme))) or list(
+        parameters.SCHEMES
+    )
     for name in schemes:
         check_known("scheme", name, parameters.SCHEMES)
     usual = parameters.DEGREES[:2] if arguments.quick else parameters.DEGREES
-    degrees = _parse_degrees(arguments) or list(usual)
-    bits = [_parse_number("--primes", n) for n in _split_names(arguments.primes)] or None
+    degrees = _parse_polynomial_degrees(arguments) or list(usual)
+    bits = [
+        _parse_option_number("--primes", n) for n in _split_option_values(arguments.primes)
+    ] or None
     insecure = arguments.insecure_for_comparison
     return [
-        parameters.choose_parameters(scheme, degree, bits, insecure)
+        parameters.choose_scheme_parameters(scheme, degree, bits, insecure)
         for degree in degrees
         for scheme in schemes
     ]
 
 
-def _split_names(text: str | None) -> list[str]:
+def _split_option_values(text: str | None) -> list[str]:
     return [] if text is None else [word.strip() for word in text.split(",")]
 
 
-def _parse_degrees(arguments: argparse.Namespace) -> list[int]:
-    return list(dict.fromkeys(_parse_number("--degree", n) for n in _split_names(arguments.degree)))
+def _parse_polynomial_degrees(arguments: argparse.Namespace) -> list[int]:
+    return list(
+        dict.fromkeys(
+            _parse_option_number("--degree", n) for n in _split_option_values(arguments.degree)
+        )
+    )
 
 
-def _parse_number(option: str, text: str) -> int:
+def _parse_option_number(option: str, text: str) -> int:
     try:
-        return common.whole_number(text)
+        return common.parse_whole_number(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(
             f"{option}: {error}", code="not-whole", operation=option, received=text
         ) from error
 
 
-def _describe_parameters(parameters: Parameters) -> str:
+def _describe_homomorphic_parameters(parameters: Parameters) -> str:
     security = parameters.security_bits
     granted = f"{security} bits of security" if security else "LESS THAN 128 BITS OF SECURITY"
     precision_name = "scale" if parameters.scheme == "CKKS" else "plaintext modulus"
@@ -179,7 +196,7 @@ def _describe_parameters(parameters: Parameters) -> str:
     )
 
 
-def _describe_sizes(figures: Mapping[str, Any]) -> str:
+def _describe_ciphertext_sizes(figures: Mapping[str, Any]) -> str:
     from tfe_bench.benchmarks.table import human_bytes
 
     named = {
@@ -192,7 +209,7 @@ def _describe_sizes(figures: Mapping[str, Any]) -> str:
     return f"  Sizes: {sizes}."
 
 
-def _rotation_notes(measured: Sequence[Measurement]) -> list[str]:
+def _ciphertext_rotation_notes(measured: Sequence[Measurement]) -> list[str]:
     from tfe_bench.benchmarks.table import human_seconds
     from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, STEPS
 
@@ -209,7 +226,7 @@ def _rotation_notes(measured: Sequence[Measurement]) -> list[str]:
     return lines
 
 
-def _operation_columns() -> Mapping[str, Callable[[Measurement], str]]:
+def _homomorphic_operation_columns() -> Mapping[str, Callable[[Measurement], str]]:
     from tfe_bench.benchmarks.table import format_three_digits, human_seconds
 
     def format_seconds(value: float | None) -> str:
@@ -243,7 +260,7 @@ def _operation_columns() -> Mapping[str, Callable[[Measurement], str]]:
 # ---- jobs
 
 
-def _measure_dense(arguments: argparse.Namespace) -> int:
+def _measure_homomorphic_dense(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import jobs, tenseal
 
     if arguments.degree is not None:
@@ -253,27 +270,31 @@ def _measure_dense(arguments: argparse.Namespace) -> int:
             operation="--degree",
             received="--dense",
         )
-    notes = [_describe_parameters(jobs.LINEAR)]
+    notes = [_describe_homomorphic_parameters(jobs.LINEAR)]
     measured = []
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         for done, batch in enumerate((1, 64)):
             bar.update(done / 3, f"784 -> 128, batch {batch}")
-            measured.append(jobs.run_dense(batch, arguments.quick))
-        notes += [_format_throughput(each) for each in measured]
+            measured.append(jobs.run_homomorphic_dense(batch, arguments.quick))
+        notes += [_format_encryption_throughput(each) for each in measured]
         bar.update(2 / 3, "TenSEAL")
         try:
-            measured.append(theirs := tenseal.run_dense())
+            measured.append(theirs := tenseal.run_tenseal_dense())
         except ConfigError:
             notes.append("TenSEAL is not installed: pip install tenseal, to compare with it.")
         else:
             ratio = theirs.figures["evaluate_seconds"] / measured[0].figures["evaluate_seconds"]
             notes.append(f"The server's part takes TenSEAL {ratio:.0f} times as long, batch 1.")
-    return technology.report_measurements(
-        arguments, measured, "A dense layer 784 -> 128, encrypted", _job_columns(), notes
+    return technology.report_technology_measurements(
+        arguments,
+        measured,
+        "A dense layer 784 -> 128, encrypted",
+        _homomorphic_job_columns(),
+        notes,
     )
 
 
-def _format_throughput(m: Measurement) -> str:
+def _format_encryption_throughput(m: Measurement) -> str:
     from tfe_bench.benchmarks.table import format_three_digits, human_seconds
 
     parts = ", ".join(
@@ -284,26 +305,29 @@ def _format_throughput(m: Measurement) -> str:
     return f"Batch {m.parameters['batch']}: {parts}; {each} a second in one process."
 
 
-def _measure_network(arguments: argparse.Namespace) -> int:
+def _measure_homomorphic_network(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.homomorphic import accuracy, network
 
     common.quiet_tensorflow()
     count = arguments.images
     if count is None:
         count = _QUICK_IMAGES if arguments.quick else _IMAGES
-    degrees = _parse_degrees(arguments) or [16384]
+    degrees = _parse_polynomial_degrees(arguments) or [16384]
     for degree in degrees:
-        network.choose_parameters(degree)
+        network.choose_network_parameters(degree)
     folder: Path | None = arguments.data_dir
     measured = []
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         for degree in degrees:
             measured.append(
-                accuracy.measure_accuracy(
+                accuracy.measure_encrypted_accuracy(
                     count, bar.update, folder=folder, degree=degree, seed=arguments.seed
                 )
             )
-    notes = [_describe_parameters(network.choose_parameters(degree)) for degree in degrees]
+    notes = [
+        _describe_homomorphic_parameters(network.choose_network_parameters(degree))
+        for degree in degrees
+    ]
     for measurement in measured:
         figures = measurement.figures
         notes.append(
@@ -314,12 +338,12 @@ def _measure_network(arguments: argparse.Namespace) -> int:
             f"{measurement.parameters['processes']} processes, "
             f"{figures['throughput_per_second']:.3g} pictures a second."
         )
-    return technology.report_measurements(
-        arguments, measured, "A network of MNIST, encrypted", _job_columns(), notes
+    return technology.report_technology_measurements(
+        arguments, measured, "A network of MNIST, encrypted", _homomorphic_job_columns(), notes
     )
 
 
-def _job_columns() -> Mapping[str, Callable[[Measurement], str]]:
+def _homomorphic_job_columns() -> Mapping[str, Callable[[Measurement], str]]:
     from tfe_bench.benchmarks.table import human_bytes, human_seconds
 
     def figure_column(name: str, show: Callable[[Any], str]) -> Callable[[Measurement], str]:

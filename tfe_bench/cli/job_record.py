@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tfe_bench.cli.common import open_cluster, progress_bar
+from tfe_bench.cli.common import command_progress_bar, open_cluster
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
@@ -61,12 +61,12 @@ def run_and_report(
     Returns:
         The exit code.
     """
-    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
+    with command_progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
         result = cluster.run(*job, bar.update)
-    return report_result(workload, arguments, cluster, result, judge(result))
+    return report_job_result(workload, arguments, cluster, result, judge(result))
 
 
-def report_result(
+def report_job_result(
     workload: str,
     arguments: argparse.Namespace,
     cluster: Any,
@@ -79,8 +79,8 @@ def report_result(
     from tfe_bench.benchmarks import table
 
     record = make_record(workload, arguments, cluster, result, outcome)
-    write_trace(arguments, workload, result)
-    keep_record(arguments, record)
+    write_job_trace(arguments, workload, result)
+    keep_job_record(arguments, record)
     if not arguments.json:
         if outcome.written is not None:
             print(f"written to {outcome.written}")
@@ -91,7 +91,7 @@ def report_result(
     return 0 if outcome.correct else 1
 
 
-def write_trace(arguments: argparse.Namespace, workload: str, result: JobResult) -> None:
+def write_job_trace(arguments: argparse.Namespace, workload: str, result: JobResult) -> None:
     """Write the file of --trace, if the option is given."""
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
@@ -99,7 +99,7 @@ def write_trace(arguments: argparse.Namespace, workload: str, result: JobResult)
         trace_file.write_trace(arguments.trace, [(workload, [m["trace"] for m in result.measured])])
 
 
-def keep_record(arguments: argparse.Namespace, record: Record) -> None:
+def keep_job_record(arguments: argparse.Namespace, record: Record) -> None:
     """Append the record to the file of --record, and print it if --json is given."""
     from tfe_bench.benchmarks import records
 
@@ -128,8 +128,8 @@ def make_record(
     from tfe_bench.benchmarks import prediction, records
 
     measured = result.measured
-    times = prediction.run_seconds(measured)
-    with_dealing, online = prediction.total_rounds(measured)
+    times = prediction.measured_run_seconds(measured)
+    with_dealing, online = prediction.measured_run_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
     if outcome.parameters.get("warm_up") == 0:  # the only run also built the graphs: subtract it
         times = [max(0.0, *(m["seconds"][0] - m["build_seconds"] for m in measured))]
@@ -161,14 +161,14 @@ def make_record(
         cpu_seconds=_per_party_tuple(statistics.median(m["cpu_seconds"]) for m in measured),
         messages=_per_party_tuple(sum(m["messages"]) for m in measured),
         bytes_by_link=tuple(tuple(m["payload"]) for m in measured),
-        breakdown=tuple(_time_breakdown(m) for m in measured),
-        prediction=prediction.predict_times(measured, arguments.profile, seconds.median),
+        breakdown=tuple(_job_time_breakdown(m) for m in measured),
+        prediction=prediction.predict_run_times(measured, arguments.profile, seconds.median),
         agreement=outcome.agreement,
         error=outcome.error,
     )
 
 
-def _time_breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:
+def _job_time_breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Return a worker's time by activity; with a trace, also the ops that took longest."""
     ops = list(measured.get("trace", {}).get("op_seconds", {}).items())[:_OPS]
     return {**measured["breakdown"], "ops": dict(ops) or None}

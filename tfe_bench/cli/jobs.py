@@ -65,13 +65,13 @@ def run_submit(arguments: argparse.Namespace) -> int:
     from tfe_bench.cluster.client import new_job
     from tfe_bench.cluster.config import ClusterConfig
 
-    parameters = dict(_parse_parameter(text) for text in arguments.param)
+    parameters = dict(_parse_job_parameter(text) for text in arguments.param)
     if arguments.output is not None:
-        common.check_output(arguments.output, (".npz",), "The results")
+        common.check_output_path(arguments.output, (".npz",), "The results")
     fractional_bits = ClusterConfig.load(arguments.cluster).fractional_bits
     inputs: dict[str, PrivateInput] = {}
     for text in arguments.input:
-        name, value = _parse_input(text, fractional_bits)
+        name, value = _parse_job_input(text, fractional_bits)
         if name in inputs:
             raise UsageError(
                 f"Expected one --input for each name. Received: {name} twice.",
@@ -83,7 +83,7 @@ def run_submit(arguments: argparse.Namespace) -> int:
     job = new_job()
     last_text, quiet = "", arguments.json or sys.stderr.isatty()
 
-    with _open_client(arguments) as client, common.progress_bar(arguments) as bar:
+    with _open_job_client(arguments) as client, common.command_progress_bar(arguments) as bar:
 
         def print_progress(fraction: float, text: str) -> None:
             nonlocal last_text
@@ -98,11 +98,11 @@ def run_submit(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(f"job {job[:12]} submitted", file=sys.stderr)
         result = client.run(arguments.program, parameters, inputs, print_progress, job)
-    _give_result(arguments, job, result)
+    _output_job_result(arguments, job, result)
     return 0
 
 
-def _parse_parameter(text: str) -> tuple[str, Any]:
+def _parse_job_parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(
@@ -117,7 +117,7 @@ def _parse_parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _parse_input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
+def _parse_job_input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     from tfe_bench.cli.data import columns
     from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -133,15 +133,15 @@ def _parse_input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     file, mark, column = path.rpartition("#")
     if not mark or Path(path).is_file():
         file, column = path, ""
-    loaded_column = columns.load_column(file, column or None)
+    loaded_column = columns.load_data_column(file, column or None)
     # Integers are exact; reals are in the cluster's fixed point.
     bits = fractional_bits if loaded_column.values.dtype.kind == "f" else 0
-    with columns.name_file_positions(file, [loaded_column.name]):
+    with columns.name_csv_positions(file, [loaded_column.name]):
         ring = FixedPoint(bits).encode(loaded_column.values)
     return name, PrivateInput(ring, bits)
 
 
-def _decode_outputs(result: JobResult) -> dict[str, Any]:
+def _decode_job_outputs(result: JobResult) -> dict[str, Any]:
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     decoded = {}
@@ -152,16 +152,16 @@ def _decode_outputs(result: JobResult) -> dict[str, Any]:
     return decoded
 
 
-def _give_result(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
+def _output_job_result(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
     import numpy as np
 
-    from tfe_bench.cluster.files import write_private
+    from tfe_bench.cluster.files import write_secret_file
 
-    outputs = _decode_outputs(result)
+    outputs = _decode_job_outputs(result)
     if arguments.output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, **outputs)
-        write_private(arguments.output, buffer.getvalue(), overwrite=True)
+        write_secret_file(arguments.output, buffer.getvalue(), overwrite=True)
     if arguments.json:
         shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
         shapes = {k: list(v.shape) for k, v in outputs.items()}
@@ -185,20 +185,20 @@ def run_status(arguments: argparse.Namespace) -> int:
 
     Lists running and queued jobs of this client, and the number of other clients' jobs.
     """
-    with _open_client(arguments) as client:
+    with _open_job_client(arguments) as client:
         answers = client.status()
     silent = [a for a in answers if isinstance(a, TfeBenchError)]
     if arguments.json:
         answer_rows = [{"error": str(a)} if isinstance(a, TfeBenchError) else a for a in answers]
         print(json.dumps(answer_rows))
     else:
-        _print_status(answers)
+        _print_job_status(answers)
     for error in silent:
         print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
     return max((error.exit_code for error in silent), default=0)
 
 
-def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
+def _print_job_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -209,9 +209,11 @@ def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
     table = Table("job", "program", "client", "state", "before", "age")
     for job in answer["jobs"]:
         seconds = job["age"] if job["running"] is None else job["running"]
-        state = job["state"] if job["running"] is None else f"running {_format_duration(seconds)}"
+        state = (
+            job["state"] if job["running"] is None else f"running {_format_job_duration(seconds)}"
+        )
         before = str(job["before"]) if job["state"] == "waiting" else ""
-        name, age = str(job["job"])[:12], _format_duration(job["age"])
+        name, age = str(job["job"])[:12], _format_job_duration(job["age"])
         table.add_row(name, str(job["program"]), str(job["client"]), state, before, age)
     console = Console()
     if answer["jobs"]:
@@ -222,14 +224,14 @@ def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
     console.print(f"other clients' jobs: {running}, {answer['others_waiting']} wait")
     for p, each in enumerate(answers):
         up = (
-            f"up {_format_duration(each['uptime'])}"
+            f"up {_format_job_duration(each['uptime'])}"
             if isinstance(each, dict)
             else "does not answer"
         )
         console.print(f"party {p}: {up}")
 
 
-def _format_duration(seconds: float) -> str:
+def _format_job_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
@@ -243,7 +245,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
             code="malformed-option",
             operation="JOB",
         )
-    with _open_client(arguments) as client:
+    with _open_job_client(arguments) as client:
         client.cancel(arguments.job)
     if arguments.json:
         print(json.dumps({"cancelled": arguments.job}))
@@ -252,7 +254,7 @@ def run_cancel(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open_client(arguments: argparse.Namespace) -> contextlib.closing[Client]:
+def _open_job_client(arguments: argparse.Namespace) -> contextlib.closing[Client]:
     from tfe_bench.cluster.client import Client
 
     return contextlib.closing(Client.open(arguments.cluster, arguments.client))

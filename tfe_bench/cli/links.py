@@ -42,7 +42,10 @@ def run_links(arguments: argparse.Namespace) -> int:
     common.check_network_options(arguments)
     check_range("--megabytes", arguments.megabytes, 0.001, 4000)
     check_range("--pings", arguments.pings, 1, 1000)
-    with common.progress_bar(arguments) as bar, common.start_cluster(arguments, bar) as cluster:
+    with (
+        common.command_progress_bar(arguments) as bar,
+        common.start_command_cluster(arguments, bar) as cluster,
+    ):
         kilobytes = max(1, round(1000 * arguments.megabytes / _TURNS))
         measured = measured_links.measure_links(
             cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update

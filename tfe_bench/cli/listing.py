@@ -83,7 +83,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 }
 
 
-def format_examples(command: str, lines: Sequence[str] | None = None) -> str:
+def format_command_examples(command: str, lines: Sequence[str] | None = None) -> str:
     """Return the examples at the end of a command's help.
 
     Args:

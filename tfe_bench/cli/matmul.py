@@ -57,7 +57,7 @@ def run_matmul(arguments: argparse.Namespace) -> int:
         shown = {"n": n, "shape": f"{n} x {n} x {n}"}
         return job_record.JobOutcome(shown, correct, error, _FRACTIONAL_BITS)
 
-    job = ("matmul", common.harness_parameters(arguments), inputs)
+    job = ("matmul", common.timing_loop_parameters(arguments), inputs)
     return job_record.run_and_report(arguments, "matmul", job, judge_result)
 
 

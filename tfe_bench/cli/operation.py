@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COUNTS = {2: "two", 3: "three"}
 
 
-def add_parsers(commands: Any) -> list[str]:
+def add_operation_parsers(commands: Any) -> list[str]:
     """Add a command for every operation without a separate command.
 
     Returns:
@@ -34,16 +34,16 @@ def add_parsers(commands: Any) -> list[str]:
 
     entries = [each for each in operations.OPERATIONS.values() if each.name not in commands.choices]
     for entry in entries:
-        _add_parser(commands, entry)
+        _add_operation_parser(commands, entry)
     return [entry.name for entry in entries if not entry.help]
 
 
-def _add_parser(commands: Any, entry: Operation) -> None:
+def _add_operation_parser(commands: Any, entry: Operation) -> None:
     p: argparse.ArgumentParser = commands.add_parser(
         entry.name,
         description=f"Computes {entry.name} ({entry.about}) of values that are shared among three "
         "workers, checks the result and prints the cost. No worker sees a value.",
-        epilog=listing.format_examples(entry.name, _operation_examples(entry)),
+        epilog=listing.format_command_examples(entry.name, _operation_examples(entry)),
         **({"help": entry.help} if entry.help else {}),
     )
     if entry.is_row_wise:
@@ -105,11 +105,11 @@ def run_operation(entry: Operation, arguments: argparse.Namespace) -> int:
     options = {name: getattr(arguments, name) for name in entry.options if name != "profile"}
     shown = dict(options)
     if "profile" in entry.options:
-        options["profile"] = arguments.plan_for = common.planned_network(arguments)
+        options["profile"] = arguments.plan_for = common.planned_network_profile(arguments)
         if arguments.plan_for != "local":
             shown["plan_for"] = arguments.plan_for
-    work = prepare_work(arguments, entry, options, shown=shown)
-    return perform_work(entry.name, arguments, work)
+    work = prepare_operation_work(arguments, entry, options, shown=shown)
+    return perform_operation_work(entry.name, arguments, work)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class OperationWork:
     place: Callable[[Array], Array] = lambda values: values
 
 
-def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int, ...]:
+def parse_operation_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int, ...]:
     """Return the size of --n or --shape, or the default.
 
     Raises:
@@ -151,7 +151,7 @@ def parse_size(arguments: argparse.Namespace, operation: Operation) -> tuple[int
     if arguments.shape is None:
         return operation.size
     try:
-        return tuple(common.whole_number(n) for n in arguments.shape.split("x"))
+        return tuple(common.parse_whole_number(n) for n in arguments.shape.split("x"))
     except argparse.ArgumentTypeError:
         raise UsageError(
             f"Expected numbers with x between them in --shape, such as "
@@ -181,7 +181,7 @@ def check_element_count(operation: Operation, size: tuple[int, ...], local: bool
         )
 
 
-def prepare_work(
+def prepare_operation_work(
     arguments: argparse.Namespace,
     operation: Operation,
     options: Mapping[str, Any],
@@ -206,9 +206,11 @@ def prepare_work(
         results.check_result_path(arguments.output)
     options = {**operation.options, **options}
     if arguments.input is not None:
-        return _work_of_file(arguments, operation, options, shown or {})
+        return _operation_work_from_file(arguments, operation, options, shown or {})
     common.check_dependent_options(arguments, "input", "column", "axis")
-    size, _ = operations.settle_options(operation, parse_size(arguments, operation), options)
+    size, _ = operations.settle_options(
+        operation, parse_operation_size(arguments, operation), options
+    )
     if arguments.output and len(size) > 2:
         raise UsageError(
             f"Expected one or two axes of the result for --output. Received: {len(size)} axes.",
@@ -223,7 +225,7 @@ def prepare_work(
     return OperationWork(operation, options, inputs, f"seed {arguments.seed}", shown or {})
 
 
-def _work_of_file(
+def _operation_work_from_file(
     arguments: argparse.Namespace,
     operation: Operation,
     options: Mapping[str, Any],
@@ -245,12 +247,12 @@ def _work_of_file(
                 operation=f"--{option}",
                 received="--input",
             )
-    numbers, names = _read_input(arguments)
+    numbers, names = _read_operation_input(arguments)
     # In the layout of the file, so that an error names the position in the file.
-    with columns.name_file_positions(arguments.input, names):
+    with columns.name_csv_positions(arguments.input, names):
         operation.domain(operations.encode_inputs(operation, {"x": numbers}).rings, options)
     axis = getattr(arguments, "axis", None)
-    values = _arrange_inputs(arguments.command, operation, numbers, axis)
+    values = _arrange_operation_inputs(arguments.command, operation, numbers, axis)
     size = operation.size_of([v.shape for v in values.values()])
     operations.settle_options(operation, size, options)
     check_element_count(operation, size, arguments.cluster is None)
@@ -265,7 +267,7 @@ def _work_of_file(
     return OperationWork(operation, options, inputs, arguments.input.name, shown, place_rows)
 
 
-def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
+def _read_operation_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
     """Read one or several columns of --input: the numbers and the names of the columns.
 
     Raises:
@@ -278,14 +280,14 @@ def _read_input(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
 
     path, column_words = arguments.input, arguments.column
     if column_words is None and path.suffix.lower() == ".npy":
-        return columns.load_column(path).values, []
+        return columns.load_data_column(path).values, []
     names = None if column_words is None else [c.strip() for c in column_words.split(",")]
-    table = columns.load_table(path, names)
+    table = columns.load_data_table(path, names)
     cells = list(table.values())
     return cells[0] if len(cells) == 1 else np.stack(cells, axis=1), list(table)
 
 
-def _arrange_inputs(
+def _arrange_operation_inputs(
     command: str, operation: Operation, values: Array, axis: str | None
 ) -> dict[str, Array]:
     """Return the inputs by name, from a file's numbers [n] or [rows, columns]; a vector is one row.
@@ -313,7 +315,7 @@ def _arrange_inputs(
     return {"x": np.ascontiguousarray(values.T) if axis == "column" else values}
 
 
-def perform_work(command: str, arguments: argparse.Namespace, work: OperationWork) -> int:
+def perform_operation_work(command: str, arguments: argparse.Namespace, work: OperationWork) -> int:
     """Run the work on the workers, check and write the result, and report its cost.
 
     Args:
@@ -325,16 +327,19 @@ def perform_work(command: str, arguments: argparse.Namespace, work: OperationWor
     from tfe_bench.cli.data import results
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
-    harness = common.harness_parameters(arguments)
-    with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
+    harness = common.timing_loop_parameters(arguments)
+    with (
+        common.command_progress_bar(arguments) as bar,
+        common.open_cluster(arguments, bar) as cluster,
+    ):
         result, verdict = run_work(cluster, work, harness, bar.update)
     if arguments.output:
         bits = result.fractional_bits["result"]
         ring = result.outputs["result"]
         values = FixedPoint(bits).decode(ring) if bits else ring
-        results.write_result(arguments.output, work.place(values), work.operation.name)
-    outcome = work_outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
-    return job_record.report_result(command, arguments, cluster, result, outcome)
+        results.write_result_file(arguments.output, work.place(values), work.operation.name)
+    outcome = operation_work_outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
+    return job_record.report_job_result(command, arguments, cluster, result, outcome)
 
 
 def run_work(
@@ -364,7 +369,7 @@ def run_work(
     return result, verdict
 
 
-def work_outcome(
+def operation_work_outcome(
     work: OperationWork, verdict: Verdict, more: Mapping[str, Any] | None = None
 ) -> job_record.JobOutcome:
     """Return the facts of the record: sizes, public options and the verdict, without data."""

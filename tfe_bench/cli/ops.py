@@ -54,7 +54,10 @@ def run_ops(arguments: argparse.Namespace) -> int:
     lines: list[OperationLine] = []
     traces: list[tuple[str, list[dict[str, Any]]]] = []
     try:
-        with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
+        with (
+            common.command_progress_bar(arguments) as bar,
+            common.open_cluster(arguments, bar) as cluster,
+        ):
             for i, entry in enumerate(chosen):
 
                 def update_progress(
@@ -66,7 +69,7 @@ def run_ops(arguments: argparse.Namespace) -> int:
                 lines.append(
                     _measure_operation(arguments, cluster, entry, scale, update_progress, traces)
                 )
-                job_record.keep_record(arguments, lines[-1].record)
+                job_record.keep_job_record(arguments, lines[-1].record)
         if arguments.trace is not None:
             trace_file.write_trace(arguments.trace, traces)
     finally:  # print what was measured before a failure
@@ -104,11 +107,11 @@ def _measure_operation(
     size, options = operations.settle_options(entry, size, requested_options)
     inputs = operations.generate_inputs(entry, size, arguments.seed)
     work = operation.OperationWork(entry, options, inputs, f"seed {arguments.seed}", options)
-    harness = common.harness_parameters(arguments)
+    harness = common.timing_loop_parameters(arguments)
     result, verdict = operation.run_work(cluster, work, harness, progress)
     if arguments.trace is not None:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
-    outcome = operation.work_outcome(work, verdict)
+    outcome = operation.operation_work_outcome(work, verdict)
     record = job_record.make_record(entry.name, arguments, cluster, result, outcome)
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]

@@ -22,7 +22,7 @@ def typed_command() -> str:
     return name if name == "tfe-bench" else "python -m tfe_bench"
 
 
-class _Formatter(argparse.HelpFormatter):
+class _HelpFormatter(argparse.HelpFormatter):
     """Formatter that fills texts but keeps the line breaks of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -31,7 +31,7 @@ class _Formatter(argparse.HelpFormatter):
         return "".join(f"{indent}{line}\n" for line in text.splitlines())
 
 
-class _FullHelp(argparse.Action):
+class _FullHelpAction(argparse.Action):
     """Action that prints the help of a parser and of every command that it lists."""
 
     def __call__(self, parser: Any, *_: Any) -> None:
@@ -45,7 +45,7 @@ class _FullHelp(argparse.Action):
         parser.exit(0)
 
 
-class Parser(argparse_flags.ArgumentParser):
+class CommandParser(argparse_flags.ArgumentParser):
     """A parser of commands and their options; every ``type=int`` takes 1e6 and 2^20.
 
     absl reads ``--flagfile FILE``: options in a file, one on each line.
@@ -58,16 +58,16 @@ class Parser(argparse_flags.ArgumentParser):
         # (the parser of all commands reads flag files for them)
         inherited = {} if groups else {"inherited_absl_flags": None}
         super().__init__(  # type: ignore[no-untyped-call]
-            formatter_class=_Formatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
             conflict_handler="resolve",
             **inherited,
             **options,
         )
         self._groups = groups or {}
-        self.register("type", int, common.whole_number)
+        self.register("type", int, common.parse_whole_number)
         full = "print the help of every command" if groups else argparse.SUPPRESS
-        self.add_argument("--helpfull", action=_FullHelp, nargs=0, help=full)
+        self.add_argument("--helpfull", action=_FullHelpAction, nargs=0, help=full)
 
     def format_usage(self) -> str:
         """Return the usage with required arguments only."""

@@ -25,7 +25,7 @@ _SHOWN = 5
 _NUMBERS = 10
 
 
-def _add_options(p: argparse.ArgumentParser) -> None:
+def _add_predict_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
     )
@@ -41,7 +41,7 @@ def _add_options(p: argparse.ArgumentParser) -> None:
     )
     common.add_option(p, "--batch N", "number of samples at a time (default: 32)", type=int)
     common.add_option(p, "--output FILE", "write the outputs to a file (.csv or .npy)")
-    common.add_check_range(p)
+    common.add_check_range_option(p)
     stored_objects.add_service_options(p, "models")
 
 
@@ -51,7 +51,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
     Shares a picture or numbers among three workers that store a model, and reconstructs the
     result on this machine. No worker sees the input or the result.
     """
-    from tfe_bench.benchmarks.prediction import total_rounds
+    from tfe_bench.benchmarks.prediction import measured_run_rounds
     from tfe_bench.models import service
 
     common.quiet_tensorflow()
@@ -63,13 +63,13 @@ def run_predict(arguments: argparse.Namespace) -> int:
             operation="predict",
         )
     if arguments.output is not None:
-        common.check_output(arguments.output, (".csv", ".npy"), "The outputs")
+        common.check_output_path(arguments.output, (".csv", ".npy"), "The outputs")
     model_file = arguments.name if arguments.name.endswith(".keras") else None
-    files.check_files_exist(model_file, arguments.input, *arguments.image)
-    local_model = _load_local_model(arguments) if arguments.name.endswith(".keras") else None
+    files.check_data_files_exist(model_file, arguments.input, *arguments.image)
+    local_model = _load_local_keras_model(arguments) if arguments.name.endswith(".keras") else None
     with (
-        common.progress_bar(arguments) as bar,
-        stored_objects.open_service(arguments, bar) as cluster,
+        common.command_progress_bar(arguments) as bar,
+        stored_objects.open_stored_object_service(arguments, bar) as cluster,
     ):
         model = local_model or service.find(cluster, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
@@ -79,7 +79,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
                 operation="--output",
             )
         bar.show_text("preparing the inputs")
-        inputs, notes = _read_inputs(arguments, model)
+        inputs, notes = _read_model_inputs(arguments, model)
         started = time.perf_counter()
         outputs, result = service.predict(
             cluster,
@@ -99,16 +99,16 @@ def run_predict(arguments: argparse.Namespace) -> int:
         "seconds": seconds,
         "run_seconds": max(m["seconds"][0] for m in measured),
         "bytes_sent": [sum(m["payload"]) for m in measured],
-        "rounds": total_rounds(measured)[0],
+        "rounds": measured_run_rounds(measured)[0],
     }
     labels: list[str] = list(outputs) if isinstance(outputs, dict) else []
     several: Any = [outputs[name] for name in labels] if labels else outputs
     several = several if isinstance(several, list) else [several]
-    header, rows = _output_table(model, several[0])
+    header, rows = _prediction_table(model, several[0])
     if arguments.output is not None and arguments.input is not None:
         header, rows = _join_unused_columns(arguments.input, model, header, rows)
     if arguments.output is not None:
-        _write_outputs(arguments.output, several, header, rows)
+        _write_predictions(arguments.output, several, header, rows)
     if arguments.json:
         shown: Any = None if arguments.output is not None else [y.tolist() for y in several]
         if labels and shown:
@@ -116,7 +116,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         print(json.dumps({**summary, "images": names, "outputs": shown}))
         return 0
     for i, row in enumerate(several[0] if arguments.output is None else ()):
-        output_text = _format_largest(row) if names else _format_outputs(row)
+        output_text = _format_largest_outputs(row) if names else _format_prediction_outputs(row)
         if model.table is not None:
             pairs = zip(header, rows[i], strict=True)
             output_text = "  ".join(
@@ -136,7 +136,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _LocalModel:
+class _LocalKerasModel:
     """A model from a file, with the attributes of a `DeployedModel` of the workers."""
 
     name: str
@@ -145,16 +145,16 @@ class _LocalModel:
     preprocessing: str | None = None
 
 
-def _load_local_model(arguments: argparse.Namespace) -> _LocalModel:
+def _load_local_keras_model(arguments: argparse.Namespace) -> _LocalKerasModel:
     from tfe_bench.models import tables
     from tfe_bench.models.private import convert
 
     path = Path(arguments.name)
-    return _LocalModel(path.name, convert(path), tables.load_table(path))
+    return _LocalKerasModel(path.name, convert(path), tables.load_table(path))
 
 
-def _read_inputs(
-    arguments: argparse.Namespace, model: DeployedModel | _LocalModel
+def _read_model_inputs(
+    arguments: argparse.Namespace, model: DeployedModel | _LocalKerasModel
 ) -> tuple[Any, list[str]]:
     """Return the model's inputs, and notes for the user."""
     import numpy as np
@@ -164,7 +164,7 @@ def _read_inputs(
 
     if arguments.input is not None:
         if arguments.input.suffix.lower() == ".csv":
-            return _read_table_inputs(arguments.input, model)
+            return _read_model_table_inputs(arguments.input, model)
         return arrays.read_named_arrays(arguments.input), []
     way = arguments.preprocessing or model.preprocessing
     shapes = list(model.private.graph.inputs.values())
@@ -188,18 +188,20 @@ def _read_inputs(
     ), []
 
 
-def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[Any, list[str]]:
+def _read_model_table_inputs(
+    path: Path, model: DeployedModel | _LocalKerasModel
+) -> tuple[Any, list[str]]:
     """Return a table's columns in the model's order, by name."""
     from tfe_bench.models import csv_file
 
     names, lines = csv_file.read_csv(path)
     if model.table is not None:
         x = model.table.rows(names, lines, path.name)
-        return x, _note_ignored(n for n in names if n not in model.table.columns)
+        return x, _note_ignored_columns(n for n in names if n not in model.table.columns)
     graph = model.private.graph
     shapes = [s[:-1] if name in graph.tokens else s for name, s in graph.inputs.items()]
     if len(shapes) > 1 and all(shape == (1,) for shape in shapes):
-        return _split_by_input(path, names, lines, graph)
+        return _split_columns_by_input(path, names, lines, graph)
     if shapes != [(len(names),)]:
         raise UsageError(
             f"{model.name!r} has no column names and takes {' and '.join(map(str, shapes))} of "
@@ -208,12 +210,12 @@ def _read_table_inputs(path: Path, model: DeployedModel | _LocalModel) -> tuple[
             code="column-count-mismatch",
             received=len(names),
         )
-    csv_file.check_column_names(path.name, names)
+    csv_file.check_csv_column_names(path.name, names)
     x = csv_file.parse_columns(path.name, names, lines, range(len(names)))
     return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
 
 
-def _split_by_input(
+def _split_columns_by_input(
     path: Path, names: list[str], lines: Any, graph: Graph
 ) -> tuple[Any, list[str]]:
     """Return columns by the names of a model's inputs of one number per row."""
@@ -234,16 +236,16 @@ def _split_by_input(
     for name in graph.tokens:  # (other values than whole numbers stay floats; rejected later)
         if (arrays[name] == arrays[name].round()).all():
             arrays[name] = arrays[name].astype(int)
-    return arrays, _note_ignored(name for name in names if name not in graph.inputs)
+    return arrays, _note_ignored_columns(name for name in names if name not in graph.inputs)
 
 
-def _note_ignored(names: Iterable[str]) -> list[str]:
+def _note_ignored_columns(names: Iterable[str]) -> list[str]:
     ignored = ", ".join(names)
     return [f"left out what the model does not take: {ignored}"] if ignored else []
 
 
-def _output_table(
-    model: DeployedModel | _LocalModel, outputs: Any
+def _prediction_table(
+    model: DeployedModel | _LocalKerasModel, outputs: Any
 ) -> tuple[list[str], list[list[Any]]]:
     """Return outputs as a table: the column names and one line for each row."""
     table = model.table
@@ -261,7 +263,7 @@ def _output_table(
 
 
 def _join_unused_columns(
-    path: Path, model: DeployedModel | _LocalModel, header: list[str], rows: list[list[Any]]
+    path: Path, model: DeployedModel | _LocalKerasModel, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
     """Append predictions to the columns that the model does not use, such as a row ID."""
     from tfe_bench.models import csv_file
@@ -277,22 +279,26 @@ def _join_unused_columns(
     return [*others, *header], [[*a, *b] for a, b in zip(cells, rows, strict=True)]
 
 
-def _format_largest(row: Any) -> str:
+def _format_largest_outputs(row: Any) -> str:
     """Format the largest outputs with their index."""
     flat = row.reshape(-1)
     order = sorted(range(flat.size), key=lambda i: -flat[i])[:_SHOWN]
     return "  ".join(f"{i} ({flat[i]:.4g})" for i in order)
 
 
-def _format_outputs(row: Any) -> str:
+def _format_prediction_outputs(row: Any) -> str:
     """Format the outputs in order; if there are many, the first and the largest ones."""
     flat = row.reshape(-1)
     text = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
-    more = f"  ... of {flat.size}; largest: {_format_largest(row)}" if flat.size > _NUMBERS else ""
+    more = (
+        f"  ... of {flat.size}; largest: {_format_largest_outputs(row)}"
+        if flat.size > _NUMBERS
+        else ""
+    )
     return text + more
 
 
-def _write_outputs(
+def _write_predictions(
     path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]
 ) -> None:
     import csv
@@ -300,16 +306,16 @@ def _write_outputs(
 
     import numpy as np
 
-    from tfe_bench.cluster.files import write_private
+    from tfe_bench.cluster.files import write_secret_file
 
     if path.suffix.lower() == ".csv":
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
-        write_private(path, text.getvalue().encode(), overwrite=True)
+        write_secret_file(path, text.getvalue().encode(), overwrite=True)
         return
     buffer = io.BytesIO()
     np.save(buffer, outputs[0])
-    write_private(path, buffer.getvalue(), overwrite=True)
+    write_secret_file(path, buffer.getvalue(), overwrite=True)
 
 
-COMMANDS = {"predict": (_add_options, run_predict)}
+COMMANDS = {"predict": (_add_predict_options, run_predict)}

@@ -63,7 +63,7 @@ def run_provide(arguments: argparse.Namespace) -> int:
     owner permits to train on them (`train --rows` and `--columns`). No worker and no client sees a
     row; a trained model may leak information about its training rows.
     """
-    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.cluster.stored import check_client_names, check_name
     from tfe_bench.models import owners
 
     common.quiet_tensorflow()
@@ -78,13 +78,13 @@ def run_provide(arguments: argparse.Namespace) -> int:
     rows = None
     if arguments.name is not None:
         check_name(arguments.name, "A data set's name")
-        check_clients(arguments.allow)
-        rows = _read_rows(arguments)
+        check_client_names(arguments.allow)
+        rows = _read_provided_rows(arguments)
     datasets: dict[str, Any] = {}
     seconds = 0.0
     with (
-        common.progress_bar(arguments) as bar,
-        stored_objects.open_service(arguments, bar) as cluster,
+        common.command_progress_bar(arguments) as bar,
+        stored_objects.open_stored_object_service(arguments, bar) as cluster,
     ):
         if arguments.list:
             datasets = owners.list_datasets(cluster)
@@ -103,11 +103,11 @@ def run_provide(arguments: argparse.Namespace) -> int:
             )
             seconds = time.perf_counter() - started
             if arguments.save_scale is not None:
-                _save_scale(arguments.save_scale, rows)
+                _save_column_scale(arguments.save_scale, rows)
     if arguments.list:
         return _print_datasets(arguments, datasets)
     if rows is None:
-        return stored_objects.report_removed(arguments)
+        return stored_objects.report_removed_object(arguments)
     summary = {
         "name": arguments.name,
         "rows": len(rows),
@@ -123,11 +123,11 @@ def run_provide(arguments: argparse.Namespace) -> int:
         word for word, part in (("features", rows.x), ("labels", rows.y)) if part is not None
     )
     print(f"{arguments.name}: {shared_parts} of {len(rows):,} rows shared in {seconds:.1f} s")
-    print(f"may be trained on by {stored_objects.describe_clients(arguments.allow)}")
+    print(f"may be trained on by {stored_objects.describe_permitted_clients(arguments.allow)}")
     return 0
 
 
-def _read_rows(arguments: argparse.Namespace) -> Rows:
+def _read_provided_rows(arguments: argparse.Namespace) -> Rows:
     """Read the rows of the command line."""
     from tfe_bench.models import datasets
 
@@ -150,7 +150,7 @@ def _read_rows(arguments: argparse.Namespace) -> Rows:
         rows, _ = datasets.load_digits(
             arguments.dataset, arguments.data_dir, arguments.target or "classes"
         )
-        return rows.take(_shard_slice(arguments.part, len(rows)))
+        return rows.take(_dataset_shard_slice(arguments.part, len(rows)))
     if arguments.part is not None or arguments.data_dir is not None:
         raise UsageError(
             "--part and --data-dir require --dataset. Received: --input.",
@@ -174,7 +174,7 @@ def _read_rows(arguments: argparse.Namespace) -> Rows:
                 code="conflicting-options",
                 operation="--scale",
             )
-        like = _read_scale(arguments.scale)
+        like = _read_column_scale(arguments.scale)
         if arguments.target not in (None, like.target):
             raise UsageError(
                 f"The label of {arguments.scale.name!r} has the target {like.target!r}. Received: "
@@ -196,7 +196,7 @@ def _read_rows(arguments: argparse.Namespace) -> Rows:
     )
 
 
-def _save_scale(path: Path, rows: Rows) -> None:
+def _save_column_scale(path: Path, rows: Rows) -> None:
     assert rows.table is not None
     try:
         path.write_text(json.dumps(rows.table.to_header()) + "\n")
@@ -209,7 +209,7 @@ def _save_scale(path: Path, rows: Rows) -> None:
         ) from error
 
 
-def _read_scale(path: Path) -> Table:
+def _read_column_scale(path: Path) -> Table:
     from tfe_bench.models.tables import Table
 
     try:
@@ -224,7 +224,7 @@ def _read_scale(path: Path) -> Table:
         ) from None
 
 
-def _shard_slice(text: str | None, count: int) -> slice:
+def _dataset_shard_slice(text: str | None, count: int) -> slice:
     """Return the slice of shard "I/K" of the rows."""
     if text is None:
         return slice(0, count)
@@ -249,12 +249,12 @@ def _print_datasets(arguments: argparse.Namespace, datasets: Any) -> int:
         "made of": lambda row: ", ".join(f"{e['table']} ({e['owner']})" for e in row["made_of"]),
     }
     rows = [
-        {**stored_objects.common_facts(each), "made_of": [], **each.about}
+        {**stored_objects.common_stored_facts(each), "made_of": [], **each.about}
         for each in datasets.values()
     ]
     if not any(row["made_of"] for row in rows):
         del columns["made of"]
-    return stored_objects.print_list(arguments, rows, "data set", columns)
+    return stored_objects.print_stored_objects(arguments, rows, "data set", columns)
 
 
 COMMANDS = {"provide": (_add_provide_options, run_provide)}

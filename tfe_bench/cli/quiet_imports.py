@@ -44,10 +44,10 @@ def install_quiet_import() -> None:
     """
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _TensorflowFinder())
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _TensorflowFinder(importlib.abc.MetaPathFinder):
     """Import finder that locates TensorFlow with the other finders, once."""
 
     def find_spec(
@@ -58,11 +58,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _QuietLoader(spec.loader)
         return spec
 
 
-class _Loader(importlib.abc.Loader):
+class _QuietLoader(importlib.abc.Loader):
     """Import loader that wraps another loader and withholds stderr during the import."""
 
     def __init__(self, loader: importlib.abc.Loader) -> None:

@@ -11,7 +11,7 @@ from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_known, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.relational.workload import Workload
+    from tfe_bench.benchmarks.relational.workload import RelationalWorkload
     from tfe_bench.models.queries.client import Tables
 
 _REPEAT = 3
@@ -23,7 +23,7 @@ def _add_relational_options(p: argparse.ArgumentParser) -> None:
         p,
         "--rows N",
         "number of rows of each table, for operators (default: by query)",
-        type=common.whole_number,
+        type=common.parse_whole_number,
     )
     common.add_option(
         p, "--scale F", "scale factor, for TPC-H and ORQ (default: by query)", type=float
@@ -45,16 +45,19 @@ def run_relational(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.queries.client import tables
 
     if arguments.name == "list":
-        return _print_workloads(WORKLOADS)
+        return _print_relational_workloads(WORKLOADS)
     check_known("question", arguments.name, WORKLOADS)
     check_range("--seed", arguments.seed, 0)
     common.quiet_tensorflow()
     question = WORKLOADS[arguments.name]
-    size = _choose_size(arguments, question)
+    size = _choose_workload_size(arguments, question)
     generated = question.make_tables(size, arguments.seed)
     arrow_tables = {name: workload.to_arrow(table) for name, table in generated.items()}
     expected = None if arguments.unchecked else truth.query_plaintext(question.sql, arrow_tables)
-    with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
+    with (
+        common.command_progress_bar(arguments) as bar,
+        common.open_cluster(arguments, bar) as cluster,
+    ):
         private_tables = tables(cluster)
         started = time.perf_counter()
         try:
@@ -70,9 +73,9 @@ def run_relational(arguments: argparse.Namespace) -> int:
                 )
             put = time.perf_counter() - started
             query = private_tables.sql(question.sql)
-            result = query.run(bar.update, common.harness_parameters(arguments))
+            result = query.run(bar.update, common.timing_loop_parameters(arguments))
         finally:
-            _remove_afterwards(private_tables, generated)
+            _remove_generated_tables(private_tables, generated)
     predicted = query.price(arguments.profile)
     shown = {
         "question": question.name,
@@ -91,10 +94,10 @@ def run_relational(arguments: argparse.Namespace) -> int:
         correct = truth.results_agree(question.sql, result, rows)
     outcome = job_record.JobOutcome(shown, correct, None, 0)
     job = JobResult(measured=[dict(m) for m in result.measured])
-    return job_record.report_result("relational", arguments, cluster, job, outcome)
+    return job_record.report_job_result("relational", arguments, cluster, job, outcome)
 
 
-def _choose_size(arguments: argparse.Namespace, question: Workload) -> float:
+def _choose_workload_size(arguments: argparse.Namespace, question: RelationalWorkload) -> float:
     option, other = ("scale", "rows") if question.scaled else ("rows", "scale")
     if getattr(arguments, other) is not None:
         raise UsageError(
@@ -107,7 +110,7 @@ def _choose_size(arguments: argparse.Namespace, question: Workload) -> float:
     return question.sizes[0] if size is None else size
 
 
-def _remove_afterwards(private_tables: Tables, names: Mapping[str, Any]) -> None:
+def _remove_generated_tables(private_tables: Tables, names: Mapping[str, Any]) -> None:
     """Remove the generated tables from hosts that keep running."""
     listed = private_tables.listed()
     for name in names:
@@ -115,7 +118,7 @@ def _remove_afterwards(private_tables: Tables, names: Mapping[str, Any]) -> None
             private_tables.remove(name)
 
 
-def _print_workloads(known: Mapping[str, Workload]) -> int:
+def _print_relational_workloads(known: Mapping[str, RelationalWorkload]) -> int:
     from rich.console import Console
     from rich.table import Table
 

@@ -26,7 +26,7 @@ _SEED = 1000
 
 
 def _add_resnet50_options(p: argparse.ArgumentParser) -> None:
-    _add_model_options(p)
+    _add_zoo_model_options(p)
     p.set_defaults(model="resnet50")
 
 
@@ -47,10 +47,10 @@ def _add_infer_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         p, "--tokens N", "length of a text in tokens, for models of texts (default: 128)", type=int
     )
-    _add_model_options(p)
+    _add_zoo_model_options(p)
 
 
-def _add_model_options(p: argparse.ArgumentParser) -> None:
+def _add_zoo_model_options(p: argparse.ArgumentParser) -> None:
     common.add_image_option(p, " (default: generated pictures)")
     common.add_option(
         p,
@@ -75,7 +75,7 @@ def _add_model_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--seed", type=int, default=1, help="seed of generated weights and inputs (default: 1)"
     )
-    common.add_check_range(p)
+    common.add_check_range_option(p)
     common.add_run_options(p, 3)
 
 
@@ -124,13 +124,13 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     check_activations(how)
     network = profiles.get_profile(arguments.profile).plan
     common.check_run_options(arguments)
-    digits = None if folder is None else _load_digits(folder, arguments, entry, batch)
+    digits = None if folder is None else _load_mnist_digits(folder, arguments, entry, batch)
     if digits is None:
-        sample_inputs, shown = _generate_inputs(arguments, entry, batch, tokens)
+        sample_inputs, shown = _generate_network_inputs(arguments, entry, batch, tokens)
     else:
         test = digits.test_images[:batch, :, :, None]
         sample_inputs, shown = images.prepare_pixels(test, entry.preprocessing), "MNIST test"
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text("building the model")
         built = zoo.build(arguments.model, arguments.weights, arguments.seed, tokens)
         samples = zoo.samples(entry, arguments.seed, tokens=tokens)
@@ -139,7 +139,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
             samples = images.prepare_pixels(public, entry.preprocessing)
         if digits is not None and epochs:
             bar.show_text("training")
-            built = training.train_network(built, digits, epochs, arguments.seed)
+            built = training.train_mnist_network(built, digits, epochs, arguments.seed)
         bar.show_text("converting the model")
         plain = np.asarray(built.keras(sample_inputs, training=False), np.float64)
         private = convert(built.keras, samples, activations=how, fractional_bits=bits)
@@ -147,7 +147,11 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
         del built  # keep a large model in memory only once
         at_once = batch if batch <= _AT_ONCE else None
         predict_parameters = private.parameters(arguments.profile, at_once, arguments.check_range)
-        parameters = {**predict_parameters, **common.harness_parameters(arguments), "warm_up": 1}
+        parameters = {
+            **predict_parameters,
+            **common.timing_loop_parameters(arguments),
+            "warm_up": 1,
+        }
         inputs = {**private.shared_weights(), **private.shared_inputs(sample_inputs)}
         bar.show_text("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
@@ -162,8 +166,8 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     if digits is not None:
         labels = digits.test_labels[:batch]
         labeled = {
-            "accuracy": training.accuracy(outputs, labels),
-            "plain_accuracy": training.accuracy(plain, labels),
+            "accuracy": training.prediction_accuracy(outputs, labels),
+            "plain_accuracy": training.prediction_accuracy(plain, labels),
         }
     outcome = job_record.JobOutcome(
         {
@@ -191,7 +195,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
         },
         error=error_metrics.error_to_json(error_metrics.RANGE, agreement.relative_error),
     )
-    return job_record.report_result(entry.name, arguments, cluster, result, outcome)
+    return job_record.report_job_result(entry.name, arguments, cluster, result, outcome)
 
 
 def run_infer(arguments: argparse.Namespace) -> int:
@@ -204,7 +208,9 @@ def run_infer(arguments: argparse.Namespace) -> int:
     return run_resnet50(arguments)
 
 
-def _load_digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:
+def _load_mnist_digits(
+    folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int
+) -> Mnist:
     """Return MNIST if the network takes its pictures.
 
     Raises:
@@ -255,11 +261,11 @@ def _choose_text_length(arguments: argparse.Namespace, entry: Entry) -> int:
             received=entry.title,
         )
     tokens = catalogue.TOKENS if requested is None else int(requested)
-    catalogue.check_tokens(entry, tokens)
+    catalogue.check_text_length(entry, tokens)
     return tokens
 
 
-def _generate_inputs(
+def _generate_network_inputs(
     arguments: argparse.Namespace, entry: Entry, batch: int, tokens: int
 ) -> tuple[Any, str]:
     """Return the prepared inputs, and their description for the record."""

@@ -84,21 +84,23 @@ def run_deploy(arguments: argparse.Namespace) -> int:
     name. No worker sees a weight. Without --cluster, three local workers store the shares in one
     folder, for evaluation only.
     """
-    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.cluster.stored import check_client_names, check_name
     from tfe_bench.models import service
 
     common.quiet_tensorflow()
     check_name(arguments.name)
-    check_clients(arguments.allow)
+    check_client_names(arguments.allow)
     model = arguments.model if arguments.model.endswith(".keras") else None
-    files.check_files_exist(model, arguments.samples)
-    with common.progress_bar(arguments) as bar:
+    files.check_data_files_exist(model, arguments.samples)
+    with common.command_progress_bar(arguments) as bar:
         if arguments.cluster is not None and not arguments.replace:
-            with stored_objects.open_service(arguments, bar) as cluster:  # before slow steps
-                _check_new_name(cluster, arguments.name)
+            with stored_objects.open_stored_object_service(
+                arguments, bar
+            ) as cluster:  # before slow steps
+                _check_new_model_name(cluster, arguments.name)
         bar.show_text("converting the model")
         private, way, source, table = _convert_model(arguments)
-        with stored_objects.open_service(arguments, bar) as cluster:
+        with stored_objects.open_stored_object_service(arguments, bar) as cluster:
             started = time.perf_counter()
             service.deploy(
                 *(cluster, private, arguments.name, arguments.allow, arguments.replace),
@@ -120,7 +122,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
         print(json.dumps(summary))
         return 0
     print(f"{arguments.name}: {private.graph.weight_count:,} weights shared in {seconds:.1f} s")
-    print(f"may be used by {stored_objects.describe_clients(arguments.allow)}")
+    print(f"may be used by {stored_objects.describe_permitted_clients(arguments.allow)}")
     if not private.calibrated:
         print("ranges: assumed, |v| < 2^14 in every layer; --samples FILE takes them from inputs")
     if private.rescaled:
@@ -128,7 +130,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_new_name(cluster: Any, name: str) -> None:
+def _check_new_model_name(cluster: Any, name: str) -> None:
     for row in cluster.stored():
         if row["name"] == name and row["owner"] == cluster.identity:
             raise UsageError(
@@ -197,8 +199,8 @@ def run_models(arguments: argparse.Namespace) -> int:
     from tfe_bench.models import service
 
     with (
-        common.progress_bar(arguments) as bar,
-        stored_objects.open_service(arguments, bar) as cluster,
+        common.command_progress_bar(arguments) as bar,
+        stored_objects.open_stored_object_service(arguments, bar) as cluster,
     ):
         if arguments.remove is not None:
             service.undeploy(cluster, arguments.remove)
@@ -206,7 +208,7 @@ def run_models(arguments: argparse.Namespace) -> int:
         else:
             rows = service.list_deployed(cluster)
     if rows is None:
-        return stored_objects.report_removed(arguments)
+        return stored_objects.report_removed_object(arguments)
     columns = {
         "inputs": lambda row: (
             "(of another version: deploy it again)"
@@ -216,12 +218,12 @@ def run_models(arguments: argparse.Namespace) -> int:
         "weights": lambda row: "" if row["parameters"] is None else f"{row['parameters']:,}",
         "pictures": lambda row: row["preprocessing"] or "",
     }
-    return stored_objects.print_list(
-        arguments, [_model_facts(model) for model in rows], "model", columns
+    return stored_objects.print_stored_objects(
+        arguments, [_deployed_model_facts(model) for model in rows], "model", columns
     )
 
 
-def _model_facts(model: DeployedModel) -> dict[str, Any]:
+def _deployed_model_facts(model: DeployedModel) -> dict[str, Any]:
     """Return the row of a model; inputs and parameters are None if this version cannot read it."""
     inputs: dict[str, list[int]] | None = None
     parameters: int | None = None
@@ -230,7 +232,7 @@ def _model_facts(model: DeployedModel) -> dict[str, Any]:
         inputs = {name: list(shape) for name, shape in graph.inputs.items()}
         parameters = graph.weight_count
     return {
-        **stored_objects.common_facts(model),
+        **stored_objects.common_stored_facts(model),
         "inputs": inputs,
         "parameters": parameters,
         "preprocessing": model.preprocessing,

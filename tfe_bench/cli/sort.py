@@ -73,15 +73,19 @@ def run_sort(arguments: argparse.Namespace) -> int:
     from tfe_bench.cluster.requests import PrivateInput
 
     check_known("--algorithm", arguments.algorithm, ALGORITHMS)
-    arguments.plan_for = common.planned_network(arguments)
+    arguments.plan_for = common.planned_network_profile(arguments)
     if arguments.output:
         results.check_result_path(arguments.output)
-    work = _generate_work(arguments) if arguments.input is None else _work_of_file(arguments)
+    work = (
+        _generate_sort_work(arguments)
+        if arguments.input is None
+        else _sort_work_from_file(arguments)
+    )
     inputs = {"keys": PrivateInput(work.keys, 0)}
     parameters = {
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
-        **common.harness_parameters(arguments),
+        **common.timing_loop_parameters(arguments),
         "profile": arguments.plan_for,
     }
     shown = {
@@ -101,7 +105,7 @@ def run_sort(arguments: argparse.Namespace) -> int:
     def judge_result(result: JobResult) -> job_record.JobOutcome:
         correct = _is_sorted_correctly(work, arguments.descending, result)
         if arguments.output and correct:
-            _write_sorted(arguments.output, work, result)
+            _write_sorted_columns(arguments.output, work, result)
         elif arguments.output:
             print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
         written = arguments.output if correct else None
@@ -114,7 +118,7 @@ def run_sort(arguments: argparse.Namespace) -> int:
     return job_record.run_and_report(arguments, "sort", ("sort", parameters, inputs), judge_result)
 
 
-def _generate_work(arguments: argparse.Namespace) -> _SortWork:
+def _generate_sort_work(arguments: argparse.Namespace) -> _SortWork:
     from tfe_bench.benchmarks import keys
     from tfe_bench.cluster.policy import DEFAULT_MAX_ELEMENTS
 
@@ -130,7 +134,7 @@ def _generate_work(arguments: argparse.Namespace) -> _SortWork:
             expected=DEFAULT_MAX_ELEMENTS,
         )
     try:
-        values = keys.generate_keys(n, arguments.seed, arguments.kind)
+        values = keys.generate_sort_keys(n, arguments.seed, arguments.kind)
     except (MemoryError, OverflowError, ValueError):
         raise UsageError(
             f"Expected keys that fit into memory in --n. Received: {n}.",
@@ -139,10 +143,10 @@ def _generate_work(arguments: argparse.Namespace) -> _SortWork:
             received=n,
         ) from None
     source = f"{arguments.kind}, seed {arguments.seed}"
-    return _SortWork(keys.to_ordered_integers(values), values.dtype.name, {"key": values}, source)
+    return _SortWork(keys.to_sortable_integers(values), values.dtype.name, {"key": values}, source)
 
 
-def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
+def _sort_work_from_file(arguments: argparse.Namespace) -> _SortWork:
     from tfe_bench.benchmarks import keys
     from tfe_bench.cli.data import columns, results
 
@@ -155,10 +159,12 @@ def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
         )
     others = [c.strip() for c in arguments.payload.split(",")] if arguments.payload else []
     numbers = arguments.output is not None and arguments.output.suffix.lower() == ".npy"
-    column, payload = columns.load_with_others(arguments.input, arguments.column, others, numbers)
+    column, payload = columns.load_column_with_others(
+        arguments.input, arguments.column, others, numbers
+    )
     cells = {column.name: column.cells, **payload}
     if numbers:
-        results.check_one_type(cells)
+        results.check_one_column_type(cells)
     if column.values.ndim == 2:
         print(
             f"tfe_bench: {arguments.input} has two axes: each of its {len(column.values)} rows is "
@@ -174,7 +180,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _SortWork:
         )
     values = column.values
     return _SortWork(
-        keys.to_ordered_integers(values), values.dtype.name, cells, arguments.input.name
+        keys.to_sortable_integers(values), values.dtype.name, cells, arguments.input.name
     )
 
 
@@ -190,7 +196,7 @@ def _is_sorted_correctly(work: _SortWork, descending: bool, result: JobResult) -
     )
 
 
-def _write_sorted(path: Path, work: _SortWork, result: JobResult) -> None:
+def _write_sorted_columns(path: Path, work: _SortWork, result: JobResult) -> None:
     """Write the columns in the order that the workers computed."""
     import numpy as np
 
@@ -205,10 +211,10 @@ def _write_sorted(path: Path, work: _SortWork, result: JobResult) -> None:
 
     table = {name: take_in_order(cells) for name, cells in work.columns.items()}
     if len(table) > 1:
-        results.write_table(path, table)
+        results.write_result_table(path, table)
     else:
         name, keys = table.popitem()
-        results.write_result(path, keys, name)
+        results.write_result_file(path, keys, name)
 
 
 COMMANDS = {"sort": (_add_sort_options, run_sort)}

@@ -11,9 +11,9 @@ from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
-    from tfe_bench.benchmarks.technologies.storage.device import Device
-    from tfe_bench.benchmarks.technologies.storage.model import Costs, Model
-    from tfe_bench.benchmarks.technologies.storage.simulation import Load
+    from tfe_bench.benchmarks.technologies.storage.device import StorageDevice
+    from tfe_bench.benchmarks.technologies.storage.model import Costs, DeviceModel
+    from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad
 
 _PROJECTED = (
     "device",
@@ -101,7 +101,7 @@ def run_storage(arguments: argparse.Namespace) -> int:
             operation="--degree",
             received=arguments.degree,
         )
-    rates = _parse_bandwidths(arguments.bandwidth)
+    rates = _parse_storage_bandwidths(arguments.bandwidth)
     is_projection = arguments.no_affinity or any(
         getattr(arguments, name) is not None for name in _PROJECTED
     )
@@ -116,11 +116,15 @@ def run_storage(arguments: argparse.Namespace) -> int:
                 code="conflicting-options",
                 operation="--validate",
             )
-        return _validate_model(arguments, rates)
-    return _project_devices(arguments, rates) if is_projection else _print_published(arguments)
+        return _validate_storage_model(arguments, rates)
+    return (
+        _project_storage_devices(arguments, rates)
+        if is_projection
+        else _print_published_storage(arguments)
+    )
 
 
-def _parse_bandwidths(text: str | None) -> list[float | None]:
+def _parse_storage_bandwidths(text: str | None) -> list[float | None]:
     """Parse the bandwidths of --bandwidth.
 
     Raises:
@@ -150,7 +154,7 @@ def _parse_bandwidths(text: str | None) -> list[float | None]:
     return rates
 
 
-def _print_published(arguments: argparse.Namespace) -> int:
+def _print_published_storage(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.storage import projections
 
     measured = projections.published_tables()
@@ -170,7 +174,7 @@ def _print_published(arguments: argparse.Namespace) -> int:
         f"The largest difference is {100 * worst:.2f} %. Modeled: three layers that are read in "
         "the order of use while earlier ones compute.",
     ]
-    return technology.report_measurements(
+    return technology.report_technology_measurements(
         arguments, measured, "One inference of the published CNN, in ms", columns, notes
     )
 
@@ -180,31 +184,31 @@ def _format_milliseconds(m: Measurement, name: str, absent: str = "-") -> str:
     return absent if value is None else f"{1000 * value:,.0f}"
 
 
-def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+def _project_storage_devices(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
     from tfe_bench.benchmarks.technologies.storage import device as devices
     from tfe_bench.benchmarks.technologies.storage import model as models
     from tfe_bench.benchmarks.technologies.storage import projections, published, simulation
 
     device = devices.load_device(arguments.device or "csd")
     name = arguments.model or "published"
-    load = _parse_load(arguments)
+    load = _parse_storage_load(arguments)
     processor = published.PROCESSOR_SECONDS if name == "published" else None
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text("measuring what operations cost")
         if name == "measured":
             from tfe_bench.benchmarks.technologies.storage import measured as measured_network
 
             model = measured_network.build_cnn(arguments.degree)
         else:
-            model = models.load_model(name)
-        costs = _measure_costs(arguments, model, device)
+            model = models.load_device_model(name)
+        costs = _measure_storage_model_costs(arguments, model, device)
     if costs is not None:
-        processor = models.processor_seconds(model, costs)
+        processor = models.processor_inference_seconds(model, costs)
     measured = []
     for rate in rates:
         faster = projections.with_bandwidth(device, rate)
-        simulation.check_load(faster, model, load)
-        measured.append(projections.project_costs(faster, model, load, costs, processor))
+        simulation.check_inference_load(faster, model, load)
+        measured.append(projections.project_device_costs(faster, model, load, costs, processor))
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:.3g}",
         "alone, ms": lambda m: _format_milliseconds(m, "latency_seconds"),
@@ -215,12 +219,14 @@ def _project_devices(arguments: argparse.Namespace, rates: Sequence[float | None
         "keys there": lambda m: f"{m.figures['key_hits']} of {m.parameters['requests']}",
     }
     title = f"{model.name} on {load.devices} x {device.name}, {load.clients} clients, modeled"
-    return technology.report_measurements(
-        arguments, measured, title, columns, _describe_break_even(measured[0])
+    return technology.report_technology_measurements(
+        arguments, measured, title, columns, _describe_storage_break_even(measured[0])
     )
 
 
-def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
+def _measure_storage_model_costs(
+    arguments: argparse.Namespace, model: DeviceModel, device: StorageDevice
+) -> Costs | None:
     """Measure costs on this machine if the device profile lacks costs that the model needs."""
     from tfe_bench.benchmarks.technologies.storage.model import list_needed
 
@@ -234,13 +240,15 @@ def _measure_costs(arguments: argparse.Namespace, model: Model, device: Device) 
     return measured.measure_costs(arguments.degree, max(missing_levels))
 
 
-def _validate_model(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+def _validate_storage_model(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
     from tfe_bench.benchmarks.technologies.storage import validation
 
     chosen_rates = [rate for rate in rates if rate is not None] or validation.RATES
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         measured = [
-            *validation.validate_rates(chosen_rates, arguments.repeat, arguments.degree, bar.update)
+            *validation.validate_storage_rates(
+                chosen_rates, arguments.repeat, arguments.degree, bar.update
+            )
         ]
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
@@ -257,17 +265,17 @@ def _validate_model(arguments: argparse.Namespace, rates: Sequence[float | None]
         "layer by layer, from counts of operations times what each costs. The file is in the page "
         "cache: a token bucket sets the rate.",
     ]
-    return technology.report_measurements(arguments, measured, title, columns, notes)
+    return technology.report_technology_measurements(arguments, measured, title, columns, notes)
 
 
-def _parse_load(arguments: argparse.Namespace) -> Load:
-    from tfe_bench.benchmarks.technologies.storage.simulation import Load
+def _parse_storage_load(arguments: argparse.Namespace) -> InferenceLoad:
+    from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad
 
     devices = 1 if arguments.devices is None else arguments.devices
     check_range("--devices", devices, 1)
     clients = devices if arguments.clients is None else arguments.clients
     requests = 8 * devices if arguments.requests is None else arguments.requests
-    return Load(
+    return InferenceLoad(
         devices=devices,
         clients=clients,
         requests=requests,
@@ -277,7 +285,7 @@ def _parse_load(arguments: argparse.Namespace) -> Load:
     )
 
 
-def _describe_break_even(m: Measurement) -> list[str]:
+def _describe_storage_break_even(m: Measurement) -> list[str]:
     """Describe the bandwidth that storage needs to break even."""
     figures, notes = m.figures, []
     if (hidden := figures.get("hidden_bytes_per_second")) is not None:

@@ -31,7 +31,7 @@ def add_service_options(p: argparse.ArgumentParser, noun: str) -> None:
 
 
 @contextmanager
-def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
+def open_stored_object_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
     """Open the hosts of --cluster, or three local workers that store their data in a folder.
 
     Raises:
@@ -42,7 +42,7 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
     if arguments.cluster is None:
         common.check_dependent_options(arguments, "cluster", "client")
         bar.show_text("starting the workers")
-        with LocalCluster(models=arguments.models or local_folder()) as local:
+        with LocalCluster(models=arguments.models or local_workers_folder()) as local:
             yield local
         return
     if arguments.models is not None:
@@ -58,14 +58,14 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
         yield cluster
 
 
-def local_folder() -> Path:
+def local_workers_folder() -> Path:
     """Return the folder where three local workers store persistent data."""
     data = os.environ.get("XDG_DATA_HOME")
     base = Path(data) if data else Path.home() / ".local" / "share"
     return base / "tfe_bench" / "models"
 
 
-def describe_clients(clients: Sequence[str]) -> str:
+def describe_permitted_clients(clients: Sequence[str]) -> str:
     """Describe the clients that may use a stored object."""
     return "every client" if "*" in clients else ", ".join(["its owner", *clients])
 
@@ -92,7 +92,9 @@ def add_confirm_options(p: argparse.ArgumentParser) -> None:
     common.add_option(p, "--yes", "run without asking for confirmation")
 
 
-def is_confirmed(arguments: argparse.Namespace, bar: Any, description: str, header: Any) -> bool:
+def is_job_confirmed(
+    arguments: argparse.Namespace, bar: Any, description: str, header: Any
+) -> bool:
     """Return True if the job may run: ask on a terminal; --explain only describes the job."""
     if arguments.explain:
         print(json.dumps({"plan": header, "text": description}) if arguments.json else description)
@@ -106,14 +108,14 @@ def unconfirmed_exit_code(arguments: argparse.Namespace) -> int:
     return 0 if arguments.explain else 130
 
 
-def report_removed(arguments: argparse.Namespace) -> int:
+def report_removed_object(arguments: argparse.Namespace) -> int:
     """Report the removal of the object of --remove; return the exit code."""
     summary = {"removed": arguments.remove}
     print(json.dumps(summary) if arguments.json else f"{arguments.remove} is removed")
     return 0
 
 
-def common_facts(stored: Any) -> dict[str, Any]:
+def common_stored_facts(stored: Any) -> dict[str, Any]:
     """Return the facts that lists of stored objects have in common."""
     return {
         "name": stored.name,
@@ -123,7 +125,7 @@ def common_facts(stored: Any) -> dict[str, Any]:
     }
 
 
-def print_list(
+def print_stored_objects(
     arguments: argparse.Namespace,
     facts: Sequence[Mapping[str, Any]],
     noun: str,
@@ -132,7 +134,7 @@ def print_list(
     """Print the stored objects as a table or as JSON; return the exit code.
 
     Args:
-        facts: `common_facts` and further facts of each object.
+        facts: `common_stored_facts` and further facts of each object.
         noun: the kind of the objects, in the singular.
         columns: the cells between owner and clients, by heading.
     """

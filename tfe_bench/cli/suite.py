@@ -21,7 +21,7 @@ from tfe_bench.errors import (
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
-    from tfe_bench.benchmarks.suite import Task
+    from tfe_bench.benchmarks.suite import SuiteTask
 
 RECORDS = "records.jsonl"
 # The published table's networks.
@@ -65,15 +65,15 @@ def run_suite(arguments: argparse.Namespace) -> int:
     # Three hosts have their own network.
     usual = "local" if arguments.cluster else _USUAL.get(arguments.suite, "local")
     tasks = [
-        suite.Task(row, profile)
-        for profile in _parse_profiles(arguments.profiles or usual)
+        suite.SuiteTask(row, profile)
+        for profile in _parse_suite_profiles(arguments.profiles or usual)
         for row in suite.suite_rows(arguments.suite, arguments.quick, arguments.only)
         if row.profiles is None or profile in row.profiles
     ]
     runner = _SuiteRunner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
     runner.leave_out_without_data()
     try:
-        with common.progress_bar(arguments) as bar:
+        with common.command_progress_bar(arguments) as bar:
             runner.run_tasks(bar)
     except KeyboardInterrupt:
         print("tfe_bench: the same command goes on where this one stopped", file=sys.stderr)
@@ -83,7 +83,7 @@ def run_suite(arguments: argparse.Namespace) -> int:
     return runner.exit_code
 
 
-def _parse_profiles(text: str) -> list[str]:
+def _parse_suite_profiles(text: str) -> list[str]:
     """Return the profiles of --profiles, without repeats."""
     from tfe_bench.cluster import profiles
 
@@ -94,7 +94,7 @@ def _parse_profiles(text: str) -> list[str]:
 class _BatchProgress:
     """Share of one command in the suite's progress bar."""
 
-    def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
+    def __init__(self, bar: Any, done: int, batch: Sequence[SuiteTask], total: int) -> None:
         self._bar, self._done, self._batch, self._total = bar, done, batch, total
         self.show_text("")
 
@@ -112,11 +112,11 @@ class _BatchProgress:
 class _SuiteRunner:
     """The tasks of one suite and the file of their records, its only state."""
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path, tasks: list[Task]) -> None:
+    def __init__(self, arguments: argparse.Namespace, folder: Path, tasks: list[SuiteTask]) -> None:
         self._arguments, self._tasks = arguments, tasks
         self._cluster = "local" if arguments.cluster is None else arguments.cluster.name
-        self._failures: dict[Task, TfeBenchError] = {}
-        self._left_out: Mapping[Task, TfeBenchError] = {}
+        self._failures: dict[SuiteTask, TfeBenchError] = {}
+        self._left_out: Mapping[SuiteTask, TfeBenchError] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -138,7 +138,7 @@ class _SuiteRunner:
         """
         from tfe_bench.models import mnist
 
-        done = self._find_done()
+        done = self._find_done_tasks()
         wanting = [t for t in self._tasks if t.row.pictures and t not in done]
         if not wanting:
             return
@@ -162,9 +162,9 @@ class _SuiteRunner:
 
         if not self._file.exists():
             return []
-        return [r for r in reading.read_lines(self._file)[0] if isinstance(r, Record)]
+        return [r for r in reading.read_measurement_lines(self._file)[0] if isinstance(r, Record)]
 
-    def _find_done(self) -> dict[Task, Record]:
+    def _find_done_tasks(self) -> dict[SuiteTask, Record]:
         from tfe_bench.benchmarks import suite
 
         measured = self._read_own_records()
@@ -175,9 +175,9 @@ class _SuiteRunner:
         """Run all tasks without a record; continue after a failure that concerns one row."""
         from tfe_bench.benchmarks import suite
 
-        attempted: set[Task] = set()
+        attempted: set[SuiteTask] = set()
         while True:
-            finished = self._find_done()
+            finished = self._find_done_tasks()
             pending = [t for t in self._tasks if t not in finished and t not in attempted]
             if not pending:
                 return
@@ -193,7 +193,7 @@ class _SuiteRunner:
             except _FINAL:
                 raise
             except TfeBenchError as error:
-                now = self._find_done()
+                now = self._find_done_tasks()
                 failed = next((task for task in batch if task not in now), batch[-1])
                 # A command runs its rows in order: the rest of the batch comes next.
                 attempted.update(batch[: batch.index(failed) + 1])
@@ -203,7 +203,7 @@ class _SuiteRunner:
         for option in ("cluster", "client"):
             if getattr(self._arguments, option) is not None:
                 words = [*words, f"--{option}", str(getattr(self._arguments, option))]
-        common.run_inside(self._arguments, words, self._file, part)
+        common.run_nested_command(self._arguments, words, self._file, part)
 
     @property
     def exit_code(self) -> int:
@@ -212,7 +212,7 @@ class _SuiteRunner:
             return next(iter(self._failures.values())).exit_code
         if self._left_out:
             return next(iter(self._left_out.values())).exit_code
-        return 0 if len(self._find_done()) == len(self._tasks) else 1
+        return 0 if len(self._find_done_tasks()) == len(self._tasks) else 1
 
     def print_results(self) -> None:
         """Print the table or the records."""
@@ -220,7 +220,7 @@ class _SuiteRunner:
 
         from tfe_bench.benchmarks import suite_table
 
-        records = self._find_done()
+        records = self._find_done_tasks()
         if self._arguments.json:
             for measured in records.values():
                 print(measured.to_json())

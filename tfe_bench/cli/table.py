@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cli import common, listing, stored_objects
-from tfe_bench.cli.data.files import check_files_exist
+from tfe_bench.cli.data.files import check_data_files_exist
 from tfe_bench.errors import UsageError
 
 _WORDS = {
@@ -40,7 +40,7 @@ def _add_table_options(p: argparse.ArgumentParser) -> None:
             word,
             help=about,
             description=f"{about[:1].upper()}{about[1:]}.",
-            epilog=listing.format_examples(f"table {word}"),
+            epilog=listing.format_command_examples(f"table {word}"),
         )
         # (defaults of options that other words do not have)
         one.set_defaults(name=None, input=[], types=[], rename=[], allow=[])
@@ -131,20 +131,20 @@ def _add_put_options(p: argparse.ArgumentParser) -> None:
 
 def run_table(arguments: argparse.Namespace) -> int:
     """Store private tables at three workers, list or remove them."""
-    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.cluster.stored import check_client_names, check_name
     from tfe_bench.models.queries.client import tables
 
     common.quiet_tensorflow()
-    source = _find_source(arguments)
+    source = _find_table_source(arguments)
     if arguments.name is not None:
         check_name(arguments.name, "A table's name")
-    check_clients(arguments.allow)
+    check_client_names(arguments.allow)
     types = dict(_parse_column_type(each) for each in arguments.types)
-    rename = dict(_parse_renaming(each) for each in arguments.rename)
+    rename = dict(_parse_column_renaming(each) for each in arguments.rename)
     started = time.perf_counter()
     with (
-        common.progress_bar(arguments) as bar,
-        stored_objects.open_service(arguments, bar) as cluster,
+        common.command_progress_bar(arguments) as bar,
+        stored_objects.open_stored_object_service(arguments, bar) as cluster,
     ):
         private_tables = tables(cluster)
         if arguments.word == "list":
@@ -153,7 +153,7 @@ def run_table(arguments: argparse.Namespace) -> int:
         if arguments.word == "remove":
             private_tables.remove(name)
             arguments.remove = name
-            return stored_objects.report_removed(arguments)
+            return stored_objects.report_removed_object(arguments)
         bar.show_text("sharing")
         more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
         with warnings.catch_warnings():
@@ -181,11 +181,11 @@ def run_table(arguments: argparse.Namespace) -> int:
         print(json.dumps(summary))
         return 0
     print(report)
-    print(f"may be asked about by {stored_objects.describe_clients(arguments.allow)}")
+    print(f"may be asked about by {stored_objects.describe_permitted_clients(arguments.allow)}")
     return 0
 
 
-def _find_source(arguments: argparse.Namespace) -> Path | None:
+def _find_table_source(arguments: argparse.Namespace) -> Path | None:
     files: list[Path] = arguments.input
     if arguments.word != "put":
         return None
@@ -198,7 +198,7 @@ def _find_source(arguments: argparse.Namespace) -> Path | None:
             received=len(files),
             expected=1,
         )
-    check_files_exist(files[0])
+    check_data_files_exist(files[0])
     return files[0]
 
 
@@ -214,7 +214,7 @@ def _parse_column_type(text: str) -> tuple[str, str]:
     return column, kind
 
 
-def _parse_renaming(text: str) -> tuple[str, str]:
+def _parse_column_renaming(text: str) -> tuple[str, str]:
     old, equals, new = text.partition("=")
     if not equals or not old or not new:
         raise UsageError(
@@ -227,15 +227,15 @@ def _parse_renaming(text: str) -> tuple[str, str]:
 
 
 def _print_tables(arguments: argparse.Namespace, listed: Any, client: str) -> int:
-    from tfe_bench.cluster.ledger import format_rho as number
-    from tfe_bench.models.queries.schema import Schema
+    from tfe_bench.cluster.ledger import format_privacy_loss as number
+    from tfe_bench.models.queries.schema import TableSchema
 
     rows = []
     for entry in listed.values():
-        schema = Schema.from_header(entry.about)
+        schema = TableSchema.from_header(entry.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
         rights = {name: sorted(schema.allows(client, entry.owner, name)) for name in columns}
-        row = {**stored_objects.common_facts(entry), "rows": schema.rows, "columns": columns}
+        row = {**stored_objects.common_stored_facts(entry), "rows": schema.rows, "columns": columns}
         row |= {"rights": rights, "min_group": schema.min_group}
         if schema.budget:
             left = number(max(0, schema.budget - entry.spent))
@@ -244,15 +244,15 @@ def _print_tables(arguments: argparse.Namespace, listed: Any, client: str) -> in
     shown = {
         "rows": lambda row: f"{row['rows']:,}",
         "columns: your rights": lambda row: "\n".join(
-            _describe_columns(row, row["owner"] == client)
+            _describe_table_columns(row, row["owner"] == client)
         ),
         "min group": lambda row: f"{row['min_group']:,}",
         "privacy": lambda row: row.get("privacy", ""),
     }
-    return stored_objects.print_list(arguments, rows, "table", shown)
+    return stored_objects.print_stored_objects(arguments, rows, "table", shown)
 
 
-def _describe_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
+def _describe_table_columns(row: Mapping[str, Any], owned: bool) -> list[str]:
     """Return each column with its type, and with the client's rights unless it is the owner."""
     descriptions = []
     for name, kind in row["columns"].items():
@@ -301,14 +301,14 @@ def run_query(arguments: argparse.Namespace) -> int:
             received=arguments.output,
         )
     with (
-        common.progress_bar(arguments) as bar,
-        stored_objects.open_service(arguments, bar) as cluster,
+        common.command_progress_bar(arguments) as bar,
+        stored_objects.open_stored_object_service(arguments, bar) as cluster,
     ):
         known = tables(cluster)
         if arguments.texts is not None:
             known.show_texts(arguments.texts)
         query = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
-        if not stored_objects.is_confirmed(arguments, bar, query.explain(), query.plan):
+        if not stored_objects.is_job_confirmed(arguments, bar, query.explain(), query.plan):
             return stored_objects.unconfirmed_exit_code(arguments)
         started = time.perf_counter()
         result = query.run(bar.update)

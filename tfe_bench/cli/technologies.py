@@ -12,7 +12,7 @@ from tfe_bench.cli.progress import ProgressBar
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.technologies.compare.tasks import Effort
+    from tfe_bench.benchmarks.technologies.compare.tasks import ComparisonEffort
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 # Short headings of columns.
@@ -62,9 +62,11 @@ def run_technologies(arguments: argparse.Namespace) -> int:
     """
     from tfe_bench.benchmarks.technologies.compare import advisor, cells, tasks
 
-    _check_choices(arguments)
-    jobs = None if arguments.job is None else _split_names(arguments.job)
-    only = [*cells.TECHNOLOGIES] if arguments.only is None else _split_names(arguments.only)
+    _check_technology_choices(arguments)
+    jobs = None if arguments.job is None else _split_technology_names(arguments.job)
+    only = (
+        [*cells.TECHNOLOGIES] if arguments.only is None else _split_technology_names(arguments.only)
+    )
     for name in only:
         check_known("technology", name, cells.TECHNOLOGIES)
     effort = tasks.QUICK if arguments.quick or arguments.trust else tasks.WHOLE
@@ -73,23 +75,23 @@ def run_technologies(arguments: argparse.Namespace) -> int:
         assert jobs is not None, "checked"
         check_known("trust", arguments.trust, advisor.TRUST)
         check_known("network", arguments.network or "lan", advisor.WHERE)
-        return _print_advice(arguments, jobs[0], only)
+        return _print_technology_advice(arguments, jobs[0], only)
     effort = tasks.with_repeat(effort, arguments.repeat)
     measured: list[Measurement] = []
     code = 0
     try:
-        for each in _measure_cells(arguments, effort, every, only):
+        for each in _measure_technology_cells(arguments, effort, every, only):
             measured.append(each)
-            code = max(code, technology.keep_measurements(arguments, [each]))
+            code = max(code, technology.keep_technology_measurements(arguments, [each]))
     finally:  # print what was measured before a failure
         if measured and not arguments.json:
-            _print_comparison(measured)
-            for note in ("", *_comparison_notes(measured)):
+            _print_technology_comparison(measured)
+            for note in ("", *_technology_comparison_notes(measured)):
                 print(note)
     return code
 
 
-def _check_choices(arguments: argparse.Namespace) -> None:
+def _check_technology_choices(arguments: argparse.Namespace) -> None:
     technology.check_technology_options(arguments)
     common.check_dependent_options(arguments, "trust", "network", "records")
     if arguments.trust is not None and (arguments.job is None or "," in arguments.job):
@@ -101,19 +103,22 @@ def _check_choices(arguments: argparse.Namespace) -> None:
         )
 
 
-def _split_names(text: str) -> list[str]:
+def _split_technology_names(text: str) -> list[str]:
     return [*dict.fromkeys(name.strip() for name in text.split(","))]
 
 
-def _measure_cells(
-    arguments: argparse.Namespace, effort: Effort, every: Sequence[Any], only: Sequence[str]
+def _measure_technology_cells(
+    arguments: argparse.Namespace,
+    effort: ComparisonEffort,
+    every: Sequence[Any],
+    only: Sequence[str],
 ) -> Iterator[Measurement]:
     from tfe_bench.benchmarks.technologies.compare import makers, table, tasks
 
     common.quiet_tensorflow()
-    inputs = tasks.Inputs(arguments.data_dir)
-    with common.progress_bar(arguments) as bar, contextlib.ExitStack() as stack:
-        if tasks.need_pictures([task.job for task in every]):
+    inputs = tasks.ComparisonInputs(arguments.data_dir)
+    with common.command_progress_bar(arguments) as bar, contextlib.ExitStack() as stack:
+        if tasks.need_mnist_pictures([task.job for task in every]):
             bar.show_text("reading MNIST")
             _ = inputs.pictures  # report missing files before anything runs
         technologies = makers.all_of(
@@ -135,7 +140,7 @@ def _start_workers(bar: ProgressBar) -> Iterator[Any]:
         yield cluster
 
 
-def _print_comparison(measured: Sequence[Measurement]) -> None:
+def _print_technology_comparison(measured: Sequence[Measurement]) -> None:
     """Print the table in parts that fit the terminal: rows of jobs, columns of technologies."""
     from tfe_bench.benchmarks.table import (
         align_columns,
@@ -146,8 +151,8 @@ def _print_comparison(measured: Sequence[Measurement]) -> None:
     from tfe_bench.benchmarks.technologies.compare import table
 
     names = [name for name in _HEADS if any(m.technology == name for m in measured)]
-    cells = {(m.job, table.variant_of(m), m.technology): m for m in measured}
-    tasks = dict.fromkeys((m.job, table.variant_of(m)) for m in measured)
+    cells = {(m.job, table.technology_cell_variant(m), m.technology): m for m in measured}
+    tasks = dict.fromkeys((m.job, table.technology_cell_variant(m)) for m in measured)
     parts = (
         ("Time here", "latency_seconds", human_seconds),
         ("Time on a LAN, modeled", "lan_seconds", human_seconds),
@@ -162,7 +167,7 @@ def _print_comparison(measured: Sequence[Measurement]) -> None:
             line = [f"{job} {variant}".strip().replace("batches of", "batch").replace(" of ", " ")]
             for name in names:
                 m = cells.get((job, variant, name))
-                value = None if m is None else table.read_figure(m, figure)
+                value = None if m is None else table.read_technology_figure(m, figure)
                 text = "-" if value is None else show(value)
                 marked = m is not None and figure in _MARKED and figure in m.modeled
                 line.append(f"~{text}" if marked else text)
@@ -170,11 +175,11 @@ def _print_comparison(measured: Sequence[Measurement]) -> None:
         print(title)
         print("\n".join(align_columns(lines, range(1, len(names) + 1))))
         print()
-    learned = ["Others learn", *(_worst_leakage(measured, name) for name in names)]
+    learned = ["Others learn", *(_worst_technology_leakage(measured, name) for name in names)]
     print("\n".join(align_columns([["", *(_HEADS[name] for name in names)], learned], ())))
 
 
-def _worst_leakage(measured: Sequence[Measurement], name: str) -> str:
+def _worst_technology_leakage(measured: Sequence[Measurement], name: str) -> str:
     """Return a technology's leakage in the worst of its cells."""
     from tfe_bench.benchmarks.technologies.compare.cells import LEAKAGES
 
@@ -182,7 +187,7 @@ def _worst_leakage(measured: Sequence[Measurement], name: str) -> str:
     return next((each for each in reversed(LEAKAGES) if each in leakages), "-")
 
 
-def _comparison_notes(measured: Sequence[Measurement]) -> list[str]:
+def _technology_comparison_notes(measured: Sequence[Measurement]) -> list[str]:
     """Return the notes that do not fit into the table."""
     notes = [
         "Networks are modeled: computing, a delay for each message on the critical path, bytes "
@@ -203,7 +208,7 @@ def _comparison_notes(measured: Sequence[Measurement]) -> list[str]:
     return notes
 
 
-def _print_advice(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int:
+def _print_technology_advice(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int:
     import json
 
     from tfe_bench.benchmarks.technologies.compare import advisor, tasks
@@ -215,9 +220,11 @@ def _print_advice(arguments: argparse.Namespace, job: str, only: Sequence[str]) 
         measured = [*reading.read_report_input([arguments.records]).technologies]
     else:
         measured = [
-            *_measure_cells(arguments, tasks.QUICK, tasks.list_tasks(tasks.QUICK, [job]), only)
+            *_measure_technology_cells(
+                arguments, tasks.QUICK, tasks.list_tasks(tasks.QUICK, [job]), only
+            )
         ]
-    recommendations = advisor.advise_rows(measured, job, network, arguments.trust)
+    recommendations = advisor.advise_technologies(measured, job, network, arguments.trust)
     if arguments.json:
         for advice in recommendations:
             best = None if advice.best is None else advice.best.technology

@@ -36,10 +36,10 @@ def check_technology_options(arguments: argparse.Namespace) -> None:
     """
     check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
-        atomic.check_writable(arguments.record, "--record", "The record", existing=True)
+        atomic.check_output_writable(arguments.record, "--record", "The record", existing=True)
 
 
-def report_measurements(
+def report_technology_measurements(
     arguments: argparse.Namespace,
     measured: Sequence[Measurement],
     title: str,
@@ -51,7 +51,7 @@ def report_measurements(
     Args:
         notes: lines below the table.
     """
-    code = keep_measurements(arguments, measured)
+    code = keep_technology_measurements(arguments, measured)
     if not arguments.json:
         from rich.console import Console
         from rich.table import Column, Table
@@ -67,7 +67,9 @@ def report_measurements(
     return code
 
 
-def keep_measurements(arguments: argparse.Namespace, measured: Sequence[Measurement]) -> int:
+def keep_technology_measurements(
+    arguments: argparse.Namespace, measured: Sequence[Measurement]
+) -> int:
     """Store measurements, and print them if --json is given; return the exit code."""
     from tfe_bench.benchmarks import records
 

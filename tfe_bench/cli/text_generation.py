@@ -52,13 +52,13 @@ def continue_prompt(arguments: argparse.Namespace) -> int:
     tokenizer = _find_tokenizer(model if arguments.tokenizer is None else None, arguments.tokenizer)
     prompt = _encode_prompt(arguments.prompt, tokenizer)
     prompts = np.tile(np.array(prompt), (arguments.texts, 1))
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         private_model: Any = arguments.model
         if model is not None:
             bar.show_text("converting the model")
             length = len(prompt) + arguments.new
-            private_model = convert(model, _random_inputs(model, length), length=length)
-        with stored_objects.open_service(arguments, bar) as cluster:
+            private_model = convert(model, _random_token_inputs(model, length), length=length)
+        with stored_objects.open_stored_object_service(arguments, bar) as cluster:
             started = time.perf_counter()
             generated_tokens = generation.generate(
                 *(cluster, private_model, prompts, arguments.new),
@@ -83,13 +83,16 @@ def continue_prompt(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _random_inputs(model: Any, length: int) -> dict[str, Any]:
+def _random_token_inputs(model: Any, length: int) -> dict[str, Any]:
     """Return texts of random tokens for calibration: the private prompt is not used for it."""
     import numpy as np
 
     from tfe_bench.models import from_keras
 
-    graph, rng = from_keras.read_model(model, length=length).graph, np.random.default_rng(_SEED)
+    graph, rng = (
+        from_keras.read_keras_model(model, length=length).graph,
+        np.random.default_rng(_SEED),
+    )
     inputs: dict[str, Any] = {}
     for name, shape in graph.inputs.items():
         if name in graph.tokens:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput
     from tfe_bench.models.datasets import Rows
     from tfe_bench.models.history import History
-    from tfe_bench.models.rows import Examples
+    from tfe_bench.models.rows import TrainingExamples
     from tfe_bench.models.sources import CombinedSchema, DatasetRef
     from tfe_bench.models.tables import Table
     from tfe_bench.models.trainable import Trainable
@@ -66,22 +66,22 @@ def run_train(arguments: argparse.Namespace) -> int:
     """
     common.quiet_tensorflow()
     train_options.check_train_options(arguments)
-    with common.progress_bar(arguments) as bar:
+    with common.command_progress_bar(arguments) as bar:
         bar.show_text("reading the data")
-        user_model = _UserModel.read_file(arguments.model)
-        train, test = _read_rows(arguments, user_model)
+        user_model = _UserKerasModel.read_file(arguments.model)
+        train, test = _read_training_rows(arguments, user_model)
         if train is not None:  # without a shuffle, chunks of sorted rows would be learned in order
-            train = _shuffle_rows(train, arguments.seed)
+            train = _shuffle_training_rows(train, arguments.seed)
         bar.show_text("building the model")
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
         needed = needed or arguments.rows is not None or arguments.columns is not None
         if arguments.cluster is None and (needed or arguments.models is not None):
-            arguments.keep = arguments.models or stored_objects.local_folder()
+            arguments.keep = arguments.models or stored_objects.local_workers_folder()
         bar.show_text("starting the workers")
         with contextlib.ExitStack() as stack:
             if train is not None:
-                task = _build_task(arguments, user_model, train, test, None)
-                job, inputs = _build_job(arguments, task, None)
+                task = _build_training_task(arguments, user_model, train, test, None)
+                job, inputs = _build_training_job(arguments, task, None)
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
             else:
                 from tfe_bench.models import sources
@@ -89,11 +89,11 @@ def run_train(arguments: argparse.Namespace) -> int:
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
                 names: Any = arguments.rows or arguments.columns
                 datasets = sources.resolve_datasets(cluster, names, arguments.labels)
-                task = _build_task(arguments, user_model, None, None, datasets[1])
-                job, inputs = _build_job(arguments, task, datasets)
+                task = _build_training_task(arguments, user_model, None, None, datasets[1])
+                job, inputs = _build_training_job(arguments, task, datasets)
             history = task.private.run(cluster, job, inputs, bar.update)
         if not history.result.measured[0]["seconds"]:
-            return _report_completed(arguments, task, history)
+            return _report_completed_training(arguments, task, history)
         plain = None
         if task.train is not None and not arguments.no_plain:
             plain = _train_in_plaintext(
@@ -102,12 +102,14 @@ def run_train(arguments: argparse.Namespace) -> int:
     return _report_training(arguments, _TrainingOutcome(task, job, history, plain), cluster)
 
 
-def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, history: History) -> int:
+def _report_completed_training(
+    arguments: argparse.Namespace, task: _TrainingTask, history: History
+) -> int:
     message = (
         f"The training {arguments.checkpoint!r} is complete: {history.steps} steps. --restart "
         "starts again, more --epochs continue."
     )
-    _write_models(arguments, task, history)
+    _write_trained_models(arguments, task, history)
     if arguments.json:
         print(json.dumps({"complete": True, "steps": history.steps, **history.history}))
     else:
@@ -121,7 +123,7 @@ def _report_completed(arguments: argparse.Namespace, task: _TrainingTask, histor
 
 
 @dataclass(frozen=True, eq=False)
-class _UserModel:
+class _UserKerasModel:
     """A user's model and its columns.
 
     Attributes:
@@ -135,7 +137,7 @@ class _UserModel:
     raw: bool = False
 
     @classmethod
-    def read_file(cls, name: str) -> _UserModel:
+    def read_file(cls, name: str) -> _UserKerasModel:
         """Read the model of a .keras file.
 
         Raises:
@@ -149,14 +151,14 @@ class _UserModel:
 
         model, table = from_keras.load_model(name), tables.load_table(name)
         if table is None:
-            return cls(model, None, recipe.scales_inputs(model))
+            return cls(model, None, recipe.scales_model_inputs(model))
         if table.scale is not None or table.unit is not None:
             model = tables.find_scaled_model(model)
         return cls(model, table)
 
 
-def _read_rows(
-    arguments: argparse.Namespace, user_model: _UserModel
+def _read_training_rows(
+    arguments: argparse.Namespace, user_model: _UserKerasModel
 ) -> tuple[Rows | None, Rows | None]:
     """Return this client's rows to train on and to test on; None with owners' data.
 
@@ -170,7 +172,7 @@ def _read_rows(
     if arguments.dataset in PICTURES:
         target = "binary" if arguments.model == "logistic" else "classes"
         pair = datasets.load_digits(arguments.dataset, arguments.data_dir, target)
-        return _limit_rows(arguments.limit, *pair)
+        return _limit_training_rows(arguments.limit, *pair)
     target = arguments.target or train_options.LEARNED.get(arguments.model, "classes")
     if user_model.table is not None:
         if arguments.features or arguments.drop or arguments.target is not None:
@@ -191,23 +193,25 @@ def _read_rows(
         drop=arguments.drop,
         like=user_model.table,
     )
-    return _limit_rows(arguments.limit, *datasets.split_rows(rows, arguments.seed))
+    return _limit_training_rows(
+        arguments.limit, *datasets.split_training_rows(rows, arguments.seed)
+    )
 
 
-def _shuffle_rows(rows: Rows, seed: int) -> Rows:
+def _shuffle_training_rows(rows: Rows, seed: int) -> Rows:
     from tfe_bench.models.rows import SHUFFLED
-    from tfe_bench.models.training.shuffling import draw_permutation
+    from tfe_bench.models.training.shuffling import draw_epoch_permutation
 
-    return rows.take(draw_permutation(seed, SHUFFLED, len(rows)))
+    return rows.take(draw_epoch_permutation(seed, SHUFFLED, len(rows)))
 
 
-def _limit_rows(limit: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
+def _limit_training_rows(limit: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
     return (train, test) if limit is None else (train.take(slice(limit)), test.take(slice(limit)))
 
 
-def _build_task(
+def _build_training_task(
     arguments: argparse.Namespace,
-    user_model: _UserModel,
+    user_model: _UserKerasModel,
     train: Rows | None,
     test: Rows | None,
     joined: CombinedSchema | None,
@@ -229,7 +233,7 @@ def _build_task(
     else:
         assert train is not None and train.x is not None
         shape, target, table = tuple(train.x.shape[1:]), train.target, train.table
-    model, loss = _build_model(arguments, user_model.model, shape, target)
+    model, loss = _build_training_model(arguments, user_model.model, shape, target)
     if tuple(model.input_shape[1:]) != shape:
         raise UsageError(
             f"Expected rows of shape {list(model.input_shape[1:])} for the model. Received: rows "
@@ -241,12 +245,12 @@ def _build_task(
     if table is not None:
         table = dataclasses.replace(table, logits=not isinstance(loss, str))
     private = trainable(model)
-    private.compile(_build_optimizer(arguments), loss, seed=arguments.seed)
+    private.compile(_build_training_optimizer(arguments), loss, seed=arguments.seed)
     name = "owners" if train is None else arguments.dataset
     return _TrainingTask(private, train, test, Path(name).name, table)
 
 
-def _build_model(
+def _build_training_model(
     arguments: argparse.Namespace, user_model: Any, shape: tuple[int, ...], target: str
 ) -> tuple[Any, Any]:
     """Return the Keras model and its loss: by name if the model ends in a softmax or sigmoid.
@@ -294,17 +298,17 @@ def _build_model(
     return user_model, loss.name
 
 
-def _build_optimizer(arguments: argparse.Namespace) -> Any:
+def _build_training_optimizer(arguments: argparse.Namespace) -> Any:
     from tfe_bench.models.training import optimizers
     from tfe_bench.models.training.optimizers.sgd import Sgd
 
-    chosen = optimizers.from_name(arguments.optimizer)
+    chosen = optimizers.optimizer_from_name(arguments.optimizer)
     if isinstance(chosen, Sgd):
         chosen = dataclasses.replace(chosen, momentum=_MOMENTUM)
     return chosen.build_keras_optimizer(arguments.learning_rate or chosen.usual_rate)
 
 
-def _build_job(
+def _build_training_job(
     arguments: argparse.Namespace,
     task: _TrainingTask,
     datasets: tuple[DatasetRef, CombinedSchema] | None,
@@ -312,20 +316,24 @@ def _build_job(
     """Return the job and its inputs."""
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
-    from tfe_bench.models.rows import choose_chunk
+    from tfe_bench.models.rows import choose_training_chunk
     from tfe_bench.models.training import magnitudes
-    from tfe_bench.models.training_job import CheckpointOptions, TrainingJob, choose_range_checks
+    from tfe_bench.models.training_job import (
+        CheckpointOptions,
+        TrainingJob,
+        choose_training_range_checks,
+    )
 
     source, count = None, 0 if task.train is None else len(task.train)
     if datasets is not None:
         source, joined = datasets
         count = joined.rows - arguments.holdout
-    train_options.choose_defaults(
+    train_options.choose_training_defaults(
         arguments, None if arguments.dataset in PICTURES and not source else count
     )
     recipe = task.private.recipe(arguments.batch)
     if task.train is not None:
-        plain_rows = (task.train.x, _label_column(task.train))
+        plain_rows = (task.train.x, _training_label_column(task.train))
         recipe = magnitudes.plan_exponents(recipe, task.private.keras, *plain_rows, arguments.seed)
     saving = None
     if arguments.checkpoint is not None:
@@ -350,19 +358,21 @@ def _build_job(
         guard=arguments.guard,
         reveal_loss=arguments.reveal_loss,
         trace=arguments.trace is not None,
-        chunk=0 if task.train is None else choose_chunk(recipe, count),
-        watch=choose_range_checks(recipe, arguments.profile, arguments.reveal_loss, None),
+        chunk=0 if task.train is None else choose_training_chunk(recipe, count),
+        watch=choose_training_range_checks(recipe, arguments.profile, arguments.reveal_loss, None),
     )
-    return job, task.private.inputs(job, _to_examples(task.train), _to_examples(task.test))
+    return job, task.private.inputs(
+        job, _to_training_examples(task.train), _to_training_examples(task.test)
+    )
 
 
-def _to_examples(rows: Rows | None) -> Examples | None:
-    from tfe_bench.models.rows import Examples
+def _to_training_examples(rows: Rows | None) -> TrainingExamples | None:
+    from tfe_bench.models.rows import TrainingExamples
 
-    return None if rows is None else Examples(rows.x, _label_column(rows))
+    return None if rows is None else TrainingExamples(rows.x, _training_label_column(rows))
 
 
-def _label_column(rows: Rows) -> Any:
+def _training_label_column(rows: Rows) -> Any:
     assert rows.y is not None
     return rows.y if rows.target == "classes" else rows.y[:, None]
 
@@ -383,8 +393,8 @@ def _train_in_plaintext(
     assert features is not None and tested is not None
     start = task.private.initial_model()
     twin = PlaintextTwin(start, job.recipe)
-    targets = job.recipe.encode_labels(_label_column(task.train))
-    right = job.recipe.encode_labels(_label_column(task.test))
+    targets = job.recipe.encode_labels(_training_label_column(task.train))
+    right = job.recipe.encode_labels(_training_label_column(task.test))
     scored = {int(step) for step in history.result.measured[0]["scored"]}
     scores = []
     for step in range(job.total_steps):
@@ -423,9 +433,9 @@ def _report_training(arguments: argparse.Namespace, done: _TrainingOutcome, clus
     if done.job.chunk:  # later chunks are shared during the training
         result.share_seconds = max(m["input_seconds"] for m in result.measured)
     record = _training_record(arguments, done, cluster)
-    job_record.write_trace(arguments, "train", result)
-    _write_models(arguments, done.task, done.history)
-    job_record.keep_record(arguments, record)
+    job_record.write_job_trace(arguments, "train", result)
+    _write_trained_models(arguments, done.task, done.history)
+    job_record.keep_job_record(arguments, record)
     if not arguments.json:
         table.print_record(record, Console())
         table.print_learning(record, Console())
@@ -469,14 +479,16 @@ def _training_record(arguments: argparse.Namespace, done: _TrainingOutcome, clus
         parameters["from_step"] = history.first_step
     bits = job.recipe.numbers.activation
     outcome = job_record.JobOutcome(parameters, correct, None, bits, agreement=learning)
-    return job_record.make_record("train", arguments, cluster, _thin_times(history.result), outcome)
+    return job_record.make_record(
+        "train", arguments, cluster, _thin_batch_times(history.result), outcome
+    )
 
 
-def _thin_times(result: JobResult) -> JobResult:
+def _thin_batch_times(result: JobResult) -> JobResult:
     """Reduce thousands of batch times to quantiles: fastest, slowest, median."""
-    from tfe_bench.benchmarks.prediction import run_seconds
+    from tfe_bench.benchmarks.prediction import measured_run_seconds
 
-    times = sorted(run_seconds(result.measured))
+    times = sorted(measured_run_seconds(result.measured))
     if len(times) <= _MOST_TIMES:
         return result
     last = _MOST_TIMES - 1
@@ -485,7 +497,9 @@ def _thin_times(result: JobResult) -> JobResult:
     return dataclasses.replace(result, measured=measured)
 
 
-def _write_models(arguments: argparse.Namespace, task: _TrainingTask, history: History) -> None:
+def _write_trained_models(
+    arguments: argparse.Namespace, task: _TrainingTask, history: History
+) -> None:
     if arguments.output is None or history.model is None:
         return
     from tfe_bench.models import tables

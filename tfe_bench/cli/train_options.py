@@ -148,7 +148,7 @@ def add_train_options(p: argparse.ArgumentParser) -> None:
     )
 
 
-def choose_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
+def choose_training_defaults(arguments: argparse.Namespace, rows: int | None) -> None:
     """Set the batch size and the epochs if the user does not.
 
     Args:
@@ -180,7 +180,7 @@ def check_train_options(arguments: argparse.Namespace) -> None:
             received=arguments.model,
             expected=", ".join(MODELS),
         )
-    optimizers.from_name(arguments.optimizer)
+    optimizers.optimizer_from_name(arguments.optimizer)
     rate = arguments.learning_rate
     if rate is not None and not 0 < rate <= 100:
         raise UsageError(

@@ -26,7 +26,7 @@ def _add_trial_options(p: argparse.ArgumentParser) -> None:
         description="Starts three workers on this machine and runs them until Ctrl-C, with keys, "
         "certificates and cluster.toml in a folder. For evaluation only: one user has all three "
         "keys. Stored data stays in the folder, and the same command starts the workers again.",
-        epilog=listing.format_examples("cluster up"),
+        epilog=listing.format_command_examples("cluster up"),
     )
     common.add_option(up, "--out DIR", "folder of the cluster, created if missing (default: trial)")
     up.add_argument(
@@ -50,7 +50,7 @@ def run_trial(arguments: argparse.Namespace) -> int:
         ConfigError: the folder belongs to another cluster, or an address is in use.
         ClusterError: a worker ended.
     """
-    from tfe_bench.cluster.addresses import check_free, is_loopback
+    from tfe_bench.cluster.addresses import check_worker_port_free, is_loopback
     from tfe_bench.cluster.client import Client
     from tfe_bench.cluster.config import ClusterConfig
     from tfe_bench.cluster.launch import START_SECONDS
@@ -71,7 +71,7 @@ def run_trial(arguments: argparse.Namespace) -> int:
                 operation="--out",
                 received=party.address,
             )
-        check_free(party.index, party.host, party.port)
+        check_worker_port_free(party.index, party.host, party.port)
     command = [sys.executable, "-m", "tfe_bench", "worker", "--local"]
     command += ["--cluster", str(path), "--models", str(folder / "models")]
     if arguments.threads:

@@ -52,17 +52,17 @@ def _add_worker_options(p: argparse.ArgumentParser) -> None:
 def run_worker_command(arguments: argparse.Namespace) -> int:
     """Run one party's worker."""
     if arguments.local:
-        return _run_local(arguments)
+        return _run_local_workers(arguments)
     if arguments.party is None:
         raise UsageError(
             "worker requires --party 0, 1 or 2. Received: no --party.",
             code="missing-argument",
             operation="--party",
         )
-    return _run_party(arguments, arguments.party)
+    return _run_party_worker(arguments, arguments.party)
 
 
-def _run_local(arguments: argparse.Namespace) -> int:
+def _run_local_workers(arguments: argparse.Namespace) -> int:
     """Run all three workers, in separate processes that share the imported modules."""
     from tfe_bench.cluster import local_workers
 
@@ -70,18 +70,18 @@ def _run_local(arguments: argparse.Namespace) -> int:
     import tfe_bench.cluster.worker.server  # noqa: F401
 
     gc.freeze()
-    return local_workers.fork_workers(
-        arguments.cluster.parent, lambda party: _run_party(arguments, party)
+    return local_workers.fork_local_workers(
+        arguments.cluster.parent, lambda party: _run_party_worker(arguments, party)
     )
 
 
-def _run_party(arguments: argparse.Namespace, party: int) -> int:
+def _run_party_worker(arguments: argparse.Namespace, party: int) -> int:
     """Run one party's worker until it is stopped."""
     from tfe_bench.cluster import tls
-    from tfe_bench.cluster.addresses import check_free
+    from tfe_bench.cluster.addresses import check_worker_port_free
 
     if arguments.namespaces is not None:
-        _enter_namespace(arguments.namespaces[party])
+        _enter_worker_namespace(arguments.namespaces[party])
     logging.basicConfig(
         stream=sys.stderr,
         level=arguments.log_level.upper(),
@@ -94,29 +94,29 @@ def _run_party(arguments: argparse.Namespace, party: int) -> int:
         signal.signal(number, lambda *_: stop.set())
     if not arguments.local:
         signal.signal(signal.SIGHUP, lambda *_: again.set())
-    config, policy = _load_files(arguments, party)
+    config, policy = _load_worker_files(arguments, party)
     me = config.parties[party]
     if config.tls:
-        tls.select_certificate(policy.load_key(), me.certificates)
+        tls.select_key_certificate(policy.load_key(), me.certificates)
     config.check_bind(arguments.bind or me.host)
     if not arguments.local:
-        check_free(party, arguments.bind or me.host, me.port)
+        check_worker_port_free(party, arguments.bind or me.host, me.port)
     start_tensorflow(arguments.threads)
-    import_packages()
+    import_extension_packages()
 
     from tfe_bench.cluster.worker.server import Worker
 
     worker = Worker(config, policy, arguments.bind)
     if arguments.local:
         left = arguments.cluster.parent if arguments.temporary else None
-        threading.Thread(target=_stop_with_parent, args=(stop, left), daemon=True).start()
+        threading.Thread(target=_stop_worker_with_parent, args=(stop, left), daemon=True).start()
     else:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
     # (a timeout, as a signal just before a wait does not end the wait)
     while not stop.wait(1):
         if again.is_set():
             again.clear()
-            _reload_files(worker, arguments, party)
+            _reload_worker_files(worker, arguments, party)
     worker.stop()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -124,7 +124,9 @@ def _run_party(arguments: argparse.Namespace, party: int) -> int:
     os._exit(0)
 
 
-def _load_files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfig, WorkerPolicy]:
+def _load_worker_files(
+    arguments: argparse.Namespace, party: int
+) -> tuple[ClusterConfig, WorkerPolicy]:
     """Return the current cluster.toml and this operator's worker.toml."""
     from tfe_bench.cluster.config import ClusterConfig
     from tfe_bench.cluster.policy import WorkerPolicy
@@ -148,22 +150,22 @@ def _load_files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfi
     return config, policy
 
 
-def _reload_files(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
+def _reload_worker_files(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
     """Read the files again on SIGHUP; invalid files change nothing."""
     log = logging.getLogger("tfe_bench.worker")
     try:
-        worker.reload(*_load_files(arguments, party))
+        worker.reload(*_load_worker_files(arguments, party))
     except TfeBenchError as error:
         log.error("the files are rejected, the previous settings stay in force: %s", error)
     else:
         log.info("the files were read again")
 
 
-def _enter_namespace(namespace: int) -> None:
+def _enter_worker_namespace(namespace: int) -> None:
     """Move into a network namespace, before any thread starts."""
-    from tfe_bench.cluster.emulator import enter_namespace
+    from tfe_bench.cluster.emulator import enter_network_namespace
 
-    enter_namespace(namespace)
+    enter_network_namespace(namespace)
     os.close(namespace)
 
 
@@ -193,7 +195,7 @@ def _import_tensorflow() -> None:
     ops.native()
 
 
-def _drop_op_stacks() -> None:
+def _drop_graph_op_stacks() -> None:
     """Stop TensorFlow from storing the Python stack of every op of a graph.
 
     These stacks of 60 frames take more memory than the rest of a graph.
@@ -206,7 +208,7 @@ def _drop_op_stacks() -> None:
 def start_tensorflow(threads: int | None) -> None:
     """Initialize TensorFlow before the worker reports that it is ready."""
     _import_tensorflow()
-    _drop_op_stacks()
+    _drop_graph_op_stacks()
     import tensorflow as tf
 
     cores = threads or len(os.sched_getaffinity(0))
@@ -226,7 +228,7 @@ def start_tensorflow(threads: int | None) -> None:
     gc.freeze()
 
 
-def import_packages() -> None:
+def import_extension_packages() -> None:
     """Load layers and programs of other packages before the worker reports that it is ready.
 
     Their imports, such as Keras, can take longer than a peer waits for a heartbeat in a job.  The
@@ -256,7 +258,7 @@ def import_packages() -> None:
             log.info("%s of another package is loaded", subject)
 
 
-def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:
+def _stop_worker_with_parent(stop: threading.Event, folder: Path | None) -> None:
     """Stop when the parent process ends, and remove the folder that it created, if any."""
     while sys.stdin.buffer.read(1):
         pass

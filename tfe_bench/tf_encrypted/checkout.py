@@ -31,7 +31,7 @@ _HELPERS = ("tf_encrypted.keras.testing_utils",)
 _THEIRS = "tf_encrypted"
 
 
-class _Loader(importlib.abc.Loader):
+class _AliasLoader(importlib.abc.Loader):
     def __init__(self, module: types.ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
 
@@ -69,7 +69,7 @@ class Alias(importlib.abc.MetaPathFinder):
                 raise
             raise ModuleNotFoundError(f"{own_name} is not offered", name=name) from None
         package = hasattr(module, "__path__")
-        return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=package)
+        return importlib.machinery.ModuleSpec(name, _AliasLoader(module), is_package=package)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ class Stopped(Exception):
     """A test exceeded its time limit."""
 
 
-class _Result(unittest.TestResult):
+class _CheckoutTestResult(unittest.TestResult):
     """Prints the outcome of each test: passed, refused, failed, skipped, or stopped."""
 
     def __init__(self, seconds: int) -> None:
@@ -148,8 +148,8 @@ def run_tests(source: Path, file: Path, names: Sequence[str], seconds: int) -> N
         sys.modules[file.stem] = module
         spec.loader.exec_module(module)
         suite = unittest.defaultTestLoader.loadTestsFromModule(module)
-        result = _Result(seconds)
-        for test in _iterate_tests(suite):
+        result = _CheckoutTestResult(seconds)
+        for test in _iterate_checkout_tests(suite):
             if not names or any(name in test.id() for name in names):
                 test(result)
 
@@ -172,10 +172,10 @@ def run_script(source: Path, file: Path, arguments: Sequence[str]) -> None:
             os.chdir(before)
 
 
-def _iterate_tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+def _iterate_checkout_tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
     for part in suite:
         if isinstance(part, unittest.TestSuite):
-            yield from _iterate_tests(part)
+            yield from _iterate_checkout_tests(part)
         else:
             yield part
 

@@ -15,7 +15,7 @@ from typing import Any
 from tfe_bench.errors import ConfigError, UsageError
 from tfe_bench.models.arrays import array as arrays
 from tfe_bench.models.arrays.array import PrivateArray
-from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.node import ExpressionNode
 
 # Length of a chain of pending operations at which they run.
 _DEPTH = 150
@@ -58,7 +58,9 @@ class Config:
         self._waiting: weakref.WeakValueDictionary[int, HeldTensor] = weakref.WeakValueDictionary()
         self._counter = itertools.count()
         # Held nodes, by the nodes of which expressions were built.
-        self._held: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
+        self._held: weakref.WeakKeyDictionary[ExpressionNode, ExpressionNode] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def players(self) -> list[Player]:

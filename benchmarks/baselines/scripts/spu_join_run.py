@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 
-def run_owner(
+def run_psi_owner(
     rank: int, namespace: int | None, nodes: list[str], folder: str, runs: int, pipe: Any
 ) -> None:
     """Run one owner; the first run is not timed; send (seconds, matches)."""
@@ -75,7 +75,7 @@ def main() -> None:
         for rank in range(2):
             mine, theirs = context.Pipe()
             owner_args = (rank, namespaces[rank], nodes, folder, request["repeat"], theirs)
-            children.append(context.Process(target=run_owner, args=owner_args, daemon=True))
+            children.append(context.Process(target=run_psi_owner, args=owner_args, daemon=True))
             children[-1].start()
             theirs.close()
             pipes.append(mine)

@@ -47,7 +47,9 @@ def enter(namespace: int | None) -> None:
                 raise OSError("a network namespace cannot be entered")
 
 
-def run_party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any) -> None:
+def run_spu_party(
+    rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any
+) -> None:
     """Run one party; the first run is not timed; send (seconds, shares of its output)."""
     enter(namespace)
     libspu: Any = importlib.import_module("spu.libspu")
@@ -57,7 +59,7 @@ def run_party(rank: int, namespace: int | None, nodes: list[str], program: Any, 
     for i, node in enumerate(nodes):
         desc.add_party(f"P{i}", node)
     link = libspu.link.create_brpc(desc, rank)
-    runtime = spu.Runtime(link, make_config(libspu))
+    runtime = spu.Runtime(link, make_spu_config(libspu))
     executable = libspu.Executable(**code)
     share = libspu.Share()
     share.meta, share.share_chunks = meta, chunks
@@ -75,7 +77,7 @@ def run_party(rank: int, namespace: int | None, nodes: list[str], program: Any, 
     pipe.recv()  # the others may still need this one's link
 
 
-def make_config(libspu: Any) -> Any:
+def make_spu_config(libspu: Any) -> Any:
     """Return the configuration of ABY3 over 64 bits."""
     kind, field = libspu.ProtocolKind.ABY3, libspu.FieldType.FM64
     return libspu.RuntimeConfig(protocol=kind, field=field)
@@ -105,7 +107,7 @@ def main() -> None:
         *(frontend.Kind.JAX, function, (x,), {}, ["in0"], [libspu.Visibility.VIS_SECRET]),
         lambda out: [f"out{i}" for i in range(len(out))],
     )
-    io = spu.Io(_PARTIES, make_config(libspu))
+    io = spu.Io(_PARTIES, make_spu_config(libspu))
     shares = io.make_shares(numpy.array(x), libspu.Visibility.VIS_SECRET)
     code = {
         "name": executable.name,
@@ -124,7 +126,7 @@ def main() -> None:
         mine, theirs = context.Pipe()
         part = (bytes(shares[rank].meta), [bytes(c) for c in shares[rank].share_chunks])
         party_args = (rank, namespaces[rank], nodes, (code, names, part, request["repeat"]), theirs)
-        children.append(context.Process(target=run_party, args=party_args, daemon=True))
+        children.append(context.Process(target=run_spu_party, args=party_args, daemon=True))
         children[-1].start()
         theirs.close()
         pipes.append(mine)

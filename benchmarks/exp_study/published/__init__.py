@@ -25,7 +25,7 @@ CAVEAT = (
 METHODS = ("prime", "taylor-8", "pade")
 
 
-def read_table(name: str) -> list[dict[str, str]]:
+def read_published_exp_table(name: str) -> list[dict[str, str]]:
     """Return the rows of one published table.
 
     Its name is comm, error, memory, netlevels, range, summary, time, ...
@@ -36,13 +36,13 @@ def read_table(name: str) -> list[dict[str, str]]:
 
 def published_points(name: str, method: str, quantity: str) -> list[tuple[int, float]]:
     """Return (n, quantity) of one method in a published table, in its order."""
-    rows = (r for r in read_table(name) if r["exp_mode_name"] == method)
+    rows = (r for r in read_published_exp_table(name) if r["exp_mode_name"] == method)
     return [(int(r["num_elements"]), float(r[quantity])) for r in rows]
 
 
 def published_times(method: str, level: str) -> list[tuple[int, float]]:
     """Return published (n, seconds) of one method at one level, in order."""
-    rows = (r for r in read_table("time") if f"net{r['net_level']}" == level)
+    rows = (r for r in read_published_exp_table("time") if f"net{r['net_level']}" == level)
     return sorted(
         (int(r["num_elements"]), float(r["elapsed_s"]))
         for r in rows
@@ -85,8 +85,8 @@ def published_columns() -> dict[str, Published]:
 
 
 def _build_column(method: str) -> Published:
-    (scores,) = (r for r in read_table("range") if r["exp_mode"] == method)
-    (error,) = (r for r in read_table("error") if r["exp_mode"] == method)
+    (scores,) = (r for r in read_published_exp_table("range") if r["exp_mode"] == method)
+    (error,) = (r for r in read_published_exp_table("error") if r["exp_mode"] == method)
     return Published(
         method=method,
         bytes_per_element=_fit_points(published_points("comm", method, "bytes_sent")).a,
@@ -130,7 +130,7 @@ def find_contradictions() -> list[str]:
             f"the six printed columns ({means}): it must count thresholds that were not printed. "
             "Ours is the mean of the six, and is compared with that mean."
         )
-    rows = read_table("time")
+    rows = read_published_exp_table("time")
     sizes = sorted({int(r["num_elements"]) for r in rows})
     for level in sorted({r["net_level"] for r in rows}):
         missing = []
@@ -143,7 +143,7 @@ def find_contradictions() -> list[str]:
                 f"The published times at level {level} have holes: {'; '.join(missing)}. "
                 "Fits are over what is there."
             )
-    memory = read_table("memory")
+    memory = read_published_exp_table("memory")
     keys = [(r["num_elements"], r["exp_mode_name"]) for r in memory]
     twice = sorted({int(n) for n, m in keys if keys.count((n, m)) > 1})
     if twice:

@@ -42,7 +42,7 @@ class Advice:
     why: tuple[str, ...]
 
 
-def advise_rows(
+def advise_technologies(
     measured: Sequence[Measurement], job: str, network: str, trust: str
 ) -> list[Advice]:
     """Return one recommendation for each row of the job.
@@ -64,7 +64,9 @@ def advise_rows(
     check_known("network", network, WHERE)
     check_known("trust", trust, TRUST)
     cells = [
-        m for m in table.select_cells(measured) if m.job == job and m.technology != "plaintext"
+        m
+        for m in table.select_technology_cells(measured)
+        if m.job == job and m.technology != "plaintext"
     ]
     if not cells:
         raise DataError(
@@ -73,18 +75,23 @@ def advise_rows(
             code="no-records",
             operation=job,
         )
-    variants = dict.fromkeys(map(table.variant_of, cells))
+    variants = dict.fromkeys(map(table.technology_cell_variant, cells))
     return [
-        _advise_row(variant, [m for m in cells if table.variant_of(m) == variant], network, trust)
+        _advise_technology(
+            variant,
+            [m for m in cells if table.technology_cell_variant(m) == variant],
+            network,
+            trust,
+        )
         for variant in variants
     ]
 
 
-def _advise_row(variant: str, cells: list[Measurement], network: str, trust: str) -> Advice:
+def _advise_technology(variant: str, cells: list[Measurement], network: str, trust: str) -> Advice:
     why: list[str] = []
     possible: list[tuple[int, int, float, Measurement]] = []
     for m in cells:
-        seconds = table.time_of(m, network)
+        seconds = table.technology_cell_seconds(m, network)
         leakage = str(m.figures.get("leakage", INPUTS))
         if m.technology not in _ENOUGH[trust]:
             needs = [name for name, enough in _ENOUGH.items() if m.technology in enough]
@@ -113,14 +120,17 @@ def _advise_row(variant: str, cells: list[Measurement], network: str, trust: str
 
 
 def _state_reason(m: Measurement, network: str) -> str:
-    seconds, total = table.time_of(m, network) or 0.0, table.read_figure(m, "total_bytes")
-    rounds = table.read_figure(m, "rounds")
+    seconds, total = (
+        table.technology_cell_seconds(m, network) or 0.0,
+        table.read_technology_figure(m, "total_bytes"),
+    )
+    rounds = table.read_technology_figure(m, "rounds")
     parts = [f"{human_seconds(seconds)} on {network}{_list_marks(m, network)}"]
     if total is not None:
         parts.append(f"{human_bytes(total)} sent")
     if rounds is not None:
         parts.append(f"{rounds:,.0f} rounds")
-    if (error := table.read_figure(m, "max_error")) is not None and error > 0:
+    if (error := table.read_technology_figure(m, "max_error")) is not None and error > 0:
         parts.append(f"largest error {error:.2g}")
     leaks = m.figures.get("leakage", INPUTS)
     return f"{', '.join(parts)}; others than the client learn {leaks}."

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tfe_bench.benchmarks.technologies.compare import cells
-from tfe_bench.benchmarks.technologies.compare.tasks import LENGTH, Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.compare.tasks import (
+    LENGTH,
+    ComparedTask,
+    ComparisonEffort,
+    ComparisonInputs,
+)
 from tfe_bench.benchmarks.technologies.functional import jobs, training
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
@@ -31,32 +36,32 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
 class Functional:
     """Functional encryption: one server that holds keys of an authority."""
 
-    def __init__(self, effort: Effort, inputs: Inputs) -> None:
+    def __init__(self, effort: ComparisonEffort, inputs: ComparisonInputs) -> None:
         self._effort, self._inputs = effort, inputs
 
-    def measure_task(self, task: Task) -> Measurement:
+    def measure_task(self, task: ComparedTask) -> Measurement:
         """Measure one task."""
         if (reason := NOT_SUPPORTED.get(task.job)) is not None:
-            return cells.unsupported_cell(TECHNOLOGY, task, reason)
+            return cells.unsupported_technology_cell(TECHNOLOGY, task, reason)
         measurement = self._run_task(task)
         cost = cells.Cost(
             seconds=measurement.seconds,
             # the server obtains the results: it returns nothing
             traffic=cells.Traffic(up=int(measurement.figures["bytes_up"]), down=0, rounds=1),
             correct=measurement.correct,
-            more=_read_figures(task, measurement),
+            more=_read_functional_figures(task, measurement),
             parameters={k: v for k, v in measurement.parameters.items() if k != "phases"},
         )
         return cells.build_cell(TECHNOLOGY, task, _describe_protection(measurement), cost)
 
-    def _run_task(self, task: Task) -> Measurement:
+    def _run_task(self, task: ComparedTask) -> Measurement:
         quick, folder = self._effort.steps is not None, self._inputs.folder
         if task.job == "J1":
-            return jobs.inner_product(quick)
+            return jobs.run_functional_product(quick)
         if task.job == "J2":
-            return jobs.run_dense(task.batch, quick)
+            return jobs.run_functional_dense(task.batch, quick)
         if task.job == "J3":
-            return jobs.run_network(quick, folder, task.batch)
+            return jobs.run_functional_network(quick, folder, task.batch)
         return training.measure_training(
             batches=1 if quick else _BATCHES,
             threads=jobs.count_processors(),
@@ -82,10 +87,10 @@ def _describe_protection(measurement: Measurement) -> cells.Protection:
     )
 
 
-def _read_figures(task: Task, measurement: Measurement) -> dict[str, Any]:
+def _read_functional_figures(task: ComparedTask, measurement: Measurement) -> dict[str, Any]:
     rank = int(measurement.figures["key_rank"])
     figures = {
-        **cells.figures_of(measurement),
+        **cells.figures_of_technology_job(measurement),
         "key_rank": rank,
         "key_rank_over_length": rank / LENGTH,
     }

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tfe_bench.benchmarks import prediction
 from tfe_bench.benchmarks.records import Seconds
-from tfe_bench.benchmarks.technologies.compare.tasks import Task
+from tfe_bench.benchmarks.technologies.compare.tasks import ComparedTask
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster import profiles
 
@@ -112,7 +112,9 @@ class Cost:
     parameters: Mapping[str, Any]
 
 
-def build_cell(technology: str, task: Task, protection: Protection, cost: Cost) -> Measurement:
+def build_cell(
+    technology: str, task: ComparedTask, protection: Protection, cost: Cost
+) -> Measurement:
     """Build the measurement of a task by a technology."""
     latency = cost.latency
     if latency is None:
@@ -147,7 +149,7 @@ def build_cell(technology: str, task: Task, protection: Protection, cost: Cost) 
     )
 
 
-def unsupported_cell(technology: str, task: Task, reason: str) -> Measurement:
+def unsupported_technology_cell(technology: str, task: ComparedTask, reason: str) -> Measurement:
     """Build a cell that contains the reason why the technology does not support the task."""
     return Measurement(
         technology=technology,
@@ -170,7 +172,7 @@ _NAMES: Final = {
 }
 
 
-def figures_of(job: Measurement) -> dict[str, Any]:
+def figures_of_technology_job(job: Measurement) -> dict[str, Any]:
     """Return the figures of another benchmark's measurement under the table's names."""
     known = ((name, ours) for name, ours in _NAMES.items() if name in job.figures)
     renamed = {ours or name: job.figures[name] for name, ours in known}
@@ -179,7 +181,7 @@ def figures_of(job: Measurement) -> dict[str, Any]:
     return renamed
 
 
-def time_function(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
+def time_technology_task(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
     """Time a function after one warm-up call.
 
     Args:

@@ -12,11 +12,15 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
     Protection,
     Traffic,
     build_cell,
-    figures_of,
-    unsupported_cell,
+    figures_of_technology_job,
+    unsupported_technology_cell,
 )
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
-from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.compare.tasks import (
+    ComparedTask,
+    ComparisonEffort,
+    ComparisonInputs,
+)
 from tfe_bench.benchmarks.technologies.homomorphic import jobs
 from tfe_bench.benchmarks.technologies.libraries import import_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
@@ -51,44 +55,46 @@ class Homomorphic:
         ConfigError: the library is not installed.
     """
 
-    def __init__(self, effort: Effort, inputs: Inputs, models: Networks) -> None:
+    def __init__(
+        self, effort: ComparisonEffort, inputs: ComparisonInputs, models: Networks
+    ) -> None:
         import_library("seal", "Homomorphic encryption")
         self._effort, self._inputs, self._networks = effort, inputs, models
-        self._known: dict[Task, Measurement] = {}
+        self._known: dict[ComparedTask, Measurement] = {}
 
-    def measure_task(self, task: Task) -> Measurement:
+    def measure_task(self, task: ComparedTask) -> Measurement:
         """Measure one task."""
-        if (reason := _not_supported(task)) is not None:
-            return unsupported_cell(HOMOMORPHIC, task, reason)
+        if (reason := _homomorphic_obstacle(task)) is not None:
+            return unsupported_technology_cell(HOMOMORPHIC, task, reason)
         measurement = self.measure_job(task)
         cost = Cost(
             seconds=measurement.seconds,
             traffic=measure_traffic(measurement),
             correct=measurement.correct,
-            more=_read_figures(measurement),
+            more=_read_homomorphic_figures(measurement),
             parameters=measurement.parameters,
         )
         return build_cell(HOMOMORPHIC, task, _describe_protection(measurement.parameters), cost)
 
-    def measure_job(self, task: Task) -> Measurement:
+    def measure_job(self, task: ComparedTask) -> Measurement:
         """Run the homomorphic benchmark of a task; a repeated call returns the first result."""
         if task not in self._known:
             self._known[task] = self._run_task(task)
         return self._known[task]
 
-    def _run_task(self, task: Task) -> Measurement:
+    def _run_task(self, task: ComparedTask) -> Measurement:
         quick = self._effort.steps is not None
         if task.job == "J1":
-            return jobs.inner_product(quick)
+            return jobs.run_homomorphic_product(quick)
         if task.job == "J2":
-            return jobs.run_dense(task.batch, quick)
+            return jobs.run_homomorphic_dense(task.batch, quick)
         if task.job == "J3":
             trained, folder = self._networks.inference_model, self._inputs.folder
-            return jobs.run_network(task.batch, quick, folder=folder, trained=trained)
+            return jobs.run_homomorphic_network(task.batch, quick, folder=folder, trained=trained)
         return jobs.run_polynomial(task.variant.partition(" ")[0], quick)
 
 
-def _not_supported(task: Task) -> str | None:
+def _homomorphic_obstacle(task: ComparedTask) -> str | None:
     name = task.variant.partition(" ")[0]
     return jobs.NOT_SUPPORTED.get(name) or jobs.NOT_SUPPORTED.get(task.job)
 
@@ -102,8 +108,8 @@ def measure_traffic(measurement: Measurement) -> Traffic:
     )
 
 
-def _read_figures(measurement: Measurement) -> dict[str, Any]:
-    figures = figures_of(measurement)
+def _read_homomorphic_figures(measurement: Measurement) -> dict[str, Any]:
+    figures = figures_of_technology_job(measurement)
     if "n" in measurement.parameters:  # all slots of a ciphertext are computed
         figures["computed_values"] = measurement.parameters["n"]
     return figures
@@ -120,20 +126,20 @@ class Storage:
         self._homomorphic = homomorphic
         self._costs: models.Costs | None = None
 
-    def measure_task(self, task: Task) -> Measurement:
+    def measure_task(self, task: ComparedTask) -> Measurement:
         """Measure one task."""
         if task.job != "J3":
             reason = (
                 "A storage device helps where weights are too many for memory: it is projected "
                 "for the network (J3) alone."
             )
-            return unsupported_cell(STORAGE, task, reason)
+            return unsupported_technology_cell(STORAGE, task, reason)
         job = self._homomorphic.measure_job(task)
         degree, images = int(job.parameters["degree"]), int(job.figures["images_per_ciphertext"])
         if self._costs is None:
             self._costs = measured.measure_costs(degree)
         model, device = measured.build_cnn(degree, images), devices.load_device(_DEVICE)
-        compute = models.compute_seconds(model, device, self._costs)
+        compute = models.device_compute_seconds(model, device, self._costs)
         sizes = [layer.bytes for layer in model.layers]
         run_seconds = program_order.inference_seconds(sizes, compute, device.shared_device_rate(1))
         runs = math.ceil(task.batch / images)

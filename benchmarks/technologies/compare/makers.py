@@ -11,10 +11,12 @@ from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.plaintext import Plaintext
 from tfe_bench.benchmarks.technologies.compare.secret_sharing import SecretSharing
 from tfe_bench.benchmarks.technologies.compare.table import Maker
-from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs
+from tfe_bench.benchmarks.technologies.compare.tasks import ComparisonEffort, ComparisonInputs
 
 
-def all_of(effort: Effort, inputs: Inputs, cluster: Callable[[], Any]) -> dict[str, Maker]:
+def all_of(
+    effort: ComparisonEffort, inputs: ComparisonInputs, cluster: Callable[[], Any]
+) -> dict[str, Maker]:
     """Return factories of the technologies by name, plaintext first.
 
     Args:

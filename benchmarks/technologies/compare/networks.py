@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfe_bench.benchmarks.technologies.compare.tasks import Array, Inputs
+from tfe_bench.benchmarks.technologies.compare.tasks import Array, ComparisonInputs
 from tfe_bench.benchmarks.technologies.homomorphic import model as square
-from tfe_bench.benchmarks.technologies.homomorphic.model import Model
+from tfe_bench.benchmarks.technologies.homomorphic.model import MnistModel
 
 TRAINED: Final = "network-d"  # the inference network with ReLU in place of squares
 _RATE: Final = 0.01
@@ -24,11 +24,11 @@ class Networks:
         inputs: the inputs of the jobs, with the folder of MNIST's files.
     """
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: ComparisonInputs) -> None:
         self._inputs = inputs
 
     @cached_property
-    def inference_model(self) -> Model:
+    def inference_model(self) -> MnistModel:
         """Convolution, square, dense 100, square, dense 10: trained, with 8-bit weights."""
         return square.train_model(self._inputs.folder, epochs=_EPOCHS)
 
@@ -98,14 +98,14 @@ class Networks:
         return x, data.train_labels[:count].astype(np.int64)
 
 
-def build_optimizer() -> Any:
+def build_compared_optimizer() -> Any:
     """Build the optimizer published for these networks: SGD with momentum."""
     import keras
 
     return keras.optimizers.SGD(_RATE, _MOMENTUM)
 
 
-def build_loss(binary: bool) -> Any:
+def build_compared_loss(binary: bool) -> Any:
     """Build a loss of logits: binary or sparse categorical cross-entropy."""
     import keras
 

@@ -20,7 +20,7 @@ NAMES: Final = ("technologies-time", "technologies-bytes")
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Return makers of two pictures: bars of time, and bubbles of time by bytes."""
-    cells = table.select_cells(measured)
+    cells = table.select_technology_cells(measured)
     return {
         NAMES[0]: functools.partial(drawn.draw_bars, cells),
         NAMES[1]: functools.partial(drawn.draw_bubbles, cells),
@@ -31,7 +31,7 @@ def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
     """Build the section; return an empty list without cells."""
-    cells = table.select_cells(measured)
+    cells = table.select_technology_cells(measured)
     if not cells:
         return []
     parts: list[Part] = [
@@ -55,39 +55,39 @@ def build_sections(
     )
     drawn = zip(NAMES, captions, strict=True)
     parts += [Figure(pictures[name], *words) for name, words in drawn if name in pictures]
-    parts += [_build_table(cells), _list_protections(cells), *_list_missing(cells)]
+    parts += [_build_technology_table(cells), _list_protections(cells), *_list_missing(cells)]
     return [Section("technologies", "What private computing costs", parts)]
 
 
-def _build_table(measured_cells: Sequence[Measurement]) -> Table:
+def _build_technology_table(measured_cells: Sequence[Measurement]) -> Table:
     known = [m for m in measured_cells if "unsupported" not in m.figures]
 
     def seconds(network: str) -> Callable[[Measurement], Cell]:
         def cell(m: Measurement) -> Cell:
-            value = table.time_of(m, network)
+            value = table.technology_cell_seconds(m, network)
             return cells.seconds(None if value is None else 1000 * value)
 
         return cell
 
     def number(name: str, show: Callable[[float | None], Cell]) -> Callable[[Measurement], Cell]:
-        return lambda m: show(table.read_figure(m, name))
+        return lambda m: show(table.read_technology_figure(m, name))
 
     def percent(name: str) -> Callable[[Measurement], Cell]:
         def cell(m: Measurement) -> Cell:
-            value = table.read_figure(m, name)
+            value = table.read_technology_figure(m, name)
             return cells.percent(None if value is None else 100 * value)
 
         return cell
 
     def whole(name: str) -> Callable[[Measurement], Cell]:
         def cell(m: Measurement) -> Cell:
-            value = table.read_figure(m, name)
+            value = table.read_technology_figure(m, name)
             return cells.whole(None if value is None else round(value))
 
         return cell
 
     columns: dict[str, Callable[[Measurement], Cell]] = {
-        "job": lambda m: f"{m.job} {table.variant_of(m)}".strip(),
+        "job": lambda m: f"{m.job} {table.technology_cell_variant(m)}".strip(),
         "technology": lambda m: m.technology,
         "here, ms": seconds("local"),
         "": _mark_leakage,
@@ -105,7 +105,7 @@ def _build_table(measured_cells: Sequence[Measurement]) -> Table:
         "keys, MB": number("key_bytes", cells.megabytes),
         "memory, MB": number("memory_bytes", cells.megabytes),
         "largest error": number(
-            "max_error", functools.partial(cells.number_cell, "{:.2g}".format, "")
+            "max_error", functools.partial(cells.report_number_cell, "{:.2g}".format, "")
         ),
         "accuracy, %": percent("accuracy"),
         "plaintext, %": percent("accuracy_plain"),
@@ -153,7 +153,7 @@ def _list_missing(cells: Sequence[Measurement]) -> list[Part]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for m in cells:
         if (reason := m.figures.get("unsupported")) is not None:
-            label = f"{m.job} {table.variant_of(m)}".strip()
+            label = f"{m.job} {table.technology_cell_variant(m)}".strip()
             reasons.setdefault((m.technology, str(reason)), []).append(label)
     if not reasons:
         return []

@@ -31,7 +31,7 @@ _MOST_ROWS: Final = 40
 
 def draw_bars(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
     """Draw seconds on this machine, one group of bars for each job."""
-    known = [m for m in cells if (table.time_of(m) or 0.0) > 0]
+    known = [m for m in cells if (table.technology_cell_seconds(m) or 0.0) > 0]
     labels = list(dict.fromkeys(_label_measurement(m) for m in known))[:_MOST_ROWS]
     if not labels:
         return None
@@ -45,7 +45,7 @@ def draw_bars(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawi
         ]
         drawn = axes.barh(
             [labels.index(_label_measurement(m)) * group + place for m in technology_cells],
-            [table.time_of(m) for m in technology_cells],
+            [table.technology_cell_seconds(m) for m in technology_cells],
             0.9,
             color=_COLORS[name],
             label=name,
@@ -74,8 +74,8 @@ def draw_bubbles(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Dr
     points = [
         (m, total, seconds)
         for m in cells
-        if (total := table.read_figure(m, "total_bytes") or 0.0) > 0
-        and (seconds := table.time_of(m, "wan") or 0.0) > 0
+        if (total := table.read_technology_figure(m, "total_bytes") or 0.0) > 0
+        and (seconds := table.technology_cell_seconds(m, "wan") or 0.0) > 0
     ]
     if not points:
         return None
@@ -83,7 +83,7 @@ def draw_bubbles(cells: Sequence[Measurement], theme: Theme, narrow: bool) -> Dr
     axes: Any = figure.subplots()
     for m, total, seconds in points:
         leaks = str(m.figures.get("leakage", INPUTS))
-        rounds = max(2.0, table.read_figure(m, "rounds") or 2.0)
+        rounds = max(2.0, table.read_technology_figure(m, "rounds") or 2.0)
         axes.scatter(
             total,
             seconds,
@@ -125,7 +125,7 @@ def _draw_legend(
 
 
 def _label_measurement(m: Measurement) -> str:
-    return f"{m.job} {table.variant_of(m)}".strip()[:24]
+    return f"{m.job} {table.technology_cell_variant(m)}".strip()[:24]
 
 
 def _thin_ticks(axis: Any, narrow: bool) -> None:

@@ -22,9 +22,13 @@ from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.plaintext import (
     TIMED_STEPS,
     evaluate_elementary,
-    of_epoch,
+    scale_to_epoch_cost,
 )
-from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.compare.tasks import (
+    ComparedTask,
+    ComparisonEffort,
+    ComparisonInputs,
+)
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster.requests import AnyInput, JobResult, PrivateInput
 
@@ -54,11 +58,13 @@ class SecretSharing:
         effort, inputs, models: the same for all technologies.
     """
 
-    def __init__(self, cluster: Any, effort: Effort, inputs: Inputs, models: Networks) -> None:
+    def __init__(
+        self, cluster: Any, effort: ComparisonEffort, inputs: ComparisonInputs, models: Networks
+    ) -> None:
         self._cluster, self._effort = cluster, effort
         self._inputs, self._networks = inputs, models
 
-    def measure_task(self, task: Task) -> Measurement:
+    def measure_task(self, task: ComparedTask) -> Measurement:
         """Measure one task."""
         measure_job = getattr(self, f"_measure_{task.job.lower()}")
         cost: Cost = measure_job(task)
@@ -71,22 +77,22 @@ class SecretSharing:
         result: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))
         return result
 
-    def _measure_j1(self, task: Task) -> Cost:
+    def _measure_j1(self, task: ComparedTask) -> Cost:
         return self._measure_product(task, 1)
 
-    def _measure_j2(self, task: Task) -> Cost:
+    def _measure_j2(self, task: ComparedTask) -> Cost:
         return self._measure_product(task, tasks.OUTPUTS)
 
-    def _measure_product(self, task: Task, outputs: int) -> Cost:
+    def _measure_product(self, task: ComparedTask, outputs: int) -> Cost:
         x, w = self._inputs.draw_vectors(task.batch), self._inputs.draw_weights(outputs)
         shared = {"x": PrivateInput(x), "y": PrivateInput(w)}
         result = self._run_program("matmul", {}, shared)
         right = bool(np.array_equal(result.outputs["product"], x @ w))
-        return _build_cost(
+        return _build_secret_sharing_cost(
             result, x.size, task.batch * outputs, right, {"max_error": 0.0 if right else 1.0}
         )
 
-    def _measure_j3(self, task: Task) -> Cost:
+    def _measure_j3(self, task: ComparedTask) -> Cost:
         from tfe_bench.models.private import convert
 
         count = max(task.batch, self._effort.images) if task.batch > 1 else 1
@@ -115,9 +121,9 @@ class SecretSharing:
             more["accuracy_plain"] = float(np.mean(plain.argmax(1) == labels))
             more["accuracy_images"] = count
         right = error <= _LOGITS_TOLERANCE * float(np.ptp(plain))
-        return _build_cost(result, samples.size, task.batch * 10, right, more)
+        return _build_secret_sharing_cost(result, samples.size, task.batch * 10, right, more)
 
-    def _measure_j4(self, task: Task) -> Cost:
+    def _measure_j4(self, task: ComparedTask) -> Cost:
         from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
         name = task.variant.partition(" ")[0]
@@ -129,9 +135,11 @@ class SecretSharing:
         exact = evaluate_elementary(task, x).reshape(decoded.shape)
         errors = np.abs(decoded - exact) / np.maximum(1, np.abs(exact))
         worst = float(errors.max())
-        return _build_cost(result, x.size, x.size, worst <= _TOLERANCE, {"max_error": worst})
+        return _build_secret_sharing_cost(
+            result, x.size, x.size, worst <= _TOLERANCE, {"max_error": worst}
+        )
 
-    def _measure_j5(self, task: Task) -> Cost:
+    def _measure_j5(self, task: ComparedTask) -> Cost:
         x, y = self._networks.logistic_rows()
         whole = len(x) // task.batch
         measured_batches = min(whole, self._effort.steps or whole)
@@ -140,28 +148,34 @@ class SecretSharing:
         if measured_batches == whole:
             right = self._networks.logistic_accuracy(model)
             cost = replace(cost, more={**cost.more, "accuracy": right})
-        return of_epoch(task, cost, measured_batches, whole)
+        return scale_to_epoch_cost(task, cost, measured_batches, whole)
 
-    def _measure_j6(self, task: Task) -> Cost:
+    def _measure_j6(self, task: ComparedTask) -> Cost:
         keys = self._inputs.draw_keys(task.batch)
         if task.variant.startswith("max"):
             # differences of compared values must fit into the ring
             row = {"x": PrivateInput(keys.reshape(1, -1) >> 2)}
             result = self._run_program("operation", {"operation": "max"}, row)
             right = int(result.outputs["result"].reshape(-1)[0]) == int((keys >> 2).max())
-            return _build_cost(result, keys.size, 1, right, {})
+            return _build_secret_sharing_cost(result, keys.size, 1, right, {})
         result = self._run_program("sort", {}, {"keys": PrivateInput(keys)})
         right = bool(np.array_equal(result.outputs["keys"], np.sort(keys)))
-        return _build_cost(result, keys.size, 2 * keys.size, right, {})
+        return _build_secret_sharing_cost(result, keys.size, 2 * keys.size, right, {})
 
-    def _measure_j7(self, task: Task) -> Cost:
+    def _measure_j7(self, task: ComparedTask) -> Cost:
         steps = self._effort.steps or TIMED_STEPS
         x, y = self._networks.training_rows(task.batch * steps)
         one = (x[: task.batch].size, 1)
         return self._measure_training(task, self._networks.build_trained(), x, y, steps, one)
 
     def _measure_training(
-        self, task: Task, model: Any, x: Any, y: Any, measured_batches: int, size: tuple[int, int]
+        self,
+        task: ComparedTask,
+        model: Any,
+        x: Any,
+        y: Any,
+        measured_batches: int,
+        size: tuple[int, int],
     ) -> Cost:
         """Measure steps of a private training, after a first one that builds the graph.
 
@@ -172,15 +186,17 @@ class SecretSharing:
         from tfe_bench.models.trainable import trainable
 
         private = trainable(model)
-        private.compile(networks.build_optimizer(), networks.build_loss(task.job == "J5"))
+        private.compile(
+            networks.build_compared_optimizer(), networks.build_compared_loss(task.job == "J5")
+        )
         used = slice(task.batch * (measured_batches + 1))
         history = private.fit(
             self._cluster, x[used], y[used], task.batch, 2, 0, steps=measured_batches + 1, seed=1
         )
-        return _build_cost(history.result, size[0], 0, None, {}, steps=size[1])
+        return _build_secret_sharing_cost(history.result, size[0], 0, None, {}, steps=size[1])
 
 
-def _build_cost(
+def _build_secret_sharing_cost(
     result: JobResult,
     up: int,
     down: int,
@@ -196,9 +212,9 @@ def _build_cost(
             other jobs.
     """
     measured = result.measured
-    times = prediction.run_seconds(measured)
+    times = prediction.measured_run_seconds(measured)
     median = float(np.median(times))
-    forecast = prediction.predict_times(measured, "local", median)
+    forecast = prediction.predict_run_times(measured, "local", median)
     # The breakdown of the time is known for the last run alone.  The last step of a training also
     # ends it, so it does not represent the others: all of their time counts as computation.
     computing = forecast["compute_seconds"] if steps is None else median * steps

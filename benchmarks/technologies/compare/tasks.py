@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Task:
+class ComparedTask:
     """One row of the table, for every technology.
 
     Attributes:
@@ -59,7 +59,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Effort:
+class ComparisonEffort:
     """The extent of the measurements.
 
     Attributes:
@@ -75,16 +75,16 @@ class Effort:
     images: int
 
 
-WHOLE: Final = Effort(repeat=3, values=1024, steps=None, images=256)
-QUICK: Final = Effort(repeat=3, values=256, steps=6, images=64)
+WHOLE: Final = ComparisonEffort(repeat=3, values=1024, steps=None, images=256)
+QUICK: Final = ComparisonEffort(repeat=3, values=256, steps=6, images=64)
 
 
-def with_repeat(effort: Effort, repeat: int | None) -> Effort:
+def with_repeat(effort: ComparisonEffort, repeat: int | None) -> ComparisonEffort:
     """Return the effort with another number of timed runs; None changes nothing."""
     return effort if repeat is None else replace(effort, repeat=repeat)
 
 
-def list_tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
+def list_tasks(effort: ComparisonEffort, jobs: Sequence[str] | None = None) -> list[ComparedTask]:
     """Return all rows, or the rows of some jobs.
 
     Raises:
@@ -94,22 +94,22 @@ def list_tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
         check_known("job", job, JOBS)
     n = effort.values
     every = [
-        Task("J1", "", 1),
-        *(Task(job, f"batch {n}", n) for job in ("J2", "J3") for n in (1, 64)),
-        *(Task("J4", f"{name} of {n}", n) for name in ("exp", "sigmoid", "softmax")),
-        Task("J5", f"batches of {LOGISTIC_BATCH}", LOGISTIC_BATCH),
-        *(Task("J6", f"{name} of {n}", n) for name in ("sort", "max")),
-        Task("J7", f"batch {TRAINED_BATCH}", TRAINED_BATCH),
+        ComparedTask("J1", "", 1),
+        *(ComparedTask(job, f"batch {n}", n) for job in ("J2", "J3") for n in (1, 64)),
+        *(ComparedTask("J4", f"{name} of {n}", n) for name in ("exp", "sigmoid", "softmax")),
+        ComparedTask("J5", f"batches of {LOGISTIC_BATCH}", LOGISTIC_BATCH),
+        *(ComparedTask("J6", f"{name} of {n}", n) for name in ("sort", "max")),
+        ComparedTask("J7", f"batch {TRAINED_BATCH}", TRAINED_BATCH),
     ]
     return [task for task in every if jobs is None or task.job in jobs]
 
 
-def need_pictures(jobs: Sequence[str] | None) -> bool:
+def need_mnist_pictures(jobs: Sequence[str] | None) -> bool:
     """Return whether any of the jobs uses MNIST; None means all jobs."""
     return jobs is None or any(job in _OF_MNIST for job in jobs)
 
 
-class Inputs:
+class ComparisonInputs:
     """The inputs of the jobs; the same for every technology.
 
     Args:

@@ -11,12 +11,12 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.functional import curve, modular, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Table
 from tfe_bench.benchmarks.technologies.functional.measuring import (
-    Cell,
-    draw_inputs,
+    SweepCell,
+    draw_sweep_inputs,
     median_or_zero,
     time_call,
 )
-from tfe_bench.benchmarks.technologies.functional.published import speed_up
+from tfe_bench.benchmarks.technologies.functional.published import published_gpu_speed_up
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import SecurityError
 
@@ -25,13 +25,13 @@ _MOST_WALKED: Final = 1 << 18
 _LEAST_SECURITY: Final = 128
 
 
-def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
+def compare_logarithms(cell: SweepCell, table: Table, repeat: int = 3) -> Measurement:
     """Compare three ways to the logarithms: one table for all, a table for each, and walking."""
-    messages, weights = draw_inputs(replace(cell, batch=1), 1)
+    messages, weights = draw_sweep_inputs(replace(cell, batch=1), 1)
     authority = scheme.setup(cell.scheme, cell.length)
     encryptor = scheme.Encryptor(authority.public, cell.input_bits)
     sent, keys = encryptor.encrypt(messages), authority.derive(weights)
-    points = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)
+    points = scheme.evaluate_function_keys(curve.decode_curve_elements(sent.elements[0]), keys)
     due = (messages @ weights.T)[0]
     one = [
         time_call(lambda: table.find_logarithms(points, cell.bound, cell.threads))
@@ -59,7 +59,7 @@ def compare_logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement
         "walk_seconds": walk,
         "speed_up_over_table_per_output": median_or_zero(table_seconds) / shared,
         "speed_up_over_walk": walk / shared,
-        "published_speed_up": speed_up(),
+        "published_speed_up": published_gpu_speed_up(),
         "walk_step_seconds": step,
         "table_bytes": table.nbytes,
     }
@@ -82,13 +82,13 @@ def _seconds_of_a_step(steps: int) -> float:
     encryptor = scheme.Encryptor(authority.public, 20)
     keys = authority.derive(np.array([[1]]))
     sent = encryptor.encrypt(np.array([[steps]]))
-    point = scheme.evaluate_keys(curve.decode_elements(sent.elements[0]), keys)[0]
+    point = scheme.evaluate_function_keys(curve.decode_curve_elements(sent.elements[0]), keys)[0]
     seconds, logarithm = time_call(lambda: curve.walk_logarithm(point, steps))
     assert logarithm == steps
     return seconds / steps
 
 
-def check_modulus(bits: int, insecure: bool) -> None:
+def check_modulus_security(bits: int, insecure: bool) -> None:
     """Reject a group of less than 128 bits of security, unless `insecure` is set.
 
     Raises:
@@ -138,7 +138,10 @@ def compare_modulus(bits: int, length: int, outputs: int, log2: int) -> Measurem
     runs = [
         time_call(
             lambda: own_table.find_logarithms(
-                scheme.evaluate_keys(curve.decode_elements(own_sent.elements[0]), own_keys), bound
+                scheme.evaluate_function_keys(
+                    curve.decode_curve_elements(own_sent.elements[0]), own_keys
+                ),
+                bound,
             )
         )
         for _ in range(3)

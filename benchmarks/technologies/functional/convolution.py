@@ -23,7 +23,7 @@ FILTERS: Final = 6
 Reals = npt.NDArray[np.float64]
 
 
-def _list_pairs() -> tuple[Numbers, Numbers, Numbers]:
+def _list_pixel_tap_pairs() -> tuple[Numbers, Numbers, Numbers]:
     """List output position, pixel and tap of every product; the picture is padded with zeros."""
     i, j, a, b = np.indices((SIDE, SIDE, KERNEL, KERNEL)).reshape(4, -1)
     y, x = i + a - KERNEL // 2, j + b - KERNEL // 2
@@ -33,10 +33,10 @@ def _list_pairs() -> tuple[Numbers, Numbers, Numbers]:
     return position, pixel, tap
 
 
-_POSITION, _PIXEL, _TAP = _list_pairs()
+_POSITION, _PIXEL, _TAP = _list_pixel_tap_pairs()
 
 
-def _group_rows(group: Numbers, groups: int, values: Numbers) -> Rows:
+def _group_function_key_rows(group: Numbers, groups: int, values: Numbers) -> Rows:
     """Build the rows (group, filter) from values [pairs, filters] of the pairs."""
     order = np.argsort(group, kind="stable")
     counts = np.repeat(np.bincount(group, minlength=groups), FILTERS)
@@ -48,22 +48,22 @@ def _group_rows(group: Numbers, groups: int, values: Numbers) -> Rows:
     return Rows(start, index.astype(np.int32), np.ascontiguousarray(value), PIXELS)
 
 
-def forward_rows(weights: Numbers) -> Rows:
+def forward_function_key_rows(weights: Numbers) -> Rows:
     """Build the weights of the keys of all outputs: rows in the order [28, 28, filters].
 
     Args:
         weights: int64 [5, 5, filters].
     """
-    return _group_rows(_POSITION, PIXELS, weights.reshape(TAPS, FILTERS)[_TAP])
+    return _group_function_key_rows(_POSITION, PIXELS, weights.reshape(TAPS, FILTERS)[_TAP])
 
 
-def gradient_rows(delta: Numbers) -> Rows:
+def gradient_function_key_rows(delta: Numbers) -> Rows:
     """Build the weights for the filters' gradient of one picture: rows [5, 5, filters].
 
     Args:
         delta: int64 [28, 28, filters], the gradient of the outputs.
     """
-    return _group_rows(_TAP, TAPS, delta.reshape(PIXELS, FILTERS)[_POSITION])
+    return _group_function_key_rows(_TAP, TAPS, delta.reshape(PIXELS, FILTERS)[_POSITION])
 
 
 def quantize_values(values: npt.NDArray[np.floating], bits: int = 8) -> tuple[Numbers, float]:

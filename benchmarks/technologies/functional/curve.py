@@ -6,7 +6,7 @@ shape of every array, as the library does not.  The library does not use TensorF
 Python's lock: functions with an argument `threads` split their work among that many threads.
 
 Operations on secret numbers (`random_scalars`, `multiply_base`, `encrypt_messages`,
-`inner_products`) take constant time; all values of decryption are public.
+`scalar_inner_products`) take constant time; all values of decryption are public.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.benchmarks.technologies.functional.curve_library import (
-    address_of,
-    count_words,
-    load_library,
+    count_point_words,
+    curve_array_address,
+    load_curve_library,
 )
 from tfe_bench.errors import DataError, RangeError, UsageError, check_range
 
@@ -46,7 +46,7 @@ MOST_INPUT_BITS: Final = 31
 _SHARED: Final = 2048
 
 
-def in_parts(count: int, threads: int, work: Callable[[int, int], object]) -> None:
+def run_parts_in_threads(count: int, threads: int, work: Callable[[int, int], object]) -> None:
     """Run work(begin, end) on parts of range(count), each in its own thread."""
     check_range("threads", threads, 1, 1024)
     parts = max(1, min(threads, count))
@@ -79,10 +79,10 @@ class Rows:
     columns: int
 
     def __post_init__(self) -> None:
-        address_of("start", self.start, np.int64, None)
+        curve_array_address("start", self.start, np.int64, None)
         entries = len(self.index) if isinstance(self.index, np.ndarray) else 0
-        address_of("index", self.index, np.int32, entries)
-        address_of("value", self.value, np.int64, entries)
+        curve_array_address("index", self.index, np.int32, entries)
+        curve_array_address("value", self.value, np.int64, entries)
         if not (
             len(self.start) > 0
             and self.start[0] == 0
@@ -115,7 +115,7 @@ class Rows:
     @classmethod
     def from_dense(cls, dense: Numbers) -> Rows:
         """Convert a matrix int64 [rows, columns]; zeros take no time in products."""
-        address_of("a matrix", dense, np.int64, None, None)
+        curve_array_address("a matrix", dense, np.int64, None, None)
         row, column = np.nonzero(dense)
         start = np.searchsorted(row, np.arange(len(dense) + 1)).astype(np.int64)
         return cls(start, column.astype(np.int32), dense[row, column], dense.shape[1])
@@ -141,9 +141,9 @@ def random_scalars(count: int) -> Bytes:
 
 def reduce_scalars(wide: Bytes) -> Bytes:
     """Reduce uint8 [n, 64], little endian, modulo ORDER: uint8 [n, 32]."""
-    address = address_of("wide", wide, np.uint8, None, 64)
+    address = curve_array_address("wide", wide, np.uint8, None, 64)
     out = np.empty((len(wide), ELEMENT), np.uint8)
-    load_library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
+    load_curve_library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
     return out
 
 
@@ -151,29 +151,30 @@ def multiply_add(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
     """Compute a b + c modulo ORDER, element by element: uint8 [n, 32]."""
     n = len(a)
     operands = [
-        address_of(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
+        curve_array_address(name, x, np.uint8, n, ELEMENT)
+        for name, x in zip("abc", (a, b, c), strict=True)
     ]
     out = np.empty_like(a)
-    load_library().tfe_curve_muladd(*operands, n, out.ctypes.data)
+    load_curve_library().tfe_curve_muladd(*operands, n, out.ctypes.data)
     return out
 
 
 def are_reduced(scalars: Bytes) -> bool:
     """Return True if all scalars uint8 [n, 32] are below ORDER."""
-    address = address_of("scalars", scalars, np.uint8, None, ELEMENT)
-    return bool(load_library().tfe_curve_reduced(address, len(scalars)))
+    address = curve_array_address("scalars", scalars, np.uint8, None, ELEMENT)
+    return bool(load_curve_library().tfe_curve_reduced(address, len(scalars)))
 
 
-def inner_products(secret: Bytes, rows: Rows) -> Bytes:
+def scalar_inner_products(secret: Bytes, rows: Rows) -> Bytes:
     """Compute the inner product of secret numbers with each row modulo ORDER: uint8 [rows, 32]."""
-    address = address_of("secret", secret, np.uint8, rows.columns, ELEMENT)
+    address = curve_array_address("secret", secret, np.uint8, rows.columns, ELEMENT)
     if not are_reduced(secret):
         raise UsageError(
             f"Secret numbers are below {ORDER}. Received: a larger one.",
             code="scalar-not-reduced",
         )
     out = np.empty((len(rows), ELEMENT), np.uint8)
-    load_library().tfe_curve_inner_products(
+    load_curve_library().tfe_curve_inner_products(
         address, *rows.to_addresses(), len(rows), out.ctypes.data
     )
     return out
@@ -181,17 +182,17 @@ def inner_products(secret: Bytes, rows: Rows) -> Bytes:
 
 def multiply_base(scalars: Bytes) -> Bytes:
     """Encode secret multiples of the base point: uint8 [n, 32]."""
-    address = address_of("scalars", scalars, np.uint8, None, ELEMENT)
+    address = curve_array_address("scalars", scalars, np.uint8, None, ELEMENT)
     out = np.empty_like(scalars)
-    load_library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
+    load_curve_library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
     return out
 
 
 def encode_edwards(scalar: Bytes) -> bytes:
     """Encode a multiple of the base point as in RFC 8032."""
-    address = address_of("scalar", scalar, np.uint8, ELEMENT)
+    address = curve_array_address("scalar", scalar, np.uint8, ELEMENT)
     out = np.empty(ELEMENT, np.uint8)
-    load_library().tfe_curve_edwards(address, out.ctypes.data)
+    load_curve_library().tfe_curve_edwards(address, out.ctypes.data)
     return out.tobytes()
 
 
@@ -218,14 +219,14 @@ def build_combs(encoded: Bytes, subject: str = "A public key", threads: int = 1)
     Raises:
         DataError: `subject` holds bytes that encode no element.
     """
-    return _check_elements("combs", encoded, count_words("comb"), subject, threads)
+    return _check_elements("combs", encoded, count_point_words("comb"), subject, threads)
 
 
 def _check_elements(name: str, encoded: Bytes, words: int, subject: str, threads: int) -> Words:
     """Apply a function of the library to each element; the function checks the element."""
-    address_of("encoded", encoded, np.uint8, None, ELEMENT)
+    curve_array_address("encoded", encoded, np.uint8, None, ELEMENT)
     out = np.empty((len(encoded), words), np.uint64)
-    function, wrong = getattr(load_library(), f"tfe_curve_{name}"), list[int]()
+    function, wrong = getattr(load_curve_library(), f"tfe_curve_{name}"), list[int]()
 
     def part(begin: int, end: int) -> None:
         chunk, out_chunk = encoded[begin:end], out[begin:end]
@@ -233,7 +234,7 @@ def _check_elements(name: str, encoded: Bytes, words: int, subject: str, threads
         if at >= 0:
             wrong.append(begin + int(at))
 
-    in_parts(len(encoded), threads, part)
+    run_parts_in_threads(len(encoded), threads, part)
     _refuse_malformed(subject, min(wrong, default=-1))
     return out
 
@@ -256,9 +257,9 @@ def encrypt_messages(
     """
     n, batch = len(table), len(half_scalars)
     check_range("bits", bits, 1, MOST_INPUT_BITS)
-    combs_at = address_of("table", table, np.uint64, None, count_words("comb"))
-    scalars_at = address_of("half_scalars", half_scalars, np.uint8, None, ELEMENT)
-    m_at = address_of("m", m, np.int64, batch, n)
+    combs_at = curve_array_address("table", table, np.uint64, None, count_point_words("comb"))
+    scalars_at = curve_array_address("half_scalars", half_scalars, np.uint8, None, ELEMENT)
+    m_at = curve_array_address("m", m, np.int64, batch, n)
     if m.size and max(int(m.max()), -int(m.min())) >> bits:
         raise RangeError(
             f"Inputs are below 2^{bits} in size. Received: a larger one.",
@@ -270,15 +271,15 @@ def encrypt_messages(
     windows = bits // 4 + 1
 
     def part(begin: int, end: int) -> None:
-        load_library().tfe_curve_encrypt(
+        load_curve_library().tfe_curve_encrypt(
             combs_at, begin, end, n, scalars_at, m_at, windows, batch, out.ctypes.data
         )
 
-    in_parts(n, threads, part)
+    run_parts_in_threads(n, threads, part)
     return out
 
 
-def decode_elements(encoded: Bytes, subject: str = "A ciphertext", threads: int = 1) -> Words:
+def decode_curve_elements(encoded: Bytes, subject: str = "A ciphertext", threads: int = 1) -> Words:
     """Check and unpack elements: uint64 [n, words], 128 bytes each.
 
     Args:
@@ -290,14 +291,15 @@ def decode_elements(encoded: Bytes, subject: str = "A ciphertext", threads: int 
         DataError: `subject` holds bytes that encode no element.
     """
     several = threads if len(encoded) >= _SHARED else 1
-    return _check_elements("decode", encoded, count_words("affine"), subject, several)
+    return _check_elements("decode", encoded, count_point_words("affine"), subject, several)
 
 
-def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
+def evaluate_key_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
     """Sum a row's values times points, minus keys times the first points: uint64 [rows, words].
 
     Args:
-        points: result of `decode_elements`: first one for each head, then one for each column.
+        points: result of `decode_curve_elements`: first one for each head, then one for each
+        column.
         keys: uint8 [heads, rows, 32].
         rows: rows over the columns.
         threads: threads at work.
@@ -306,30 +308,32 @@ def evaluate_rows(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> W
         DataError: a number of a key is not below the group's order.
     """
     heads = keys.shape[0] if isinstance(keys, np.ndarray) and keys.ndim == 3 else 0
-    points_at = address_of("points", points, np.uint64, heads + rows.columns, count_words("affine"))
-    keys_at = address_of("keys", keys, np.uint8, heads, len(rows), ELEMENT)
+    points_at = curve_array_address(
+        "points", points, np.uint64, heads + rows.columns, count_point_words("affine")
+    )
+    keys_at = curve_array_address("keys", keys, np.uint8, heads, len(rows), ELEMENT)
     if not are_reduced(keys.reshape(-1, ELEMENT)):
         raise DataError(
             "Numbers of a key are below the group's order. Received: a larger one.",
             code="scalar-not-reduced",
         )
-    out = np.empty((len(rows), count_words("point")), np.uint64)
+    out = np.empty((len(rows), count_point_words("point")), np.uint64)
 
     def part(begin: int, end: int) -> None:
-        load_library().tfe_curve_evaluate(
+        load_curve_library().tfe_curve_evaluate(
             *(points_at, heads, rows.columns, *rows.to_addresses()),
             *(keys_at, len(rows), begin, end, out.ctypes.data),
         )
 
-    in_parts(len(rows), threads, part)
+    run_parts_in_threads(len(rows), threads, part)
     return out
 
 
-def encode_elements(points: Words) -> Bytes:
-    """Encode the results of `evaluate_rows`: uint8 [n, 32]."""
-    address = address_of("points", points, np.uint64, None, count_words("point"))
+def encode_curve_elements(points: Words) -> Bytes:
+    """Encode the results of `evaluate_key_rows`: uint8 [n, 32]."""
+    address = curve_array_address("points", points, np.uint64, None, count_point_words("point"))
     out = np.empty((len(points), ELEMENT), np.uint8)
-    load_library().tfe_curve_encode(address, len(points), out.ctypes.data)
+    load_curve_library().tfe_curve_encode(address, len(points), out.ctypes.data)
     return out
 
 
@@ -341,10 +345,10 @@ def walk_logarithm(point: Words, bound: int) -> int:
     """
     check_range("The bound of a walk", bound, 0, 1 << 32)
     address, out = (
-        address_of("point", point, np.uint64, count_words("point")),
+        curve_array_address("point", point, np.uint64, count_point_words("point")),
         np.zeros(1, np.int64),
     )
-    if not load_library().tfe_curve_walk(address, bound, out.ctypes.data):
+    if not load_curve_library().tfe_curve_walk(address, bound, out.ctypes.data):
         raise RangeError(
             f"A walk from {-bound:,} to {bound:,} has not found the result. Declare a larger "
             "bound.",
@@ -379,8 +383,8 @@ class Table:
                 received=free,
                 expected=need,
             )
-        self._places = np.zeros(int(load_library().tfe_curve_places(log2)), np.uint64)
-        load_library().tfe_curve_fill_table(self._places.ctypes.data, log2)
+        self._places = np.zeros(int(load_curve_library().tfe_curve_places(log2)), np.uint64)
+        load_curve_library().tfe_curve_fill_table(self._places.ctypes.data, log2)
 
     @property
     def nbytes(self) -> int:
@@ -415,16 +419,18 @@ class Table:
             UsageError: the bound is negative or too large for this table.
         """
         self.check_bound(bound)
-        points_at = address_of("points", points, np.uint64, None, count_words("point"))
+        points_at = curve_array_address(
+            "points", points, np.uint64, None, count_point_words("point")
+        )
         out, is_found = np.zeros(len(points), np.int64), np.zeros(len(points), np.uint8)
 
         def part(begin: int, end: int) -> None:
-            load_library().tfe_curve_find(
+            load_curve_library().tfe_curve_find(
                 *(self._places.ctypes.data, self.log2, points_at + begin * points.strides[0]),
                 *(end - begin, bound, out[begin:].ctypes.data, is_found[begin:].ctypes.data),
             )
 
-        in_parts(len(points), threads, part)
+        run_parts_in_threads(len(points), threads, part)
         if missing := int((is_found == 0).sum()):
             at = int(np.argmin(is_found))
             raise RangeError(

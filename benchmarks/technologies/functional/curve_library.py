@@ -40,12 +40,12 @@ _SIGNATURES: Final = {
 }
 
 
-def library_path() -> Path:
+def curve_library_path() -> Path:
     """Return the path of the compiled library, which may be missing."""
     return Path(tfe_bench.__file__).resolve().parent / "_curve.so"
 
 
-def open_library(path: Path) -> Any:
+def open_curve_library(path: Path) -> Any:
     """Load a library and declare the signatures of its functions.
 
     Raises:
@@ -76,18 +76,18 @@ def open_library(path: Path) -> Any:
 
 
 @functools.cache
-def load_library() -> Any:
+def load_curve_library() -> Any:
     """Return the library of this package, loaded once."""
-    return open_library(library_path())
+    return open_curve_library(curve_library_path())
 
 
 @functools.cache
-def count_words(kind: str) -> int:
+def count_point_words(kind: str) -> int:
     """Count the 64-bit words of a "comb", "affine" or "point"."""
-    return int(getattr(load_library(), f"tfe_curve_{kind}_bytes")()) // 8
+    return int(getattr(load_curve_library(), f"tfe_curve_{kind}_bytes")()) // 8
 
 
-def address_of(subject: str, array: Any, kind: type, *shape: int | None) -> Any:
+def curve_array_address(subject: str, array: Any, kind: type, *shape: int | None) -> Any:
     """Return an array's address after a check of type and shape (None: any extent).
 
     Raises:

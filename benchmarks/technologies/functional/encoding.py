@@ -21,7 +21,7 @@ from tfe_bench.benchmarks.technologies.functional.curve import (
     Bytes,
     Rows,
     are_reduced,
-    decode_elements,
+    decode_curve_elements,
 )
 from tfe_bench.benchmarks.technologies.functional.scheme import (
     FINGERPRINT,
@@ -43,13 +43,15 @@ _ENTRIES: Final = struct.Struct(">I")
 _ENTRY: Final = np.dtype([("column", ">u4"), ("value", ">i4")])
 
 
-def _encode_header(kind: str, scheme: str, length: int, count: int, fingerprint: bytes) -> bytes:
+def _encode_scheme_header(
+    kind: str, scheme: str, length: int, count: int, fingerprint: bytes
+) -> bytes:
     return _HEAD.pack(
         _MAGIC, _KINDS.index(kind), SCHEMES.index(scheme), 0, length, count, fingerprint
     )
 
 
-def _split_header(kind: str, data: bytes) -> tuple[str, int, int, bytes, memoryview]:
+def _split_scheme_header(kind: str, data: bytes) -> tuple[str, int, int, bytes, memoryview]:
     """Return scheme, length, count, fingerprint and body.
 
     Raises:
@@ -112,7 +114,7 @@ def _check_count(kind: str, count: int, elements: int) -> None:
 def public_key_to_bytes(key: PublicKey) -> bytes:
     """Encode a public key: 48 + 32 l bytes for length l, and 32 more if it is adaptive."""
     return (
-        _encode_header("public key", key.scheme, key.length, 0, key.fingerprint)
+        _encode_scheme_header("public key", key.scheme, key.length, 0, key.fingerprint)
         + key.points.tobytes()
     )
 
@@ -124,7 +126,7 @@ def public_key_from_bytes(data: bytes) -> PublicKey:
         DataError: the bytes are not a public key, or an element is invalid.
         SecurityError: the fingerprint belongs to another key.
     """
-    scheme, length, count, fingerprint, body = _split_header("public key", data)
+    scheme, length, count, fingerprint, body = _split_scheme_header("public key", data)
     if count:
         raise DataError(
             f"The count in a public key is 0. Received: {count}.",
@@ -134,7 +136,7 @@ def public_key_from_bytes(data: bytes) -> PublicKey:
         )
     points = _check_size("public key", body, (HEADS[scheme] - 1 + length) * ELEMENT)
     key = PublicKey(scheme, points.reshape(-1, ELEMENT))
-    decode_elements(key.points, "The public key")
+    decode_curve_elements(key.points, "The public key")
     if key.fingerprint != fingerprint:
         raise SecurityError(
             "The public key's fingerprint is not that of its elements, "
@@ -148,7 +150,7 @@ def public_key_from_bytes(data: bytes) -> PublicKey:
 
 def ciphertexts_to_bytes(ciphertexts: Ciphertexts) -> bytes:
     """Encode ciphertexts of length l: 32 (l + 1) bytes each, adaptive 32 (l + 2); 48 for all."""
-    head = _encode_header(
+    head = _encode_scheme_header(
         "ciphertexts",
         ciphertexts.scheme,
         ciphertexts.length,
@@ -164,7 +166,7 @@ def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
     Raises:
         DataError: the bytes are not ciphertexts.
     """
-    scheme, length, count, fingerprint, body = _split_header("ciphertexts", data)
+    scheme, length, count, fingerprint, body = _split_scheme_header("ciphertexts", data)
     elements_per_text = HEADS[scheme] + length
     _check_count("Ciphertexts", count, elements_per_text)
     elements = _check_size("ciphertexts", body, count * elements_per_text * ELEMENT)
@@ -174,7 +176,7 @@ def ciphertexts_from_bytes(data: bytes) -> Ciphertexts:
 def keys_to_bytes(keys: FunctionKeys) -> bytes:
     """Encode keys: 32 bytes each (adaptive 64), 4 for the number of its entries, 8 an entry."""
     rows = keys.rows
-    head = _encode_header("keys", keys.scheme, rows.columns, len(rows), keys.fingerprint)
+    head = _encode_scheme_header("keys", keys.scheme, rows.columns, len(rows), keys.fingerprint)
     entries = np.zeros(len(rows.index), _ENTRY)
     entries["column"], entries["value"] = rows.index, rows.value
     counts = np.diff(rows.start).astype(">u4")
@@ -188,7 +190,7 @@ def keys_from_bytes(data: bytes) -> FunctionKeys:
     Raises:
         DataError: the bytes are not keys, or a number is not one of a key.
     """
-    scheme, length, count, fingerprint, body = _split_header("keys", data)
+    scheme, length, count, fingerprint, body = _split_scheme_header("keys", data)
     heads = HEADS[scheme]
     _check_count("Keys", count, heads)
     if len(body) < _ENTRIES.size:

@@ -25,7 +25,7 @@ def _input_field(default: float, about: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class EnergyInputs:
     """Inputs of the sheet; all are numbers above 0.
 
     Raises:
@@ -55,7 +55,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class EnergySheet:
     """Results of `Inputs`: watts, and kWh and dollars of one year at full load."""
 
     nodes_replaced: float
@@ -73,14 +73,14 @@ class Sheet:
     saved_tons_co2_year: float
 
 
-def compute_sheet(inputs: Inputs) -> Sheet:
+def compute_energy_sheet(inputs: EnergyInputs) -> EnergySheet:
     """Compute the sheet from the inputs."""
     nodes = inputs.speed_up * inputs.accelerators
     compute, network = nodes * inputs.node_watts, nodes * inputs.node_network_watts
     before, after = compute + network, inputs.accelerated_watts + inputs.accelerated_network_watts
     saved = before - after
     kwh = saved * HOURS / 1000
-    return Sheet(
+    return EnergySheet(
         nodes_replaced=nodes,
         nodes_compute_watts=compute,
         nodes_network_watts=network,

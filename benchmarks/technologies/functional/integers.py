@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.benchmarks.technologies.functional.curve import Numbers
-from tfe_bench.errors import RangeError, UsageError, describe_position
+from tfe_bench.errors import RangeError, UsageError, describe_array_position
 
 
-def to_integers(subject: str, values: Any, largest: int) -> Numbers:
+def to_bounded_integers(subject: str, values: Any, largest: int) -> Numbers:
     """Convert numbers of any shape to int64.
 
     Args:
@@ -51,7 +51,7 @@ def _refuse_values(subject: str, wrong: Any, how: str, then: str) -> None:
     if np.any(wrong):
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise RangeError(
-            f"{subject}: the value {describe_position(at)} is {how}. {then}",
+            f"{subject}: the value {describe_array_position(at)} is {how}. {then}",
             at,
             code="number-out-of-range",
             operation=subject,

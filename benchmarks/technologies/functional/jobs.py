@@ -12,10 +12,10 @@ from tfe_bench.benchmarks.technologies.functional import convolution, leakage, l
 from tfe_bench.benchmarks.technologies.functional.curve import Table
 from tfe_bench.benchmarks.technologies.functional.measuring import (
     SECURITY_BITS,
-    Cell,
-    inner_products,
+    SweepCell,
+    measure_inner_products,
     median_or_zero,
-    peak_memory,
+    peak_process_memory,
     time_call,
 )
 from tfe_bench.benchmarks.technologies.measurement import Measurement
@@ -32,11 +32,13 @@ def count_processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _measure_dense(job: str, outputs: int, batch: int, table_bits: int, repeat: int) -> Measurement:
+def _measure_functional_dense(
+    job: str, outputs: int, batch: int, table_bits: int, repeat: int
+) -> Measurement:
     rng = np.random.default_rng(1)
     messages = rng.integers(0, 256, (batch, LENGTH))
     weights = rng.integers(-127, 128, (outputs, LENGTH))
-    cell = Cell(
+    cell = SweepCell(
         length=LENGTH,
         result_bits=_RESULT_BITS,
         batch=batch,
@@ -44,25 +46,25 @@ def _measure_dense(job: str, outputs: int, batch: int, table_bits: int, repeat: 
         threads=count_processors(),
         table_bits=table_bits,
     )
-    return inner_products(cell, (messages, weights), 8, job, repeat=repeat)
+    return measure_inner_products(cell, (messages, weights), 8, job, repeat=repeat)
 
 
-def inner_product(quick: bool = False) -> Measurement:
+def run_functional_product(quick: bool = False) -> Measurement:
     """Measure J1: one inner product of 784 values of 8 bits, encrypted under existing keys."""
-    return _measure_dense("J1", 1, 1, 16 if quick else 20, 2 if quick else 5)
+    return _measure_functional_dense("J1", 1, 1, 16 if quick else 20, 2 if quick else 5)
 
 
-def run_dense(batch: int, quick: bool = False) -> Measurement:
+def run_functional_dense(batch: int, quick: bool = False) -> Measurement:
     """Measure J2: a dense layer 784 -> 128, values and weights of 8 bits.
 
     Args:
         batch: messages, 1 to 1024.
         quick: a smaller table and fewer repetitions.
     """
-    return _measure_dense("J2", UNITS, batch, 16 if quick else 20, 1 if quick else 3)
+    return _measure_functional_dense("J2", UNITS, batch, 16 if quick else 20, 1 if quick else 3)
 
 
-def run_network(
+def run_functional_network(
     quick: bool = False, data: str | os.PathLike[str] | None = None, batch: int = lenet.BATCH
 ) -> Measurement:
     """Measure J3: LeNet-5's forward pass on a batch of MNIST's test pictures.
@@ -79,7 +81,7 @@ def run_network(
         DataError: MNIST is missing.
     """
     digits = mnist.load(data)
-    net = lenet.Network()
+    net = lenet.LeNet()
     some = len(digits.train_images) // (4 if quick else 1)
     net.train_epoch(digits.train_images[:some], digits.train_labels[:some])
     weights, scale = net.quantized_layer
@@ -87,10 +89,10 @@ def run_network(
     messages = lenet.flatten_pictures(images)
     setup, authority = time_call(lambda: scheme.setup("selective", convolution.PIXELS))
     encryptor = scheme.Encryptor(authority.public, lenet.INPUT_BITS, count_processors())
-    server = lenet.Server(authority, Table(20), count_processors())
+    server = lenet.LeNetServer(authority, Table(20), count_processors())
 
-    def once() -> tuple[lenet.Phases, int, Any, Any]:
-        phases = lenet.Phases()
+    def once() -> tuple[lenet.LeNetPhases, int, Any, Any]:
+        phases = lenet.LeNetPhases()
         sent = encryptor.encrypt(messages, count_processors())
         phases.add_phase("encrypt")
         results = server.evaluate_layer(sent, weights, phases)
@@ -102,8 +104,8 @@ def run_network(
     runs, sent_bytes, results, logits = zip(
         *(once() for _ in range(1 if quick else 3)), strict=True
     )
-    rows = convolution.forward_rows(weights)
-    key_leakage = leakage.Leakage(leakage.compute_rank(rows), convolution.PIXELS)
+    rows = convolution.forward_function_key_rows(weights)
+    key_leakage = leakage.Leakage(leakage.compute_leakage_rank(rows), convolution.PIXELS)
     totals = [each.encrypt + each.training for each in runs]
     in_clear = net.compute_logits(digits.test_images)
     figures: dict[str, Any] = {
@@ -114,14 +116,14 @@ def run_network(
         "bytes_up": sent_bytes[0],
         "bytes_down": 0,
         "rounds": 1,
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": peak_process_memory(),
         "key_rank": key_leakage.rank,
         "leakage": f"the first layer's outputs, in the clear, to the server; {key_leakage}",
         "accuracy": float((logits[0].argmax(1) == labels).mean()),
         "accuracy_in_the_clear": float((in_clear[:batch].argmax(1) == labels).mean()),
         "test_accuracy_in_the_clear": float((in_clear.argmax(1) == digits.test_labels).mean()),
     }
-    due = lenet.in_clear(messages, weights)
+    due = lenet.lenet_layer_in_clear(messages, weights)
     return Measurement(
         technology="functional",
         job="J3",

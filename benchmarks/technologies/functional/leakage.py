@@ -42,7 +42,7 @@ class Leakage:
         return f"{text}: the inputs themselves" if self.rank >= self.length else text
 
 
-def compute_rank(rows: Rows) -> int:
+def compute_leakage_rank(rows: Rows) -> int:
     """Return the dimension that keys for `rows` reveal of messages of `rows.columns` numbers."""
     return int(np.linalg.matrix_rank(rows.to_dense().astype(np.float64)))
 
@@ -54,7 +54,7 @@ def reconstruct_messages(rows: Rows, results: Numbers) -> Reals:
     return np.asarray(solution.T, np.float64)
 
 
-def count_exact(reconstructed: Reals, messages: Numbers) -> float:
+def recovered_value_fraction(reconstructed: Reals, messages: Numbers) -> float:
     """Return the fraction of values that are right after rounding."""
     return float((np.rint(reconstructed) == messages).mean())
 

@@ -19,8 +19,8 @@ from tfe_bench.benchmarks.technologies.functional.convolution import Reals
 from tfe_bench.benchmarks.technologies.functional.curve import (
     Numbers,
     Table,
-    decode_elements,
-    in_parts,
+    decode_curve_elements,
+    run_parts_in_threads,
 )
 from tfe_bench.benchmarks.technologies.functional.scheme import Ciphertexts, MasterKey
 
@@ -34,7 +34,7 @@ def flatten_pictures(images: Any) -> Numbers:
     return np.asarray(images, np.int64).reshape(len(images), -1)
 
 
-class Network:
+class LeNet:
     """LeNet-5 (LeCun et al., 1998) with rectifiers: first convolution, and the other layers.
 
     Args:
@@ -140,7 +140,7 @@ class Network:
         self._optimizer.apply([*rest, *gradients], variables)
 
 
-class Phases:
+class LeNetPhases:
     """Seconds by phase of one batch."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Phases:
         return sum(self.seconds.values()) - self.encrypt
 
 
-class Server:
+class LeNetServer:
     """Server that decrypts the first layer and its gradient.
 
     Args:
@@ -181,57 +181,64 @@ class Server:
     def __init__(self, authority: MasterKey, table: Table, threads: int) -> None:
         self.authority, self.table, self.threads = authority, table, threads
 
-    def evaluate_layer(self, ciphertexts: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
+    def evaluate_layer(
+        self, ciphertexts: Ciphertexts, weights: Numbers, phases: LeNetPhases
+    ) -> Numbers:
         """Decrypt the first layer's outputs [batch, 4704]."""
         phases.start_clock()
-        keys = self.authority.derive(convolution.forward_rows(weights))
+        keys = self.authority.derive(convolution.forward_function_key_rows(weights))
         phases.add_phase("derive")
         return self._evaluate_keys(ciphertexts, [keys] * len(ciphertexts), phases)
 
     def evaluate_gradient(
-        self, ciphertexts: Ciphertexts, delta: Numbers, phases: Phases
+        self, ciphertexts: Ciphertexts, delta: Numbers, phases: LeNetPhases
     ) -> Numbers:
         """Decrypt sums of pixels times delta [batch, 28, 28, filters] by picture: [batch, 150]."""
         phases.start_clock()
-        keys = [self.authority.derive(convolution.gradient_rows(each)) for each in delta]
+        keys = [
+            self.authority.derive(convolution.gradient_function_key_rows(each)) for each in delta
+        ]
         phases.add_phase("derive")
         return self._evaluate_keys(ciphertexts, keys, phases)
 
     def _evaluate_keys(
-        self, ciphertexts: Ciphertexts, keys: list[scheme.FunctionKeys], phases: Phases
+        self, ciphertexts: Ciphertexts, keys: list[scheme.FunctionKeys], phases: LeNetPhases
     ) -> Numbers:
         bound = max(scheme.bound_for(INPUT_BITS, each.rows) for each in keys)
         for each in keys:
-            scheme.check_together(ciphertexts, each)
+            scheme.check_matching_keys(ciphertexts, each)
         size = len(ciphertexts)
         points: list[Any] = [None] * size
         phases.start_clock()
 
         def unpack(begin: int, end: int) -> None:
             for i in range(begin, end):
-                points[i] = decode_elements(ciphertexts.elements[i])
+                points[i] = decode_curve_elements(ciphertexts.elements[i])
 
         def evaluate(begin: int, end: int) -> None:
             for i in range(begin, end):
-                points[i] = scheme.evaluate_keys(points[i], keys[i])
+                points[i] = scheme.evaluate_function_keys(points[i], keys[i])
 
-        in_parts(size, self.threads, unpack)
+        run_parts_in_threads(size, self.threads, unpack)
         phases.add_phase("decode")
-        in_parts(size, self.threads, evaluate)
+        run_parts_in_threads(size, self.threads, evaluate)
         phases.add_phase("evaluate")
         logarithms = self.table.find_logarithms(np.concatenate(points), bound, self.threads)
         phases.add_phase("logarithms")
         return logarithms.reshape(size, -1)
 
 
-def in_clear(messages: Numbers, weights: Numbers) -> Numbers:
+def lenet_layer_in_clear(messages: Numbers, weights: Numbers) -> Numbers:
     """Compute the expected result of `Server.evaluate_layer`."""
-    rows = convolution.forward_rows(weights).to_dense()
+    rows = convolution.forward_function_key_rows(weights).to_dense()
     return (messages.astype(np.float64) @ rows.T.astype(np.float64)).astype(np.int64)
 
 
 def gradient_in_clear(messages: Numbers, delta: Numbers) -> Numbers:
     """Compute the expected result of `Server.evaluate_gradient`."""
     return np.stack(
-        [convolution.gradient_rows(d).to_dense() @ x for x, d in zip(messages, delta, strict=True)]
+        [
+            convolution.gradient_function_key_rows(d).to_dense() @ x
+            for x, d in zip(messages, delta, strict=True)
+        ]
     )

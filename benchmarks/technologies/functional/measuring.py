@@ -15,14 +15,14 @@ import numpy as np
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.functional import curve, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table
-from tfe_bench.benchmarks.technologies.functional.leakage import Leakage, compute_rank
+from tfe_bench.benchmarks.technologies.functional.leakage import Leakage, compute_leakage_rank
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_range
 
 SECURITY_BITS: Final = 128
 
 
-def peak_memory() -> int:
+def peak_process_memory() -> int:
     """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -33,7 +33,7 @@ def median_or_zero(times: list[float]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class SweepCell:
     """One cell of the sweep: sizes, scheme and threads of a measurement.
 
     Attributes:
@@ -95,7 +95,7 @@ class Cell:
         return 1 << (self.result_bits - 1)
 
 
-def draw_inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
+def draw_sweep_inputs(cell: SweepCell, seed: int) -> tuple[Numbers, Numbers]:
     """Draw messages, and weights whose results are spread over the whole range."""
     rng = np.random.default_rng(seed)
     messages = rng.integers(0, 1 << cell.input_bits, (cell.batch, cell.length))
@@ -116,7 +116,7 @@ PHASES: Final = ("encrypt", "derive", "decode", "evaluate", "logarithms")
 
 
 @dataclass(frozen=True)
-class Run:
+class EncryptionRun:
     """Seconds by phase, for all messages and outputs together, with results and sizes.
 
     Attributes:
@@ -144,37 +144,39 @@ class Run:
         return self.encrypt + self.derive + self.decrypt
 
 
-def run_once(
+def run_encryption_phases(
     authority: scheme.MasterKey,
     encryptor: scheme.Encryptor,
     table: Table,
     inputs: tuple[Numbers, Numbers],
     bound: int,
     threads: int,
-) -> Run:
+) -> EncryptionRun:
     """Encrypt, derive keys and decrypt once."""
     messages, weights = inputs
     encrypt, sent = time_call(lambda: encryptor.encrypt(messages, threads))
     derive, keys = time_call(lambda: authority.derive(weights))
-    scheme.check_together(sent, keys)
+    scheme.check_matching_keys(sent, keys)
     points: list[Any] = [None] * len(sent)
 
     def unpack(begin: int, end: int) -> None:
         inside = threads if len(sent) == 1 else 1
         for i in range(begin, end):
-            points[i] = curve.decode_elements(sent.elements[i], threads=inside)
+            points[i] = curve.decode_curve_elements(sent.elements[i], threads=inside)
 
-    decode, _ = time_call(lambda: curve.in_parts(len(sent), threads, unpack))
+    decode, _ = time_call(lambda: curve.run_parts_in_threads(len(sent), threads, unpack))
     evaluate, products = time_call(
-        lambda: np.concatenate([scheme.evaluate_keys(p, keys, threads) for p in points])
+        lambda: np.concatenate([scheme.evaluate_function_keys(p, keys, threads) for p in points])
     )
     search, logarithms = time_call(lambda: table.find_logarithms(products, bound, threads))
     results = logarithms.reshape(len(messages), len(weights))
-    return Run(encrypt, derive, decode, evaluate, search, results, sent.nbytes, keys.nbytes)
+    return EncryptionRun(
+        encrypt, derive, decode, evaluate, search, results, sent.nbytes, keys.nbytes
+    )
 
 
 def measure_cell(
-    cell: Cell, table: Table | None = None, repeat: int = 3, seed: int = 1
+    cell: SweepCell, table: Table | None = None, repeat: int = 3, seed: int = 1
 ) -> Measurement:
     """Measure one cell of the sweep.
 
@@ -184,12 +186,12 @@ def measure_cell(
         repeat: number of timed runs.
         seed: seed of messages and weights.
     """
-    inputs = draw_inputs(cell, seed)
-    return inner_products(cell, inputs, cell.input_bits, "sweep", table, repeat)
+    inputs = draw_sweep_inputs(cell, seed)
+    return measure_inner_products(cell, inputs, cell.input_bits, "sweep", table, repeat)
 
 
-def inner_products(
-    cell: Cell,
+def measure_inner_products(
+    cell: SweepCell,
     inputs: tuple[Numbers, Numbers],
     input_bits: int,
     job: str,
@@ -205,14 +207,14 @@ def inner_products(
     )
     build, used_table = time_call(lambda: table or Table(cell.table_bits))
     once = functools.partial(
-        run_once, authority, encryptor, used_table, inputs, cell.bound, cell.threads
+        run_encryption_phases, authority, encryptor, used_table, inputs, cell.bound, cell.threads
     )
     first = once()  # warm-up; its times are discarded
     runs = [once() for _ in range(repeat)]
     outputs, batch = first.results.size, len(messages)
     totals = [each.total for each in runs]
     spent = {name: median_or_zero([getattr(each, name) for each in runs]) for name in PHASES}
-    key_leakage = Leakage(compute_rank(scheme.as_rows(weights)), cell.length)
+    key_leakage = Leakage(compute_leakage_rank(scheme.as_weight_rows(weights)), cell.length)
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "prepare_seconds": prepare,
@@ -229,7 +231,7 @@ def inner_products(
         "bytes_down": 0,
         "table_bytes": used_table.nbytes,
         "encryptor_bytes": encryptor.nbytes,
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": peak_process_memory(),
         "rounds": 1,
         "key_rank": key_leakage.rank,
         "leakage": f"the results, in the clear, to the server; {key_leakage}",

@@ -23,19 +23,23 @@ _MEANS: Final = (
 _SIDE: Final = 28
 
 
-def _select_job(measured: Sequence[Measurement], job: str) -> list[Measurement]:
+def _select_functional_job(measured: Sequence[Measurement], job: str) -> list[Measurement]:
     return [m for m in measured if m.technology == "functional" and m.job == job]
 
 
-def _select_newest(measured: Sequence[Measurement], job: str) -> Measurement | None:
-    return max(_select_job(measured, job), key=lambda m: m.time, default=None)
+def _newest_functional_measurement(measured: Sequence[Measurement], job: str) -> Measurement | None:
+    return max(_select_functional_job(measured, job), key=lambda m: m.time, default=None)
 
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Return the function that draws each picture, by name."""
     return {
-        NAMES[0]: functools.partial(_draw_logarithms, _select_job(measured, "logarithms")),
-        NAMES[1]: functools.partial(_draw_network, _select_newest(measured, "LeNet-5 training")),
+        NAMES[0]: functools.partial(
+            _draw_logarithms, _select_functional_job(measured, "logarithms")
+        ),
+        NAMES[1]: functools.partial(
+            _draw_attacked_pictures, _newest_functional_measurement(measured, "LeNet-5 training")
+        ),
     }
 
 
@@ -60,7 +64,9 @@ def _draw_logarithms(measurements: list[Measurement], theme: Theme, narrow: bool
     return picture
 
 
-def _draw_network(measurement: Measurement | None, theme: Theme, narrow: bool) -> Drawing | None:
+def _draw_attacked_pictures(
+    measurement: Measurement | None, theme: Theme, narrow: bool
+) -> Drawing | None:
     import numpy as np
 
     if measurement is None:
@@ -116,7 +122,7 @@ def _build_sweep(measurements: Sequence[Measurement]) -> Table:
     return Table(_HEAD, rows, caption)
 
 
-def _build_hours(measurement: Measurement) -> Table:
+def _build_training_hours(measurement: Measurement) -> Table:
     f = measurement.figures
     rows: list[list[Cell]] = [
         [
@@ -146,7 +152,7 @@ def build_sections(
 ) -> list[Section]:
     """Build the section on functional encryption, if anything was measured."""
     parts: list[Part] = []
-    if sweep := _select_job(measured, "sweep"):
+    if sweep := _select_functional_job(measured, "sweep"):
         parts += [
             "A key authority gives a server keys for weights; the server learns the inner products "
             "of encrypted vectors with those weights, in the clear, and nothing else.",
@@ -165,9 +171,9 @@ def build_sections(
             f"{f['encrypt_ratio']:.3g} and {f['decrypt_ratio']:.3g} times as long as the same "
             "algorithms on the curve (128 bits)."
         )
-    if (lenet := _select_newest(measured, "LeNet-5 training")) is not None:
+    if (lenet := _newest_functional_measurement(measured, "LeNet-5 training")) is not None:
         f = lenet.figures
-        parts.append(_build_hours(lenet))
+        parts.append(_build_training_hours(lenet))
         parts.append(
             f"Leakage: {f['leakage']}. From what it has decrypted, the server recovers "
             f"{f['pixels_recovered']:.1%} of the pixels exactly by least squares; from "

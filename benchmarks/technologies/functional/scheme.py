@@ -30,7 +30,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.technologies.functional import curve
 from tfe_bench.benchmarks.technologies.functional.curve import ELEMENT, Bytes, Numbers, Rows, Words
-from tfe_bench.benchmarks.technologies.functional.integers import to_integers
+from tfe_bench.benchmarks.technologies.functional.integers import to_bounded_integers
 from tfe_bench.errors import DataError, SecurityError, UsageError, check_one_of, check_range
 
 SCHEMES: Final = ("selective", "adaptive")
@@ -175,7 +175,7 @@ class MasterKey:
             UsageError: the weights have another length than the public key.
             RangeError: a weight is NaN, not whole, or too large.
         """
-        rows = weights if isinstance(weights, Rows) else as_rows(weights)
+        rows = weights if isinstance(weights, Rows) else as_weight_rows(weights)
         if rows.columns != self.public.length:
             raise UsageError(
                 f"Weights have the public key's length, {self.public.length}. Received: "
@@ -185,18 +185,18 @@ class MasterKey:
                 received=rows.columns,
                 expected=self.public.length,
             )
-        numbers = np.stack([curve.inner_products(s, rows) for s in self.secret])
+        numbers = np.stack([curve.scalar_inner_products(s, rows) for s in self.secret])
         return FunctionKeys(self.public.scheme, self.public.fingerprint, rows, numbers)
 
 
-def as_rows(weights: Any) -> Rows:
+def as_weight_rows(weights: Any) -> Rows:
     """Convert whole numbers [keys, length] to rows.
 
     Raises:
         UsageError: the weights are not a matrix of numbers, or have too many entries.
         RangeError: a weight is NaN, not whole, or too large.
     """
-    dense = to_integers("Weights", weights, (1 << curve.MOST_INPUT_BITS) - 1)
+    dense = to_bounded_integers("Weights", weights, (1 << curve.MOST_INPUT_BITS) - 1)
     if dense.ndim != 2 or not dense.size:
         raise UsageError(
             f"Weights are [keys, length]. Received: {list(dense.shape)}.",
@@ -269,7 +269,7 @@ class Encryptor:
             RangeError: a number is NaN, not whole, or beyond the declared bits.
         """
         public = self.public
-        integers = to_integers("Messages", messages, (1 << self.bits) - 1)
+        integers = to_bounded_integers("Messages", messages, (1 << self.bits) - 1)
         if integers.ndim != 2 or integers.shape[1] != public.length:
             raise UsageError(
                 f"Messages are [batch, {public.length}]. Received: {list(integers.shape)}.",
@@ -286,7 +286,7 @@ class Encryptor:
         return Ciphertexts(public.scheme, public.fingerprint, elements)
 
 
-def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
+def check_matching_keys(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
     """Reject keys of another master key, scheme or length than that of the ciphertexts.
 
     Raises:
@@ -309,9 +309,9 @@ def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
             )
 
 
-def evaluate_keys(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
-    """Compute g^<x, y> of one unpacked ciphertext (`curve.decode_elements`) for all keys."""
-    return curve.evaluate_rows(points, keys.numbers, keys.rows, threads)
+def evaluate_function_keys(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
+    """Compute g^<x, y> of one unpacked ciphertext (`curve.decode_curve_elements`) for all keys."""
+    return curve.evaluate_key_rows(points, keys.numbers, keys.rows, threads)
 
 
 def decrypt(
@@ -333,7 +333,7 @@ def decrypt(
         DataError: a ciphertext or key is damaged.
         RangeError: a result is not within the bound; a wrong value is never returned.
     """
-    check_together(ciphertexts, keys)
+    check_matching_keys(ciphertexts, keys)
     table.check_bound(bound)
     batch = len(ciphertexts)
     out = np.zeros((batch, len(keys.rows)), np.int64)
@@ -341,10 +341,12 @@ def decrypt(
 
     def part(begin: int, end: int) -> None:
         for i in range(begin, end):
-            points = curve.decode_elements(ciphertexts.elements[i], threads=inside)
-            out[i] = table.find_logarithms(evaluate_keys(points, keys, inside), bound, inside)
+            points = curve.decode_curve_elements(ciphertexts.elements[i], threads=inside)
+            out[i] = table.find_logarithms(
+                evaluate_function_keys(points, keys, inside), bound, inside
+            )
 
-    curve.in_parts(batch, threads, part)
+    curve.run_parts_in_threads(batch, threads, part)
     return out
 
 

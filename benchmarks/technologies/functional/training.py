@@ -14,11 +14,11 @@ from tfe_bench.benchmarks.technologies.functional import convolution, leakage, l
 from tfe_bench.benchmarks.technologies.functional.convolution import PIXELS
 from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table
 from tfe_bench.benchmarks.technologies.functional.leakage import Leakage
-from tfe_bench.benchmarks.technologies.functional.lenet import BATCH, INPUT_BITS, Phases
+from tfe_bench.benchmarks.technologies.functional.lenet import BATCH, INPUT_BITS, LeNetPhases
 from tfe_bench.benchmarks.technologies.functional.measuring import (
     SECURITY_BITS,
     median_or_zero,
-    peak_memory,
+    peak_process_memory,
     time_call,
 )
 from tfe_bench.benchmarks.technologies.functional.published import read_training
@@ -36,8 +36,8 @@ Say = Callable[[str], None]
 class _Setting:
     """Network, encryptor, server and data of one measurement."""
 
-    net: lenet.Network
-    server: lenet.Server
+    net: lenet.LeNet
+    server: lenet.LeNetServer
     encryptor: scheme.Encryptor
     digits: Mnist
     batches: int
@@ -73,10 +73,12 @@ def measure_training(
     """
     say("reading MNIST")
     digits = mnist.load(data)
-    net = lenet.Network()
+    net = lenet.LeNet()
     weights, _ = net.quantized_layer
     # Any filters without zeros have this rank, so it is known before encryption.
-    key_leakage = Leakage(leakage.compute_rank(convolution.forward_rows(weights)), PIXELS)
+    key_leakage = Leakage(
+        leakage.compute_leakage_rank(convolution.forward_function_key_rows(weights)), PIXELS
+    )
     leakage.check_leakage(key_leakage, allowed)
     sample_count = max(BATCH, int(len(digits.train_images) * epochs))
     plain = net.train_epoch(
@@ -84,21 +86,21 @@ def measure_training(
     )
     setup, authority = time_call(lambda: scheme.setup(scheme_name, PIXELS))
     encryptor = scheme.Encryptor(authority.public, INPUT_BITS, threads)
-    server = lenet.Server(authority, Table(table_bits), threads)
+    server = lenet.LeNetServer(authority, Table(table_bits), threads)
     setting = _Setting(net, server, encryptor, digits, batches, say)
     runs, right = _train_encrypted(setting)
-    accuracy = _test_accuracy(setting)
+    accuracy = _test_encrypted_accuracy(setting)
     say("solving for the pictures")
     weights, _ = net.quantized_layer
     shown = lenet.flatten_pictures(digits.test_images[:PICTURES])
-    attack = _attack_messages(convolution.forward_rows(weights), shown)
+    attack = _attack_messages(convolution.forward_function_key_rows(weights), shown)
     few = np.random.default_rng(1).integers(-127, 128, (FEW_KEYS, PIXELS))
-    attack_few = _attack_messages(scheme.as_rows(few), shown)
+    attack_few = _attack_messages(scheme.as_weight_rows(few), shown)
     in_epoch = len(digits.train_images) // BATCH
     per_batch = median_or_zero([each.training for each in runs])
     encrypt = median_or_zero([each.encrypt for each in runs]) / BATCH
     plain_epoch = plain * len(digits.train_images) / sample_count
-    key_leakage = Leakage(key_leakage.rank, PIXELS, leakage.count_exact(attack, shown))
+    key_leakage = Leakage(key_leakage.rank, PIXELS, leakage.recovered_value_fraction(attack, shown))
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "encrypt_seconds": encrypt,
@@ -112,18 +114,18 @@ def measure_training(
         "message_length": key_leakage.length,
         "pixels_recovered": key_leakage.exact,
         "few_keys": FEW_KEYS,
-        "few_keys_pixels_recovered": leakage.count_exact(attack_few, shown),
+        "few_keys_pixels_recovered": leakage.recovered_value_fraction(attack_few, shown),
         "leakage": f"the first layer's outputs, in the clear, to the server; {key_leakage}",
         "bytes_up": (PIXELS + scheme.HEADS[scheme_name]) * 32 * BATCH,
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": peak_process_memory(),
         "published_hours": [
             [row["framework"], row["as_printed_enc"], row["as_printed_train"]]
             for row in read_training()
         ],
         "pictures": {
-            "original": _as_text(shown),
-            "all keys": _as_text(attack),
-            f"{FEW_KEYS} keys": _as_text(attack_few),
+            "original": _pixels_as_hex(shown),
+            "all keys": _pixels_as_hex(attack),
+            f"{FEW_KEYS} keys": _pixels_as_hex(attack_few),
         },
     }
     modeled = ["encrypt_all_hours", "epoch_hours", "slowdown"]
@@ -142,7 +144,7 @@ def measure_training(
     )
 
 
-def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
+def _train_encrypted(on: _Setting) -> tuple[list[LeNetPhases], bool]:
     """Train on encrypted batches and check each against the same whole numbers in the clear."""
     net, server, digits = on.net, on.server, on.digits
     runs, right = [], True
@@ -152,7 +154,7 @@ def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
         chosen = next(order)
         messages = lenet.flatten_pictures(digits.train_images[chosen])
         labels = digits.train_labels[chosen]
-        phases = Phases()
+        phases = LeNetPhases()
         sent = on.encryptor.encrypt(messages, server.threads)
         phases.add_phase("encrypt")
         weights, scale = net.quantized_layer
@@ -167,12 +169,12 @@ def _train_encrypted(on: _Setting) -> tuple[list[Phases], bool]:
         net.update_weights(rest, kernel * (unit / 255), delta)
         phases.add_phase("clear")
         runs.append(phases)
-        right &= bool((results == lenet.in_clear(messages, weights)).all())
+        right &= bool((results == lenet.lenet_layer_in_clear(messages, weights)).all())
         right &= bool((sums == lenet.gradient_in_clear(messages, whole)).all())
     return runs, right
 
 
-def _test_accuracy(on: _Setting) -> dict[str, Any]:
+def _test_encrypted_accuracy(on: _Setting) -> dict[str, Any]:
     """Measure accuracy on encrypted test pictures, and on all of them with whole numbers."""
     net, server, digits = on.net, on.server, on.digits
     weights, scale = net.quantized_layer
@@ -183,11 +185,15 @@ def _test_accuracy(on: _Setting) -> dict[str, Any]:
     for at in range(0, count, BATCH):
         on.say(f"testing on encrypted pictures: {at} of {count}")
         sent = on.encryptor.encrypt(messages[at : min(at + BATCH, count)], server.threads)
-        private.append(net.finish_logits(server.evaluate_layer(sent, weights, Phases()), scale))
+        private.append(
+            net.finish_logits(server.evaluate_layer(sent, weights, LeNetPhases()), scale)
+        )
     plain = net.compute_logits(images).argmax(1)
     whole = np.concatenate(
         [
-            net.finish_logits(lenet.in_clear(messages[at : at + 500], weights), scale).argmax(1)
+            net.finish_logits(
+                lenet.lenet_layer_in_clear(messages[at : at + 500], weights), scale
+            ).argmax(1)
             for at in range(0, len(messages), 500)
         ]
     )
@@ -206,6 +212,6 @@ def _attack_messages(rows: Any, messages: Numbers) -> convolution.Reals:
     return leakage.reconstruct_messages(rows, np.rint(messages @ dense.T).astype(np.int64))
 
 
-def _as_text(pictures: Any) -> list[str]:
+def _pixels_as_hex(pictures: Any) -> list[str]:
     """Format pixels, clipped to a byte, as hexadecimal digits."""
     return [bytes(np.clip(np.rint(p), 0, 255).astype(np.uint8)).hex() for p in pictures]

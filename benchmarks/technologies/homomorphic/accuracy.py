@@ -14,7 +14,7 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import jobs, processes
 from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
 from tfe_bench.benchmarks.technologies.homomorphic import network as encrypted
-from tfe_bench.benchmarks.technologies.homomorphic.model import Model
+from tfe_bench.benchmarks.technologies.homomorphic.model import MnistModel
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Values
 from tfe_bench.benchmarks.technologies.libraries import import_library
@@ -26,10 +26,10 @@ _GROUPS: Final = 2  # ciphertexts of pictures that a process receives at a time
 Tell = Callable[[float, str], None]
 
 
-class Worker:
+class AccuracyWorker:
     """A client and a server in one process, called with pictures."""
 
-    def __init__(self, parameters: Parameters, trained: Model, images: int) -> None:
+    def __init__(self, parameters: Parameters, trained: MnistModel, images: int) -> None:
         self._job = jobs.NetworkRun(parameters, trained, images)
         self._told = [0, 0]
 
@@ -46,16 +46,16 @@ class Worker:
             "sent": sent,
             "setup": job.run.parts["setup"][0],
             "key_bytes": job.keys.size,
-            "memory": processes.peak_memory(),
+            "memory": processes.peak_process_memory(),
         }
 
 
-def measure_accuracy(
+def measure_encrypted_accuracy(
     count: int,
     tell: Tell,
     *,
     folder: Path | None = None,
-    trained: Model | None = None,
+    trained: MnistModel | None = None,
     degree: int = 16384,
     seed: int = plaintext.SEED,
 ) -> Measurement:
@@ -78,7 +78,7 @@ def measure_accuracy(
     from tfe_bench.models import mnist
 
     import_library("seal", "Homomorphic encryption")
-    parameters = encrypted.choose_parameters(degree)
+    parameters = encrypted.choose_network_parameters(degree)
     data = mnist.load(folder)
     check_range("The number of pictures", count, 1, len(data.test_labels))
     started = time.perf_counter()
@@ -88,7 +88,7 @@ def measure_accuracy(
     training = time.perf_counter() - started
     pictures = data.test_images[:count].astype(np.float64) / 255
     labels = data.test_labels[:count]
-    images = jobs.images_for(parameters, count)
+    images = jobs.images_per_ciphertext(parameters, count)
     step = images * _GROUPS
     items = [pictures[i : i + step] for i in range(0, count, step)]
     workers = min(len(os.sched_getaffinity(0)), len(items))
@@ -96,7 +96,7 @@ def measure_accuracy(
     results: dict[int, dict[str, Any]] = {}
     tell(0.0, "making keys")
     for index, result in processes.run_spread(
-        Worker, (parameters, trained, images), items, workers
+        AccuracyWorker, (parameters, trained, images), items, workers
     ):
         results[index] = result
         done += len(items[index])

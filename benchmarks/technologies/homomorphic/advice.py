@@ -21,7 +21,7 @@ _WORD: Final = re.compile(r"([a-z]+)=([0-9]{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Work:
+class CiphertextWork:
     """Number of operations of a job on ciphertexts.
 
     Args:
@@ -39,7 +39,7 @@ class Work:
     depth: int = 1
 
     @classmethod
-    def parse_work(cls, text: str) -> Work:
+    def parse_work(cls, text: str) -> CiphertextWork:
         """Parse words such as "exact,plain=128,rotate=16,depth=2", or a name of `USUAL`.
 
         Raises:
@@ -73,19 +73,19 @@ class Work:
         return work
 
 
-USUAL: Final[Mapping[str, Work]] = {
-    "sums": Work(exact=True, add=1000, depth=0),
-    "inner-product": Work(plain=1, rotate=10, add=10),
-    "dense": Work(plain=32, rotate=15, add=36),
-    "exact-dense": Work(exact=True, plain=32, rotate=15, add=36),
-    "products": Work(exact=True, multiply=100, add=100, depth=1),
-    "polynomial": Work(plain=4, multiply=4, add=8, depth=3),
-    "network": Work(plain=169, multiply=2, rotate=33, add=180, depth=5),
+USUAL: Final[Mapping[str, CiphertextWork]] = {
+    "sums": CiphertextWork(exact=True, add=1000, depth=0),
+    "inner-product": CiphertextWork(plain=1, rotate=10, add=10),
+    "dense": CiphertextWork(plain=32, rotate=15, add=36),
+    "exact-dense": CiphertextWork(exact=True, plain=32, rotate=15, add=36),
+    "products": CiphertextWork(exact=True, multiply=100, add=100, depth=1),
+    "polynomial": CiphertextWork(plain=4, multiply=4, add=8, depth=3),
+    "network": CiphertextWork(plain=169, multiply=2, rotate=33, add=180, depth=5),
 }
 
 
 @dataclass(frozen=True)
-class Choice:
+class SchemeChoice:
     """A scheme at a degree for a job.
 
     Attributes:
@@ -103,7 +103,9 @@ class Choice:
     bits: int | None = None
 
 
-def list_choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
+def list_scheme_choices(
+    work: CiphertextWork, measured: Iterable[Measurement]
+) -> list[SchemeChoice]:
     """List every measured scheme and degree: the fastest first, unsuitable ones last."""
     groups: dict[tuple[str, int], dict[str, Measurement]] = {}
     for measurement in measured:
@@ -117,11 +119,13 @@ def list_choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
     return sorted(choices, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
 
 
-def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement]) -> Choice:
+def _build_choice(
+    work: CiphertextWork, scheme: str, degree: int, rows: Mapping[str, Measurement]
+) -> SchemeChoice:
     slots = degree // 2 if scheme == "CKKS" else degree
     depth = int(rows[DEPTH].figures["depth"])
     if work.exact and scheme == "CKKS":
-        return Choice(scheme, degree, None, slots, "its results have an error")
+        return SchemeChoice(scheme, degree, None, slots, "its results have an error")
     bits = None
     if scheme != "CKKS":
         # sums grow with their number; each consecutive product doubles the bits
@@ -129,10 +133,10 @@ def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measu
         bits = int((modulus - math.log2(1 + work.add)) / 2 ** min(work.depth, 10))
         if bits < (1 if work.exact else _REAL_BITS):
             reason = f"its integers hold {max(0, bits)}-bit values before such products"
-            return Choice(scheme, degree, None, slots, reason, bits)
+            return SchemeChoice(scheme, degree, None, slots, reason, bits)
     if work.depth > depth:
         reason = f"a depth of {depth} came out right, and {work.depth} is due"
-        return Choice(scheme, degree, None, slots, reason)
+        return SchemeChoice(scheme, degree, None, slots, reason)
 
     def median(job: str) -> float:
         seconds = rows[job].seconds
@@ -147,14 +151,14 @@ def _build_choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measu
         plain += median("rescale") / max(1, work.plain) * min(work.plain, work.depth)
     seconds = work.add * median("add_ct_ct") + work.plain * plain
     seconds += work.multiply * product + work.rotate * median("rotate_rows_1")
-    return Choice(scheme, degree, seconds, slots, "", bits)
+    return SchemeChoice(scheme, degree, seconds, slots, "", bits)
 
 
-def write_advice(work: Work, measured: Sequence[Measurement]) -> list[str]:
+def write_advice(work: CiphertextWork, measured: Sequence[Measurement]) -> list[str]:
     """Write the advice in sentences."""
     from tfe_bench.benchmarks.table import human_seconds
 
-    choices = list_choices(work, measured)
+    choices = list_scheme_choices(work, measured)
     able = [c for c in choices if c.seconds is not None]
     if not able:
         lines = ["None of what was measured can do it."]

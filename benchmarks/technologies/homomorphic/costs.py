@@ -50,7 +50,7 @@ def cost_table(degree: int = 16384, levels: int = 8) -> Mapping[str, Sequence[fl
             if name == "rescale" and level == 1:
                 times[name].append(math.nan)
                 continue
-            times[name].append(timing.time_operation(operation, _REPEAT, _BUDGET).median)
+            times[name].append(timing.time_ciphertext_operation(operation, _REPEAT, _BUDGET).median)
     return times
 
 

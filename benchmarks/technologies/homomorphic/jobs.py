@@ -19,7 +19,7 @@ from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
 from tfe_bench.benchmarks.technologies.homomorphic import network as encrypted
 from tfe_bench.benchmarks.technologies.homomorphic import polynomials, processes
 from tfe_bench.benchmarks.technologies.homomorphic.linear import Dense
-from tfe_bench.benchmarks.technologies.homomorphic.model import Model
+from tfe_bench.benchmarks.technologies.homomorphic.model import MnistModel
 from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
@@ -78,12 +78,12 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
 }
 
 
-def _run_alone(function: Callable[..., Any], *arguments: Any) -> Any:
+def _run_job_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
     import_library("seal", "Homomorphic encryption")
-    return processes.run_alone(function, *arguments)
+    return processes.run_in_separate_process(function, *arguments)
 
 
-class Run:
+class HomomorphicRun:
     """Timed parts of one job: the setup once, then the parts of each run."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Run:
             "rounds": 1,
             "leakage": LEAKAGE,
             "throughput_per_second": values / median,
-            "peak_memory_bytes": processes.peak_memory(),
+            "peak_memory_bytes": processes.peak_process_memory(),
         }
 
     def list_totals(self, runs: int) -> list[float]:
@@ -125,7 +125,7 @@ class Run:
         return [sum(each) for each in zip(*parts, strict=True)]
 
 
-def inner_product(quick: bool = False) -> Measurement:
+def run_homomorphic_product(quick: bool = False) -> Measurement:
     """Measure J1: the inner product of an encrypted vector of 784 values and the server's vector.
 
     Raises:
@@ -134,7 +134,7 @@ def inner_product(quick: bool = False) -> Measurement:
     return _measure_linear("inner product", 1, 1, quick)
 
 
-def run_dense(batch: int = 1, quick: bool = False) -> Measurement:
+def run_homomorphic_dense(batch: int = 1, quick: bool = False) -> Measurement:
     """Measure J2: a dense layer 784 -> 128 on a batch of encrypted vectors.
 
     Raises:
@@ -147,7 +147,7 @@ def run_dense(batch: int = 1, quick: bool = False) -> Measurement:
 def _measure_linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
     check_range("The batch", batch, 1, MOST_BATCH)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = _run_alone(_run_linear, outputs, batch, repeat)
+    seconds, figures, correct = _run_job_in_process(_run_linear, outputs, batch, repeat)
     parameters = {"shape": [outputs, LENGTH], "batch": batch, "seed": _SEED}
     return Measurement(
         technology="homomorphic",
@@ -159,7 +159,7 @@ def _measure_linear(job: str, outputs: int, batch: int, quick: bool) -> Measurem
     )
 
 
-def linear_inputs(outputs: int, batch: int) -> tuple[Values, Values]:
+def homomorphic_linear_inputs(outputs: int, batch: int) -> tuple[Values, Values]:
     """Draw weights [outputs, 784] and vectors [batch, 784] of the linear jobs."""
     rng = np.random.default_rng(_SEED)
     weights = rng.normal(0, 1 / np.sqrt(LENGTH), (outputs, LENGTH))
@@ -167,8 +167,8 @@ def linear_inputs(outputs: int, batch: int) -> tuple[Values, Values]:
 
 
 def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any, bool]:
-    weights, vectors = linear_inputs(outputs, batch)
-    run = Run()
+    weights, vectors = homomorphic_linear_inputs(outputs, batch)
+    run = HomomorphicRun()
 
     def prepare() -> tuple[Setting, Client, Dense, EvaluationKeys]:
         setting = Setting(LINEAR)
@@ -210,7 +210,7 @@ def run_polynomial(function: str, quick: bool = False) -> Measurement:
     """
     approximation = Approximation.fit_function(function)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = _run_alone(_run_polynomial, function, repeat)
+    seconds, figures, correct = _run_job_in_process(_run_polynomial, function, repeat)
     parameters = {
         "degree_of_polynomial": polynomials.DEGREE,
         "range": [approximation.low, approximation.high],
@@ -233,7 +233,7 @@ def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]
     count = polynomials.PARAMETERS.slots
     values = np.random.default_rng(_SEED).uniform(approximation.low, approximation.high, count)
     values[:2] = approximation.low, approximation.high
-    run = Run()
+    run = HomomorphicRun()
 
     def prepare() -> tuple[Setting, Client, EvaluationKeys]:
         setting = Setting(polynomials.PARAMETERS)
@@ -264,12 +264,12 @@ def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]
     return run.list_totals(repeat), figures, encryption_error <= POLYNOMIAL_ERROR
 
 
-def run_network(
+def run_homomorphic_network(
     batch: int = 1,
     quick: bool = False,
     *,
     folder: Path | None = None,
-    trained: Model | None = None,
+    trained: MnistModel | None = None,
     degree: int | None = None,
 ) -> Measurement:
     """Measure J3: the MNIST network on a batch of encrypted pictures, in one process.
@@ -290,13 +290,13 @@ def run_network(
     from tfe_bench.models import mnist
 
     check_range("The batch", batch, 1, MOST_BATCH)
-    parameters = encrypted.choose_parameters(degree or (8192 if batch <= _FEW else 16384))
+    parameters = encrypted.choose_network_parameters(degree or (8192 if batch <= _FEW else 16384))
     data = mnist.load(folder)
     trained = trained or plaintext.train_model(folder)
     pictures = data.test_images[:batch].astype(np.float64) / 255
     repeat = 1 if batch > 1 and quick else _QUICK
-    seconds, figures, correct = _run_alone(
-        _run_network, parameters, trained, pictures, data.test_labels[:batch], repeat
+    seconds, figures, correct = _run_job_in_process(
+        _run_encrypted_network, parameters, trained, pictures, data.test_labels[:batch], repeat
     )
     return Measurement(
         technology="homomorphic",
@@ -312,16 +312,16 @@ class NetworkRun:
     """A client and a server with the network, in one process.
 
     Args:
-        parameters: as from `network.choose_parameters`.
+        parameters: as from `network.choose_network_parameters`.
         trained: the model.
         images: pictures in a ciphertext.
     """
 
-    def __init__(self, parameters: Parameters, trained: Model, images: int) -> None:
-        self.run = Run()
+    def __init__(self, parameters: Parameters, trained: MnistModel, images: int) -> None:
+        self.run = HomomorphicRun()
         self.run.time_part("setup", self._prepare_network, parameters, trained, images)
 
-    def _prepare_network(self, parameters: Parameters, trained: Model, images: int) -> None:
+    def _prepare_network(self, parameters: Parameters, trained: MnistModel, images: int) -> None:
         setting = Setting(parameters)
         self.network = EncryptedNetwork(setting, images)
         self._bounds = self.network.bound_products(trained)
@@ -337,7 +337,7 @@ class NetworkRun:
         parts = {"encrypt": 0.0, "evaluate": 0.0, "decrypt": 0.0}
         group_logits = []
         for group in groups:
-            group_run = Run()
+            group_run = HomomorphicRun()
             sent = group_run.time_part(
                 "encrypt", lambda g=group: [*map(self.client.encrypt, net.pack_pictures(g))]
             )
@@ -355,15 +355,15 @@ class NetworkRun:
         return np.concatenate(group_logits)
 
 
-def images_for(parameters: Parameters, batch: int) -> int:
+def images_per_ciphertext(parameters: Parameters, batch: int) -> int:
     """Return the pictures in a ciphertext: as many as fit, at most the batch."""
     return min(parameters.slots // 1024, 1 << (batch - 1).bit_length())
 
 
-def _run_network(
-    parameters: Parameters, trained: Model, pictures: Values, labels: Any, repeat: int
+def _run_encrypted_network(
+    parameters: Parameters, trained: MnistModel, pictures: Values, labels: Any, repeat: int
 ) -> tuple[list[float], Any, bool]:
-    job = NetworkRun(parameters, trained, images_for(parameters, len(pictures)))
+    job = NetworkRun(parameters, trained, images_per_ciphertext(parameters, len(pictures)))
     logits = np.zeros((0, 0))
     for _ in range(repeat + 1):
         logits = job.compute_logits(pictures)

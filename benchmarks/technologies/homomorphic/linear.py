@@ -37,7 +37,7 @@ def power_of_two(least: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SlotLayout:
     """Layout of vectors in a ciphertext: slot (position * copies + copy) * images + image.
 
     The vectors repeat until all slots are filled, so that rotations are cyclic in `period`.
@@ -76,7 +76,7 @@ class Layout:
             )
 
     @classmethod
-    def fit_layout(cls, slots: int, length: int, batch: int, most_copies: int) -> Layout:
+    def fit_layout(cls, slots: int, length: int, batch: int, most_copies: int) -> SlotLayout:
         """Fit vectors of a length: as many of the batch as possible, then copies.
 
         Args:
@@ -130,7 +130,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Product:
+class DiagonalProduct:
     """Public plan of the product with a matrix, without the matrix itself.
 
     Args:
@@ -143,7 +143,7 @@ class Product:
 
     m: int
     n: int
-    layout: Layout
+    layout: SlotLayout
 
     def __post_init__(self) -> None:
         period, copies = self.layout.period, self.layout.copies
@@ -265,7 +265,7 @@ class Product:
             if total is not None:
                 total = server.rotate(total, self.baby * stride)
             total = server.inner_product(
-                turned, take_plaintexts(diagonals, self.baby), bound, total
+                turned, take_layer_plaintexts(diagonals, self.baby), bound, total
             )
         if total is None:
             raise UsageError(
@@ -288,7 +288,7 @@ class Product:
         return x
 
 
-def take_plaintexts(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
+def take_layer_plaintexts(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
     """Yield the next `count` plaintexts of a layer.
 
     Raises:
@@ -309,10 +309,10 @@ def encode_plaintexts(
 ) -> Iterator[Any]:
     """Encode plaintexts for the server; None for values that are zero at that scale."""
     for values in plaintexts:
-        yield encode_values(setting, values, scale, level)
+        yield encode_slot_plaintext(setting, values, scale, level)
 
 
-def encode_values(setting: Setting, values: Values, scale: float, level: int) -> Any:
+def encode_slot_plaintext(setting: Setting, values: Values, scale: float, level: int) -> Any:
     """Encode a plaintext; None if it is zero at that scale, as the library rejects zero factors."""
     plain = setting.encode_values(values, scale, level)
     return None if plain.is_zero() else plain
@@ -342,9 +342,9 @@ class Dense:
             )
         m, n = matrix.shape
         slots, level = setting.parameters.slots, setting.parameters.levels
-        layout = Layout.fit_layout(slots, max(m, n), batch, power_of_two(m))
+        layout = SlotLayout.fit_layout(slots, max(m, n), batch, power_of_two(m))
         self.setting = setting
-        self.product = Product(m, n, layout)
+        self.product = DiagonalProduct(m, n, layout)
         self._bound = self.product.bound_result(matrix)
         if level < 2:
             raise UsageError(

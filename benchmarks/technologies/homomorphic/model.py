@@ -34,7 +34,7 @@ _WEIGHT_BITS: Final = 8
 
 
 @dataclass(frozen=True)
-class Model:
+class MnistModel:
     """Weights of the network, held by the server.
 
     Args:
@@ -75,7 +75,7 @@ class Model:
 
     def compute_logits(self, images: npt.ArrayLike) -> Values:
         """Compute outputs [n, 10] of images [n, 28, 28] with values from 0 to 1."""
-        taps = extract_taps(images)  # [n, 25, 196]
+        taps = extract_kernel_taps(images)  # [n, 25, 196]
         maps = np.einsum("ntp,tm->npm", taps, self.kernels) + self.kernel_bias
         inner = np.square(maps.reshape(len(maps), -1)) @ self.hidden.T + self.hidden_bias
         out: Values = np.square(inner) @ self.output.T + self.output_bias
@@ -85,7 +85,7 @@ class Model:
 FEATURES: Final = SIDE * SIDE * MAPS
 
 
-def extract_taps(images: npt.ArrayLike) -> Values:
+def extract_kernel_taps(images: npt.ArrayLike) -> Values:
     """Extract the pixels of each tap of the kernel: [n, 25, 196] of images [n, 28, 28].
 
     Raises:
@@ -127,21 +127,21 @@ def check_images(images: npt.ArrayLike) -> Values:
     return array
 
 
-def made_up(seed: int) -> Model:
+def made_up_mnist_model(seed: int) -> MnistModel:
     """Draw weights from a seed, of the size of trained ones, for tests of correctness."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Values:
         return rng.normal(0, 1.0 / np.sqrt(shape[-1]), shape)
 
-    return Model(
+    return MnistModel(
         *(draw(KERNEL**2, MAPS) / 4, draw(MAPS) / 8),
         *(draw(HIDDEN, FEATURES), draw(HIDDEN) / 8),
         *(8 * draw(CLASSES, HIDDEN), draw(CLASSES) / 8),
     )
 
 
-def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> Model:
+def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> MnistModel:
     """Train on MNIST with Keras, then round the weights of each layer to 8 bits.
 
     Args:
@@ -187,14 +187,14 @@ def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> 
     model.fit(pictures, data.train_labels, batch_size=_BATCH, epochs=epochs, verbose=0)
     weights = [np.asarray(w, np.float64) for w in model.get_weights()]
     kernels, kernel_bias, hidden, hidden_bias, output, output_bias = weights
-    return Model(
-        *(round_weights(kernels.reshape(KERNEL**2, MAPS)), kernel_bias),
-        *(round_weights(hidden.T), hidden_bias),
-        *(round_weights(output.T), output_bias),
+    return MnistModel(
+        *(round_mnist_weights(kernels.reshape(KERNEL**2, MAPS)), kernel_bias),
+        *(round_mnist_weights(hidden.T), hidden_bias),
+        *(round_mnist_weights(output.T), output_bias),
     )
 
 
-def round_weights(weights: Values) -> Values:
+def round_mnist_weights(weights: Values) -> Values:
     """Round to the nearest 8-bit values, multiples of one step for the whole layer."""
     most = 2 ** (_WEIGHT_BITS - 1) - 1
     step = float(np.abs(weights).max(initial=0.0)) / most

@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
 from tfe_bench.benchmarks.technologies.homomorphic.linear import (
-    Layout,
-    Product,
-    encode_values,
+    DiagonalProduct,
+    SlotLayout,
+    encode_slot_plaintext,
     power_of_two,
-    take_plaintexts,
+    take_layer_plaintexts,
 )
-from tfe_bench.benchmarks.technologies.homomorphic.model import CLASSES, Model
+from tfe_bench.benchmarks.technologies.homomorphic.model import CLASSES, MnistModel
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Encrypted,
@@ -53,7 +53,7 @@ _PARAMETERS: Final[Mapping[int, tuple[tuple[int, ...], int]]] = {
 }
 
 
-def choose_parameters(degree: int = 8192) -> Parameters:
+def choose_network_parameters(degree: int = 8192) -> Parameters:
     """Choose CKKS parameters of the network.
 
     Raises:
@@ -71,7 +71,7 @@ def choose_parameters(degree: int = 8192) -> Parameters:
 
 
 @dataclass(frozen=True)
-class Operation:
+class LayerOperation:
     """Operations of one kind in a layer.
 
     Attributes:
@@ -90,16 +90,16 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Layer:
+class EncryptedLayer:
     """A layer of the network: the server's operations in order, and the number of plaintexts."""
 
     name: str
-    operations: tuple[Operation, ...]
+    operations: tuple[LayerOperation, ...]
     plaintexts: int
 
 
 @dataclass(frozen=True)
-class _Step:
+class _CiphertextStep:
     """Scales and levels of one product with plaintexts."""
 
     level: int
@@ -107,14 +107,14 @@ class _Step:
     bias_scale: float
 
 
-def _place_tap(tap: int) -> tuple[int, int]:
+def _place_kernel_tap(tap: int) -> tuple[int, int]:
     """Return the parity of a tap's row or column, and its shift in cells."""
     offset = tap - plaintext.BEFORE
     return offset % plaintext.STRIDE, offset // plaintext.STRIDE
 
 
 @dataclass(frozen=True)
-class _Spread:
+class _TapSpread:
     """Parities that share a ciphertext, and the shifts of their taps.
 
     Attributes:
@@ -126,20 +126,22 @@ class _Spread:
 
     @property
     def rows(self) -> range:
-        return _count_moves({row for row, _ in self.phases})
+        return _range_of_tap_shifts({row for row, _ in self.phases})
 
     @property
     def columns(self) -> range:
-        return _count_moves({column for _, column in self.phases})
+        return _range_of_tap_shifts({column for _, column in self.phases})
 
     @property
     def moves(self) -> tuple[tuple[int, int], ...]:
         return tuple(itertools.product(self.rows, self.columns))
 
 
-def _count_moves(parities: set[int]) -> range:
+def _range_of_tap_shifts(parities: set[int]) -> range:
     parts_moved = [
-        move for parity, move in map(_place_tap, range(plaintext.KERNEL)) if parity in parities
+        move
+        for parity, move in map(_place_kernel_tap, range(plaintext.KERNEL))
+        if parity in parities
     ]
     return range(min(parts_moved), max(parts_moved) + 1)
 
@@ -148,7 +150,7 @@ class EncryptedNetwork:
     """Public plan to run a model on `images` pictures at a time.
 
     Args:
-        setting: the library with parameters of `choose_parameters()`.
+        setting: the library with parameters of `choose_network_parameters()`.
         images: pictures that share a ciphertext, 1 to slots / 1024.
 
     Attributes:
@@ -173,18 +175,18 @@ class EncryptedNetwork:
         slots = setting.parameters.slots
         most = slots // power_of_two(plaintext.FEATURES)
         check_range("The number of pictures in a ciphertext", images, 1, most)
-        self.layout = Layout.fit_layout(slots, plaintext.FEATURES, images, 1)
+        self.layout = SlotLayout.fit_layout(slots, plaintext.FEATURES, images, 1)
         self.images = images
-        self._hidden = Product(plaintext.HIDDEN, plaintext.FEATURES, self.layout)
-        inner = Layout(slots, self._hidden.rows, self.layout.images)
-        self._output = Product(CLASSES, plaintext.HIDDEN, inner)
+        self._hidden = DiagonalProduct(plaintext.HIDDEN, plaintext.FEATURES, self.layout)
+        inner = SlotLayout(slots, self._hidden.rows, self.layout.images)
+        self._output = DiagonalProduct(CLASSES, plaintext.HIDDEN, inner)
         self._folds = tuple(
             self.layout.period * self.layout.images * 2**k
             for k in reversed(range(self.layout.repeats.bit_length() - 1))
         )
         repeats = self.layout.repeats
         self._spreads = tuple(
-            _Spread(_PHASES[i : i + repeats]) for i in range(0, len(_PHASES), repeats)
+            _TapSpread(_PHASES[i : i + repeats]) for i in range(0, len(_PHASES), repeats)
         )
         self._plan_layers(top)
         moves = [step * self.layout.stride for step in (_COLUMN, _ROW, -_ROW)]
@@ -201,11 +203,11 @@ class EncryptedNetwork:
         prime, now = self.setting.prime_at, self.setting.scale
         # a smaller scale for the outputs, so that the first prime holds large outputs
         last = 2.0 ** (self.setting.parameters.prime_bits[0] - _OUTPUT_BITS)
-        self._steps: list[_Step] = []
+        self._steps: list[_CiphertextStep] = []
         for level, scale in ((top, now), (top - 2, now), (top - 4, min(now, last))):
             plain = scale * prime(level) / now
             reached = now * plain / prime(level)
-            self._steps.append(_Step(level, plain, reached))
+            self._steps.append(_CiphertextStep(level, plain, reached))
             now = reached * reached / prime(level - 1)
 
     # ---- the client's side
@@ -237,7 +239,7 @@ class EncryptedNetwork:
     def _join_parts(self, parts: Sequence[Values]) -> Values:
         """Join vectors [images, n], one in each repeat of the layout; the other slots are zero."""
         repeats = self.layout.repeats
-        once = Layout(self.layout.slots // repeats, self.layout.period, self.layout.images)
+        once = SlotLayout(self.layout.slots // repeats, self.layout.period, self.layout.images)
         slots = np.zeros(self.layout.slots)
         for place, vectors in enumerate(parts):
             slots[place * once.slots : (place + 1) * once.slots] = once.pack_vectors(vectors)
@@ -249,7 +251,7 @@ class EncryptedNetwork:
 
     # ---- the server's side
 
-    def encode_weights(self, model: Model) -> Iterator[Any]:
+    def encode_weights(self, model: MnistModel) -> Iterator[Any]:
         """Yield the encoded weights in the order of `run_network`; None for zeros.
 
         Raises:
@@ -258,24 +260,24 @@ class EncryptedNetwork:
         self.bound_products(model)
         kernels = self._arrange_kernels(model)
         biases = (np.tile(model.kernel_bias, plaintext.SIDE**2), model.hidden_bias)
-        weights: list[tuple[Iterable[Values], Values, Layout]] = [
+        weights: list[tuple[Iterable[Values], Values, SlotLayout]] = [
             (kernels, biases[0], self.layout),
             (self._hidden.list_diagonals(model.hidden), biases[1], self._output.layout),
-            (self._output.list_diagonals(model.output), model.output_bias, self._last),
+            (self._output.list_diagonals(model.output), model.output_bias, self._output_layout),
         ]
         for step, (products, bias, layout) in zip(self._steps, weights, strict=True):
             for values in products:
-                yield encode_values(self.setting, values, step.plain_scale, step.level)
+                yield encode_slot_plaintext(self.setting, values, step.plain_scale, step.level)
             packed = layout.pack_vectors(np.tile(bias, (layout.images, 1)))
-            yield encode_values(self.setting, packed, step.bias_scale, step.level - 1)
+            yield encode_slot_plaintext(self.setting, packed, step.bias_scale, step.level - 1)
 
-    def _arrange_kernels(self, model: Model) -> Iterator[Values]:
+    def _arrange_kernels(self, model: MnistModel) -> Iterator[Values]:
         """Yield the weights of every shift of every ciphertext; taps beyond the border are zero."""
         side, kernel = plaintext.SIDE, plaintext.KERNEL
         taps = {
             (row, column): model.kernels[y * kernel + x]
-            for y, row in enumerate(map(_place_tap, range(kernel)))
-            for x, column in enumerate(map(_place_tap, range(kernel)))
+            for y, row in enumerate(map(_place_kernel_tap, range(kernel)))
+            for x, column in enumerate(map(_place_kernel_tap, range(kernel)))
         }
         cell = np.arange(side)
         for spread in self._spreads:
@@ -294,15 +296,15 @@ class EncryptedNetwork:
                 yield self._join_parts(parts)
 
     @property
-    def _last(self) -> Layout:
-        return Layout(self.layout.slots, self._output.rows, self.layout.images)
+    def _output_layout(self) -> SlotLayout:
+        return SlotLayout(self.layout.slots, self._output.rows, self.layout.images)
 
-    def serialize_weights(self, model: Model) -> Iterator[bytes]:
+    def serialize_weights(self, model: MnistModel) -> Iterator[bytes]:
         """Yield the encoded weights as bytes for storage; empty for zeros."""
         for plain in self.encode_weights(model):
             yield b"" if plain is None else plain.to_bytes()
 
-    def bound_products(self, model: Model) -> tuple[float, float, float]:
+    def bound_products(self, model: MnistModel) -> tuple[float, float, float]:
         """Bound the slots after each product with weights, for pixels from 0 to 1.
 
         Raises:
@@ -353,7 +355,9 @@ class EncryptedNetwork:
             )
         reader = (self._read_plaintext(plain) for plain in plaintexts)
         rotated = self._rotate_inputs(server, inputs)
-        x = server.inner_product(rotated, take_plaintexts(reader, self._products), bounds[0])
+        x = server.inner_product(
+            rotated, take_layer_plaintexts(reader, self._plain_product_count), bounds[0]
+        )
         if x is None:
             raise UsageError(
                 "Expected a kernel that is not 0. Received: zeros alone, whose result is known.",
@@ -389,7 +393,7 @@ class EncryptedNetwork:
                     yield cell
 
     @property
-    def _products(self) -> int:
+    def _plain_product_count(self) -> int:
         return sum(len(spread.moves) for spread in self._spreads)
 
     def _read_plaintext(self, plain: Any) -> Any:
@@ -398,14 +402,14 @@ class EncryptedNetwork:
         return plain
 
     def _add_bias(self, server: Server, x: Encrypted, reader: Iterator[Any]) -> Encrypted:
-        (plain,) = take_plaintexts(reader, 1)
+        (plain,) = take_layer_plaintexts(reader, 1)
         # the bound of x includes the bias
         return x if plain is None else server.add_plain(x, plain, 0.0)
 
     # ---- costs
 
-    def _describe_layers(self, top: int) -> tuple[Layer, ...]:
-        taps = self._products
+    def _describe_layers(self, top: int) -> tuple[EncryptedLayer, ...]:
+        taps = self._plain_product_count
         size = self.plaintext_bytes
         stride = self.layout.stride
         moves = [
@@ -416,45 +420,45 @@ class EncryptedNetwork:
         ]
         first = [
             *self._rotation_costs(top, moves, adds=False),
-            Operation("multiply_plain", top, taps, taps * size(top)),
-            Operation("add", top, taps - 1),
-            Operation("rescale", top, 1),
+            LayerOperation("multiply_plain", top, taps, taps * size(top)),
+            LayerOperation("add", top, taps - 1),
+            LayerOperation("rescale", top, 1),
             *self._rotation_costs(top - 1, self._folds),
-            Operation("add_plain", top - 1, 1, size(top - 1)),
+            LayerOperation("add_plain", top - 1, 1, size(top - 1)),
         ]
-        layers = [Layer("convolution 5x5", tuple(first), taps + 1)]
+        layers = [EncryptedLayer("convolution 5x5", tuple(first), taps + 1)]
         for name, product, level in (
             ("dense 100", self._hidden, top - 2),
             ("dense 10", self._output, top - 4),
         ):
             square = (
-                Operation("square", level + 1, 1),
-                Operation("relinearize", level + 1, 1, key_ids=(RELINEARIZE,)),
-                Operation("rescale", level + 1, 1),
+                LayerOperation("square", level + 1, 1),
+                LayerOperation("relinearize", level + 1, 1, key_ids=(RELINEARIZE,)),
+                LayerOperation("rescale", level + 1, 1),
             )
-            layers.append(Layer("square", square, 0))
+            layers.append(EncryptedLayer("square", square, 0))
             stride, count = product.layout.stride, product.shift
             giant = product.baby * stride
             moves = [stride] * (product.baby - 1) + [giant] * (product.giant - 1)
             operations = (
                 *self._rotation_costs(level, moves, adds=False),
-                Operation("multiply_plain", level, count, count * size(level)),
-                Operation("add", level, count - 1),
-                Operation("rescale", level, 1),
+                LayerOperation("multiply_plain", level, count, count * size(level)),
+                LayerOperation("add", level, count - 1),
+                LayerOperation("rescale", level, 1),
                 *self._rotation_costs(level - 1, product.folds),
-                Operation("add_plain", level - 1, 1, size(level - 1)),
+                LayerOperation("add_plain", level - 1, 1, size(level - 1)),
             )
-            layers.append(Layer(name, operations, count + 1))
+            layers.append(EncryptedLayer(name, operations, count + 1))
         return tuple(layers)
 
     def _rotation_costs(
         self, level: int, steps: Sequence[int], adds: bool = True
-    ) -> Iterator[Operation]:
+    ) -> Iterator[LayerOperation]:
         if steps:
             keys = tuple(dict.fromkeys(f"rotate {step}" for step in steps))
-            yield Operation("rotate", level, len(steps), key_ids=keys)
+            yield LayerOperation("rotate", level, len(steps), key_ids=keys)
             if adds:
-                yield Operation("add", level, len(steps))
+                yield LayerOperation("add", level, len(steps))
 
     def plaintext_bytes(self, level: int) -> int:
         """Return the bytes of an encoded plaintext at a level, without its header."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfe_bench.benchmarks.provenance import machine
+from tfe_bench.benchmarks.provenance import read_machine_facts
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import processes, published, timing
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters, make_context
@@ -35,7 +35,7 @@ _MOST_DEPTH: Final = 64
 _PART: Final = 0.75  # of the memory
 
 
-def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]:
+def measure_scheme_operations(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]:
     """Measure all operations of a scheme at a degree, in a separate process.
 
     Args:
@@ -48,8 +48,8 @@ def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[M
         UsageError: the library rejects the parameters, or the keys do not fit the memory.
     """
     import_library("seal", "Homomorphic encryption")
-    _check_memory(parameters)
-    rows, shared = processes.run_alone(_measure_scheme, parameters, repeat, seed)
+    _check_rotation_key_memory(parameters)
+    rows, shared = processes.run_in_separate_process(_measure_scheme, parameters, repeat, seed)
     measurements = []
     for row in rows:
         figures = {**row.figures, **shared}
@@ -70,12 +70,12 @@ def measure_operations(parameters: Parameters, repeat: int, seed: int) -> list[M
     return measurements
 
 
-def _check_memory(parameters: Parameters) -> None:
+def _check_rotation_key_memory(parameters: Parameters) -> None:
     primes, degree = len(parameters.prime_bits), parameters.degree
     each = (primes - 1) * 2 * primes * degree * 8
     # of every power of two in both directions, and twice that while they are generated
     due = 2 * 2 * (degree.bit_length() - 2) * each
-    there = machine().memory_bytes
+    there = read_machine_facts().memory_bytes
     if due > _PART * there:
         raise UsageError(
             f"All rotation keys of N = {degree} with {primes} primes take about "
@@ -90,7 +90,7 @@ def _check_memory(parameters: Parameters) -> None:
 
 def _add_published(parameters: Parameters, operation: str, seconds: Seconds) -> dict[str, Any]:
     key = (parameters.scheme, operation, parameters.degree)
-    if (theirs := published.read_operations().get(key)) is None:
+    if (theirs := published.read_published_operations().get(key)) is None:
         return {}
     figures: dict[str, Any] = {
         "published_seconds": theirs.seconds,
@@ -100,7 +100,7 @@ def _add_published(parameters: Parameters, operation: str, seconds: Seconds) -> 
 
 
 @dataclass(frozen=True)
-class Row:
+class OperationRow:
     """Times, further figures and correctness of one operation."""
 
     operation: str
@@ -111,10 +111,10 @@ class Row:
 
 def _measure_scheme(
     parameters: Parameters, repeat: int, seed: int
-) -> tuple[list[Row], dict[str, Any]]:
+) -> tuple[list[OperationRow], dict[str, Any]]:
     bench = _Bench(parameters, repeat, seed)
     rows = list(bench.measure_rows())
-    return rows, bench.measure_sizes() | {"peak_memory_bytes": processes.peak_memory()}
+    return rows, bench.measure_sizes() | {"peak_memory_bytes": processes.peak_process_memory()}
 
 
 class _Bench:
@@ -180,7 +180,7 @@ class _Bench:
         run: Callable[[], Any],
         expected: Any,
         open_result: Callable[[Any], Any] | None = None,
-    ) -> Row:
+    ) -> OperationRow:
         """Time an operation and compare the result of its last run.
 
         Args:
@@ -195,14 +195,14 @@ class _Bench:
             last[0] = None  # never two sets of keys in memory
             last[0] = run()
 
-        seconds = timing.time_operation(keep, self.repeat, _BUDGET)
+        seconds = timing.time_ciphertext_operation(keep, self.repeat, _BUDGET)
         result = last[0]
         correct, figures = self.is_correct((open_result or self.decrypt_values)(result), expected)
         if isinstance(result, self.seal.Ciphertext):
             figures |= self.measure_noise(result) | {"ciphertext_bytes": int(result.save_size())}
-        return Row(operation, seconds, figures, correct)
+        return OperationRow(operation, seconds, figures, correct)
 
-    def measure_rows(self) -> Iterator[Row]:
+    def measure_rows(self) -> Iterator[OperationRow]:
         """Measure all operations of the scheme."""
         yield from self._measure_keys()
         yield from self._measure_client()
@@ -210,7 +210,7 @@ class _Bench:
         yield from self._measure_rotations()
         yield self._measure_depth()
 
-    def _measure_keys(self) -> Iterator[Row]:
+    def _measure_keys(self) -> Iterator[OperationRow]:
         product = self.evaluator.multiply(self.cx, self.cy)
 
         def relinearized(keys: Any) -> Any:
@@ -227,14 +227,14 @@ class _Bench:
         every = self.generator.create_galois_keys
         yield self.measure_row("keygen_galois", every, self.rotate_values(self.x, 1), rotated)
 
-    def _measure_client(self) -> Iterator[Row]:
+    def _measure_client(self) -> Iterator[OperationRow]:
         decode, encrypt = self.encoder.decode, self.encryptor.encrypt
         yield self.measure_row("encode", lambda: self.encode_values(self.x), self.x, decode)
         yield self.measure_row("decode", lambda: decode(self.px), self.x, np.asarray)
         yield self.measure_row("encrypt", lambda: encrypt(self.px), self.x)
         yield self.measure_row("decrypt", lambda: self.decryptor.decrypt(self.cx), self.x, decode)
 
-    def _measure_arithmetic(self) -> Iterator[Row]:
+    def _measure_arithmetic(self) -> Iterator[OperationRow]:
         evaluator, x, y, cx, cy = self.evaluator, self.x, self.y, self.cx, self.cy
         # the NTT of a BFV plaintext is part of the product, as in the published table
         yield self.measure_row("add_ct_ct", lambda: evaluator.add(cx, cy), x + y)
@@ -251,7 +251,7 @@ class _Bench:
             small = evaluator.relinearize(product, self.relin)
             yield self.measure_row("rescale", lambda: evaluator.rescale_to_next(small), x * y)
 
-    def _measure_rotations(self) -> Iterator[Row]:
+    def _measure_rotations(self) -> Iterator[OperationRow]:
         row_slots = self.parameters.degree // 2
         yield self.measure_row(
             "rotate_rows_1",
@@ -274,9 +274,9 @@ class _Bench:
             columns = self.evaluator.rotate_columns
             swapped = np.roll(self.x, row_slots)
             yield self.measure_row("rotate_columns", lambda: columns(self.cx, self.galois), swapped)
-        yield self._by_n()
+        yield self._measure_rotation_by_n()
 
-    def _by_n(self) -> Row:
+    def _measure_rotation_by_n(self) -> OperationRow:
         """Measure a rotation by n: keys for powers of two, n rotations by 1, a key of its own."""
         direct_keys = self.seal.GaloisKeys()
         self.generator.create_galois_keys([STEPS], direct_keys)
@@ -299,9 +299,11 @@ class _Bench:
             "rotations_by_1_seconds": stepwise.seconds.median,
             "own_key_seconds": direct.seconds.median,
         }
-        return Row(BY_N, row.seconds, figures, row.correct and stepwise.correct and direct.correct)
+        return OperationRow(
+            BY_N, row.seconds, figures, row.correct and stepwise.correct and direct.correct
+        )
 
-    def _measure_depth(self) -> Row:
+    def _measure_depth(self) -> OperationRow:
         """Count the consecutive squarings with a correct result."""
         values = np.where(self.draw_values() > 0, 1, -1).astype(self.x.dtype)
         now, depth = self.encryptor.encrypt(self.encode_values(values)), 0
@@ -319,7 +321,7 @@ class _Bench:
             if not right or (not self.ckks and not self.measure_noise(now)["noise_budget_bits"]):
                 break
             depth += 1
-        return Row(DEPTH, None, {"depth": depth}, True)
+        return OperationRow(DEPTH, None, {"depth": depth}, True)
 
     def _lower_levels(self, ciphertext: Any) -> int:
         return int(self.context.get_context_data(ciphertext.parms_id()).chain_index())

@@ -33,14 +33,16 @@ _NUMBERS: Final = (
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Return the function that draws the operations, at the largest degree of all schemes."""
-    return {"homomorphic": functools.partial(_draw_operations, _select_newest(measured))}
+    return {
+        "homomorphic": functools.partial(_draw_operations, _newest_scheme_measurements(measured))
+    }
 
 
 def build_sections(
     measured: Sequence[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Section]:
     """Build one section, if anything was measured."""
-    newest = _select_newest(measured)
+    newest = _newest_scheme_measurements(measured)
     table = [m for m in newest if m.job in _TABLED]
     jobs = [m for m in newest if m.job not in _TABLED]
     parts: list[Part] = []
@@ -53,24 +55,24 @@ def build_sections(
         parts.append(Figure(pictures["homomorphic"], words, caption))
     if table:
         parts += [
-            _build_operations(table),
+            _build_scheme_operations(table),
             published.DEFECT,
-            *_build_security(table),
+            *_build_scheme_security(table),
             _build_advice(table),
         ]
     if jobs:
-        parts.append(_build_jobs(jobs))
+        parts.append(_build_homomorphic_jobs(jobs))
     return [Section("homomorphic", "Homomorphic encryption", parts)] if parts else []
 
 
-def _select_newest(measured: Sequence[Measurement]) -> list[Measurement]:
+def _newest_scheme_measurements(measured: Sequence[Measurement]) -> list[Measurement]:
     """Select the newest correct measurement of each job, parameters (but the seed) and machine."""
     newest: dict[str, Measurement] = {}
     for measurement in sorted(measured, key=lambda m: m.time):
         if _is_whole(measurement) and measurement.correct is not False:
             of = {k: v for k, v in measurement.parameters.items() if k != "seed"}
             newest[repr((measurement.job, sorted(of.items()), measurement.machine))] = measurement
-    return sorted(newest.values(), key=_sort_key)
+    return sorted(newest.values(), key=_scheme_sort_key)
 
 
 def _is_whole(m: Measurement) -> bool:
@@ -93,7 +95,7 @@ def _is_whole(m: Measurement) -> bool:
     return all(isinstance(n, (int, float)) for n in numbers)
 
 
-def _sort_key(m: Measurement) -> tuple[int, int, int, str]:
+def _scheme_sort_key(m: Measurement) -> tuple[int, int, int, str]:
     scheme = str(m.parameters.get("scheme", ""))
     rank = SCHEMES.index(scheme) if scheme in SCHEMES else len(SCHEMES)
     job = _TABLED.index(m.job) if m.job in _TABLED else len(_TABLED)
@@ -108,7 +110,7 @@ def _format_milliseconds(value: float | None) -> Cell:
     return NOTHING if value is None else cells.seconds(value * 1e3)
 
 
-def _build_operations(table: Sequence[Measurement]) -> Table:
+def _build_scheme_operations(table: Sequence[Measurement]) -> Table:
     degrees = sorted({int(m.parameters["degree"]) for m in table})
     grouped: dict[tuple[str, str], dict[int, Measurement]] = {}
     for m in table:
@@ -155,12 +157,12 @@ def _compare_published(m: Measurement | None) -> list[Cell]:
         _format_milliseconds(m.seconds.median),
         NOTHING
         if theirs is None
-        else cells.number_cell(format_three_digits, suspect, theirs * 1e3),
+        else cells.report_number_cell(format_three_digits, suspect, theirs * 1e3),
         cells.ratio(figures.get("published_ratio")),
     ]
 
 
-def _build_security(table: Sequence[Measurement]) -> list[Part]:
+def _build_scheme_security(table: Sequence[Measurement]) -> list[Part]:
     rows: list[list[Cell]] = []
     for m in table:
         if m.job != DEPTH:
@@ -190,7 +192,7 @@ def _build_security(table: Sequence[Measurement]) -> list[Part]:
 def _build_advice(table: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
     for name, work in advice.USUAL.items():
-        choices = advice.list_choices(work, table)
+        choices = advice.list_scheme_choices(work, table)
         able = [c for c in choices if c.seconds is not None]
         refused = next((c.reason for c in choices if c.reason), "")
         if able:
@@ -209,7 +211,7 @@ def _build_advice(table: Sequence[Measurement]) -> Table:
     return Table(("job", "take", "ms", "results side by side"), rows, caption)
 
 
-def _build_jobs(jobs: Sequence[Measurement]) -> Table:
+def _build_homomorphic_jobs(jobs: Sequence[Measurement]) -> Table:
     rows: list[list[Cell]] = []
     for m in jobs:
         figures, parameters = m.figures, m.parameters

@@ -166,7 +166,7 @@ def usual_primes(scheme: str, degree: int) -> tuple[int, ...]:
     return (_USUAL_CKKS if scheme == "CKKS" else _USUAL).get(degree, ())
 
 
-def choose_parameters(
+def choose_scheme_parameters(
     scheme: str, degree: int, prime_bits: Sequence[int] | None = None, insecure: bool = False
 ) -> Parameters:
     """Choose the default primes of a degree, or the given ones, and a fitting scale or modulus.

@@ -105,13 +105,13 @@ def evaluate_polynomial(server: Server, x: Encrypted, coefficients: Sequence[flo
         )
     x2 = server.multiply(x, x)
     x4 = server.multiply(x2, x2)
-    high = _evaluate_cubic(server, x, x2, coefficients[4:], server.setting.scale)
+    high = _evaluate_encrypted_cubic(server, x, x2, coefficients[4:], server.setting.scale)
     product = server.multiply(high, x4)
-    low = _evaluate_cubic(server, x, x2, coefficients[:4], float(product.handle.scale()))
+    low = _evaluate_encrypted_cubic(server, x, x2, coefficients[:4], float(product.handle.scale()))
     return server.add(product, server.lower_level(low, server.setting.count_levels(product.handle)))
 
 
-def _evaluate_cubic(
+def _evaluate_encrypted_cubic(
     server: Server, x: Encrypted, x2: Encrypted, c: Sequence[float], scale: float
 ) -> Encrypted:
     """Compute (c[0] + c[1] x) + (c[2] + c[3] x) x^2 at a scale, one level below x^2.
@@ -123,11 +123,11 @@ def _evaluate_cubic(
     before = scale * prime(second)
     factor = before / x2.handle.scale()
     inner = _multiply_plain(server, x, c[3], factor * prime(first) / x.handle.scale())
-    inner = _add_term(server, server.rescale(inner), c[2])
+    inner = _add_polynomial_term(server, server.rescale(inner), c[2])
     product = server.multiply_unscaled(inner, x2)
     lowered = server.lower_level(x, second)
     linear = _multiply_plain(server, lowered, c[1], product.handle.scale() / x.handle.scale())
-    return server.rescale(_add_term(server, server.add(product, linear), c[0]))
+    return server.rescale(_add_polynomial_term(server, server.add(product, linear), c[0]))
 
 
 def _multiply_plain(server: Server, x: Encrypted, factor: float, scale: float) -> Encrypted:
@@ -142,7 +142,7 @@ def _multiply_plain(server: Server, x: Encrypted, factor: float, scale: float) -
     return result
 
 
-def _add_term(server: Server, x: Encrypted, term: float) -> Encrypted:
+def _add_polynomial_term(server: Server, x: Encrypted, term: float) -> Encrypted:
     level = server.setting.count_levels(x.handle)
     return server.add_plain(
         x, server.setting.encode_values(term, float(x.handle.scale()), level), abs(term)

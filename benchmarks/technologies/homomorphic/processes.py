@@ -18,7 +18,7 @@ from typing import Any
 from tfe_bench.errors import ClusterError, TfeBenchError
 
 
-def peak_memory() -> int:
+def peak_process_memory() -> int:
     """Return the peak memory of this process in bytes."""
     status = Path("/proc/self/status").read_text("ascii")
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
@@ -112,7 +112,7 @@ def _receive_result(pipe: Connection, process: Any) -> tuple[int, Any]:
     return index, result
 
 
-def run_alone(function: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_separate_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a module in a separate process; return its result."""
     ((_, result),) = run_spread(_Caller, (function,), [arguments])
     return result

@@ -18,14 +18,14 @@ _SCALE_BITS: Final = 40
 _REPEAT: Final = 3
 
 
-def run_dense() -> Measurement:
+def run_tenseal_dense() -> Measurement:
     """Measure a dense layer 784 -> 128 on one encrypted vector by TenSEAL's `mm`.
 
     Raises:
         ConfigError: TenSEAL is not installed.
     """
     import_library("tenseal", "The comparison")
-    seconds, error, peak = processes.run_alone(_run_layer, jobs.OUTPUTS)
+    seconds, error, peak = processes.run_in_separate_process(_run_layer, jobs.OUTPUTS)
     return Measurement(
         technology="homomorphic",
         job=JOB,
@@ -49,7 +49,7 @@ def run_dense() -> Measurement:
 
 def _run_layer(outputs: int) -> tuple[Seconds, float, int]:
     tenseal: Any = import_library("tenseal", "The comparison")
-    weights, vectors = jobs.linear_inputs(outputs, 1)
+    weights, vectors = jobs.homomorphic_linear_inputs(outputs, 1)
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, _DEGREE, coeff_mod_bit_sizes=list(_BITS))
     context.global_scale = 2.0**_SCALE_BITS
     context.generate_galois_keys()
@@ -60,6 +60,10 @@ def _run_layer(outputs: int) -> tuple[Seconds, float, int]:
     def multiply() -> None:
         last[0] = encrypted.mm(matrix)
 
-    seconds = timing.time_operation(multiply, _REPEAT)
+    seconds = timing.time_ciphertext_operation(multiply, _REPEAT)
     decrypted = np.asarray(last[0].decrypt())[:outputs]
-    return seconds, float(np.abs(decrypted - weights @ vectors[0]).max()), processes.peak_memory()
+    return (
+        seconds,
+        float(np.abs(decrypted - weights @ vectors[0]).max()),
+        processes.peak_process_memory(),
+    )

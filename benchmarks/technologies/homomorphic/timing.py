@@ -14,7 +14,7 @@ _LEAST_OF_SLOW: Final = 2
 _SLOW: Final = 1.0  # seconds
 
 
-def time_operation(
+def time_ciphertext_operation(
     operation: Callable[[], object], repeat: int, budget: float = math.inf
 ) -> Seconds:
     """Measure wall-clock times of an operation after one warm-up.

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tfe_bench.benchmarks.technologies.storage import published
-from tfe_bench.cluster.toml_file import TomlTable, load_toml, parse_toml, prefix_errors, quote_value
+from tfe_bench.cluster.toml_file import (
+    TomlTable,
+    load_toml,
+    parse_toml,
+    prefix_config_errors,
+    quote_received_value,
+)
 from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
 
 GIGA: Final = 1e9
@@ -28,17 +34,17 @@ SHIPPED: Final = ("csd", "fpga", "fpga-ssd")
 _MOST_LEVELS: Final = 64
 
 
-def _number_field(low: float, high: float) -> dict[str, float]:
+def _device_number_field(low: float, high: float) -> dict[str, float]:
     """Return the metadata of a number field: its accepted interval."""
     return {"low": low, "high": high}
 
 
 # Divisors: the least value is above 0.
-_RATE: Final = _number_field(1e-3, 1e5)
+_RATE: Final = _device_number_field(1e-3, 1e5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class StorageDevice:
     """A device profile; several devices share the host's lanes.
 
     Rates are in GB/s (1e9 bytes), sizes in GB.
@@ -74,17 +80,17 @@ class Device:
     storage_gigabytes_per_second: float = field(metadata=_RATE)
     write_gigabytes_per_second: float = field(metadata=_RATE)
     lane_gigabytes_per_second: float = field(default=1.0, metadata=_RATE)
-    lanes: float = field(default=32, metadata=_number_field(1, 4096))
-    lanes_to_storage: float = field(default=0, metadata=_number_field(0, 4095))
-    lanes_per_device: float = field(default=16, metadata=_number_field(1, 1024))
-    memory_gigabytes: float = field(metadata=_number_field(1e-3, 1e5))
-    disk_gigabytes: float = field(metadata=_number_field(1e-3, 1e7))
-    key_cache_gigabytes: float = field(default=0, metadata=_number_field(0, 1e5))
-    latency_seconds: float = field(default=0, metadata=_number_field(0, 10))
-    network_gigabytes_per_second: float = field(default=0, metadata=_number_field(0, 1e5))
+    lanes: float = field(default=32, metadata=_device_number_field(1, 4096))
+    lanes_to_storage: float = field(default=0, metadata=_device_number_field(0, 4095))
+    lanes_per_device: float = field(default=16, metadata=_device_number_field(1, 1024))
+    memory_gigabytes: float = field(metadata=_device_number_field(1e-3, 1e5))
+    disk_gigabytes: float = field(metadata=_device_number_field(1e-3, 1e7))
+    key_cache_gigabytes: float = field(default=0, metadata=_device_number_field(0, 1e5))
+    latency_seconds: float = field(default=0, metadata=_device_number_field(0, 10))
+    network_gigabytes_per_second: float = field(default=0, metadata=_device_number_field(0, 1e5))
     prefetch: bool = True
-    watts: float = field(default=0, metadata=_number_field(0, 1e6))
-    price: float = field(default=0, metadata=_number_field(0, 1e9))
+    watts: float = field(default=0, metadata=_device_number_field(0, 1e6))
+    price: float = field(default=0, metadata=_device_number_field(0, 1e9))
     speedup: Mapping[str, float] = field(default_factory=dict)
     microseconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -99,7 +105,8 @@ class Device:
                 )
         if self.weights_on not in PLACES:
             raise ConfigError(
-                f'"weights_on" is {" or ".join(PLACES)}. Received: {quote_value(self.weights_on)}.'
+                f'"weights_on" is {" or ".join(PLACES)}. Received: '
+                f"{quote_received_value(self.weights_on)}."
                 f"{did_you_mean(self.weights_on, PLACES)}",
                 code="unknown-name",
                 operation="weights_on",
@@ -169,20 +176,20 @@ class Device:
         return times[level - 1] * 1e-6
 
 
-_NUMBERS: Final = {each.name: each for each in fields(Device) if each.metadata}
+_NUMBERS: Final = {each.name: each for each in fields(StorageDevice) if each.metadata}
 _KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microseconds")
 
 
-def load_device(name: str) -> Device:
+def load_device(name: str) -> StorageDevice:
     """Load a profile: one of SHIPPED by its name, or a TOML file.
 
     Raises:
         ConfigError: the profile does not exist or is malformed; the text has file and field.
     """
-    return from_file(name, "A device", dict.fromkeys(SHIPPED), of_toml)
+    return read_device_or_model_file(name, "A device", dict.fromkeys(SHIPPED), parse_device_profile)
 
 
-def from_file(
+def read_device_or_model_file(
     name: str, what: str, shipped: Mapping[str, str | None], make: Callable[[dict[str, Any]], T]
 ) -> T:
     """Read an object from a TOML file of the user, or from a shipped file by its name.
@@ -197,7 +204,7 @@ def from_file(
         ConfigError: the file does not exist or is malformed; the text has the file.
     """
     if name in shipped:
-        return make(parse_toml(published.read_text(f"{shipped[name] or name}.toml")))
+        return make(parse_toml(published.read_published_file(f"{shipped[name] or name}.toml")))
     path = Path(name)
     if path.suffix != ".toml":
         raise ConfigError(
@@ -208,11 +215,11 @@ def from_file(
             received=name,
             expected=", ".join(shipped),
         )
-    with prefix_errors(path.name):
+    with prefix_config_errors(path.name):
         return make(load_toml(path))
 
 
-def of_toml(values: Mapping[str, Any]) -> Device:
+def parse_device_profile(values: Mapping[str, Any]) -> StorageDevice:
     """Build a profile from the tables of its file.
 
     Raises:
@@ -225,7 +232,7 @@ def of_toml(values: Mapping[str, Any]) -> Device:
     }
     speedup = table.get_table("speedup", ("all", *OPERATIONS))
     table.get_table("microseconds", OPERATIONS)
-    return Device(
+    return StorageDevice(
         name=table.get_text("name"),
         weights_on=table.get_text("weights_on"),
         prefetch=table.get_boolean("prefetch", True),
@@ -234,14 +241,14 @@ def of_toml(values: Mapping[str, Any]) -> Device:
             for key in values.get("speedup", {})
         },
         microseconds={
-            key: _by_level(each, f"[microseconds] {key}")
+            key: _operation_seconds_by_level(each, f"[microseconds] {key}")
             for key, each in values.get("microseconds", {}).items()
         },
         **numbers,
     )
 
 
-def _by_level(value: object, where: str) -> tuple[float, ...]:
+def _operation_seconds_by_level(value: object, where: str) -> tuple[float, ...]:
     """Read one time, or one for each number of primes from 1."""
     times = value if isinstance(value, list) else [value]
     if not 1 <= len(times) <= _MOST_LEVELS:
@@ -257,7 +264,7 @@ def _check_positive(value: object, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
         return float(value)
     raise ConfigError(
-        f"{where} is a number from 1e-9 to 1e9. Received: {quote_value(value)}.",
+        f"{where} is a number from 1e-9 to 1e9. Received: {quote_received_value(value)}.",
         code="number-out-of-range",
         operation=where,
     )

@@ -6,7 +6,7 @@ import heapq
 import math
 
 
-class Link:
+class SharedLink:
     """A link that gives each stream the same rate: the single rate or an equal part of the total.
 
     All active streams progress equally, so one counter suffices: the bytes that the link has

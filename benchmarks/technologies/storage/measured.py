@@ -8,17 +8,22 @@ from typing import Final
 from tfe_bench.benchmarks.technologies.homomorphic import costs as homomorphic
 from tfe_bench.benchmarks.technologies.homomorphic.network import (
     EncryptedNetwork,
-    choose_parameters,
+    choose_network_parameters,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Setting
-from tfe_bench.benchmarks.technologies.storage.model import Costs, Layer, Model, Operations
+from tfe_bench.benchmarks.technologies.storage.model import (
+    Costs,
+    DeviceLayer,
+    DeviceModel,
+    DeviceOperations,
+)
 from tfe_bench.errors import UsageError
 
 DEGREE: Final = 8192
 _WORDS: Final = 8
 
 
-def build_cnn(degree: int = DEGREE, images: int = 1) -> Model:
+def build_cnn(degree: int = DEGREE, images: int = 1) -> DeviceModel:
     """Build the model of the MNIST network under CKKS, layer by layer in order of computation.
 
     Args:
@@ -29,10 +34,12 @@ def build_cnn(degree: int = DEGREE, images: int = 1) -> Model:
         UsageError: no network has this degree or number of images.
         ConfigError: the library is not installed.
     """
-    return of_network(EncryptedNetwork(Setting(choose_parameters(degree)), images))
+    return describe_network_layers(
+        EncryptedNetwork(Setting(choose_network_parameters(degree)), images)
+    )
 
 
-def of_network(network: EncryptedNetwork) -> Model:
+def describe_network_layers(network: EncryptedNetwork) -> DeviceModel:
     """Describe a network's layers with their plaintexts and the keys that each uses first."""
     top = network.setting.parameters.levels
     ciphertext = 2 * top * network.setting.parameters.degree * _WORDS
@@ -40,15 +47,17 @@ def of_network(network: EncryptedNetwork) -> Model:
     for layer in network.layers:
         key_ids = {key for operation in layer.operations for key in operation.key_ids}
         layers.append(
-            Layer(
+            DeviceLayer(
                 name=layer.name,
                 weight_bytes=sum(o.plaintext_bytes for o in layer.operations),
                 key_bytes=sum(keys.pop(key, 0) for key in key_ids),
                 working_bytes=(network.ciphertexts + 1) * ciphertext,
-                operations=tuple(Operations(o.op, o.level, o.count) for o in layer.operations),
+                operations=tuple(
+                    DeviceOperations(o.op, o.level, o.count) for o in layer.operations
+                ),
             )
         )
-    return Model(
+    return DeviceModel(
         name=f"CNN, N = {network.setting.parameters.degree}",
         layers=tuple(layers),
         input_bytes=network.ciphertexts * ciphertext,
@@ -63,11 +72,11 @@ def measure_costs(degree: int = DEGREE, levels: int | None = None) -> Costs:
         degree: N, 8192 or 16384.
         levels: the number of measured levels; None for those of the network of that degree.
     """
-    most = choose_parameters(degree).levels if levels is None else levels
-    return of_table(homomorphic.cost_table(degree, most))
+    most = choose_network_parameters(degree).levels if levels is None else levels
+    return operation_costs_from_table(homomorphic.cost_table(degree, most))
 
 
-def of_table(table: Mapping[str, Sequence[float]]) -> Costs:
+def operation_costs_from_table(table: Mapping[str, Sequence[float]]) -> Costs:
     """Return costs from a table with seconds for each number of primes, from 1.
 
     The returned function raises UsageError for a missing operation or level.

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tfe_bench.benchmarks.technologies.storage import published
-from tfe_bench.benchmarks.technologies.storage.device import GIGA, OPERATIONS, Device, from_file
-from tfe_bench.cluster.toml_file import TomlTable, quote_value
+from tfe_bench.benchmarks.technologies.storage.device import (
+    GIGA,
+    OPERATIONS,
+    StorageDevice,
+    read_device_or_model_file,
+)
+from tfe_bench.cluster.toml_file import TomlTable, quote_received_value
 from tfe_bench.errors import ConfigError, did_you_mean
 
 MOST_LAYERS: Final = 1000
@@ -24,7 +29,7 @@ Costs = Callable[[str, int], float]
 
 
 @dataclass(frozen=True)
-class Operations:
+class DeviceOperations:
     """Equal operations of a layer.
 
     Attributes:
@@ -39,7 +44,7 @@ class Operations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class DeviceLayer:
     """A part of a program that reads its data while it computes.
 
     Attributes:
@@ -56,7 +61,7 @@ class Layer:
     key_bytes: float = 0
     working_bytes: float = 0
     seconds: float | None = None
-    operations: tuple[Operations, ...] = ()
+    operations: tuple[DeviceOperations, ...] = ()
 
     @property
     def bytes(self) -> float:
@@ -65,7 +70,7 @@ class Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class DeviceModel:
     """A program.
 
     Attributes:
@@ -75,7 +80,7 @@ class Model:
     """
 
     name: str
-    layers: tuple[Layer, ...]
+    layers: tuple[DeviceLayer, ...]
     input_bytes: float = 0
     output_bytes: float = 0
 
@@ -95,13 +100,15 @@ class Model:
         return any(layer.seconds is None for layer in self.layers)
 
 
-def list_needed(model: Model) -> list[tuple[str, int]]:
+def list_needed(model: DeviceModel) -> list[tuple[str, int]]:
     """List the distinct (operation, level) whose costs a model requires, sorted."""
     every = [o for layer in model.layers if layer.seconds is None for o in layer.operations]
     return sorted({(o.operation, o.level) for o in every})
 
 
-def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[float]:
+def device_compute_seconds(
+    model: DeviceModel, device: StorageDevice, costs: Costs | None
+) -> list[float]:
     """Compute the time of each layer on a device, in seconds.
 
     Args:
@@ -137,7 +144,7 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
     return seconds
 
 
-def processor_seconds(model: Model, costs: Costs) -> float:
+def processor_inference_seconds(model: DeviceModel, costs: Costs) -> float:
     """Compute the time of one inference on the processor of the measured costs, in seconds."""
     return sum(
         layer.seconds
@@ -147,18 +154,18 @@ def processor_seconds(model: Model, costs: Costs) -> float:
     )
 
 
-def load_model(name: str) -> Model:
+def load_device_model(name: str) -> DeviceModel:
     """Load a model: "published", or a TOML file.
 
     Raises:
         ConfigError: the model does not exist or is malformed; the text has file and field.
     """
-    return from_file(
-        name, "A model that is not measured", {"published": published.NETWORK}, of_toml
+    return read_device_or_model_file(
+        name, "A model that is not measured", {"published": published.NETWORK}, parse_device_model
     )
 
 
-def of_toml(values: Mapping[str, Any]) -> Model:
+def parse_device_model(values: Mapping[str, Any]) -> DeviceModel:
     """Build a model from the tables of its file.
 
     Raises:
@@ -173,41 +180,41 @@ def of_toml(values: Mapping[str, Any]) -> Model:
             code="wrong-number-of-values",
             operation="layer",
         )
-    parsed_layers = tuple(map(_read_layer, layers))
+    parsed_layers = tuple(map(_read_device_layer, layers))
     if not any(layer.bytes or layer.seconds or layer.operations for layer in parsed_layers):
         raise ConfigError(
             "Expected a model with a layer that reads or computes something. "
             "Received: only layers of zeros.",
             code="model-without-cost",
         )
-    return Model(
+    return DeviceModel(
         name=table.get_text("name"),
         layers=parsed_layers,
-        input_bytes=_read_number(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
-        output_bytes=_read_number(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
+        input_bytes=_read_device_number(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
+        output_bytes=_read_device_number(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
     )
 
 
-def _read_layer(table: TomlTable) -> Layer:
+def _read_device_layer(table: TomlTable) -> DeviceLayer:
     operations = table.get_tables("operation", ("name", "level", "count"))
-    seconds = None if operations else _read_number(table, "seconds", _MOST_SECONDS)
+    seconds = None if operations else _read_device_number(table, "seconds", _MOST_SECONDS)
     if operations and table.get_number("seconds", math.pi) != math.pi:
         raise ConfigError(
             f'{table.where}: Expected either "seconds" or [[layer.operation]]. Received: both.',
             code="conflicting-options",
             operation="seconds",
         )
-    return Layer(
+    return DeviceLayer(
         name=table.get_text("name"),
-        weight_bytes=_read_number(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
-        key_bytes=_read_number(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
-        working_bytes=_read_number(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
+        weight_bytes=_read_device_number(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
+        key_bytes=_read_device_number(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
+        working_bytes=_read_device_number(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
         seconds=seconds,
         operations=tuple(map(_read_operations, operations)),
     )
 
 
-def _read_operations(table: TomlTable) -> Operations:
+def _read_operations(table: TomlTable) -> DeviceOperations:
     name, level, count = (
         table.get_text("name"),
         table.get_integer("level"),
@@ -215,7 +222,8 @@ def _read_operations(table: TomlTable) -> Operations:
     )
     if name not in OPERATIONS:
         raise ConfigError(
-            f"{table.where}: operations are {', '.join(OPERATIONS)}. Received: {quote_value(name)}."
+            f"{table.where}: operations are {', '.join(OPERATIONS)}. Received: "
+            f"{quote_received_value(name)}."
             f"{did_you_mean(name, OPERATIONS)}",
             code="unknown-name",
             operation="operation",
@@ -228,10 +236,12 @@ def _read_operations(table: TomlTable) -> Operations:
                 code="number-out-of-range",
                 operation=key,
             )
-    return Operations(name, level, count)
+    return DeviceOperations(name, level, count)
 
 
-def _read_number(table: TomlTable, key: str, largest: float, default: float | None = None) -> float:
+def _read_device_number(
+    table: TomlTable, key: str, largest: float, default: float | None = None
+) -> float:
     value = table.get_number(key, default)
     if not 0 <= value <= largest:
         raise ConfigError(

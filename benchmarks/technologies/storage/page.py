@@ -31,7 +31,11 @@ _MOST_ROWS: Final = 200
 
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Return the maker of the picture of both published tables."""
-    return {"storage": functools.partial(_draw_tables, _select_latest(measured, PUBLISHED))}
+    return {
+        "storage": functools.partial(
+            _draw_tables, _latest_storage_measurements(measured, PUBLISHED)
+        )
+    }
 
 
 def build_sections(
@@ -39,23 +43,23 @@ def build_sections(
 ) -> list[Section]:
     """Build the section; return an empty list without measurements."""
     parts: list[Part] = []
-    if tables := _select_latest(measured, PUBLISHED):
-        parts += _build_published(tables, pictures)
-    if runs := _select_latest(measured, VALIDATION):
-        parts.append(_build_validated(runs))
-    if projected := _select_latest(measured, PROJECTION):
-        parts.append(_build_projected(projected))
+    if tables := _latest_storage_measurements(measured, PUBLISHED):
+        parts += _build_published_storage(tables, pictures)
+    if runs := _latest_storage_measurements(measured, VALIDATION):
+        parts.append(_build_storage_validation(runs))
+    if projected := _latest_storage_measurements(measured, PROJECTION):
+        parts.append(_build_storage_projections(projected))
     return [Section("storage", "Homomorphic inference on storage devices", parts)] if parts else []
 
 
-def _select_latest(measured: Sequence[Measurement], job: str) -> list[Measurement]:
+def _latest_storage_measurements(measured: Sequence[Measurement], job: str) -> list[Measurement]:
     """Select the newest measurement of each set of parameters, in order of first measurement."""
     mine = [m for m in measured if m.technology == TECHNOLOGY and m.job == job]
     newest = {repr(m.parameters): m for m in sorted(mine, key=lambda m: m.time)}
     return list(newest.values())[:_MOST_ROWS]
 
 
-def _read_figure(m: Measurement, name: str) -> float | None:
+def _read_storage_figure(m: Measurement, name: str) -> float | None:
     """Read a number of an untrusted record; None if it is missing or no number."""
     value = m.figures.get(name)
     return float(value) if isinstance(value, int | float) else None
@@ -65,8 +69,10 @@ def _read_parameter(m: Measurement, name: str) -> str:
     return str(m.parameters.get(name, ""))
 
 
-def _build_published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> list[Part]:
-    worst = max((abs(_read_figure(m, "difference") or 0.0) for m in tables), default=0.0)
+def _build_published_storage(
+    tables: list[Measurement], pictures: Mapping[str, Picture]
+) -> list[Part]:
+    worst = max((abs(_read_storage_figure(m, "difference") or 0.0) for m in tables), default=0.0)
     parts: list[Part] = [
         "A published simulation runs a homomorphic network where its weights lie: 3.3 GB of "
         "plaintexts and 0.5 GB of keys go through each inference. Three layers that are read in "
@@ -93,28 +99,30 @@ def _build_published(tables: list[Measurement], pictures: Mapping[str, Picture])
         ),
         "ours, ms (modeled)": lambda m: _format_milliseconds(m, "latency_seconds"),
         "simulated, ms (modeled)": lambda m: _format_milliseconds(m, "simulated_seconds"),
-        "difference": lambda m: cells.number_cell(
+        "difference": lambda m: cells.report_number_cell(
             "{:+.2f}".format, " %", _format_percent(m, "difference")
         ),
     }
-    return [*parts, _build_table(columns, tables, "Both published tables, cell by cell.")]
+    return [*parts, _build_storage_table(columns, tables, "Both published tables, cell by cell.")]
 
 
-def _build_validated(runs: list[Measurement]) -> Table:
+def _build_storage_validation(runs: list[Measurement]) -> Table:
     columns: dict[str, Callable[[Measurement], Cell]] = {
         "GB/s": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
-        "reached": lambda m: cells.seconds(_read_figure(m, "reached_gigabytes_per_second")),
+        "reached": lambda m: cells.seconds(_read_storage_figure(m, "reached_gigabytes_per_second")),
         "measured, s": lambda m: cells.seconds(m.seconds.median if m.seconds else None),
-        "predicted, s": lambda m: cells.seconds(_read_figure(m, "predicted_seconds")),
-        "off by": lambda m: cells.number_cell(
+        "predicted, s": lambda m: cells.seconds(_read_storage_figure(m, "predicted_seconds")),
+        "off by": lambda m: cells.report_number_cell(
             "{:+.1f}".format, " %", _format_percent(m, "difference")
         ),
-        "from costs, s": lambda m: cells.seconds(_read_figure(m, "predicted_from_costs_seconds")),
-        "off by ": lambda m: cells.number_cell(
+        "from costs, s": lambda m: cells.seconds(
+            _read_storage_figure(m, "predicted_from_costs_seconds")
+        ),
+        "off by ": lambda m: cells.report_number_cell(
             "{:+.1f}".format, " %", _format_percent(m, "difference_from_costs")
         ),
     }
-    return _build_table(
+    return _build_storage_table(
         columns,
         runs,
         "A real network under CKKS on this machine, its weights read from a file that gives them "
@@ -123,7 +131,7 @@ def _build_validated(runs: list[Measurement]) -> Table:
     )
 
 
-def _build_projected(projected: list[Measurement]) -> Table:
+def _build_storage_projections(projected: list[Measurement]) -> Table:
     columns: dict[str, Callable[[Measurement], Cell]] = {
         "model": lambda m: _read_parameter(m, "model"),
         "device": lambda m: _read_parameter(m, "device"),
@@ -131,21 +139,21 @@ def _build_projected(projected: list[Measurement]) -> Table:
         "clients": lambda m: cells.whole(_format_number(m, "clients")),
         "GB/s each": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
         "asked per s": lambda m: cells.seconds(_format_number(m, "arrivals_per_second")),
-        "alone, s": lambda m: cells.seconds(_read_figure(m, "latency_seconds")),
-        "median, s": lambda m: cells.seconds(_read_figure(m, "median_seconds")),
-        "p95, s": lambda m: cells.seconds(_read_figure(m, "p95_seconds")),
-        "per s": lambda m: cells.seconds(_read_figure(m, "throughput_per_second")),
+        "alone, s": lambda m: cells.seconds(_read_storage_figure(m, "latency_seconds")),
+        "median, s": lambda m: cells.seconds(_read_storage_figure(m, "median_seconds")),
+        "p95, s": lambda m: cells.seconds(_read_storage_figure(m, "p95_seconds")),
+        "per s": lambda m: cells.seconds(_read_storage_figure(m, "throughput_per_second")),
         "computing": lambda m: cells.part(_format_percent(m, "computing")),
         "keys there": lambda m: cells.whole(m.figures.get("key_hits")),
-        "memory, MB": lambda m: cells.megabytes(_read_figure(m, "peak_memory_bytes")),
+        "memory, MB": lambda m: cells.megabytes(_read_storage_figure(m, "peak_memory_bytes")),
         "breaks even, GB/s": lambda m: cells.seconds(
-            _per_giga(_read_figure(m, "break_even_bytes_per_second"))
+            _per_giga(_read_storage_figure(m, "break_even_bytes_per_second"))
         ),
         "reading is free from, GB/s": lambda m: cells.seconds(
-            _per_giga(_read_figure(m, "hidden_bytes_per_second"))
+            _per_giga(_read_storage_figure(m, "hidden_bytes_per_second"))
         ),
     }
-    return _build_table(
+    return _build_storage_table(
         columns,
         projected,
         "Projections: all figures are modeled, by a simulation of events. It breaks even where a "
@@ -153,7 +161,7 @@ def _build_projected(projected: list[Measurement]) -> Table:
     )
 
 
-def _build_table(
+def _build_storage_table(
     columns: Mapping[str, Callable[[Measurement], Cell]], rows: list[Measurement], caption: str
 ) -> Table:
     return Table([*columns], [[cell(m) for cell in columns.values()] for m in rows], caption)
@@ -165,12 +173,12 @@ def _format_number(m: Measurement, name: str) -> float | None:
 
 
 def _format_milliseconds(m: Measurement, name: str) -> Cell:
-    value = _read_figure(m, name)
+    value = _read_storage_figure(m, name)
     return cells.whole(None if value is None else round(1000 * value))
 
 
 def _format_percent(m: Measurement, name: str) -> float | None:
-    value = _read_figure(m, name)
+    value = _read_storage_figure(m, name)
     return None if value is None else 100 * value
 
 
@@ -214,12 +222,14 @@ def _draw_lines(
         ours = [
             (x, y)
             for m in cells
-            if (x := _format_number(m, across)) and (y := _read_figure(m, "latency_seconds"))
+            if (x := _format_number(m, across))
+            and (y := _read_storage_figure(m, "latency_seconds"))
         ]
         theirs = [
             (x, y)
             for m in cells
-            if (x := _format_number(m, across)) and (y := _read_figure(m, "published_seconds"))
+            if (x := _format_number(m, across))
+            and (y := _read_storage_figure(m, "published_seconds"))
         ]
         if theirs:
             axes.scatter(

@@ -26,7 +26,7 @@ def inference_seconds(sizes: Sequence[float], compute: Sequence[float], rate: fl
     """
     return max(
         sum(compute),
-        *(read / rate + after for read, after in _list_constraints(sizes, compute)),
+        *(read / rate + after for read, after in _list_read_constraints(sizes, compute)),
     )
 
 
@@ -35,7 +35,9 @@ def without_prefetch(sizes: Sequence[float], compute: Sequence[float], rate: flo
     return sum(sizes) / rate + sum(compute)
 
 
-def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) -> float | None:
+def least_storage_rate(
+    sizes: Sequence[float], compute: Sequence[float], target: float
+) -> float | None:
     """Compute the least bandwidth at which an inference takes no longer than a target.
 
     With the sum of `compute` as target, reading takes no extra time from this bandwidth on.
@@ -55,7 +57,7 @@ def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) 
     if target < sum(compute) * (1 - 1e-12):
         return None
     least = 0.0
-    for read, after in _list_constraints(sizes, compute):
+    for read, after in _list_read_constraints(sizes, compute):
         if read == 0:
             continue
         if target <= after:
@@ -64,7 +66,7 @@ def least_rate(sizes: Sequence[float], compute: Sequence[float], target: float) 
     return least
 
 
-def _list_constraints(
+def _list_read_constraints(
     sizes: Sequence[float], compute: Sequence[float]
 ) -> list[tuple[float, float]]:
     """List (bytes until the end of a layer, seconds after it) for each layer."""

@@ -10,9 +10,9 @@ from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage import device as devices
 from tfe_bench.benchmarks.technologies.storage import model as models
 from tfe_bench.benchmarks.technologies.storage import program_order, published, simulation
-from tfe_bench.benchmarks.technologies.storage.device import GIGA, Device
-from tfe_bench.benchmarks.technologies.storage.model import Costs, Model
-from tfe_bench.benchmarks.technologies.storage.simulation import Load
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, StorageDevice
+from tfe_bench.benchmarks.technologies.storage.model import Costs, DeviceModel
+from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad
 from tfe_bench.errors import check_range
 
 TECHNOLOGY: Final = "storage"
@@ -24,21 +24,23 @@ _BANDWIDTHS: Final = (1e-3, 1e5)
 
 def published_tables() -> list[Measurement]:
     """Compute every cell of the published tables by the closed form and by the simulation."""
-    model = models.load_model("published")
-    return [_build_cell(cell, model) for cell in published.read_cells()]
+    model = models.load_device_model("published")
+    return [_project_published_cell(cell, model) for cell in published.read_published_cells()]
 
 
-def _build_cell(cell: published.Cell, model: Model) -> Measurement:
+def _project_published_cell(cell: published.PublishedCell, model: DeviceModel) -> Measurement:
     device = devices.load_device(cell.configuration)
     if cell.gigabytes_per_second is not None:
         device = replace(device, storage_gigabytes_per_second=cell.gigabytes_per_second)
-    compute = models.compute_seconds(model, device, None)
+    compute = models.device_compute_seconds(model, device, None)
     sizes = [layer.bytes for layer in model.layers]
     latency = program_order.inference_seconds(
         sizes, compute, device.shared_device_rate(cell.devices)
     )
-    load = Load(devices=cell.devices, clients=cell.devices, requests=cell.devices)
-    simulated = simulation.simulate_load(device, model, compute, load).latency_quantile(0.5)
+    load = InferenceLoad(devices=cell.devices, clients=cell.devices, requests=cell.devices)
+    simulated = simulation.simulate_inference_load(device, model, compute, load).latency_quantile(
+        0.5
+    )
     figures: dict[str, Any] = {
         "latency_seconds": latency,
         "simulated_seconds": simulated,
@@ -68,7 +70,7 @@ def _build_cell(cell: published.Cell, model: Model) -> Measurement:
     )
 
 
-def with_bandwidth(device: Device, gigabytes_per_second: float | None) -> Device:
+def with_bandwidth(device: StorageDevice, gigabytes_per_second: float | None) -> StorageDevice:
     """Return the device with another storage bandwidth; None changes nothing.
 
     Raises:
@@ -80,10 +82,10 @@ def with_bandwidth(device: Device, gigabytes_per_second: float | None) -> Device
     return replace(device, storage_gigabytes_per_second=gigabytes_per_second)
 
 
-def project_costs(
-    device: Device,
-    model: Model,
-    load: Load,
+def project_device_costs(
+    device: StorageDevice,
+    model: DeviceModel,
+    load: InferenceLoad,
     costs: Costs | None,
     processor_seconds: float | None,
 ) -> Measurement:
@@ -101,8 +103,8 @@ def project_costs(
         UsageError: a number of the load is outside its bounds.
         ConfigError: the disk or the memory is too small, or the cost of an operation is unknown.
     """
-    compute = models.compute_seconds(model, device, costs)
-    simulated = simulation.simulate_load(device, model, compute, load)
+    compute = models.device_compute_seconds(model, device, costs)
+    simulated = simulation.simulate_inference_load(device, model, compute, load)
     sizes = [layer.bytes for layer in model.layers]
     rate = device.shared_device_rate(load.devices)
     figures: dict[str, Any] = {
@@ -118,7 +120,7 @@ def project_costs(
         "spilled_bytes": round(simulated.spilled_bytes),
         "peak_memory_bytes": round(simulated.peak_bytes),
         "key_hits": simulated.key_hits,
-        **_break_even(sizes, compute, processor_seconds),
+        **_break_even_bandwidths(sizes, compute, processor_seconds),
     }
     if device.watts:
         joules = device.watts * load.devices * simulated.seconds
@@ -149,17 +151,17 @@ def project_costs(
     )
 
 
-def _break_even(
+def _break_even_bandwidths(
     sizes: Sequence[float], compute: Sequence[float], processor_seconds: float | None
 ) -> dict[str, Any]:
     """Compute the bandwidths that hide reading and that reach the processor's time."""
-    hidden = program_order.least_rate(sizes, compute, sum(compute))
+    hidden = program_order.least_storage_rate(sizes, compute, sum(compute))
     figures: dict[str, Any] = {}
     if hidden is not None:
         figures["hidden_bytes_per_second"] = hidden
     if processor_seconds is not None:
         figures["processor_seconds"] = processor_seconds
-        even = program_order.least_rate(sizes, compute, processor_seconds)
+        even = program_order.least_storage_rate(sizes, compute, processor_seconds)
         if even is None:
             figures["break_even"] = "at no bandwidth: computing alone takes longer"
         else:

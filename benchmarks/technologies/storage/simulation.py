@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tfe_bench.benchmarks.technologies.storage.device import GIGA, Device
-from tfe_bench.benchmarks.technologies.storage.links import Link
-from tfe_bench.benchmarks.technologies.storage.model import Model
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, StorageDevice
+from tfe_bench.benchmarks.technologies.storage.links import SharedLink
+from tfe_bench.benchmarks.technologies.storage.model import DeviceModel
 from tfe_bench.errors import ConfigError, UsageError, check_range
 
 CHUNKS: Final = 200  # per layer; more chunks change latencies by 0.2 % at most
@@ -29,7 +29,7 @@ _OVERTAKEN: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class InferenceLoad:
     """The requests of the clients, and the devices that serve them.
 
     Attributes:
@@ -51,7 +51,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SimulationOutcome:
     """The result of a simulation; times in seconds, sizes in bytes.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Running:
     computing: bool = False
 
 
-def check_load(device: Device, model: Model, load: Load) -> None:
+def check_inference_load(device: StorageDevice, model: DeviceModel, load: InferenceLoad) -> None:
     """Reject a load that the devices cannot serve, before the simulation.
 
     Raises:
@@ -168,7 +168,9 @@ def check_load(device: Device, model: Model, load: Load) -> None:
         )
 
 
-def simulate_load(device: Device, model: Model, compute: Sequence[float], load: Load) -> Outcome:
+def simulate_inference_load(
+    device: StorageDevice, model: DeviceModel, compute: Sequence[float], load: InferenceLoad
+) -> SimulationOutcome:
     """Simulate a load on devices.
 
     Args:
@@ -178,14 +180,20 @@ def simulate_load(device: Device, model: Model, compute: Sequence[float], load: 
         load: the requests of the clients.
 
     Raises:
-        UsageError, ConfigError: as `check_load`.
+        UsageError, ConfigError: as `check_inference_load`.
     """
-    check_load(device, model, load)
+    check_inference_load(device, model, load)
     return _Simulation(device, model, compute, load).run_requests()
 
 
 class _Simulation:
-    def __init__(self, device: Device, model: Model, compute: Sequence[float], load: Load) -> None:
+    def __init__(
+        self,
+        device: StorageDevice,
+        model: DeviceModel,
+        compute: Sequence[float],
+        load: InferenceLoad,
+    ) -> None:
         self._device, self._model, self._load = device, model, load
         self._room = (device.memory_gigabytes - device.key_cache_gigabytes) * GIGA
         largest = max(layer.bytes for layer in model.layers) / CHUNKS
@@ -199,7 +207,7 @@ class _Simulation:
         self._keeps = 0
         if model.key_bytes > 0:
             self._keeps = int(device.key_cache_gigabytes * GIGA // model.key_bytes)
-        self._link = Link(device.link_rate, device.shared_rate)
+        self._link = SharedLink(device.link_rate, device.shared_rate)
         self._devices = [_Running(i) for i in range(load.devices)]
         self._queue: deque[int] = deque()
         self._overtaken = [0] * load.requests
@@ -230,9 +238,9 @@ class _Simulation:
             chunks += [_Chunk(*(part / count for part in parts))] * count
         return chunks
 
-    def run_requests(self) -> Outcome:
+    def run_requests(self) -> SimulationOutcome:
         """Simulate until every request has its answer."""
-        self._ask_first()
+        self._send_first_requests()
         end = 0.0
         while len(self._latencies) < self._load.requests:
             transfer = self._link.next_end()
@@ -255,7 +263,7 @@ class _Simulation:
                 self._finish_request(of)
         first = min(self._asked)
         span = (end - first) * self._load.devices
-        return Outcome(
+        return SimulationOutcome(
             latencies=tuple(self._latencies),
             seconds=end - first,
             computing=self._computing / span if span else 0.0,
@@ -268,7 +276,7 @@ class _Simulation:
 
     # ---- clients
 
-    def _ask_first(self) -> None:
+    def _send_first_requests(self) -> None:
         load = self._load
         if load.per_second is None:
             for request in range(min(load.clients, load.requests)):

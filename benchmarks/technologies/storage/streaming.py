@@ -50,7 +50,7 @@ class Bucket:
         return self._free
 
 
-class Reader:
+class PlaintextReader:
     """A reader of the pieces of a file at a rate, in order, any number of times.
 
     Args:
@@ -92,7 +92,7 @@ class Reader:
         self._process.start()
         theirs.close()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> PlaintextReader:
         return self
 
     def __exit__(self, *_: object) -> None:

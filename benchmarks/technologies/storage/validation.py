@@ -20,7 +20,7 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import model as weights
 from tfe_bench.benchmarks.technologies.homomorphic.network import (
     EncryptedNetwork,
-    choose_parameters,
+    choose_network_parameters,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Client,
@@ -33,7 +33,7 @@ from tfe_bench.benchmarks.technologies.storage import measured, program_order
 from tfe_bench.benchmarks.technologies.storage.device import GIGA
 from tfe_bench.benchmarks.technologies.storage.model import Costs
 from tfe_bench.benchmarks.technologies.storage.projections import TECHNOLOGY, VALIDATION
-from tfe_bench.benchmarks.technologies.storage.streaming import Reader
+from tfe_bench.benchmarks.technologies.storage.streaming import PlaintextReader
 
 # Devices have 1 to 8 GB/s; at lower rates reading determines this network's time.
 RATES: Final = (0.05, 0.1, 0.2, 1.0, 2.0, 4.0, 8.0)
@@ -42,7 +42,7 @@ _SEED: Final = 13
 
 
 @dataclass(frozen=True)
-class Stage:
+class InferenceStage:
     """A part of a run.
 
     Attributes:
@@ -54,7 +54,7 @@ class Stage:
     seconds: float
 
 
-class Validation:
+class StorageValidation:
     """A client, a server and a file of encoded weights.
 
     Args:
@@ -66,9 +66,9 @@ class Validation:
     """
 
     def __init__(self, degree: int, folder: Path) -> None:
-        setting = Setting(choose_parameters(degree))
+        setting = Setting(choose_network_parameters(degree))
         self.network = EncryptedNetwork(setting, 1)
-        model = weights.made_up(_SEED)
+        model = weights.made_up_mnist_model(_SEED)
         self._bounds = self.network.bound_products(model)
         client = Client(setting)
         keys = client.evaluation_keys(self.network.steps, relinearization=True)
@@ -97,7 +97,7 @@ class Validation:
         """Return the largest absolute difference from plaintext."""
         return float(np.abs(outputs - self._expected).max())
 
-    def measure_stages(self) -> list[Stage]:
+    def measure_stages(self) -> list[InferenceStage]:
         """Measure the stages of one run with all weights in memory.
 
         A stage is the time until the next plaintext is requested. The last stage reads nothing.
@@ -106,7 +106,9 @@ class Validation:
         self.run_inference(_watch_chunks(self._chunks, times))
         times.append(time.perf_counter())
         spent = (after - before for before, after in itertools.pairwise(times))
-        return [Stage(size, took) for size, took in zip([*self.sizes, 0], spent, strict=True)]
+        return [
+            InferenceStage(size, took) for size, took in zip([*self.sizes, 0], spent, strict=True)
+        ]
 
     def measure_loading(self, repeat: int) -> list[float]:
         """Measure seconds of loading each stage's plaintexts from bytes; costs exclude loading."""
@@ -130,7 +132,7 @@ def _watch_chunks(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes
         yield chunk
 
 
-def validate_rates(
+def validate_storage_rates(
     rates: Sequence[float], repeat: int, degree: int, progress: Any = lambda _, __: None
 ) -> Iterator[Measurement]:
     """Run the network at each rate, and compare the time with the prediction.
@@ -146,36 +148,44 @@ def validate_rates(
     """
     progress(0.0, "encoding the weights")
     with tempfile.TemporaryDirectory() as folder:
-        real = Validation(degree, Path(folder))
+        real = StorageValidation(degree, Path(folder))
         progress(0.2, "measuring the operations")
-        counted = _from_costs(real, measured.measure_costs(degree), real.measure_loading(3))
-        with Reader(real.file, real.sizes, _AHEAD) as reader:
+        counted = _predict_stage_costs(
+            real, measured.measure_costs(degree), real.measure_loading(3)
+        )
+        with PlaintextReader(real.file, real.sizes, _AHEAD) as reader:
             for number, rate in enumerate(rates):
                 progress(0.3 + 0.7 * number / len(rates), f"reading at {rate:g} GB/s")
-                yield _measure_rate(real, reader, rate, repeat, counted)
+                yield _measure_storage_rate(real, reader, rate, repeat, counted)
 
 
-def _from_costs(real: Validation, costs: Costs, loading: Sequence[float]) -> list[Stage]:
+def _predict_stage_costs(
+    real: StorageValidation, costs: Costs, loading: Sequence[float]
+) -> list[InferenceStage]:
     """Predict the stages from counts and costs of operations, without a run."""
-    stages: list[Stage] = []
+    stages: list[InferenceStage] = []
     sizes = iter(np.cumsum([0, *real.counts]))
     begin = next(sizes)
     seconds = 0.0
-    for layer in measured.of_network(real.network).layers:
+    for layer in measured.describe_network_layers(real.network).layers:
         operation_seconds = sum(o.count * costs(o.operation, o.level) for o in layer.operations)
         if not layer.weight_bytes:  # a square is computed before the next layer's first weight
             last = stages[-1]
-            stages[-1] = Stage(last.size, last.seconds + operation_seconds)
+            stages[-1] = InferenceStage(last.size, last.seconds + operation_seconds)
             continue
         end = next(sizes)
         seconds = operation_seconds + loading[len(stages)]
-        stages.append(Stage(sum(real.sizes[begin:end]), seconds))
+        stages.append(InferenceStage(sum(real.sizes[begin:end]), seconds))
         begin = end
     return stages
 
 
-def _measure_rate(
-    real: Validation, reader: Reader, rate: float, repeat: int, counted: list[Stage]
+def _measure_storage_rate(
+    real: StorageValidation,
+    reader: PlaintextReader,
+    rate: float,
+    repeat: int,
+    counted: list[InferenceStage],
 ) -> Measurement:
     times, reading, stages, error = [], [], [], 0.0
     for turn in range(repeat + 1):
@@ -189,7 +199,7 @@ def _measure_rate(
         error = max(error, real.max_error(outputs))
     seconds = Seconds.from_times(times)
     in_memory = [
-        Stage(each[0].size, float(np.median([stage.seconds for stage in each])))
+        InferenceStage(each[0].size, float(np.median([stage.seconds for stage in each])))
         for each in zip(*stages[1:], strict=True)
     ]
     ours, theirs = (

@@ -12,7 +12,7 @@ from tfe_bench.models.training.losses.loss import MEAN, Loss
 # Options of Keras' losses with one supported value, and that value.
 _UNUSED: Mapping[str, Any] = {"axis": -1, "ignore_class": None}
 
-LOSSES = discovery.find_classes(__name__, __path__, Loss, "name")
+LOSSES = discovery.find_package_classes(__name__, __path__, Loss, "name")
 
 
 def list_folded_activations() -> set[str]:

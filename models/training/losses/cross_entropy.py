@@ -19,11 +19,11 @@ from tfe_bench.models.kinds.passes import FACTOR_BITS, reshape_value
 from tfe_bench.models.training.losses.loss import (
     Loss,
     LossGradient,
-    check_labels,
-    check_number,
-    count_elements,
-    flag_rows,
-    sum_losses,
+    check_label_rows,
+    check_loss_option,
+    count_loss_elements,
+    flag_bad_label_rows,
+    sum_loss_terms,
 )
 from tfe_bench.protocols.functions import logarithm, piecewise
 from tfe_bench.protocols.nn import cross_entropy
@@ -46,7 +46,7 @@ class SmoothedLoss(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("label_smoothing of a loss", self.label_smoothing, 0.0, 1.0)
+        check_loss_option("label_smoothing of a loss", self.label_smoothing, 0.0, 1.0)
 
     def smooth_labels(self, ops: Operations, y: Shared, classes: int) -> Shared:
         """Return y (1 - s) + s / classes, at y's scale; independent of the model's output."""
@@ -67,11 +67,11 @@ class _ClassLoss(Loss):
     label_kinds = ("classes",)
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        bad = flag_rows((array < 0) | (array > 1))
-        return bad | flag_rows(np.abs(array.sum(-1) - 1) > _SUM_ERROR), "one-hot rows"
+        bad = flag_bad_label_rows((array < 0) | (array > 1))
+        return bad | flag_bad_label_rows(np.abs(array.sum(-1) - 1) > _SUM_ERROR), "one-hot rows"
 
 
-def _softmax_gradient(ops: Operations, z: Shared, y: Shared, with_loss: bool) -> LossGradient:
+def _softmax_loss_gradient(ops: Operations, z: Shared, y: Shared, with_loss: bool) -> LossGradient:
     """Return softmax(z) - y, and the sum of - y_i ln softmax(z)_i."""
     if not with_loss:
         profile = ops.setting.profile
@@ -91,7 +91,7 @@ class CategoricalCrossentropy(_ClassLoss, SmoothedLoss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        return _softmax_gradient(
+        return _softmax_loss_gradient(
             ops, z, self.smooth_labels(ops, y, ops.get_shape(z)[-1]), with_loss
         )
 
@@ -129,13 +129,13 @@ class SparseCategoricalCrossentropy(_ClassLoss):
             )
         with np.errstate(invalid="ignore"):
             bad = ~((array >= 0) & (array < classes) & (array == np.floor(array)))
-        check_labels(flag_rows(bad), label_name, f"classes 0 to {classes - 1}")
+        check_label_rows(flag_bad_label_rows(bad), label_name, f"classes 0 to {classes - 1}")
         return np.eye(classes)[array.astype(np.int64)]
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        return _softmax_gradient(ops, z, y, with_loss)
+        return _softmax_loss_gradient(ops, z, y, with_loss)
 
 
 class BinaryCrossentropy(SmoothedLoss):
@@ -149,7 +149,7 @@ class BinaryCrossentropy(SmoothedLoss):
     label_kinds = ("binary", "classes")
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        return flag_rows((array < 0) | (array > 1)), "numbers from 0 to 1"
+        return flag_bad_label_rows((array < 0) | (array > 1)), "numbers from 0 to 1"
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
@@ -160,7 +160,7 @@ class BinaryCrossentropy(SmoothedLoss):
 
     def _sum_losses(self, ops: Operations, z: Shared, y: Shared) -> Shared:
         """Sum the losses of two classes with logits z and 0."""
-        n = count_elements(ops, z)
+        n = count_loss_elements(ops, z)
         z, y = (reshape_value(ops, v, (n, 1)) for v in (z, y))
         one = 1 << y.fractional_bits
         logits = ops.concat([z, ops.mul_public(z, 0)], 1)
@@ -182,9 +182,9 @@ class KLDivergence(_ClassLoss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        d, losses = _softmax_gradient(ops, z, y, with_loss)
+        d, losses = _softmax_loss_gradient(ops, z, y, with_loss)
         if losses is None:
             return d, None
         # (the logarithm of 0 is finite here, so 0 ln 0 is 0)
         logs = ops.run_protocol(logarithm.log, y, y.fractional_bits + 2)
-        return d, ops.add(losses, sum_losses(ops, ops.mul(y, logs)))
+        return d, ops.add(losses, sum_loss_terms(ops, ops.mul(y, logs)))

@@ -16,14 +16,14 @@ from tfe_bench.models.training.losses.loss import (
     WHOLE_BITS,
     Loss,
     LossGradient,
-    count_elements,
+    count_loss_elements,
     find_negative,
-    flag_rows,
-    select_by_bits,
-    split_rows,
-    stack_rows,
-    sum_losses,
-    sum_products,
+    flag_bad_label_rows,
+    select_loss_terms,
+    split_loss_rows,
+    stack_loss_rows,
+    sum_loss_products,
+    sum_loss_terms,
 )
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import convert, shapes
@@ -45,26 +45,26 @@ class MarginLoss(Loss):
         fits = (array == 0) | (array == 1)
         if (array == -1).any():
             fits = (array == -1) | (array == 1)
-        return flag_rows(~fits), "-1 and 1, or 0 and 1"
+        return flag_bad_label_rows(~fits), "-1 and 1, or 0 and 1"
 
     def convert_labels(self, array: Array) -> Array:
         return np.maximum(array, 0)
 
 
-def _compute_margins(ops: Operations, z: Shared) -> tuple[Shared, MaskedBits]:
+def _compute_hinge_margins(ops: Operations, z: Shared) -> tuple[Shared, MaskedBits]:
     """Return 1 - z and 1 + z, [2, n], and where they are negative."""
     z, one = convert_scale(ops, z, _BITS), 1 << _BITS
-    both = stack_rows(ops, [ops.add_public(ops.neg(z), one), ops.add_public(z, one)])
+    both = stack_loss_rows(ops, [ops.add_public(ops.neg(z), one), ops.add_public(z, one)])
     return both, find_negative(ops, both)
 
 
-def _compute_shortfalls(ops: Operations, z: Shared) -> list[Shared]:
+def _compute_hinge_shortfalls(ops: Operations, z: Shared) -> list[Shared]:
     """Return the shortfalls of a prediction from 1, and from -1."""
-    both, beyond = _compute_margins(ops, z)
-    return split_rows(ops, select_by_bits(ops, beyond, both, negated=True))
+    both, beyond = _compute_hinge_margins(ops, z)
+    return split_loss_rows(ops, select_loss_terms(ops, beyond, both, negated=True))
 
 
-def _choose_by_label(ops: Operations, y: Shared, one: Shared, other: Shared) -> Shared:
+def _choose_hinge_by_label(ops: Operations, y: Shared, one: Shared, other: Shared) -> Shared:
     """Return y one + (1 - y) other at the scale of both."""
     part = ops.mul(reshape_value(ops, y, ops.get_shape(one)), ops.sub(one, other))
     return ops.add(ops.truncate(part, y.fractional_bits), other)
@@ -80,21 +80,21 @@ class Hinge(MarginLoss):
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
         """Return -1 or 1 up to and including the margin, exactly."""
-        both, beyond = _compute_margins(ops, z)
+        both, beyond = _compute_hinge_margins(ops, z)
         counts = ops.run_protocol(convert.b2a, beyond, list(ops.get_shape(both)))
         # 1 where they are non-negative
-        one, other = split_rows(ops, ops.add_public(ops.neg(counts), 1))
-        flat = reshape_value(ops, y, (count_elements(ops, y),))
+        one, other = split_loss_rows(ops, ops.add_public(ops.neg(counts), 1))
+        flat = reshape_value(ops, y, (count_loss_elements(ops, y),))
         g = ops.sub(
             ops.add_fractional_bits(other, y.fractional_bits), ops.mul(flat, ops.add(one, other))
         )
         g = reshape_value(ops, g, ops.get_shape(y))
         if not with_loss:
             return g, None
-        return g, sum_losses(
+        return g, sum_loss_terms(
             ops,
-            _choose_by_label(
-                ops, y, *split_rows(ops, select_by_bits(ops, beyond, both, negated=True))
+            _choose_hinge_by_label(
+                ops, y, *split_loss_rows(ops, select_loss_terms(ops, beyond, both, negated=True))
             ),
         )
 
@@ -109,10 +109,10 @@ class SquaredHinge(MarginLoss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        one, other = _compute_shortfalls(ops, z)
-        g = _choose_by_label(ops, y, ops.neg(one), other)
+        one, other = _compute_hinge_shortfalls(ops, z)
+        g = _choose_hinge_by_label(ops, y, ops.neg(one), other)
         # (only one of both is non-zero, and its sign is irrelevant)
-        squares = sum_products(ops, g, g) if with_loss else None
+        squares = sum_loss_products(ops, g, g) if with_loss else None
         return reshape_value(
             ops, ops.add_fractional_bits(g, y.fractional_bits), ops.get_shape(y)
         ), squares
@@ -129,7 +129,7 @@ class CategoricalHinge(Loss):
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
         fits = ((array == 0) | (array == 1)).all(-1) & (array.sum(-1) == 1)
-        return flag_rows(~fits), "one-hot rows"
+        return flag_bad_label_rows(~fits), "one-hot rows"
 
     def shape_labels(self, shape: Shape, array: Array, label_name: str) -> Array:
         if shape[-1] > MOST_CLASSES:
@@ -149,29 +149,31 @@ class CategoricalHinge(Loss):
         shape, f = ops.get_shape(y), y.fractional_bits
         classes, n = shape[-1], math.prod(shape[:-1])
 
-        def to_columns(x: Shared) -> Shared:
+        def transpose_to_class_rows(x: Shared) -> Shared:
             flat = reshape_value(ops, x, (n, classes))
             return ops.apply_local(lambda v: shapes.transpose(v, [1, 0]), flat, (classes, n))
 
-        z, y = to_columns(convert_scale(ops, z, _BITS)), to_columns(y)
+        z, y = transpose_to_class_rows(convert_scale(ops, z, _BITS)), transpose_to_class_rows(y)
         right = ops.truncate(ops.mul(y, z), f)
         wrong = ops.sub(z, right)
         bits = _BITS + WHOLE_BITS + 1
         exchanges = ops.setting.choose_exchanges(n * classes * (classes - 1) // 2, bits)
         hot = ops.run_protocol(extremes.argmax_bits, wrong, bits, exchanges)
         gap = ops.sub(
-            ops.run_protocol(extremes.sum_selected, hot, wrong), sum_axes(ops, right, [0])
+            ops.run_protocol(extremes.sum_one_hot_selected, hot, wrong), sum_axes(ops, right, [0])
         )
         gap = ops.add_public(gap, 1 << _BITS)
         past = find_negative(ops, gap)
         # hot (1 - y) - y: if the label's own 0 is the largest, no class is wrong
         rest = ops.add_public(ops.neg(y), 1 << f)
-        g = ops.sub(select_by_bits(ops, hot, rest), y)
+        g = ops.sub(select_loss_terms(ops, hot, rest), y)
         ones = ops.run_protocol(convert.b2a, past, [n])
         complement = ops.add_public(ops.neg(ones), 1)
         g = ops.mul(g, reshape_value(ops, complement, (1, n)))
         turned = ops.apply_local(lambda v: shapes.transpose(v, [1, 0]), g, (n, classes))
         losses = (
-            sum_losses(ops, select_by_bits(ops, past, gap, negated=True)) if with_loss else None
+            sum_loss_terms(ops, select_loss_terms(ops, past, gap, negated=True))
+            if with_loss
+            else None
         )
         return reshape_value(ops, turned, shape), losses

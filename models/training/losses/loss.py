@@ -21,7 +21,7 @@ from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import add_aligned, convert_scale, reshape_value, sum_axes
-from tfe_bench.models.training.schedules import is_real
+from tfe_bench.models.training.schedules import is_real_schedule_option
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert, relational, shapes
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -78,7 +78,7 @@ class Loss:
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Accept the old names of the interface, with a DeprecationWarning."""
         super().__init_subclass__(**arguments)
-        renamed.accept_old_names(cls, renamed.LOSS)
+        renamed.accept_deprecated_names(cls, renamed.LOSS)
 
     def __post_init__(self) -> None:
         # ("mean" is Keras' synonym; a mean weighted by samples would need their private sum)
@@ -151,7 +151,7 @@ class Loss:
         with np.errstate(invalid="ignore"):
             bad, expected = self.find_unfit_rows(array)
         bad = bad | ~np.isfinite(array).reshape(len(array), -1).all(1)
-        check_labels(bad, label_name, expected)
+        check_label_rows(bad, label_name, expected)
         return self.convert_labels(array)
 
     def shape_labels(self, shape: Shape, array: Array, label_name: str) -> Array:
@@ -176,7 +176,7 @@ class Loss:
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
         """Flag the rows that do not fit; also returns a description of valid labels."""
-        return flag_rows(~(np.abs(array) <= LARGEST)), f"numbers within {LARGEST:g}"
+        return flag_bad_label_rows(~(np.abs(array) <= LARGEST)), f"numbers within {LARGEST:g}"
 
     def convert_labels(self, array: Array) -> Array:
         """Convert valid labels to the form in which they are shared."""
@@ -197,16 +197,16 @@ class Loss:
         raise NotImplementedError
 
 
-renamed.accept_old_names(Loss, renamed.LOSS)
+renamed.accept_deprecated_names(Loss, renamed.LOSS)
 
 
-def check_number(option_name: str, value: object, low: float, high: float) -> None:
+def check_loss_option(option_name: str, value: object, low: float, high: float) -> None:
     """Refuse an option that is not a number from low to high.
 
     Raises:
         UsageError: names the option.
     """
-    if not is_real(value, low, high):
+    if not is_real_schedule_option(value, low, high):
         raise UsageError(
             f"Expected {option_name} as a number from {low:g} to {high:g}. Received: {value!r}.",
             code="number-out-of-range",
@@ -215,12 +215,12 @@ def check_number(option_name: str, value: object, low: float, high: float) -> No
         )
 
 
-def flag_rows(bad: Any) -> Any:
+def flag_bad_label_rows(bad: Any) -> Any:
     """Flag the rows with at least one bad number."""
     return bad.reshape(len(bad), -1).any(1)
 
 
-def check_labels(bad: Any, label_name: str, expected: str) -> None:
+def check_label_rows(bad: Any, label_name: str, expected: str) -> None:
     """Refuse labels with bad rows.
 
     Raises:
@@ -241,23 +241,25 @@ def check_labels(bad: Any, label_name: str, expected: str) -> None:
 # ---- helpers of losses
 
 
-def count_elements(ops: Operations, x: Shared) -> int:
+def count_loss_elements(ops: Operations, x: Shared) -> int:
     """Return the number of elements."""
     return math.prod(ops.get_shape(x))
 
 
-def split_rows(ops: Operations, x: Shared) -> list[Shared]:
+def split_loss_rows(ops: Operations, x: Shared) -> list[Shared]:
     """Return the rows of x [rows, n]."""
     rows, n = ops.get_shape(x)
     return [ops.apply_local(functools.partial(shapes.getitem, key=i), x, (n,)) for i in range(rows)]
 
 
-def stack_rows(ops: Operations, xs: Sequence[Shared]) -> Shared:
+def stack_loss_rows(ops: Operations, xs: Sequence[Shared]) -> Shared:
     """Stack values of one scale as rows [values, n]."""
-    return ops.concat([reshape_value(ops, x, (1, count_elements(ops, x))) for x in xs], 0)
+    return ops.concat([reshape_value(ops, x, (1, count_loss_elements(ops, x))) for x in xs], 0)
 
 
-def subtract_labels(ops: Operations, z: Shared, y: Shared, fraction: int | None = None) -> Shared:
+def subtract_labels_from_outputs(
+    ops: Operations, z: Shared, y: Shared, fraction: int | None = None
+) -> Shared:
     """Return z - y at y's scale, or with this many fractional bits."""
     return convert_scale(ops, add_aligned(ops, z, ops.neg(y)), fraction or y.fractional_bits)
 
@@ -265,31 +267,33 @@ def subtract_labels(ops: Operations, z: Shared, y: Shared, fraction: int | None 
 def find_negative(ops: Operations, x: Shared) -> MaskedBits:
     """Return [x < 0] for |x| < 2^WHOLE_BITS, in the order of x's elements."""
     bits = x.fractional_bits + WHOLE_BITS + 1
-    exchanges = ops.setting.choose_exchanges(count_elements(ops, x), bits)
+    exchanges = ops.setting.choose_exchanges(count_loss_elements(ops, x), bits)
     return ops.run_protocol(relational.is_negative, x, bits, exchanges)
 
 
-def compute_sign(ops: Operations, x: Shared) -> Shared:
+def compute_training_sign(ops: Operations, x: Shared) -> Shared:
     """Return -1, 0 or 1, as integers."""
     shape = ops.get_shape(x)
-    both = stack_rows(ops, [ops.neg(x), x])
+    both = stack_loss_rows(ops, [ops.neg(x), x])
     ones = ops.run_protocol(convert.b2a, find_negative(ops, both), list(ops.get_shape(both)))
-    above, below = split_rows(ops, ones)
+    above, below = split_loss_rows(ops, ones)
     return reshape_value(ops, ops.sub(above, below), shape)
 
 
-def select_by_bits(ops: Operations, bits: MaskedBits, x: Shared, negated: bool = False) -> Shared:
+def select_loss_terms(
+    ops: Operations, bits: MaskedBits, x: Shared, negated: bool = False
+) -> Shared:
     """Return x where the bit is 1 (0 with negated), else 0."""
     return ops.inject_truncated(bits, x, 0, negated)
 
 
-def sum_losses(ops: Operations, x: Shared) -> Shared:
+def sum_loss_terms(ops: Operations, x: Shared) -> Shared:
     """Return the sum of all elements, [], with LOSS_BITS."""
-    flat = reshape_value(ops, x, (count_elements(ops, x),))
+    flat = reshape_value(ops, x, (count_loss_elements(ops, x),))
     return convert_scale(ops, sum_axes(ops, flat, [0]), LOSS_BITS)
 
 
-def sum_products(ops: Operations, x: Shared, y: Shared) -> Shared:
+def sum_loss_products(ops: Operations, x: Shared, y: Shared) -> Shared:
     """Return the sum of all x y; each factor is rounded to FACTOR_BITS before."""
     x, y = (convert_scale(ops, v, FACTOR_BITS) for v in (x, y))
-    return sum_losses(ops, ops.mul(x, y))
+    return sum_loss_terms(ops, ops.mul(x, y))

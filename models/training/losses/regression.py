@@ -19,17 +19,17 @@ from tfe_bench.models.training.losses.loss import (
     WHOLE_BITS,
     Loss,
     LossGradient,
-    check_number,
-    compute_sign,
-    count_elements,
+    check_loss_option,
+    compute_training_sign,
+    count_loss_elements,
     find_negative,
-    flag_rows,
-    select_by_bits,
-    split_rows,
-    stack_rows,
-    subtract_labels,
-    sum_losses,
-    sum_products,
+    flag_bad_label_rows,
+    select_loss_terms,
+    split_loss_rows,
+    stack_loss_rows,
+    subtract_labels_from_outputs,
+    sum_loss_products,
+    sum_loss_terms,
 )
 from tfe_bench.protocols.functions import logarithm, reciprocal
 from tfe_bench.protocols.nn import activations, cross_entropy
@@ -52,8 +52,8 @@ class MeanSquaredError(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        d = subtract_labels(ops, z, y)
-        return d, sum_products(ops, d, d) if with_loss else None
+        d = subtract_labels_from_outputs(ops, z, y)
+        return d, sum_loss_products(ops, d, d) if with_loss else None
 
 
 class MeanAbsoluteError(Loss):
@@ -66,9 +66,9 @@ class MeanAbsoluteError(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        d = subtract_labels(ops, z, y)
-        way = compute_sign(ops, d)
-        return ops.add_fractional_bits(way, y.fractional_bits), sum_losses(
+        d = subtract_labels_from_outputs(ops, z, y)
+        way = compute_training_sign(ops, d)
+        return ops.add_fractional_bits(way, y.fractional_bits), sum_loss_terms(
             ops, ops.mul(d, way)
         ) if with_loss else None
 
@@ -88,23 +88,23 @@ class Huber(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("delta of a Huber loss", self.delta, SMALLEST, LARGEST)
+        check_loss_option("delta of a Huber loss", self.delta, SMALLEST, LARGEST)
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
         """Return the difference, clipped to -delta and delta."""
-        d = subtract_labels(ops, z, y)
+        d = subtract_labels_from_outputs(ops, z, y)
         edge = round(Fraction(self.delta) * (1 << d.fractional_bits))
         below = ops.add_public(d, edge)  # negative where the difference is below -delta
         above = ops.add_public(ops.neg(d), edge)
-        both = stack_rows(ops, [below, above])
-        down, up = split_rows(ops, select_by_bits(ops, find_negative(ops, both), both))
+        both = stack_loss_rows(ops, [below, above])
+        down, up = split_loss_rows(ops, select_loss_terms(ops, find_negative(ops, both), both))
         g = ops.add(d, reshape_value(ops, ops.sub(up, down), ops.get_shape(d)))
         if not with_loss:
             return g, None
         # g (2 d - g) / 2
-        twice = sum_products(ops, g, ops.sub(ops.mul_public(d, 2), g))
+        twice = sum_loss_products(ops, g, ops.sub(ops.mul_public(d, 2), g))
         return g, ops.truncate(ops.mul_public(twice, 1, 1), 1)
 
 
@@ -118,12 +118,12 @@ class LogCosh(Loss):
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
         """Return tanh: the difference of two classes' probabilities with logits d and -d."""
-        d = subtract_labels(ops, z, y, _SMOOTH_BITS)
+        d = subtract_labels_from_outputs(ops, z, y, _SMOOTH_BITS)
         if not with_loss:
             return ops.add_fractional_bits(
                 ops.run_protocol(activations.tanh, d), y.fractional_bits
             ), None
-        n = count_elements(ops, d)
+        n = count_loss_elements(ops, d)
         column = reshape_value(ops, d, (n, 1))
         logits = ops.concat([column, ops.neg(column)], 1)
         half = 1 << (y.fractional_bits - 1)
@@ -131,7 +131,7 @@ class LogCosh(Loss):
         labels = ops.add_public(labels, half)
         p, losses = ops.run_protocol(cross_entropy.softmax_and_loss, logits, labels)
         turned = ops.apply_local(lambda v: shapes.transpose(v, [1, 0]), p, (2, n))
-        right_share, left_share = split_rows(ops, turned)
+        right_share, left_share = split_loss_rows(ops, turned)
         doubled = round(n * math.log(2) * 2.0**losses.fractional_bits)
         g = reshape_value(ops, ops.sub(right_share, left_share), ops.get_shape(d))
         return g, ops.add_public(losses, -doubled)
@@ -145,7 +145,7 @@ class Poisson(Loss):
     label_kinds = NATURAL
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        return _flag_outside(array, 0.0)
+        return _flag_labels_outside(array, 0.0)
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
@@ -155,7 +155,7 @@ class Poisson(Loss):
         low = round(SMALLEST * 2**f)
         over = ops.add_public(convert_scale(ops, z, f), -low)
         mean = ops.add_public(
-            select_by_bits(ops, find_negative(ops, over), over, negated=True), low
+            select_loss_terms(ops, find_negative(ops, over), over, negated=True), low
         )
         bits, whole = f + WHOLE_BITS, round(math.log2(LARGEST)) + 1
         share = ops.run_protocol(
@@ -170,7 +170,7 @@ class Poisson(Loss):
         if not with_loss:
             return g, None
         logs = ops.run_protocol(logarithm.log, mean, bits)
-        return g, ops.sub(sum_losses(ops, mean), sum_products(ops, y, logs))
+        return g, ops.sub(sum_loss_terms(ops, mean), sum_loss_products(ops, y, logs))
 
 
 class MeanSquaredLogarithmicError(Loss):
@@ -183,7 +183,7 @@ class MeanSquaredLogarithmicError(Loss):
     label_kinds = NATURAL
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        return _flag_outside(array, 0.0)
+        return _flag_labels_outside(array, 0.0)
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
@@ -193,14 +193,14 @@ class MeanSquaredLogarithmicError(Loss):
         z = convert_scale(ops, z, f)
         # (Keras' epsilon is a tenth of a unit)
         bent = find_negative(ops, ops.add_public(z, -1))
-        raised = stack_rows(ops, [select_by_bits(ops, bent, z, negated=True), y])
+        raised = stack_loss_rows(ops, [select_loss_terms(ops, bent, z, negated=True), y])
         raised = ops.add_public(raised, 1 << f)
-        of_z, of_y = split_rows(ops, ops.run_protocol(logarithm.log, raised, f + WHOLE_BITS))
-        one = split_rows(ops, raised)[0]
+        of_z, of_y = split_loss_rows(ops, ops.run_protocol(logarithm.log, raised, f + WHOLE_BITS))
+        one = split_loss_rows(ops, raised)[0]
         shrunk = ops.run_protocol(reciprocal.reciprocal, one, f + WHOLE_BITS)
         d = ops.sub(of_z, of_y)
         g = reshape_value(ops, ops.truncate(ops.mul(d, shrunk), f), ops.get_shape(z))
-        return select_by_bits(ops, bent, g, negated=True), sum_products(
+        return select_loss_terms(ops, bent, g, negated=True), sum_loss_products(
             ops, d, d
         ) if with_loss else None
 
@@ -214,7 +214,7 @@ class MeanAbsolutePercentageError(Loss):
     label_kinds = ()
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        bad, expected = _flag_outside(np.abs(array), SMALLEST)
+        bad, expected = _flag_labels_outside(np.abs(array), SMALLEST)
         return bad, f"{expected} in magnitude"
 
     def compute_scale(self, shape: Shape, batch: int) -> int:
@@ -224,15 +224,15 @@ class MeanAbsolutePercentageError(Loss):
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
         """Return the sign of the difference, over |y|."""
-        d, f = subtract_labels(ops, z, y), y.fractional_bits
+        d, f = subtract_labels_from_outputs(ops, z, y), y.fractional_bits
         shrunk = ops.run_protocol(
-            reciprocal.reciprocal, ops.mul(y, compute_sign(ops, y)), f + WHOLE_BITS
+            reciprocal.reciprocal, ops.mul(y, compute_training_sign(ops, y)), f + WHOLE_BITS
         )
-        g = ops.mul(compute_sign(ops, d), shrunk)
-        return g, sum_products(ops, d, g) if with_loss else None
+        g = ops.mul(compute_training_sign(ops, d), shrunk)
+        return g, sum_loss_products(ops, d, g) if with_loss else None
 
 
-def _flag_outside(array: Array, least: float) -> tuple[Any, str]:
+def _flag_labels_outside(array: Array, least: float) -> tuple[Any, str]:
     """Flag the rows with numbers outside the interval from `least` to LARGEST."""
     fits = (array >= least) & (array <= LARGEST)
-    return flag_rows(~fits), f"numbers from {least:g} to {LARGEST:g}"
+    return flag_bad_label_rows(~fits), f"numbers from {least:g} to {LARGEST:g}"

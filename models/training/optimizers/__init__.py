@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from tfe_bench.errors import UsageError, did_you_mean, unknown_name
+from tfe_bench.errors import UsageError, did_you_mean, unknown_name_error
 from tfe_bench.models.kinds import discovery
 from tfe_bench.models.training import schedules
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
-from tfe_bench.models.training.schedules import Schedule
+from tfe_bench.models.training.schedules import LearningRateSchedule
 
 # Unsupported options of Keras' optimizers, and what to do instead.
 _REFUSED = {
@@ -20,7 +20,7 @@ _REFUSED = {
 _EMA = ("ema_momentum", "ema_overwrite_frequency")
 
 
-KINDS = discovery.find_classes(__name__, __path__, Optimizer, "kind")
+KINDS = discovery.find_package_classes(__name__, __path__, Optimizer, "kind")
 NAMES: dict[str, tuple[type[Optimizer], Mapping[str, Any]]] = {
     cls.kind: (cls, {}) for cls in KINDS.values()
 }
@@ -28,7 +28,7 @@ for _cls in KINDS.values():
     NAMES.update({name: (_cls, options) for name, options in _cls.aliases.items()})
 
 
-def from_name(name: str) -> Optimizer:
+def optimizer_from_name(name: str) -> Optimizer:
     """Return the optimizer of a name, with Keras' defaults.
 
     Raises:
@@ -43,7 +43,7 @@ def from_name(name: str) -> Optimizer:
             received=name,
         )
     cls, options = NAMES[name]
-    return cls(Schedule("constant", {"rate": cls.usual_rate}), **options)
+    return cls(LearningRateSchedule("constant", {"rate": cls.usual_rate}), **options)
 
 
 def from_header(header: Mapping[str, Any]) -> Optimizer:
@@ -56,7 +56,7 @@ def from_header(header: Mapping[str, Any]) -> Optimizer:
     name, rates = settings.pop("name", None), dict(settings.pop("schedule", {}))
     cls = KINDS.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise unknown_name(
+        raise unknown_name_error(
             f"Unknown optimizer. Received: {name!r}.", name, KINDS, operation="optimizer"
         )
     unknown_settings = sorted(set(settings) - {setting.name for setting in fields(cls)})
@@ -68,7 +68,9 @@ def from_header(header: Mapping[str, Any]) -> Optimizer:
             received=", ".join(unknown_settings),
         )
     undecayed = tuple(settings.pop("undecayed", ()))
-    return cls(Schedule(rates.pop("kind", None), rates), undecayed=undecayed, **settings)
+    return cls(
+        LearningRateSchedule(rates.pop("kind", None), rates), undecayed=undecayed, **settings
+    )
 
 
 def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = None) -> Optimizer:
@@ -83,7 +85,7 @@ def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = N
     if isinstance(optimizer, Optimizer):
         return optimizer
     if isinstance(optimizer, str):
-        return from_name(optimizer.lower())
+        return optimizer_from_name(optimizer.lower())
     import keras
 
     classes = {
@@ -98,10 +100,12 @@ def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = N
             operation="optimizer",
             received=type(optimizer).__name__,
         )
-    config = {key: schedules.to_json_value(value) for key, value in optimizer.get_config().items()}
+    config = {
+        key: schedules.keras_option_to_json(value) for key, value in optimizer.get_config().items()
+    }
     config.pop("name", None)
     schedule = schedules.read_keras_schedule(config.pop("learning_rate"))
-    _check_options(cls, type(optimizer).__name__, config)
+    _check_optimizer_options(cls, type(optimizer).__name__, config)
     settings = {s.name: config[s.name] for s in fields(cls) if s.name in config}
     # (0 means none in Keras)
     for name in ("clipnorm", "global_clipnorm", "clipvalue"):
@@ -111,11 +115,13 @@ def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = N
         settings = {key: value for key, value in settings.items() if key not in _EMA}
     decays = settings["weight_decay"] > 0
     return cls(
-        schedule, undecayed=_find_undecayed(optimizer, variables) if decays else (), **settings
+        schedule,
+        undecayed=_find_undecayed_weights(optimizer, variables) if decays else (),
+        **settings,
     )
 
 
-def _check_options(cls: type[Optimizer], name: str, config: Mapping[str, Any]) -> None:
+def _check_optimizer_options(cls: type[Optimizer], name: str, config: Mapping[str, Any]) -> None:
     """Refuse options that are not supported; the text names all of them."""
     known = {setting.name for setting in fields(cls)}
     reasons = {key: reason for key, reason in _REFUSED.items() if config.get(key) is not None}
@@ -135,7 +141,7 @@ def _check_options(cls: type[Optimizer], name: str, config: Mapping[str, Any]) -
         )
 
 
-def _find_undecayed(optimizer: Any, variables: Mapping[str, Any] | None) -> tuple[str, ...]:
+def _find_undecayed_weights(optimizer: Any, variables: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Find the keys of the weights that Keras' exclude_from_weight_decay has named."""
     names = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
     if not any(getattr(optimizer, name, None) for name in names):

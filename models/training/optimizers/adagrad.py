@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-from tfe_bench.models.kinds.passes import ForwardContext, Precision, convert_scale
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision, convert_scale
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     Optimizer,
-    Slot,
-    UpdateTerms,
+    OptimizerSlot,
+    WeightUpdateTerms,
     bounded_setting,
     round_half_up,
 )
@@ -36,26 +36,26 @@ class Adagrad(Optimizer):
     kind = "adagrad"
     keras_classes = ("Adagrad",)
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the sum of squares."""
-        return [Slot("sum", SUM_BITS, self.initial_accumulator_value, power=2)]
+        return [OptimizerSlot("sum", SUM_BITS, self.initial_accumulator_value, power=2)]
 
-    def _scale_rate(self, terms: UpdateTerms, rate: Decimal) -> Decimal:
+    def _scale_rate(self, terms: WeightUpdateTerms, rate: Decimal) -> Decimal:
         """Return the rate of g / sqrt(a) with the scale in a, not in g."""
         with localcontext(DIGITS):
             return rate * terms.scale / (1 << (_FEWER // 2))
 
-    def _rate_exponent(self, terms: UpdateTerms) -> int:
+    def _rate_exponent(self, terms: WeightUpdateTerms) -> int:
         top = self._scale_rate(terms, self.schedule.largest_rate)
-        return moments.rate_exponent(top, moments.MEAN_BITS, terms.numbers.weight)
+        return moments.learning_rate_exponent(top, moments.MEAN_BITS, terms.numbers.weight)
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the rate."""
         rate = self._scale_rate(terms, self.schedule.compute_rate(step))
-        return moments.public_rate(rate, self._rate_exponent(terms))
+        return moments.public_learning_rate(rate, self._rate_exponent(terms))
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 13 rounds."""
         row, ops = moments.WeightRow(p, terms, gradients), p.ops
@@ -69,7 +69,7 @@ class Adagrad(Optimizer):
         total = ops.add(row.get_slot("sum"), convert_scale(ops, square, SUM_BITS))
         # a / sqrt(b 2^-k) for even k is 2^(k/2) a / sqrt(b), which the rate compensates
         small = replace(total, fractional_bits=moments.SQUARE_BITS)
-        least = moments.scale_square(terms, Fraction(self.epsilon) / (1 << _FEWER))
+        least = moments.scale_second_moment(terms, Fraction(self.epsilon) / (1 << _FEWER))
         direction = row.divide_by_root(row.gradient, small, least)
         w = row.take_step(row.get_slot(), direction, self._rate_exponent(terms))
         return row.split_state(w, sum=total)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Slot, UpdateTerms
+from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot, WeightUpdateTerms
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -35,22 +35,29 @@ class Adam(moments.AveragedOptimizer):
     def check_settings(self) -> None:
         """Refuse settings for which sqrt(v) does not bound m as products require."""
         if not self.amsgrad:
-            moments.check_bound(self.beta_1, self.beta_2)
+            moments.check_moment_bound(self.beta_1, self.beta_2)
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the means, and for AMSGrad the largest mean of squares."""
-        slots = [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
-        return [*slots, Slot("v_hat", moments.SQUARE_BITS, power=2)] if self.amsgrad else slots
+        slots = [
+            OptimizerSlot("m", moments.MOMENT_BITS),
+            OptimizerSlot("v", moments.SQUARE_BITS, power=2),
+        ]
+        return (
+            [*slots, OptimizerSlot("v_hat", moments.SQUARE_BITS, power=2)]
+            if self.amsgrad
+            else slots
+        )
 
     def _correction_factor(self, count: int) -> Decimal:
-        of_squares = moments.square_correction(self.beta_2, count)
+        of_squares = moments.second_moment_correction(self.beta_2, count)
         return of_squares / (1 - Decimal(self.beta_1) ** count)
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 12 rounds; AMSGrad adds those of a maximum."""
-        row = moments.WeightRow(p, terms, gradients, moments.square_shift(self.beta_2))
+        row = moments.WeightRow(p, terms, gradients, moments.second_moment_shift(self.beta_2))
         m, v = row.update_mean("m", self.beta_1), row.update_squares("v", self.beta_2)
         root, slots = v, {"m": m, "v": v}
         if self.amsgrad:

@@ -13,9 +13,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Slot, UpdateTerms
+from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot, WeightUpdateTerms
 from tfe_bench.protocols.session.sharing import Shared
 
 # Gradients are halved, so that one step's square leaves room for those of the others.
@@ -39,9 +39,12 @@ class Adamax(moments.AveragedOptimizer):
                 operation="adamax",
             )
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the mean, and the square of the largest gradient."""
-        return [Slot("m", moments.MOMENT_BITS), Slot("u2", moments.SQUARE_BITS, power=2)]
+        return [
+            OptimizerSlot("m", moments.MOMENT_BITS),
+            OptimizerSlot("u2", moments.SQUARE_BITS, power=2),
+        ]
 
     def _correction_factor(self, count: int) -> Decimal:
         return 1 / (1 - Decimal(self.beta_1) ** count)
@@ -49,16 +52,18 @@ class Adamax(moments.AveragedOptimizer):
     def _final_correction(self) -> Decimal:
         return Decimal(1)
 
-    def _epsilon_squares(self, terms: UpdateTerms) -> dict[int, int]:
-        return moments.scale_square(terms, Fraction(self.epsilon) ** 2 / terms.scale**2, _SHIFT)
+    def _epsilon_squares(self, terms: WeightUpdateTerms) -> dict[int, int]:
+        return moments.scale_second_moment(
+            terms, Fraction(self.epsilon) ** 2 / terms.scale**2, _SHIFT
+        )
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 14 to 16 rounds."""
         row, ops = moments.WeightRow(p, terms, gradients, _SHIFT), p.ops
         m, old = row.update_mean("m", self.beta_1), row.get_slot("u2")
-        lost, s = moments.split_decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)
+        lost, s = moments.split_moment_decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)
         old = ops.sub(old, ops.truncate(ops.mul_public(old, lost, s), s))
         u2 = row.take_larger(old, ops.mul(row.gradient, row.gradient))
         direction = row.divide_by_root(m, u2, self._epsilon_squares(terms))

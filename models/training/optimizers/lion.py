@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     MOST_RAISED,
     RATE,
     Optimizer,
-    Slot,
-    UpdateTerms,
+    OptimizerSlot,
+    WeightUpdateTerms,
     bounded_setting,
-    check_rate,
+    check_learning_rate,
     round_half_up,
 )
 from tfe_bench.protocols.nn import relu
@@ -43,13 +43,13 @@ class Lion(Optimizer):
         """Lower bound on exponents: signs are the same at any scale of gradients."""
         return -MOST_RAISED
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the mean."""
-        return [Slot("m", moments.MOMENT_BITS)]
+        return [OptimizerSlot("m", moments.MOMENT_BITS)]
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the rate in units of the weights."""
-        check_rate(self.schedule.largest_rate)
+        check_learning_rate(self.schedule.largest_rate)
         return {
             RATE: round_half_up(
                 Fraction(self.schedule.compute_rate(step)) * (1 << terms.numbers.weight)
@@ -57,7 +57,7 @@ class Lion(Optimizer):
         }
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 4 to 6 rounds: one comparison of both signs."""
         row, ops = moments.WeightRow(p, terms, gradients), p.ops
@@ -69,7 +69,7 @@ class Lion(Optimizer):
         signs = ops.run_protocol(
             relu.relu_derivative, both, _WIDTH, ops.setting.choose_exchanges(2 * n, _WIDTH)
         )
-        up, down = moments.split_row(ops, signs, [(n,), (n,)])
+        up, down = moments.split_weight_row(ops, signs, [(n,), (n,)])
         w = row.get_slot()
         step = ops.mul_public(ops.sub(up, down), p.public[RATE], w.fractional_bits)
         return row.split_state(ops.sub(w, step), m=row.update_mean("m", self.beta_2))

@@ -23,10 +23,10 @@ from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     SHARE_BITS,
     Optimizer,
-    UpdateTerms,
+    WeightUpdateTerms,
     bounded_setting,
-    check_rate,
-    choose_exponent,
+    check_learning_rate,
+    choose_factor_exponent,
     round_half_up,
 )
 from tfe_bench.models.training.schedules import DIGITS
@@ -47,36 +47,36 @@ RATE_BITS, LARGEST_TURN = 16, 1 << 7
 MOST_DROPPED = 48
 
 
-def split_decay(beta: float | Fraction, max_bits: int) -> tuple[int, int]:
+def split_moment_decay(beta: float | Fraction, max_bits: int) -> tuple[int, int]:
     """Return (C, s): 1 - beta as C / 2^s with C < 2^max_bits and s <= 20."""
     part = Fraction(1) - Fraction(beta)
-    s = min(20, choose_exponent(part, max_bits))
+    s = min(20, choose_factor_exponent(part, max_bits))
     return max(1, round_half_up(part * 2**s)), s
 
 
-def fresh_part(beta_2: float) -> Fraction:
+def fresh_gradient_part(beta_2: float) -> Fraction:
     """Return 1 - beta_2 as fixed point represents it."""
-    part, s = split_decay(beta_2, SQUARE_DECAY_BITS)
+    part, s = split_moment_decay(beta_2, SQUARE_DECAY_BITS)
     return Fraction(part, 1 << s)
 
 
-def square_correction(beta_2: float, count: int) -> Decimal:
+def second_moment_correction(beta_2: float, count: int) -> Decimal:
     """Return sqrt((1 - beta_2^count) / (1 - beta_2)), with beta_2 as fixed point represents it.
 
     The sum of squares of `WeightRow.update_squares` is the mean over 1 - beta_2; the correction is
     exact for it.
     """
-    part = fresh_part(beta_2)
+    part = fresh_gradient_part(beta_2)
     share = Decimal(part.numerator) / part.denominator
     return ((1 - (1 - share) ** count) / share).sqrt()
 
 
-def square_shift(beta_2: float) -> int:
+def second_moment_shift(beta_2: float) -> int:
     """Return j: 2^-j is near sqrt(1 - beta_2), so that a sum of 4^-j g^2 is about their mean."""
-    return round(-math.log2(fresh_part(beta_2)) / 2)
+    return round(-math.log2(fresh_gradient_part(beta_2)) / 2)
 
 
-def check_bound(beta_1: float, beta_2: float, extra: float = 0.0) -> None:
+def check_moment_bound(beta_1: float, beta_2: float, extra: float = 0.0) -> None:
     """Refuse means m and v without a bound on m / sqrt(v) that fits into products.
 
     By the inequality of Cauchy and Schwarz it is below (1 - beta_1) / sqrt((1 - beta_2)(1 -
@@ -101,36 +101,41 @@ def check_bound(beta_1: float, beta_2: float, extra: float = 0.0) -> None:
         )
 
 
-def rate_exponent(top: Decimal, fractional_bits: int, weight: int, bits: int = RATE_BITS) -> int:
+def learning_rate_exponent(
+    top: Decimal, fractional_bits: int, weight: int, bits: int = RATE_BITS
+) -> int:
     """Return e of the public rate c / 2^e; c has this many bits at the largest rate.
 
     Args:
         fractional_bits: fractional bits of the value that is divided by a root.
         weight: fractional bits of the weights.
     """
-    check_rate(top)
+    check_learning_rate(top)
     more = fractional_bits + adaptive.RESULT_BITS - weight
-    return min(max(choose_exponent(top, bits), 1), MOST_DROPPED - more)
+    return min(max(choose_factor_exponent(top, bits), 1), MOST_DROPPED - more)
 
 
-def public_rate(rate: Decimal, e: int) -> dict[str, int]:
+def public_learning_rate(rate: Decimal, e: int) -> dict[str, int]:
     """Return the public integer c."""
     return {RATE: round_half_up(Fraction(rate) * Fraction(2) ** e)}
 
 
-def to_square_units(square: Fraction) -> int:
+def to_second_moment_units(square: Fraction) -> int:
     """Convert a public square to units of the means of squares."""
     return round_half_up(square * (1 << SQUARE_BITS))
 
 
-def scale_square(terms: UpdateTerms, square: Fraction, shift: int = 0) -> dict[int, int]:
+def scale_second_moment(
+    terms: WeightUpdateTerms, square: Fraction, shift: int = 0
+) -> dict[int, int]:
     """Return a public square times 4^-(shift + k) in square units, by the exponent k."""
     return {
-        k: to_square_units(square / Fraction(4) ** (shift + k)) for k in terms.distinct_exponents
+        k: to_second_moment_units(square / Fraction(4) ** (shift + k))
+        for k in terms.distinct_exponents
     }
 
 
-def least_exponent(square: float) -> int:
+def least_gradient_exponent(square: float) -> int:
     """Return the least k for which 4^-k times an addend of squares leaves them enough room."""
     room = adaptive.TOP - SQUARE_BITS - 2 - math.log2(max(square, 1e-300))
     return -min(MOST_RAISED, max(0, math.floor(room / 2)))
@@ -151,61 +156,63 @@ class AveragedOptimizer(Optimizer):
     @property
     def least_exponent(self) -> int:
         """Lower bound on exponents: steps are scale-invariant, except for epsilon."""
-        return least_exponent(self.epsilon**2)
+        return least_gradient_exponent(self.epsilon**2)
 
     def _final_correction(self) -> Decimal:
         """Return the limit of `_correction_factor` after many steps."""
-        part = fresh_part(self.beta_2)
+        part = fresh_gradient_part(self.beta_2)
         return (Decimal(part.denominator) / part.numerator).sqrt()
 
-    def _epsilon_squares(self, terms: UpdateTerms) -> dict[int, int]:
+    def _epsilon_squares(self, terms: WeightUpdateTerms) -> dict[int, int]:
         """Return epsilon^2 in units of the sums of squares, by the exponent of gradients."""
-        square = Fraction(self.epsilon) ** 2 / terms.scale**2 / fresh_part(self.beta_2)
-        return scale_square(terms, square, square_shift(self.beta_2))
+        square = Fraction(self.epsilon) ** 2 / terms.scale**2 / fresh_gradient_part(self.beta_2)
+        return scale_second_moment(terms, square, second_moment_shift(self.beta_2))
 
-    def _rate_exponent(self, terms: UpdateTerms) -> int:
+    def _rate_exponent(self, terms: WeightUpdateTerms) -> int:
         with localcontext(DIGITS):
             # the correction is monotone from its first value to its last
             top = self.schedule.largest_rate * max(
                 self._correction_factor(1), self._final_correction()
             )
-        return rate_exponent(top, MOMENT_BITS, terms.numbers.weight)
+        return learning_rate_exponent(top, MOMENT_BITS, terms.numbers.weight)
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the rate with the corrections of the means."""
         with localcontext(DIGITS):
             rate = self.schedule.compute_rate(step) * self._correction_factor(step + 1)
-        return public_rate(rate, self._rate_exponent(terms))
+        return public_learning_rate(rate, self._rate_exponent(terms))
 
 
 # ---- all weights in one row
 
 
-def flatten_values(ops: Operations, xs: Sequence[Shared]) -> Shared:
+def flatten_weight_arrays(ops: Operations, xs: Sequence[Shared]) -> Shared:
     """Concatenate all elements to one row."""
     rows = [reshape_value(ops, x, (math.prod(ops.get_shape(x)),)) for x in xs]
     return rows[0] if len(rows) == 1 else ops.concat(rows, 0)
 
 
-def split_row(ops: Operations, x: Shared, block_shapes: Sequence[Shape]) -> list[Shared]:
-    """Split a row into arrays, the inverse of `flatten_values`."""
+def split_weight_row(ops: Operations, x: Shared, block_shapes: Sequence[Shape]) -> list[Shared]:
+    """Split a row into arrays, the inverse of `flatten_weight_arrays`."""
     arrays, start = [], 0
     for shape in block_shapes:
         size = math.prod(shape)
 
-        def part(v: Shared, start: int = start, size: int = size, shape: Shape = shape) -> Shared:
+        def slice_weight_row(
+            v: Shared, start: int = start, size: int = size, shape: Shape = shape
+        ) -> Shared:
             return shapes.reshape(shapes.slice(v, [start], [size]), shape)
 
-        arrays.append(ops.apply_local(part, x, shape))
+        arrays.append(ops.apply_local(slice_weight_row, x, shape))
         start += size
     return arrays
 
 
-def _mean_gradient(ops: Operations, terms: UpdateTerms, g: Shared, shift: int) -> Shared:
+def _mean_gradient(ops: Operations, terms: WeightUpdateTerms, g: Shared, shift: int) -> Shared:
     """Return 2^-shift of the mean gradient of a summed one, with MEAN_BITS fractional bits."""
     share = terms.share
     whole = share.numerator == 1 and share.denominator.bit_count() == 1
-    e = share.denominator.bit_length() - 1 if whole else choose_exponent(share, SHARE_BITS)
+    e = share.denominator.bit_length() - 1 if whole else choose_factor_exponent(share, SHARE_BITS)
     fewer = max(0, -e - shift)
     factor = round_half_up(share * Fraction(2) ** e) << fewer
     return convert_scale(ops, ops.mul_public(g, factor, e + shift + fewer), MEAN_BITS)
@@ -217,36 +224,40 @@ class WeightRow:
     Attributes:
         ops: the operations that compute or count.
         gradient: 2^-(shift + k) times the mean over the batch, with MEAN_BITS fractional bits and
-            the exponent k of its weights (UpdateTerms.exponents): so all of it lies below 8.
+            the exponent k of its weights (WeightUpdateTerms.exponents): so all of it lies below 8.
     """
 
     def __init__(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared], shift: int = 0
+        self,
+        p: ForwardContext,
+        terms: WeightUpdateTerms,
+        gradients: Mapping[str, Shared],
+        shift: int = 0,
     ) -> None:
         self.ops, self._held, self._public = p.ops, p.weights, p.public
 
-        def scale(key: str) -> tuple[int, int]:
+        def get_gradient_scale(key: str) -> tuple[int, int]:
             return terms.exponents.get(key, 0), gradients[key].fractional_bits
 
-        self._keys = sorted(gradients, key=scale)
+        self._keys = sorted(gradients, key=get_gradient_scale)
         self._shapes = [p.ops.get_shape(gradients[key]) for key in self._keys]
         means, self._runs = [], dict[int, int]()
-        for (k, _), keys in itertools.groupby(self._keys, key=scale):
-            gradient_row = flatten_values(p.ops, [gradients[key] for key in keys])
+        for (k, _), keys in itertools.groupby(self._keys, key=get_gradient_scale):
+            gradient_row = flatten_weight_arrays(p.ops, [gradients[key] for key in keys])
             means.append(_mean_gradient(p.ops, terms, gradient_row, shift + k))
             self._runs[k] = self._runs.get(k, 0) + math.prod(p.ops.get_shape(gradient_row))
-        self.gradient = flatten_values(p.ops, means)
+        self.gradient = flatten_weight_arrays(p.ops, means)
 
     def get_slot(self, slot: str = "") -> Shared:
         """Return a slot; without a name, the weights."""
         ending = f":{slot}" if slot else ""
-        return flatten_values(self.ops, [self._held[key + ending] for key in self._keys])
+        return flatten_weight_arrays(self.ops, [self._held[key + ending] for key in self._keys])
 
     def split_state(self, weights: Shared, **slots: Shared) -> dict[str, Shared]:
         """Return the new state by key."""
         state = {}
         for ending, value in {"": weights, **{f":{k}": v for k, v in slots.items()}}.items():
-            split = split_row(self.ops, value, self._shapes)
+            split = split_weight_row(self.ops, value, self._shapes)
             for key, one in zip(self._keys, split, strict=True):
                 state[key + ending] = one
         return state
@@ -254,7 +265,7 @@ class WeightRow:
     def update_mean(self, slot: str, beta: float) -> Shared:
         """Return the running mean of gradients after this one. 1 round."""
         ops, m = self.ops, self.get_slot(slot)
-        part, s = split_decay(beta, MEAN_DECAY_BITS)
+        part, s = split_moment_decay(beta, MEAN_DECAY_BITS)
         fresh = ops.sub(ops.add_fractional_bits(self.gradient, m.fractional_bits), m)
         return ops.add(m, ops.truncate(ops.mul_public(fresh, part, s), s))
 
@@ -265,7 +276,7 @@ class WeightRow:
         may have in the long run.
         """
         ops, v = self.ops, self.get_slot(slot)
-        part, s = split_decay(beta, SQUARE_DECAY_BITS)
+        part, s = split_moment_decay(beta, SQUARE_DECAY_BITS)
         square = ops.mul(self.gradient, self.gradient)
         return ops.add(ops.sub(v, ops.truncate(ops.mul_public(v, part, s), s)), square)
 
@@ -281,13 +292,13 @@ class WeightRow:
 
         Args:
             square: with SQUARE_BITS fractional bits.
-            least: public, in units of those, by the exponent of gradients (`scale_square`).
+            least: public, in units of those, by the exponent of gradients (`scale_second_moment`).
         """
         ops = self.ops
         root, lower_bounds = square, [least[k] for k in self._runs]
         if any(not isinstance(c, int) or c for c in lower_bounds):
-            pieces = split_row(ops, square, [(n,) for n in self._runs.values()])
-            root = flatten_values(
+            pieces = split_weight_row(ops, square, [(n,) for n in self._runs.values()])
+            root = flatten_weight_arrays(
                 ops, [ops.add_public(v, c) for v, c in zip(pieces, lower_bounds, strict=True)]
             )
         return ops.run_protocol(adaptive.scale_by_root, x, root, profile=ops.setting.update_profile)

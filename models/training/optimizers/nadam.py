@@ -13,9 +13,13 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Slot, UpdateTerms, round_half_up
+from tfe_bench.models.training.optimizers.optimizer import (
+    OptimizerSlot,
+    WeightUpdateTerms,
+    round_half_up,
+)
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -44,11 +48,14 @@ class Nadam(moments.AveragedOptimizer):
 
     def check_settings(self) -> None:
         """Refuse settings without a bound on n / sqrt(v): factors of m and g are at most 1."""
-        moments.check_bound(self.beta_1, self.beta_2, extra=1 / math.sqrt(1 - self.beta_2))
+        moments.check_moment_bound(self.beta_1, self.beta_2, extra=1 / math.sqrt(1 - self.beta_2))
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the means."""
-        return [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
+        return [
+            OptimizerSlot("m", moments.MOMENT_BITS),
+            OptimizerSlot("v", moments.SQUARE_BITS, power=2),
+        ]
 
     def _momentum_at(self, t: int) -> Decimal:
         return Decimal(self.beta_1) * (1 - Decimal("0.96") ** t / 2)
@@ -57,16 +64,18 @@ class Nadam(moments.AveragedOptimizer):
         return Decimal(self.beta_1) ** t * _list_momentum_products()[min(t, _WARM)]
 
     def _correction_factor(self, count: int) -> Decimal:
-        return moments.square_correction(self.beta_2, count)
+        return moments.second_moment_correction(self.beta_2, count)
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the rate, and the factors of the mean and of the gradient."""
         t = step + 1
         with localcontext(DIGITS):
             of_mean = self._momentum_at(t + 1) / (1 - self._momentum_product(t + 1))
             of_gradient = (1 - self._momentum_at(t)) / (1 - self._momentum_product(t))
             epsilon = Fraction(self._correction_factor(t) * Decimal(self.epsilon) / terms.scale)
-        least = moments.scale_square(terms, epsilon**2, moments.square_shift(self.beta_2))
+        least = moments.scale_second_moment(
+            terms, epsilon**2, moments.second_moment_shift(self.beta_2)
+        )
         return {
             **super().compute_public_integers(terms, step),
             _OF_MEAN: round_half_up(Fraction(of_mean) * (1 << _BITS)),
@@ -76,10 +85,10 @@ class Nadam(moments.AveragedOptimizer):
         }
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 12 rounds."""
-        row = moments.WeightRow(p, terms, gradients, moments.square_shift(self.beta_2))
+        row = moments.WeightRow(p, terms, gradients, moments.second_moment_shift(self.beta_2))
         ops = p.ops
         m, v = row.update_mean("m", self.beta_1), row.update_squares("v", self.beta_2)
         g = ops.add_fractional_bits(row.gradient, m.fractional_bits)

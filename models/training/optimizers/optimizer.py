@@ -15,8 +15,12 @@ from typing import Any, ClassVar, TypeVar
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds import renamed
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
-from tfe_bench.models.training.schedules import DIGITS, Schedule, is_real
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
+from tfe_bench.models.training.schedules import (
+    DIGITS,
+    LearningRateSchedule,
+    is_real_schedule_option,
+)
 from tfe_bench.protocols.session.sharing import Shared
 
 T = TypeVar("T")
@@ -38,7 +42,7 @@ def bounded_setting(default: T, low: float, high: float) -> T:
     return setting
 
 
-def choose_exponent(largest: Decimal | Fraction, bits: int) -> int:
+def choose_factor_exponent(largest: Decimal | Fraction, bits: int) -> int:
     """Return e with largest * 2^e in [2^(bits-1), 2^bits), exactly."""
     part = Fraction(largest)
     e = bits - (part.numerator.bit_length() - part.denominator.bit_length())
@@ -52,7 +56,7 @@ def round_half_up(value: Fraction) -> int:
     return floor(value + Fraction(1, 2))
 
 
-def check_rate(top: Decimal) -> None:
+def check_learning_rate(top: Decimal) -> None:
     """Refuse a rate that is 0 in every step."""
     if top <= 0:
         raise UsageError(
@@ -63,7 +67,7 @@ def check_rate(top: Decimal) -> None:
 
 
 @dataclass(frozen=True)
-class Slot:
+class OptimizerSlot:
     """An array that an optimizer keeps for each array of weights.
 
     Attributes:
@@ -79,7 +83,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class UpdateTerms:
+class WeightUpdateTerms:
     """The properties of a training that an update needs besides the optimizer.
 
     Attributes:
@@ -92,7 +96,7 @@ class UpdateTerms:
             computes with 2^-k times them.
     """
 
-    numbers: Precision
+    numbers: TrainingPrecision
     share: Fraction
     scale: int
     min_bits: int
@@ -134,7 +138,7 @@ class Optimizer:
         UsageError: numbers do not fit.
     """
 
-    schedule: Schedule
+    schedule: LearningRateSchedule
     _: KW_ONLY
     weight_decay: float = bounded_setting(0.0, 0.0, 1e6)
     undecayed: tuple[str, ...] = ()
@@ -155,11 +159,11 @@ class Optimizer:
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Accept the old names of the interface, with a DeprecationWarning."""
         super().__init_subclass__(**arguments)
-        renamed.accept_old_names(cls, renamed.OPTIMIZER)
+        renamed.accept_deprecated_names(cls, renamed.OPTIMIZER)
 
     @property
     def least_exponent(self) -> int:
-        """Least exponent of gradients (UpdateTerms.exponents); below 0 keeps more bits."""
+        """Least exponent of gradients (WeightUpdateTerms.exponents); below 0 keeps more bits."""
         return 0
 
     @property
@@ -169,7 +173,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            _check_setting(setting, getattr(self, setting.name))
+            _check_optimizer_setting(setting, getattr(self, setting.name))
         clipped = [n for n in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(self, n)]
         if len(clipped) > 1:
             raise UsageError(
@@ -218,11 +222,11 @@ class Optimizer:
 
     # ---- the interface of an optimizer's module
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the slots of each array of weights."""
         raise NotImplementedError
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the public integers of a step, counted from 0, by name.
 
         Raises:
@@ -231,7 +235,7 @@ class Optimizer:
         raise NotImplementedError
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Return new weights by key, and slots by "key:slot".
 
@@ -269,16 +273,16 @@ class Optimizer:
         return getattr(keras.optimizers, self.keras_classes[0])(rate, **settings)
 
 
-renamed.accept_old_names(Optimizer, renamed.OPTIMIZER)
+renamed.accept_deprecated_names(Optimizer, renamed.OPTIMIZER)
 
 
-def _check_setting(setting: Field[Any], value: Any) -> None:
+def _check_optimizer_setting(setting: Field[Any], value: Any) -> None:
     bounds = setting.metadata.get("range")
     if bounds is not None:
         if value is None and setting.default is None:
             return
         low, high = bounds
-        if not is_real(value, low, high):
+        if not is_real_schedule_option(value, low, high):
             raise UsageError(
                 f"Expected {setting.name} of an optimizer as a number from {low} to {high}. "
                 "Received: "

@@ -10,13 +10,13 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import ClassVar
 
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
-    Slot,
-    UpdateTerms,
+    OptimizerSlot,
+    WeightUpdateTerms,
     bounded_setting,
     round_half_up,
 )
@@ -42,7 +42,7 @@ class RmsProp(Optimizer):
     @property
     def least_exponent(self) -> int:
         """Lower bound on exponents: steps are scale-invariant, except for epsilon."""
-        return moments.least_exponent(self.epsilon)
+        return moments.least_gradient_exponent(self.epsilon)
 
     def _count_rate_bits(self) -> int:
         """Return the bits of the public rate: c g / sqrt(v), with momentum, is below 2^62."""
@@ -52,33 +52,35 @@ class RmsProp(Optimizer):
     def _scale_rate(self, rate: Decimal) -> Decimal:
         """Return the rate of g over the root of the sum of squares."""
         with localcontext(DIGITS):
-            return rate * moments.square_correction(self.rho, 1 << 30)
+            return rate * moments.second_moment_correction(self.rho, 1 << 30)
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the mean of squares, and the velocity."""
-        slots = [Slot("v", moments.SQUARE_BITS, power=2)]
-        return [*slots, Slot("velocity", numbers.weight)] if self.momentum else slots
+        slots = [OptimizerSlot("v", moments.SQUARE_BITS, power=2)]
+        return [*slots, OptimizerSlot("velocity", numbers.weight)] if self.momentum else slots
 
-    def _rate_exponent(self, terms: UpdateTerms) -> int:
+    def _rate_exponent(self, terms: WeightUpdateTerms) -> int:
         top = self._scale_rate(self.schedule.largest_rate)
-        return moments.rate_exponent(
+        return moments.learning_rate_exponent(
             top, moments.MEAN_BITS, terms.numbers.weight, self._count_rate_bits()
         )
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the rate."""
         rate = self._scale_rate(self.schedule.compute_rate(step))
-        return moments.public_rate(rate, self._rate_exponent(terms))
+        return moments.public_learning_rate(rate, self._rate_exponent(terms))
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 12 rounds."""
-        shift, ops, e = moments.square_shift(self.rho), p.ops, self._rate_exponent(terms)
+        shift, ops, e = moments.second_moment_shift(self.rho), p.ops, self._rate_exponent(terms)
         row = moments.WeightRow(p, terms, gradients, shift)
         v, w = row.update_squares("v", self.rho), row.get_slot()
-        square = Fraction(self.epsilon) / terms.scale**2 / moments.fresh_part(self.rho)
-        direction = row.divide_by_root(row.gradient, v, moments.scale_square(terms, square, shift))
+        square = Fraction(self.epsilon) / terms.scale**2 / moments.fresh_gradient_part(self.rho)
+        direction = row.divide_by_root(
+            row.gradient, v, moments.scale_second_moment(terms, square, shift)
+        )
         if not self.momentum:
             return row.split_state(row.take_step(w, direction, e), v=v)
         drop = e + direction.fractional_bits - w.fractional_bits

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from decimal import localcontext
 from fractions import Fraction
 
-from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
-    Slot,
-    UpdateTerms,
+    OptimizerSlot,
+    WeightUpdateTerms,
     bounded_setting,
-    check_rate,
-    choose_exponent,
+    check_learning_rate,
+    choose_factor_exponent,
     round_half_up,
 )
 from tfe_bench.models.training.schedules import DIGITS
@@ -47,21 +47,21 @@ class Sgd(Optimizer):
         ahead = 1 if self.nesterov else 0
         return RATE_BITS + math.ceil(-math.log2(1 - self.momentum)) + ahead
 
-    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: TrainingPrecision) -> Sequence[OptimizerSlot]:
         """List the velocity."""
-        return [Slot("velocity", numbers.weight)] if self.momentum else []
+        return [OptimizerSlot("velocity", numbers.weight)] if self.momentum else []
 
-    def _rate_exponent(self, terms: UpdateTerms) -> int:
+    def _rate_exponent(self, terms: WeightUpdateTerms) -> int:
         share, numbers = terms.total_share, terms.numbers
         with localcontext(DIGITS):
             top = self.schedule.largest_rate * share.numerator / share.denominator
-        check_rate(top)
+        check_learning_rate(top)
         # gradients of biases have the fewest bits, those of kernels the most
         low = numbers.weight - terms.min_bits + 1
         high = MOST_DROPPED + numbers.weight - terms.max_bits
-        return min(max(choose_exponent(top, RATE_BITS), low), high)
+        return min(max(choose_factor_exponent(top, RATE_BITS), low), high)
 
-    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: WeightUpdateTerms, step: int) -> dict[str, int]:
         """Return the rate, and for Nesterov the look-ahead rate."""
         rate = Fraction(self.schedule.compute_rate(step))
         scaled = rate * terms.total_share * Fraction(2) ** self._rate_exponent(terms)
@@ -71,7 +71,7 @@ class Sgd(Optimizer):
         return integers
 
     def update_weights(
-        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+        self, p: ForwardContext, terms: WeightUpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
         """Take a step. 1 round."""
         state = {}

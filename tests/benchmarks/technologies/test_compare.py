@@ -17,13 +17,13 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.compare import advisor, cells, makers, page, table, tasks
 from tfe_bench.benchmarks.technologies.compare.cells import Cost, Protection, Traffic
 from tfe_bench.benchmarks.technologies.compare.table import Maker
-from tfe_bench.benchmarks.technologies.compare.tasks import Task
+from tfe_bench.benchmarks.technologies.compare.tasks import ComparedTask
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster import profiles
 from tfe_bench.errors import ConfigError, DataError, UsageError
 
-TASK = Task("J3", "batch 1", 1)
-OTHER = Task("J3", "batch 64", 64)
+TASK = ComparedTask("J3", "batch 1", 1)
+OTHER = ComparedTask("J3", "batch 64", 64)
 
 
 def make_protection(leakage: str = "nothing", trust: str = "one-server") -> Protection:
@@ -42,7 +42,7 @@ def make_cell(
     seconds: float,
     up: int = 1000,
     rounds: int = 2,
-    task: Task = TASK,
+    task: ComparedTask = TASK,
     leakage: str = "nothing",
     **changed: Any,
 ) -> Measurement:
@@ -88,7 +88,7 @@ def test_times_of_short_functions_are_of_one_call() -> None:
         calls.append(1)
         return len(calls)
 
-    seconds, result = cells.time_function(once, 3)
+    seconds, result = cells.time_technology_task(once, 3)
     assert len(seconds.all) >= 3 and result == len(calls) > 3
     assert seconds.median < 1e-3
 
@@ -101,16 +101,16 @@ def test_every_job_has_rows_and_an_unknown_one_is_refused() -> None:
     assert [t.job for t in tasks.list_tasks(tasks.QUICK, ["J6", "J1"])] == ["J1", "J6", "J6"]
     with raises(UsageError, "unknown-name", operation="job", received="J9"):
         tasks.list_tasks(tasks.QUICK, ["J9"])
-    assert not tasks.need_pictures(["J1", "J6"]) and tasks.need_pictures(None)
+    assert not tasks.need_mnist_pictures(["J1", "J6"]) and tasks.need_mnist_pictures(None)
 
 
 def test_inputs_are_the_same_for_every_technology() -> None:
-    first, second = tasks.Inputs(), tasks.Inputs()
+    first, second = tasks.ComparisonInputs(), tasks.ComparisonInputs()
     assert (first.draw_vectors(3) == second.draw_vectors(3)).all()
     assert (first.draw_weights(4) == second.draw_weights(4)).all()
     assert first.draw_vectors(64).min() >= 0 and first.draw_vectors(64).max() <= 255
     assert abs(first.draw_weights(128)).max() <= 127
-    assert not (tasks.Inputs(seed=2).draw_keys(8) == first.draw_keys(8)).all()
+    assert not (tasks.ComparisonInputs(seed=2).draw_keys(8) == first.draw_keys(8)).all()
 
 
 # ---- the table
@@ -122,9 +122,9 @@ class Fake:
     def __init__(self, name: str, seconds: float) -> None:
         self._name, self._seconds = name, seconds
 
-    def measure_task(self, task: Task) -> Measurement:
+    def measure_task(self, task: ComparedTask) -> Measurement:
         if self._name == "functional":
-            return cells.unsupported_cell(self._name, task, "it has no such function")
+            return cells.unsupported_technology_cell(self._name, task, "it has no such function")
         return make_cell(self._name, self._seconds, task=task)
 
 
@@ -147,7 +147,7 @@ def test_the_table_sets_each_cell_beside_plaintext() -> None:
         *table.measure_tasks(make_fakes(), [TASK, OTHER], lambda f, words: texts.append(words))
     ]
     assert len(measurements) == 8 and texts[0] == "J3 batch 1, plaintext"
-    by_name = {(m.technology, table.variant_of(m)): m for m in measurements}
+    by_name = {(m.technology, table.technology_cell_variant(m)): m for m in measurements}
     for variant in ("batch 1", "batch 64"):
         assert by_name["plaintext", variant].figures["slowdown"] == 1
         assert by_name["secret-sharing", variant].figures["slowdown"] == 8
@@ -161,7 +161,7 @@ def test_the_newest_of_each_cell_counts_and_others_records_do_not() -> None:
     alien = dataclasses.replace(new, job="encrypt")
     own = dataclasses.replace(new, technology="functional", parameters={"batch": 64})
     plain = make_cell("plaintext", 1.0, task=OTHER)
-    chosen = table.select_cells([new, old, alien, own, plain])
+    chosen = table.select_technology_cells([new, old, alien, own, plain])
     assert [(m.technology, m.figures["latency_seconds"]) for m in chosen] == [
         ("homomorphic", 1.0),
         ("plaintext", 1.0),
@@ -190,7 +190,7 @@ ALL = (
     ],
 )
 def test_the_fastest_that_leaks_nothing_is_taken(network: str, trust: str, taken: str) -> None:
-    [advice] = advisor.advise_rows(ALL, "J3", network, trust)
+    [advice] = advisor.advise_technologies(ALL, "J3", network, trust)
     assert advice.best is not None and advice.best.technology == taken
     assert f"on {network}" in advice.why[0] and "learn nothing" in advice.why[0]
     reasons = " ".join(advice.why)
@@ -202,24 +202,24 @@ def test_the_fastest_that_leaks_nothing_is_taken(network: str, trust: str, taken
 
 def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
     leaky = make_cell("functional", 0.05, leakage="the results")
-    [first] = advisor.advise_rows(
+    [first] = advisor.advise_technologies(
         [leaky, make_cell("homomorphic", 5.0)], "J3", "lan", "key-authority"
     )
     assert first.best is not None and first.best.technology == "homomorphic"
     assert "and others learn the results" in first.why[1]
-    [second] = advisor.advise_rows([leaky], "J3", "lan", "key-authority")
+    [second] = advisor.advise_technologies([leaky], "J3", "lan", "key-authority")
     assert second.best is leaky and "learn the results" in second.why[0]
 
 
 def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
     candidates = [
         make_cell("homomorphic", 0.1, correct=False),
-        cells.unsupported_cell("secret-sharing", TASK, "no workers here"),
+        cells.unsupported_technology_cell("secret-sharing", TASK, "no workers here"),
         dataclasses.replace(
             make_cell("storage", 0.1), figures={"latency_seconds": "fast"}, modeled=()
         ),
     ]
-    [advice] = advisor.advise_rows(candidates, "J3", "wan", "three-servers")
+    [advice] = advisor.advise_technologies(candidates, "J3", "wan", "three-servers")
     reasons = " ".join(advice.why)
     assert advice.best is None
     assert "was wrong" in reasons and "no workers here" in reasons and "no time is known" in reasons
@@ -235,13 +235,13 @@ def test_wrong_missing_and_untold_cells_are_not_taken() -> None:
 )
 def test_unknown_words_are_refused(job: str, network: str, trust: str, said: str) -> None:
     with raises(UsageError, "unknown-name") as caught:
-        advisor.advise_rows(ALL, job, network, trust)
+        advisor.advise_technologies(ALL, job, network, trust)
     assert said in str(caught.value)
 
 
 def test_a_job_without_records_is_told() -> None:
     with raises(DataError, "no-records", operation="J1"):
-        advisor.advise_rows(ALL, "J1", "wan", "one-server")
+        advisor.advise_technologies(ALL, "J1", "wan", "one-server")
 
 
 # ---- the page
@@ -254,7 +254,7 @@ def test_the_report_shows_the_table_and_both_pictures(
     figures: dict[str, Any] = {"learns": 3, "rounds": "x", "latency_seconds": True}
     odd = dataclasses.replace(ALL[3], modeled=(), parameters={"variant": "<b>"}, figures=figures)
     wrong = make_cell("secret-sharing", 0.4, task=OTHER, correct=False)
-    none = cells.unsupported_cell("functional", OTHER, "because of <reasons>")
+    none = cells.unsupported_technology_cell("functional", OTHER, "because of <reasons>")
     for each in (*ALL, odd, wrong, none):
         records.append_record(file, each)
     assert main(["report", str(tmp_path)]) == 0
@@ -350,7 +350,7 @@ def test_a_wrong_result_ends_the_command_with_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Wrong:
-        def measure_task(self, task: Task) -> Measurement:
+        def measure_task(self, task: ComparedTask) -> Measurement:
             return make_cell("plaintext", 1.0, task=task, correct=False)
 
     wrong: dict[str, Callable[[], Wrong]] = {"plaintext": Wrong}

@@ -17,32 +17,36 @@ from tfe_bench.benchmarks.technologies.compare.encrypted import Homomorphic, Sto
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.plaintext import Plaintext
 from tfe_bench.benchmarks.technologies.compare.secret_sharing import SecretSharing
-from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.compare.tasks import (
+    ComparedTask,
+    ComparisonEffort,
+    ComparisonInputs,
+)
 from tfe_bench.benchmarks.technologies.homomorphic import model
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster import launch
 from tfe_bench.models.mnist import Mnist
 
 _MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
-EFFORT = Effort(repeat=1, values=16, steps=1, images=4)
+EFFORT = ComparisonEffort(repeat=1, values=16, steps=1, images=4)
 
 
 @pytest.fixture(scope="module")
-def inputs() -> Inputs:
+def inputs() -> ComparisonInputs:
     """Return random pictures."""
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (384, 28, 28)).astype(np.uint8)
     labels = rng.integers(0, 10, 384).astype(np.uint8)
-    result = Inputs()
+    result = ComparisonInputs()
     result.__dict__["pictures"] = Mnist(images, labels, images, labels, "made up")
     return result
 
 
 @pytest.fixture(scope="module")
-def models(inputs: Inputs) -> Networks:
+def models(inputs: ComparisonInputs) -> Networks:
     """Return networks with untrained weights for inference."""
     result = Networks(inputs)
-    result.__dict__["inference_model"] = model.made_up(1)
+    result.__dict__["inference_model"] = model.made_up_mnist_model(1)
     return result
 
 
@@ -53,13 +57,13 @@ def cluster() -> Iterator[Any]:
 
 
 def test_plaintext_and_three_workers_do_every_job(
-    inputs: Inputs, models: Networks, cluster: Any
+    inputs: ComparisonInputs, models: Networks, cluster: Any
 ) -> None:
     plain = Plaintext(EFFORT, inputs, models)
     shares = SecretSharing(cluster, EFFORT, inputs, models)
     every = tasks.list_tasks(EFFORT)
     chosen = [task for task in every if task.label not in ("J2 batch 64", "J3 batch 64")]
-    for task in [*chosen, Task("J3", "batch 2", 2)]:
+    for task in [*chosen, ComparedTask("J3", "batch 2", 2)]:
         ours, theirs = shares.measure_task(task), plain.measure_task(task)
         trained = task.job in ("J5", "J7")
         assert ours.correct is (None if trained else True), task
@@ -70,7 +74,10 @@ def test_plaintext_and_three_workers_do_every_job(
         assert ("extrapolated" in ours.figures) == (task.job == "J5")
         assert ("latency_seconds" in ours.modeled) == (task.job == "J5")
         for m in (ours, theirs):
-            assert min(table.time_of(m, name) or 0 for name in ("local", "lan", "wan")) > 0
+            assert (
+                min(table.technology_cell_seconds(m, name) or 0 for name in ("local", "lan", "wan"))
+                > 0
+            )
             assert Measurement.from_json(m.to_json()) == m
 
 
@@ -82,14 +89,14 @@ def test_a_network_agrees_with_itself_in_keras(models: Networks) -> None:
 
 
 def test_homomorphic_encryption_and_a_device_do_the_network(
-    inputs: Inputs, models: Networks, monkeypatch: pytest.MonkeyPatch
+    inputs: ComparisonInputs, models: Networks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("seal")
     from tfe_bench.models import mnist
 
     monkeypatch.setattr(mnist, "load", lambda _: inputs.pictures)
     encrypted = Homomorphic(EFFORT, inputs, models)
-    task = Task("J3", "batch 1", 1)
+    task = ComparedTask("J3", "batch 1", 1)
     result = encrypted.measure_task(task)
     assert result.correct is True and result.figures["rounds"] == 2
     assert result.figures["security_bits"] >= 128 and result.figures["key_bytes"] > 1e6
@@ -102,7 +109,9 @@ def test_homomorphic_encryption_and_a_device_do_the_network(
 
 
 @pytest.mark.parametrize("job", ["J4", "J5", "J6", "J7"])
-def test_what_a_technology_cannot_do_is_said(job: str, inputs: Inputs, models: Networks) -> None:
+def test_what_a_technology_cannot_do_is_said(
+    job: str, inputs: ComparisonInputs, models: Networks
+) -> None:
     pytest.importorskip("seal")
     encrypted = Homomorphic(EFFORT, inputs, models)
     for task in tasks.list_tasks(EFFORT, [job]):
@@ -112,9 +121,9 @@ def test_what_a_technology_cannot_do_is_said(job: str, inputs: Inputs, models: N
             assert len(str(encrypted.measure_task(task).figures["unsupported"])) > 40
 
 
-def test_functional_encryption_says_what_leaks(inputs: Inputs, models: Networks) -> None:
+def test_functional_encryption_says_what_leaks(inputs: ComparisonInputs, models: Networks) -> None:
     engine = makers.all_of(EFFORT, inputs, lambda: None)["functional"]()
-    measured = engine.measure_task(Task("J1", "", 1))
+    measured = engine.measure_task(ComparedTask("J1", "", 1))
     assert measured.correct is True and measured.figures["leakage"] == "the results"
     assert measured.figures["key_rank"] == 1 and measured.figures["rounds"] == 1
     for job in ("J4", "J5", "J6"):

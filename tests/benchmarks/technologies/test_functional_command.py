@@ -15,7 +15,7 @@ from tfe_bench.benchmarks.records import append_record
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.technologies.functional import compared, jobs, measuring, page
 from tfe_bench.benchmarks.technologies.functional.curve import Table
-from tfe_bench.benchmarks.technologies.functional.measuring import Cell
+from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError
 
@@ -106,23 +106,25 @@ def test_what_cannot_be_is_refused_in_words(
 def test_inputs_of_a_cell_fill_its_range() -> None:
     for length in (10, 100, 784, 1024):
         for bits in (16, 20, 24, 28, 32):
-            cell = Cell(length=length, result_bits=bits, outputs=64)
-            messages, weights = measuring.draw_inputs(cell, 1)
+            cell = SweepCell(length=length, result_bits=bits, outputs=64)
+            messages, weights = measuring.draw_sweep_inputs(cell, 1)
             results = messages @ weights.T
             assert messages.min() >= 0 and messages.max() < 1 << cell.input_bits
             assert np.abs(results).max() <= cell.bound
             assert np.abs(results).max() > cell.bound / 40
     with raises(UsageError, "result-bits-too-few"):
-        Cell(length=1024, result_bits=12)
+        SweepCell(length=1024, result_bits=12)
 
 
 def test_logarithms_by_other_means_agree() -> None:
-    result = compared.compare_logarithms(Cell(length=10, result_bits=16, outputs=4), Table(10), 1)
+    result = compared.compare_logarithms(
+        SweepCell(length=10, result_bits=16, outputs=4), Table(10), 1
+    )
     assert result.correct and result.figures["published_speed_up"] == 2.2
 
 
 def test_jobs_say_what_they_cost_and_leak(tmp_path: Path) -> None:
-    for measurement in (jobs.inner_product(True), jobs.run_dense(2, True)):
+    for measurement in (jobs.run_functional_product(True), jobs.run_functional_dense(2, True)):
         assert measurement.correct and measurement.figures["rounds"] == 1
         append_record(tmp_path / "jobs.jsonl", measurement)
         outputs = 1 if measurement.job == "J1" else 128
@@ -159,7 +161,7 @@ def test_lenet_is_measured_and_attacked(
     assert measurement.correct and measurement.figures["pixels_recovered"] == 1
     assert measurement.figures["few_keys_pixels_recovered"] < 0.1
     assert set(measurement.modeled) >= {"epoch_hours", "plain_epoch_hours"}
-    assert jobs.run_network(True, tmp_path, 4).correct
+    assert jobs.run_functional_network(True, tmp_path, 4).correct
 
 
 def _train_lenet(**changed: Any) -> Measurement:
@@ -183,7 +185,7 @@ def _train_lenet(**changed: Any) -> Measurement:
 
 def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) -> None:
     file = tmp_path / "records.jsonl"
-    cell = Cell(length=10, result_bits=16, outputs=4, table_bits=10)
+    cell = SweepCell(length=10, result_bits=16, outputs=4, table_bits=10)
     for measurement in (
         measuring.measure_cell(cell, Table(10), 1),
         compared.compare_logarithms(cell, Table(10), 1),

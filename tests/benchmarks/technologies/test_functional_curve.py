@@ -115,14 +115,14 @@ def decode_numbers(encoded: Bytes) -> list[int]:
 def points_of(logarithms: Any) -> curve.Words:
     """Return points in the form of `evaluate`: sums of one column that holds the base point."""
     rows = Rows.from_dense(np.array(logarithms, np.int64)[:, None])
-    one = curve.decode_elements(curve.multiply_base(encode_scalars([1])))
-    return curve.evaluate_rows(one, np.empty((0, len(rows), 32), np.uint8), rows)
+    one = curve.decode_curve_elements(curve.multiply_base(encode_scalars([1])))
+    return curve.evaluate_key_rows(one, np.empty((0, len(rows), 32), np.uint8), rows)
 
 
 def test_multiples_of_the_base_point_are_those_of_rfc_9496() -> None:
     result = curve.multiply_base(encode_scalars(range(16)))
     assert [row.tobytes().hex() for row in result] == MULTIPLES
-    assert (curve.encode_elements(points_of(range(16))) == result).all()
+    assert (curve.encode_curve_elements(points_of(range(16))) == result).all()
 
 
 @pytest.mark.parametrize(("secret", "public"), SIGNING)
@@ -139,7 +139,7 @@ def test_public_keys_are_those_of_rfc_8032(secret: str, public: str) -> None:
 def test_what_encodes_no_element_is_refused_by_its_place(encoded: str) -> None:
     encodings = curve.multiply_base(encode_scalars([5, 6, 7]))
     encodings[1] = np.frombuffer(bytes.fromhex(encoded), np.uint8)
-    for read in (curve.decode_elements, curve.build_combs):
+    for read in (curve.decode_curve_elements, curve.build_combs):
         with raises(DataError, "invalid-group-element", operation="A thing", received="element 1"):
             read(encodings, "A thing")
 
@@ -183,12 +183,12 @@ def test_inner_products_with_secret_numbers(length: int, seed: int) -> None:
     secret[0] = encode_scalars([ORDER - 1])[0]
     weights = drawn.integers(-(2**31) + 1, 2**31, (3, length))
     weights[1], weights[2] = 0, -(2**31) + 1
-    result = decode_numbers(curve.inner_products(secret, Rows.from_dense(weights)))
+    result = decode_numbers(curve.scalar_inner_products(secret, Rows.from_dense(weights)))
     values = decode_numbers(secret)
     due = [sum(int(w) * s for w, s in zip(row, values, strict=True)) % ORDER for row in weights]
     assert result == due
     with raises(UsageError, "scalar-not-reduced"):
-        curve.inner_products(np.full((length, 32), 255, np.uint8), Rows.from_dense(weights))
+        curve.scalar_inner_products(np.full((length, 32), 255, np.uint8), Rows.from_dense(weights))
 
 
 @pytest.mark.parametrize("bits", [1, 3, 4, 7, 8, 15, 31])
@@ -250,9 +250,9 @@ def test_many_and_single_targets_search_alike(seed: int) -> None:
 
 
 def test_an_element_of_another_logarithm_gives_an_error_and_no_value() -> None:
-    encodings = curve.decode_elements(curve.multiply_base(curve.random_scalars(1)))
+    encodings = curve.decode_curve_elements(curve.multiply_base(curve.random_scalars(1)))
     rows = Rows.from_dense(np.array([[1]]))
-    point = curve.evaluate_rows(encodings, np.empty((0, 1, 32), np.uint8), rows)
+    point = curve.evaluate_key_rows(encodings, np.empty((0, 1, 32), np.uint8), rows)
     with raises(RangeError, "logarithm-not-found", expected="-1000000 to 1000000"):
         Table(10).find_logarithms(point, 1_000_000)
     with raises(RangeError, "logarithm-not-found", operation="walk"):
@@ -271,9 +271,9 @@ def test_products_of_public_numbers(length: int, most: int, seed: int) -> None:
     weights = drawn.integers(-most, most + 1, (4, length))
     weights[0], weights[1], weights[2] = 0, most, -most
     k = [int(v) for v in drawn.integers(1, 2**40, length)]
-    points = curve.decode_elements(curve.multiply_base(encode_scalars(k)))
-    result = curve.encode_elements(
-        curve.evaluate_rows(points, np.empty((0, 4, 32), np.uint8), Rows.from_dense(weights))
+    points = curve.decode_curve_elements(curve.multiply_base(encode_scalars(k)))
+    result = curve.encode_curve_elements(
+        curve.evaluate_key_rows(points, np.empty((0, 4, 32), np.uint8), Rows.from_dense(weights))
     )
     due = [sum(int(w) * v for w, v in zip(row, k, strict=True)) % ORDER for row in weights]
     assert (result == curve.multiply_base(encode_scalars(due))).all()
@@ -283,12 +283,12 @@ def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
     drawn = np.random.default_rng(seed)
     weights = drawn.integers(-128, 129, (400, 40)) * (drawn.random((400, 40)) < 0.3)
     k = [int(v) for v in drawn.integers(1, 2**40, 41)]
-    points = curve.decode_elements(curve.multiply_base(encode_scalars(k)))
+    points = curve.decode_curve_elements(curve.multiply_base(encode_scalars(k)))
     keys = curve.random_scalars(400)
     keys[:2] = encode_scalars([0, ORDER - 1])
     for threads in (1, 3):
-        result = curve.encode_elements(
-            curve.evaluate_rows(points, keys[None], Rows.from_dense(weights), threads)
+        result = curve.encode_curve_elements(
+            curve.evaluate_key_rows(points, keys[None], Rows.from_dense(weights), threads)
         )
         due = [
             (sum(int(w) * v for w, v in zip(row, k[1:], strict=True)) - key * k[0]) % ORDER
@@ -316,7 +316,7 @@ def test_products_of_many_sparse_rows_share_multiples(seed: int) -> None:
             {"received": "uint8 [4, 32]"},
         ),
         (
-            lambda: curve.encode_elements(np.zeros((1, 15), np.uint64)),
+            lambda: curve.encode_curve_elements(np.zeros((1, 15), np.uint64)),
             "invalid-array",
             {"received": "uint64 [1, 15]"},
         ),
@@ -366,7 +366,7 @@ def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
     (tmp_path / "wrong.so").write_bytes(b"no library")
     for name in ("wrong.so", "absent.so"):
         with raises(OpsMissing, "curve-not-loadable") as caught:
-            curve_library.open_library(tmp_path / name)
+            curve_library.open_curve_library(tmp_path / name)
         assert "pip install" in str(caught.value)
 
 
@@ -390,7 +390,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield the library with a counter of field products, which only portable code increments."""
     target = tmp_path_factory.mktemp("counting") / "curve.so"
     assert not compile_kernels(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
-    library = curve_library.open_library(target)
+    library = curve_library.open_curve_library(target)
     library.tfe_curve_products.restype = ctypes.c_uint64
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFE_BENCH_ISA", "avx2")

@@ -17,7 +17,7 @@ from tfe_bench.benchmarks.technologies.functional import (
     published,
     scheme,
 )
-from tfe_bench.benchmarks.technologies.functional.compared import check_modulus
+from tfe_bench.benchmarks.technologies.functional.compared import check_modulus_security
 from tfe_bench.benchmarks.technologies.functional.curve import Rows, Table
 from tfe_bench.errors import PolicyError, RangeError, SecurityError, UsageError
 
@@ -43,7 +43,7 @@ def test_rows_are_the_convolution_and_its_gradient(
     layer: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     images, weights, delta = layer
-    result = lenet.in_clear(images, weights)
+    result = lenet.lenet_layer_in_clear(images, weights)
     for image, row, d, sums in zip(
         images, result, delta, lenet.gradient_in_clear(images, delta), strict=True
     ):
@@ -61,8 +61,10 @@ def test_a_server_decrypts_the_layer_and_its_gradient(
     images, weights, delta = layer
     authority = scheme.setup("selective", 784)
     sent = scheme.Encryptor(authority.public, 8, 2).encrypt(images, 2)
-    server, phases = lenet.Server(authority, Table(18), 2), lenet.Phases()
-    assert (server.evaluate_layer(sent, weights, phases) == lenet.in_clear(images, weights)).all()
+    server, phases = lenet.LeNetServer(authority, Table(18), 2), lenet.LeNetPhases()
+    assert (
+        server.evaluate_layer(sent, weights, phases) == lenet.lenet_layer_in_clear(images, weights)
+    ).all()
     assert (
         server.evaluate_gradient(sent, delta, phases) == lenet.gradient_in_clear(images, delta)
     ).all()
@@ -73,11 +75,11 @@ def test_keys_of_one_filter_show_the_whole_picture(
     layer: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     images, weights, _ = layer
-    one = Rows.from_dense(convolution.forward_rows(weights).to_dense()[::6].copy())
-    result = leakage.Leakage(leakage.compute_rank(one), 784)
+    one = Rows.from_dense(convolution.forward_function_key_rows(weights).to_dense()[::6].copy())
+    result = leakage.Leakage(leakage.compute_leakage_rank(one), 784)
     assert result.rank == 784 and "inputs themselves" in str(result)
     shown = leakage.reconstruct_messages(one, images @ one.to_dense().T)
-    assert leakage.count_exact(shown, images) == 1
+    assert leakage.recovered_value_fraction(shown, images) == 1
     with raises(PolicyError, "keys-reveal-inputs", received=784, expected="below 784") as caught:
         leakage.check_leakage(result, False)
     assert "--allow-leakage" in str(caught.value)
@@ -86,16 +88,16 @@ def test_keys_of_one_filter_show_the_whole_picture(
 
 def test_few_keys_show_a_part(rng: np.random.Generator) -> None:
     rows = Rows.from_dense(rng.integers(-127, 128, (128, 784)))
-    result = leakage.Leakage(leakage.compute_rank(rows), 784)
+    result = leakage.Leakage(leakage.compute_leakage_rank(rows), 784)
     assert result.rank == 128 and result.part == 128 / 784
     leakage.check_leakage(result, False)
     messages = rng.integers(0, 256, (2, 784))
     shown = leakage.reconstruct_messages(rows, messages @ rows.to_dense().T)
-    assert leakage.count_exact(shown, messages) < 0.1
+    assert leakage.recovered_value_fraction(shown, messages) < 0.1
     assert np.allclose(shown @ rows.to_dense().T, messages @ rows.to_dense().T)
     twice = Rows.from_dense(np.concatenate([rows.to_dense(), 2 * rows.to_dense()]))
-    assert leakage.compute_rank(twice) == 128
-    assert leakage.compute_rank(Rows.from_dense(np.zeros((3, 4), np.int64))) == 0
+    assert leakage.compute_leakage_rank(twice) == 128
+    assert leakage.compute_leakage_rank(Rows.from_dense(np.zeros((3, 4), np.int64))) == 0
 
 
 @pytest.mark.parametrize("bits", [0, 1])
@@ -134,16 +136,19 @@ def test_the_scheme_modulo_a_prime(rng: np.random.Generator) -> None:
 def test_groups_below_128_bits_of_security_are_refused() -> None:
     for bits in (1024, 2048):
         with raises(SecurityError, "insecure-parameters") as caught:
-            check_modulus(bits, False)
+            check_modulus_security(bits, False)
         assert "--insecure-for-comparison" in str(caught.value)
-        check_modulus(bits, True)
-    check_modulus(3072, False)
+        check_modulus_security(bits, True)
+    check_modulus_security(3072, False)
     with raises(UsageError, "size-not-supported", received=512):
-        check_modulus(512, True)
+        check_modulus_security(512, True)
 
 
 def test_the_published_sheet_of_energy_comes_out() -> None:
-    result, due = energy.compute_sheet(energy.Inputs()), published.read_quantities("energy")
+    result, due = (
+        energy.compute_energy_sheet(energy.EnergyInputs()),
+        published.read_quantities("energy"),
+    )
     for ours, theirs in {
         "nodes_replaced": "node_replacement",
         "nodes_compute_watts": "cpu_nodes_compute_W",
@@ -162,8 +167,8 @@ def test_the_published_sheet_of_energy_comes_out() -> None:
     assert f"{result.saved_tons_co2_year:.0f}" == due["tons_co2"]
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(energy.Inputs)])
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(energy.EnergyInputs)])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_input_of_the_sheet_that_is_none_is_refused(field: str, value: float) -> None:
     with raises(UsageError, "number-out-of-range", operation=f"--{field.replace('_', '-')}"):
-        energy.Inputs(**{field: value})
+        energy.EnergyInputs(**{field: value})

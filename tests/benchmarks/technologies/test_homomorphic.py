@@ -16,7 +16,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parameters import (
     DEGREES,
     SCHEMES,
     Parameters,
-    choose_parameters,
+    choose_scheme_parameters,
     estimate_security,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
@@ -81,7 +81,7 @@ def test_security_is_the_standards_and_the_librarys() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("degree", DEGREES)
 def test_the_usual_parameters_are_secure(scheme: str, degree: int) -> None:
-    assert choose_parameters(scheme, degree).security_bits >= 128
+    assert choose_scheme_parameters(scheme, degree).security_bits >= 128
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_unfit_parameters_are_refused(
 
 
 def test_insecure_parameters_are_taken_when_asked_for_and_say_so() -> None:
-    chosen = choose_parameters("CKKS", 2048, (30, 30, 30), insecure=True)
+    chosen = choose_scheme_parameters("CKKS", 2048, (30, 30, 30), insecure=True)
     assert chosen.security_bits == 0 and chosen.as_json()["security_bits"] == 0
     assert Setting(chosen).count_levels(Client(Setting(chosen)).encrypt(np.zeros(1024)).handle) == 2
 
@@ -292,13 +292,13 @@ def test_bytes_that_are_no_plaintext_are_refused(
 def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: str) -> None:
     seed = 11
     print("seed", seed)
-    parameters = choose_parameters(scheme, 4096)
-    measurements = {m.job: m for m in operations.measure_operations(parameters, 2, seed)}
+    parameters = choose_scheme_parameters(scheme, 4096)
+    measurements = {m.job: m for m in operations.measure_scheme_operations(parameters, 2, seed)}
     has = set(operations.OPERATIONS) - {"rotate_columns" if scheme == "CKKS" else "rescale"}
     assert set(measurements) == has | {operations.BY_N, operations.DEPTH}
     assert all(m.correct for m in measurements.values())
     for name in has:
-        theirs = published.read_operations()[scheme, name, 4096]
+        theirs = published.read_published_operations()[scheme, name, 4096]
         figures = measurements[name].figures
         assert figures["published_seconds"] == theirs.seconds
         assert ("max_abs_error" in figures) == (scheme == "CKKS")
@@ -310,19 +310,21 @@ def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: st
 
 def test_keys_that_memory_does_not_hold_are_refused() -> None:
     with raises(UsageError, "out-of-memory", operation="rotation keys"):
-        operations.measure_operations(Parameters("CKKS", 32768, (22,) * 40, 20), 1, 0)
+        operations.measure_scheme_operations(Parameters("CKKS", 32768, (22,) * 40, 20), 1, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("degree", DEGREES[1:])
 def test_every_operation_is_right_at_every_degree(scheme: str, degree: int) -> None:
-    measurements = operations.measure_operations(choose_parameters(scheme, degree), 2, 12)
+    measurements = operations.measure_scheme_operations(
+        choose_scheme_parameters(scheme, degree), 2, 12
+    )
     assert all(m.correct for m in measurements)
 
 
 def test_a_wrong_result_is_seen() -> None:
-    bench = operations._Bench(choose_parameters("BFV", 4096), 1, 3)
+    bench = operations._Bench(choose_scheme_parameters("BFV", 4096), 1, 3)
     wrong = bench.measure_row(
         "add_ct_ct", lambda: bench.evaluator.sub(bench.cx, bench.cy), bench.x + bench.y
     )
@@ -333,7 +335,7 @@ def test_a_wrong_result_is_seen() -> None:
 
 
 def test_rotation_keys_are_as_large_as_told() -> None:
-    bench = operations._Bench(choose_parameters("CKKS", 4096), 1, 3)
+    bench = operations._Bench(choose_scheme_parameters("CKKS", 4096), 1, 3)
     for _ in bench._measure_keys():
         pass
     assert bench.measure_sizes()["rotation_keys_bytes"] == pytest.approx(
@@ -342,7 +344,7 @@ def test_rotation_keys_are_as_large_as_told() -> None:
 
 
 def test_the_published_table_is_whole_and_names_its_defect() -> None:
-    table = published.read_operations()
+    table = published.read_published_operations()
     assert len(table) == 126
     suspect = {key for key, cell in table.items() if cell.suspect}
     assert suspect == {("BFV", "rotate_columns", 8192), ("BFV", "rotate_columns", 16384)}

@@ -16,7 +16,10 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.report import reading
 from tfe_bench.benchmarks.technologies.homomorphic import accuracy, advice, model, page, published
 from tfe_bench.benchmarks.technologies.homomorphic.operations import DEPTH, OPERATIONS
-from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, choose_parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import (
+    SCHEMES,
+    choose_scheme_parameters,
+)
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError
 
@@ -109,8 +112,8 @@ def test_insecure_parameters_are_marked(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
 def test_pictures_are_spread_over_processes_in_order() -> None:
-    trained, fractions = model.made_up(4), []
-    measured = accuracy.measure_accuracy(
+    trained, fractions = model.made_up_mnist_model(4), []
+    measured = accuracy.measure_encrypted_accuracy(
         9, lambda part, _: fractions.append(part), folder=_MNIST, trained=trained, degree=8192
     )
     figures = measured.figures
@@ -122,7 +125,7 @@ def test_pictures_are_spread_over_processes_in_order() -> None:
         and fractions[-1] == 1.0
     )
     with raises(UsageError, "number-out-of-range", operation="The number of pictures"):
-        accuracy.measure_accuracy(10_001, lambda *_: None, folder=_MNIST, trained=trained)
+        accuracy.measure_encrypted_accuracy(10_001, lambda *_: None, folder=_MNIST, trained=trained)
 
 
 @pytest.mark.slow
@@ -131,7 +134,9 @@ def test_the_trained_network_is_right_and_training_repeats_itself() -> None:
     first = model.train_model(_MNIST, seed=5, epochs=1)
     again = model.train_model(_MNIST, seed=5, epochs=1)
     assert (first.output == again.output).all()
-    measured = accuracy.measure_accuracy(16, lambda *_: None, folder=_MNIST, trained=first)
+    measured = accuracy.measure_encrypted_accuracy(
+        16, lambda *_: None, folder=_MNIST, trained=first
+    )
     assert measured.correct and measured.figures["accuracy_plaintext"] > 0.8
 
 
@@ -143,14 +148,14 @@ def make_measurement(
 ) -> Measurement:
     sizes = ("fresh_ciphertext", "relinearization_key", "rotation_keys", "peak_memory")
     figures = {f"{name}_bytes": 10**6 for name in sizes} | {"per_slot_seconds": 1e-6} | more
-    theirs = published.read_operations().get((scheme, job, degree))
+    theirs = published.read_published_operations().get((scheme, job, degree))
     if theirs is not None:
         figures |= {"published_seconds": theirs.seconds, "published_ratio": 10.0}
         figures |= {"published_suspect": theirs.suspect} if theirs.suspect else {}
     return Measurement(
         technology="homomorphic",
         job=job,
-        parameters=choose_parameters(scheme, degree).as_json(),
+        parameters=choose_scheme_parameters(scheme, degree).as_json(),
         seconds=None if job == DEPTH else Seconds.from_times([seconds]),
         figures=figures,
         correct=True,
@@ -174,22 +179,26 @@ def measure_all(**slow: float) -> list[Measurement]:
 
 
 def test_advice_follows_the_measurements() -> None:
-    work = advice.Work.parse_work("exact,multiply=10,depth=1")
-    assert advice.list_choices(work, measure_all(BFV=0.001))[0].scheme == "BFV"
-    best = advice.list_choices(work, measure_all(BGV=0.001))
+    work = advice.CiphertextWork.parse_work("exact,multiply=10,depth=1")
+    assert advice.list_scheme_choices(work, measure_all(BFV=0.001))[0].scheme == "BFV"
+    best = advice.list_scheme_choices(work, measure_all(BGV=0.001))
     assert (best[0].scheme, best[0].degree) == ("BGV", 8192)
     assert best[0].seconds == pytest.approx(10 * 0.002)
     assert [c.scheme for c in best if c.seconds is None] == ["CKKS", "CKKS"]
 
 
 def test_advice_says_why_not() -> None:
-    deep = advice.list_choices(advice.Work.parse_work("multiply=4,depth=5"), measure_all())
+    deep = advice.list_scheme_choices(
+        advice.CiphertextWork.parse_work("multiply=4,depth=5"), measure_all()
+    )
     assert [(c.scheme, c.degree) for c in deep if c.seconds is not None] == [("CKKS", 16384)]
     assert any("a depth of 3 came out right" in c.reason for c in deep)
     assert any("-bit values before such products" in c.reason for c in deep)
-    advice_text = advice.write_advice(advice.Work.parse_work("multiply=4,depth=9"), measure_all())
+    advice_text = advice.write_advice(
+        advice.CiphertextWork.parse_work("multiply=4,depth=9"), measure_all()
+    )
     assert advice_text[0] == "None of what was measured can do it." and len(advice_text) == 7
-    assert advice.list_choices(advice.Work.parse_work("sums"), []) == []
+    assert advice.list_scheme_choices(advice.CiphertextWork.parse_work("sums"), []) == []
 
 
 def test_the_report_has_the_table_the_advice_and_a_picture(tmp_path: Path, one_theme: None) -> None:

@@ -22,7 +22,7 @@ from tfe_bench.benchmarks.technologies.homomorphic import (
     timing,
 )
 from tfe_bench.benchmarks.technologies.homomorphic import linear as linear_module
-from tfe_bench.benchmarks.technologies.homomorphic.linear import Dense, Layout, Product
+from tfe_bench.benchmarks.technologies.homomorphic.linear import Dense, DiagonalProduct, SlotLayout
 from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Client, Server, Setting
@@ -39,7 +39,7 @@ from tfe_bench.errors import (
 pytest.importorskip("seal")
 
 LINEAR = Parameters("CKKS", 4096, (39, 28, 42), 28)
-Network = tuple[EncryptedNetwork, model.Model, Client, Server]
+Network = tuple[EncryptedNetwork, model.MnistModel, Client, Server]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def linear() -> tuple[Setting, Client]:
 # ---- dense layers
 
 
-def multiply_plain(product: Product, weights: Any, vectors: Any) -> Any:
+def multiply_plain(product: DiagonalProduct, weights: Any, vectors: Any) -> Any:
     """Compute `Product.multiply` and `fold` on plain slots."""
     layout = product.layout
     x = layout.pack_vectors(vectors, product.shift)
@@ -88,8 +88,8 @@ def test_diagonals_give_the_product(m: int, n: int, batch: int) -> None:
     print("seed", seed)
     rng = np.random.default_rng(seed)
     weights, vectors = rng.normal(size=(m, n)), rng.normal(size=(batch, n))
-    layout = Layout.fit_layout(2048, max(m, n), batch, 1 << (m - 1).bit_length())
-    product = Product(m, n, layout)
+    layout = SlotLayout.fit_layout(2048, max(m, n), batch, 1 << (m - 1).bit_length())
+    product = DiagonalProduct(m, n, layout)
     vectors = vectors[: layout.images]
     assert np.allclose(multiply_plain(product, weights, vectors), vectors @ weights.T)
     assert product.baby * product.giant == product.shift
@@ -147,7 +147,7 @@ def test_weights_whose_result_could_overflow_are_refused(linear: tuple[Setting, 
 @pytest.mark.parametrize("numbers", [(2048, 3, 1, 1), (2048, 4096, 1, 1), (2048, 0, 1, 1)])
 def test_layouts_that_cannot_be_are_refused(numbers: tuple[int, int, int, int]) -> None:
     with raises(UsageError, "invalid-layout", "layout-too-small"):
-        Layout(*numbers)
+        SlotLayout(*numbers)
 
 
 # ---- polynomials
@@ -183,8 +183,12 @@ def test_unknown_functions_are_refused() -> None:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Network]:
-    setting = Setting(network.choose_parameters(8192))
-    net, trained, client = EncryptedNetwork(setting, 2), model.made_up(4), Client(setting)
+    setting = Setting(network.choose_network_parameters(8192))
+    net, trained, client = (
+        EncryptedNetwork(setting, 2),
+        model.made_up_mnist_model(4),
+        Client(setting),
+    )
     keys = client.evaluation_keys(net.steps, relinearization=True)
     yield net, trained, client, Server(setting, keys)
 
@@ -228,8 +232,8 @@ def test_moved_parities_are_the_convolution(degree: int, images: int) -> None:
     seed = 100 * images + degree
     print("seed", seed)
     net, trained = (
-        EncryptedNetwork(Setting(network.choose_parameters(degree)), images),
-        model.made_up(seed),
+        EncryptedNetwork(Setting(network.choose_network_parameters(degree)), images),
+        model.made_up_mnist_model(seed),
     )
     pictures = np.random.default_rng(seed).uniform(0.5, 1, (images, 28, 28))
     stride, kernels = net.layout.stride, net._arrange_kernels(trained)
@@ -241,7 +245,7 @@ def test_moved_parities_are_the_convolution(degree: int, images: int) -> None:
     for step in net._folds:
         total += np.roll(total, -step)
     assert next(kernels, None) is None
-    expected = np.einsum("ntp,tm->npm", model.extract_taps(pictures), trained.kernels)
+    expected = np.einsum("ntp,tm->npm", model.extract_kernel_taps(pictures), trained.kernels)
     features = net.layout.unpack_slots(total, images, model.FEATURES)
     assert np.allclose(features, expected.reshape(images, -1))
 
@@ -289,7 +293,7 @@ def test_what_the_network_cannot_take_is_refused(small: Network) -> None:
     with raises(RangeError, "modulus-overflow"):
         list(net.encode_weights(large))
     with raises(UsageError, "degree-not-supported", received=4096):
-        network.choose_parameters(4096)
+        network.choose_network_parameters(4096)
     with raises(UsageError, "too-few-levels", operation="network"):
         EncryptedNetwork(Setting(LINEAR))
     for images in (0, 5):
@@ -315,11 +319,11 @@ def test_taps_are_kerass_convolution() -> None:
     keras = pytest.importorskip("keras")
     seed = 10
     print("seed", seed)
-    trained = model.made_up(seed)
+    trained = model.made_up_mnist_model(seed)
     pictures = np.random.default_rng(seed).uniform(0, 1, (3, 28, 28))
     kernel = trained.kernels.reshape(5, 5, 1, 5)
     theirs = keras.ops.conv(pictures[..., None], kernel, strides=2, padding="same")
-    ours = np.einsum("ntp,tm->npm", model.extract_taps(pictures), trained.kernels)
+    ours = np.einsum("ntp,tm->npm", model.extract_kernel_taps(pictures), trained.kernels)
     assert np.allclose(np.asarray(theirs).reshape(3, -1, 5), ours, atol=1e-5)
 
 
@@ -327,7 +331,10 @@ def test_taps_are_kerass_convolution() -> None:
 
 
 def test_jobs_are_measured() -> None:
-    for job in (jobs.inner_product(quick=True), jobs.run_dense(3, quick=True)):
+    for job in (
+        jobs.run_homomorphic_product(quick=True),
+        jobs.run_homomorphic_dense(3, quick=True),
+    ):
         assert job.correct and job.figures["max_abs_error"] < jobs.LINEAR_ERROR
         assert job.figures["rounds"] == 1 and job.figures["key_bytes"] > 10**6
         assert job.seconds is not None and len(job.seconds.all) == 3
@@ -337,7 +344,7 @@ def test_jobs_are_measured() -> None:
     assert {"softmax", "J5", "J6", "J7"} == set(jobs.NOT_SUPPORTED)
     for batch in (0, -1, 4097):
         with raises(UsageError, "number-out-of-range", operation="The batch"):
-            jobs.run_dense(batch)
+            jobs.run_homomorphic_dense(batch)
 
 
 def test_costs_have_every_operation_and_level() -> None:
@@ -388,9 +395,9 @@ def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.Monk
 
 def test_times_are_medians_and_percentiles() -> None:
     calls = []
-    seconds = timing.time_operation(lambda: calls.append(1), 5)
+    seconds = timing.time_ciphertext_operation(lambda: calls.append(1), 5)
     assert len(calls) == 6 and len(seconds.all) == 5
-    assert len(timing.time_operation(lambda: calls.append(1), 50, budget=0.0).all) == 3
+    assert len(timing.time_ciphertext_operation(lambda: calls.append(1), 50, budget=0.0).all) == 3
     assert timing.percentile_95([float(i) for i in range(1, 101)]) == 95.0
     assert timing.percentile_95([3.0]) == 3.0
     assert timing.percentile_95([2.0, 1.0]) == 2.0

@@ -22,10 +22,10 @@ from tfe_bench.benchmarks.technologies.storage import (
     published,
     simulation,
 )
-from tfe_bench.benchmarks.technologies.storage.device import GIGA, Device
-from tfe_bench.benchmarks.technologies.storage.links import Link
-from tfe_bench.benchmarks.technologies.storage.model import Layer, Model
-from tfe_bench.benchmarks.technologies.storage.simulation import Load, Outcome
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, StorageDevice
+from tfe_bench.benchmarks.technologies.storage.links import SharedLink
+from tfe_bench.benchmarks.technologies.storage.model import DeviceLayer, DeviceModel
+from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad, SimulationOutcome
 from tfe_bench.errors import ConfigError, UsageError
 
 _ORACLE = Path("../shared/seeds/isc_fit.py")
@@ -40,15 +40,15 @@ PLAIN = {"name": "d", "weights_on": "device"} | dict.fromkeys(
 )
 
 
-def make_device(**changed: Any) -> Device:
+def make_device(**changed: Any) -> StorageDevice:
     fields: dict[str, Any] = PLAIN | {"disk_gigabytes": 1000.0}
-    return Device(**fields | changed)
+    return StorageDevice(**fields | changed)
 
 
-def make_model(*layers: tuple[float, float, float, float]) -> tuple[Model, list[float]]:
+def make_model(*layers: tuple[float, float, float, float]) -> tuple[DeviceModel, list[float]]:
     """Build a model of layers (GB of weights, of keys, of values, seconds), and its times."""
     each = tuple(
-        Layer(
+        DeviceLayer(
             name=f"layer {i}",
             weight_bytes=weights * GIGA,
             key_bytes=keys * GIGA,
@@ -57,11 +57,13 @@ def make_model(*layers: tuple[float, float, float, float]) -> tuple[Model, list[
         )
         for i, (weights, keys, working, seconds) in enumerate(layers)
     )
-    return Model(name="m", layers=each), [layer.seconds or 0.0 for layer in each]
+    return DeviceModel(name="m", layers=each), [layer.seconds or 0.0 for layer in each]
 
 
-def simulate_load(profile: Device, of: tuple[Model, list[float]], **load: Any) -> Outcome:
-    return simulation.simulate_load(profile, *of, Load(**load))
+def simulate_load(
+    profile: StorageDevice, of: tuple[DeviceModel, list[float]], **load: Any
+) -> SimulationOutcome:
+    return simulation.simulate_inference_load(profile, *of, InferenceLoad(**load))
 
 
 PUBLISHED = make_model((1.5, 0.5, 0, 0.234), (1.8, 0, 0, 0.770), (0, 0, 0, 0.051))
@@ -135,23 +137,23 @@ def test_a_bandwidth_breaks_even_where_it_is_said_to(rng: np.random.Generator) -
         count = int(rng.integers(1, 6))
         sizes, compute = rng.uniform(0, 1e9, count), rng.uniform(0, 1, count)
         for target in (compute.sum(), compute.sum() * rng.uniform(1, 5)):
-            rate = program_order.least_rate(list(sizes), list(compute), float(target))
+            rate = program_order.least_storage_rate(list(sizes), list(compute), float(target))
             assert rate is not None
             assert program_order.inference_seconds(
                 list(sizes), list(compute), rate
             ) == pytest.approx(target)
             assert program_order.inference_seconds(list(sizes), list(compute), rate * 0.9) > target
-    assert program_order.least_rate([1.0], [1.0], 0.5) is None
-    assert program_order.least_rate([0.0], [1.0], 1.0) == 0.0
+    assert program_order.least_storage_rate([1.0], [1.0], 0.5) is None
+    assert program_order.least_storage_rate([0.0], [1.0], 1.0) == 0.0
     with raises(UsageError, "number-out-of-range", operation="target"):
-        program_order.least_rate([1.0], [1.0], math.nan)
+        program_order.least_storage_rate([1.0], [1.0], math.nan)
 
 
 def test_the_published_device_breaks_even_as_its_layers_say() -> None:
     sizes = [layer.bytes for layer in PUBLISHED[0].layers]
-    hidden = program_order.least_rate(sizes, PUBLISHED[1], 1.055)
+    hidden = program_order.least_storage_rate(sizes, PUBLISHED[1], 1.055)
     assert hidden == pytest.approx(2.0 / 0.234 * GIGA)
-    even = program_order.least_rate(sizes, PUBLISHED[1], published.PROCESSOR_SECONDS)
+    even = program_order.least_storage_rate(sizes, PUBLISHED[1], published.PROCESSOR_SECONDS)
     assert even == pytest.approx(3.8 / (11.359 - 0.051) * GIGA)
 
 
@@ -257,7 +259,7 @@ def test_work_is_conserved(rng: np.random.Generator) -> None:
 
 
 def test_a_link_gives_equal_parts() -> None:
-    link = Link(alone=10.0, together=15.0)
+    link = SharedLink(alone=10.0, together=15.0)
     link.start_stream(0.0, 1, 10.0)
     assert link.next_end() == pytest.approx(1.0)
     link.start_stream(0.5, 2, 7.5)
@@ -356,14 +358,14 @@ def test_a_model_that_cannot_be_is_refused(
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with raises(ConfigError, code, operation=operation):
-        model.load_model(str(file))
+        model.load_device_model(str(file))
 
 
 def test_an_unknown_operation_of_a_model_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(f'name = "m"\n{LAYER}[[layer.operation]]\nname = "rotat"\nlevel = 1\ncount = 1')
     with raises(ConfigError, "unknown-name", operation="operation", received="rotat"):
-        model.load_model(str(file))
+        model.load_device_model(str(file))
 
 
 @pytest.mark.parametrize(
@@ -381,7 +383,7 @@ def test_an_unknown_operation_of_a_model_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_device_cannot_do_is_refused(
-    profile: Device, load: dict[str, Any], said: str
+    profile: StorageDevice, load: dict[str, Any], said: str
 ) -> None:
     with pytest.raises((UsageError, ConfigError)) as caught:
         simulate_load(profile, PUBLISHED, **load)
@@ -395,9 +397,9 @@ def test_the_disk_may_be_exactly_full() -> None:
 # ---- layers described by their operations
 
 
-def count_operations(*operations: tuple[str, int, int]) -> Model:
-    each = tuple(itertools.starmap(model.Operations, operations))
-    return Model(name="m", layers=(Layer(name="a", weight_bytes=1e9, operations=each),))
+def count_operations(*operations: tuple[str, int, int]) -> DeviceModel:
+    each = tuple(itertools.starmap(model.DeviceOperations, operations))
+    return DeviceModel(name="m", layers=(DeviceLayer(name="a", weight_bytes=1e9, operations=each),))
 
 
 def test_layers_are_computed_from_operations_and_their_costs() -> None:
@@ -408,16 +410,16 @@ def test_layers_are_computed_from_operations_and_their_costs() -> None:
     def cost(operation: str, level: int) -> float:
         return costs[operation, level]
 
-    assert model.compute_seconds(workload, make_device(), cost) == [pytest.approx(0.205)]
+    assert model.device_compute_seconds(workload, make_device(), cost) == [pytest.approx(0.205)]
     faster = make_device(speedup={"rotate": 10.0, "all": 5.0})
-    assert model.compute_seconds(workload, faster, cost) == [pytest.approx(0.02 + 0.001)]
+    assert model.device_compute_seconds(workload, faster, cost) == [pytest.approx(0.02 + 0.001)]
     profile = make_device(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
-    assert model.compute_seconds(workload, profile, None) == [pytest.approx(40e-6)]
+    assert model.device_compute_seconds(workload, profile, None) == [pytest.approx(40e-6)]
 
 
 def test_costs_that_nobody_tells_are_asked_for() -> None:
     with raises(ConfigError, "cost-missing", operation="rotate", received=2, expected=None):
-        model.compute_seconds(count_operations(("rotate", 2, 1)), make_device(), None)
+        model.device_compute_seconds(count_operations(("rotate", 2, 1)), make_device(), None)
     short = make_device(microseconds={"rotate": (1.0, 2.0)})
     with raises(ConfigError, "cost-missing", operation="rotate", received=3, expected="1 to 2"):
-        model.compute_seconds(count_operations(("rotate", 3, 1)), short, None)
+        model.device_compute_seconds(count_operations(("rotate", 3, 1)), short, None)

@@ -13,7 +13,7 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.technologies.storage import streaming
-from tfe_bench.benchmarks.technologies.storage.streaming import Bucket, Reader
+from tfe_bench.benchmarks.technologies.storage.streaming import Bucket, PlaintextReader
 from tfe_bench.errors import UsageError
 
 
@@ -39,7 +39,7 @@ def test_all_pieces_come_in_order_whatever_the_room(
     pieces = [rng.bytes(int(n)) for n in rng.integers(0, 5000, 12)] + [rng.bytes(5000)]
     file = tmp_path / "pieces"
     file.write_bytes(b"".join(pieces))
-    with Reader(file, [*map(len, pieces)], room * 5000) as reader:
+    with PlaintextReader(file, [*map(len, pieces)], room * 5000) as reader:
         for _ in range(rounds):
             assert list(reader.iterate_pieces(1e9)) == pieces
             assert reader.reading_seconds() > 0
@@ -48,7 +48,7 @@ def test_all_pieces_come_in_order_whatever_the_room(
 def test_reading_is_no_faster_than_the_rate(tmp_path: Path) -> None:
     file = tmp_path / "pieces"
     file.write_bytes(bytes(40_000))
-    with Reader(file, [1000] * 40, 10_000) as reader:
+    with PlaintextReader(file, [1000] * 40, 10_000) as reader:
         started = time.perf_counter()
         assert sum(map(len, reader.iterate_pieces(200_000.0))) == 40_000
         assert time.perf_counter() - started >= 0.2 - streaming._CREDIT
@@ -61,7 +61,7 @@ def test_a_reader_without_pieces_or_room_is_refused(
     tmp_path: Path, sizes: list[int], memory: int
 ) -> None:
     with raises(UsageError, "invalid-pieces", "memory-too-small"):
-        Reader(tmp_path / "absent", sizes, memory)
+        PlaintextReader(tmp_path / "absent", sizes, memory)
 
 
 # ---- with the homomorphic library
@@ -71,20 +71,20 @@ def test_the_networks_layers_take_each_key_once_and_all_weights() -> None:
     pytest.importorskip("seal")
     from tfe_bench.benchmarks.technologies.homomorphic.network import (
         EncryptedNetwork,
-        choose_parameters,
+        choose_network_parameters,
     )
     from tfe_bench.benchmarks.technologies.homomorphic.parties import Setting
     from tfe_bench.benchmarks.technologies.storage import device, measured, model
 
-    network = EncryptedNetwork(Setting(choose_parameters(8192)))
-    stages = measured.of_network(network)
+    network = EncryptedNetwork(Setting(choose_network_parameters(8192)))
+    stages = measured.describe_network_layers(network)
     assert stages.key_bytes == sum(network.key_bytes.values())
     each = [o.plaintext_bytes for layer in network.layers for o in layer.operations]
     assert stages.weight_bytes == sum(each) > 10e6
     assert max(level for _, level in model.list_needed(stages)) == 6
-    costs = measured.of_table({name: [1e-3] * 6 for name in device.OPERATIONS})
+    costs = measured.operation_costs_from_table({name: [1e-3] * 6 for name in device.OPERATIONS})
     counted = sum(o.count for layer in stages.layers for o in layer.operations)
-    assert model.processor_seconds(stages, costs) == pytest.approx(1e-3 * counted)
+    assert model.processor_inference_seconds(stages, costs) == pytest.approx(1e-3 * counted)
     with raises(UsageError, "cost-missing", operation="rotate", expected="1 to 6"):
         costs("rotate", 7)
     with raises(UsageError, "cost-missing", operation="divide", expected="1 to 0"):

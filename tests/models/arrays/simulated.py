@@ -20,16 +20,16 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.cluster.jobs import Context, Program
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.requests import JobResult, PrivateInput, input_spec
+from tfe_bench.cluster.requests import JobResult, PrivateInput, private_input_spec
 from tfe_bench.cluster.simulate import Simulation, simulate
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import (
     KINDS,
     TABLE,
     StoredFacts,
     StoredTensor,
-    check_clients,
-    input_source,
+    check_client_names,
+    client_input_source,
 )
 from tfe_bench.models import stored_shares
 from tfe_bench.models.arrays import array, loading
@@ -69,7 +69,7 @@ class Workers:
         self.policy = WorkerPolicy(party=0, **limits)
         bounds = {"max_bytes": self.policy.max_held, "per_client": self.policy.max_held_per_client}
         self.stores = [
-            Store(
+            ShareStore(
                 *(folder / str(p), p, 64, 16, 9),
                 handles=HandleStore(p, seconds=60.0, clock=lambda: self.now, **bounds),
             )
@@ -95,16 +95,18 @@ class Workers:
             order, words = storage_parameters(name, clients, True, about), PrivateInput(table.words)
             Client(self, table.owner).run("table_put", order, {"words": words})
             return
-        sources = input_source(table.owner)
+        sources = client_input_source(table.owner)
         facts = StoredFacts(name, table.owner, clients, uuid.uuid4().hex, about, sources=sources)
         for party, store in enumerate(self.stores):
             tensors = {}
-            for word, values in zip(stored.word_names(table.schema), table.words, strict=True):
+            for word, values in zip(
+                stored.stored_row_word_names(table.schema), table.words, strict=True
+            ):
                 mask = np.full_like(values, 5)
                 fields = {"m": values + 2 * mask, "l1": mask, "l2": mask}
                 del fields["m" if party == 0 else "l2" if party == 1 else "l1"]
                 tensors[word] = StoredTensor(fields, 0, 0)
-            stored_shares.evict_cached(store.for_kind(TABLE), name)
+            stored_shares.evict_cached_shares(store.for_kind(TABLE), name)
             store.for_kind(TABLE).prepare_file(facts, tensors).commit()
 
 
@@ -120,13 +122,13 @@ class Client:
         pass
 
     def check_members(self, clients: Sequence[str]) -> None:
-        check_clients(list(clients))
+        check_client_names(list(clients))
 
     def private(self, values: Any, **more: Any) -> array.PrivateArray:
-        return array.make_private(self, values, **more)  # type: ignore[arg-type]
+        return array.make_private_array(self, values, **more)  # type: ignore[arg-type]
 
     def load(self, name: str) -> Any:
-        return loading.load_stored(self, name)  # type: ignore[arg-type]
+        return loading.load_stored_array(self, name)  # type: ignore[arg-type]
 
     def compute(self, *arrays: array.PrivateArray) -> list[array.PrivateArray]:
         return array.compute_arrays(arrays)
@@ -150,7 +152,10 @@ class Client:
     ) -> JobResult:
         sent = json.loads(json.dumps(parameters, allow_nan=False))
         self.workers.jobs.append(sent)
-        program, specs = PROGRAMS[name], [input_spec(key, value) for key, value in inputs.items()]
+        program, specs = (
+            PROGRAMS[name],
+            [private_input_spec(key, value) for key, value in inputs.items()],
+        )
         requests = []
         for store in self.workers.stores:
             request = program.admit(sent, specs)

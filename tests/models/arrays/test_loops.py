@@ -61,7 +61,7 @@ def test_a_loop_is_what_its_turns_are_one_after_the_other(
     for batch in zip(xs, ys, strict=True):
         w = gradient_step(rate * 0.25)(w, batch)
     np.testing.assert_allclose(weights.reveal(), w, atol=1e-3)
-    _, price = explaining.price_reveal(weights._node)
+    _, price = explaining.price_array_reveal(weights._node)
     last = client.workers.last
     assert last is not None and last.sent == price.cost.by_party(0)
     assert (last.rounds, last.with_dealing) == (price.cost.rounds, price.cost.with_dealing)
@@ -121,7 +121,7 @@ def test_every_turn_has_masks_of_its_own(dealer: int, rng: np.random.Generator) 
 
     def program(p: Party, x: Shared) -> Any:
         with p.active():
-            return loops.run_loop([x], [], [], 6, body)
+            return loops.run_array_loop([x], [], [], 6, body)
 
     keys = [rng.bytes(16) for _ in range(3)]
     x = np.full(40, 7 << 16)
@@ -210,7 +210,7 @@ def test_many_loops_have_no_more_steps_than_one_plan() -> None:
     header = make_header(long, [X], [], [])
     header["steps"] *= 2
     with raises(UsageError, "plan-too-large"):
-        plan.Plan.from_header(header)
+        plan.ExpressionPlan.from_header(header)
 
 
 MISTAKES: dict[str, tuple[Any, str, str]] = {

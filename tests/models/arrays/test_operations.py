@@ -12,7 +12,7 @@ import scipy.special
 from tests.models.arrays.simulated import tfb
 from tfe_bench import LocalCluster
 from tfe_bench.models.arrays import operations
-from tfe_bench.models.arrays.array import PrivateArray, apply_operation
+from tfe_bench.models.arrays.array import PrivateArray, apply_array_operation
 
 X = np.array([[-1.5, 0.25, 2.0], [3.5, -0.75, 1.25]])
 Y = np.array([[0.5, 1.5, 2.5], [1.0, 4.0, 0.5]])
@@ -63,9 +63,9 @@ UP = np.arange(1, 4)  # some positions of bits
 Case = tuple[Callable[..., Any], Any]
 CASES: dict[str, Case] = {
     "bit_extract": (lambda v: tfb.bit_extract(v.n, 1), (N >> 1) & 1 == 1),
-    "count_outside": (lambda v: apply_operation("count_outside", v.n, 1, 5), 2),
-    "count_steep": (lambda v: apply_operation("count_steep", v.y, v.n.cast(16), 1), 1),
-    "count_zeros": (lambda v: apply_operation("count_zeros", v.n), 1),
+    "count_outside": (lambda v: apply_array_operation("count_outside", v.n, 1, 5), 2),
+    "count_steep": (lambda v: apply_array_operation("count_steep", v.y, v.n.cast(16), 1), 1),
+    "count_zeros": (lambda v: apply_array_operation("count_zeros", v.n), 1),
     "bitwise_and": (lambda v: v.n & 3, N & 3),
     "bitwise_or": (lambda v: 4 | v.n, N | 4),
     "bitwise_xor": (lambda v: tfb.bitwise_xor(v.n, v.n + 1), N ^ (N + 1)),

@@ -20,9 +20,9 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.errors import PolicyError, RangeError, UsageError
 from tfe_bench.models.arrays import array, operations, plan
 from tfe_bench.models.arrays.building import build
-from tfe_bench.models.arrays.price import price_plan
+from tfe_bench.models.arrays.price import price_expression_plan
 from tfe_bench.models.programs import compute
-from tfe_bench.protocols.order.sort_costs import expected_levels
+from tfe_bench.protocols.order.sort_costs import expected_quicksort_levels
 
 CLUSTER: Any = SimpleNamespace(
     config=SimpleNamespace(fractional_bits=16),
@@ -33,7 +33,7 @@ X = np.arange(12.0).reshape(3, 4)
 
 
 def make_array(values: Any, **more: Any) -> array.PrivateArray:
-    return array.make_private(CLUSTER, values, **more)
+    return array.make_private_array(CLUSTER, values, **more)
 
 
 def plan_header(*arrays: Any) -> tuple[dict[str, Any], list[InputSpec]]:
@@ -112,8 +112,11 @@ def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Ge
             refused += 1
             assert str(error) and len(str(error)) < 2100
         else:
-            checked = plan.Plan.from_header(mutated["plan"])
-            assert plan.Plan.from_header(json.loads(json.dumps(checked.to_header()))) == checked
+            checked = plan.ExpressionPlan.from_header(mutated["plan"])
+            assert (
+                plan.ExpressionPlan.from_header(json.loads(json.dumps(checked.to_header())))
+                == checked
+            )
         longest = max(longest, time.process_time() - started)
     assert 7_000 < refused < 10_000
     print(f"longest check: {longest:.3f} s")
@@ -182,7 +185,7 @@ def test_too_many_operations_are_refused_with_the_bound() -> None:
     steps = [["negative", [["ref", i]], {}] for i in range(1_000_000)]
     header = {"leaves": [["input", "fixed", [1], 16]], "steps": steps, "outputs": []}
     with raises(UsageError, "invalid-plan", operation="steps"):
-        plan.Plan.from_header(header)
+        plan.ExpressionPlan.from_header(header)
 
 
 def test_what_equals_another_is_computed_once() -> None:
@@ -214,7 +217,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "axis": (lambda x: x.sum(axis=5), UsageError, "axis-out-of-range"),
     "name": (lambda x: x["a"], UsageError, "invalid-index"),
     "other cluster": (
-        lambda x: x + array.make_private(SimpleNamespace(**vars(CLUSTER)), X),  # type: ignore[arg-type]
+        lambda x: x + array.make_private_array(SimpleNamespace(**vars(CLUSTER)), X),  # type: ignore[arg-type]
         UsageError,
         "several-clusters",
     ),
@@ -315,6 +318,6 @@ def test_all_levels_of_a_sort_are_counted_as_one() -> None:
     steps = [["sort", [["ref", i]], {}] for i in range(20)]
     leaves = [["input", "fixed", [1 << 24], 16]]
     header = {"leaves": leaves, "steps": steps, "outputs": [[["ref", 20], "reveal", {}]]}
-    price = price_plan(plan.Plan.from_header(header))
-    levels = len(expected_levels(1 << 24, "local"))
+    price = price_expression_plan(plan.ExpressionPlan.from_header(header))
+    levels = len(expected_quicksort_levels(1 << 24, "local"))
     assert price.ops < 20 * 100 and price.cost.rounds > 20 * levels

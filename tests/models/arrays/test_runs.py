@@ -41,7 +41,7 @@ def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Work
     y = dense_layer(
         client.private(X, bound=2), client.private(W, bound=1)
     )  # (as small as the plain operation)
-    _, price = explaining.price_reveal(y._node)
+    _, price = explaining.price_array_reveal(y._node)
     result = y.reveal()
     assert workers.last is not None
 
@@ -71,7 +71,7 @@ def test_what_is_said_is_sent(then: str, workers: Workers) -> None:
         "bits": x[:2] > 0,
         "sort": tfb.reverse(tfb.sort(x[0]), [0]),
     }[then]
-    _, price = explaining.price_reveal(y._node)
+    _, price = explaining.price_array_reveal(y._node)
     y.reveal()
     assert workers.last is not None
     if then != "sort":  # (the number of comparisons depends on a shuffle)

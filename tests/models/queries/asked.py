@@ -22,13 +22,13 @@ from tfe_bench.models.queries import (
     stored,
     upload,
 )
-from tfe_bench.models.queries.client import decode_result
-from tfe_bench.models.queries.io import decode_element
-from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.privacy import Release
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import HASHES, TEXT, hash_text, parse_type
+from tfe_bench.models.queries.client import decode_query_result
+from tfe_bench.models.queries.io import decode_column_element
+from tfe_bench.models.queries.plan import QueryPlan
+from tfe_bench.models.queries.privacy import NoisyRelease
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import TableColumn, TableSchema
+from tfe_bench.models.queries.types import HASHES, TEXT, hash_column_text, parse_type
 from tfe_bench.protocols.order import select
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -58,30 +58,32 @@ class StoredTable:
             name: io.encode_column(name, [row[i] for row in rows], kind)
             for i, (name, kind) in enumerate(self.types.items())
         }
-        columns = {name: Column(self.types[name], text[-1] == "?") for name, text in types.items()}
-        size = hash_bins.bin_count(len(rows) + pad) if hashed else len(rows) + pad
-        schema = Schema(size, columns, padded=pad > 0 or hashed, **more)
+        columns = {
+            name: TableColumn(self.types[name], text[-1] == "?") for name, text in types.items()
+        }
+        size = hash_bins.cuckoo_bin_count(len(rows) + pad) if hashed else len(rows) + pad
+        schema = TableSchema(size, columns, padded=pad > 0 or hashed, **more)
         others = {name: values.client_view(name) for name, values in known.items()}
         self.schema, self.links = upload.prepare_table(schema, self.held, len(rows), links, others)
         self.words = self.links.pop(upload.WORDS)
 
-    def client_view(self, name: str) -> Table:
+    def client_view(self, name: str) -> TableAccess:
         """Return the table as its client sees it."""
-        return Table(name, self.owner, self.deployment, self.schema, self.client)
+        return TableAccess(name, self.owner, self.deployment, self.schema, self.client)
 
 
 def compile_plan(
     text: str, tables: Mapping[str, StoredTable], max_rows: int | None = None, rho: str = ""
-) -> Plan:
+) -> QueryPlan:
     """Compile a query to a plan, through the checks of workers."""
-    loss = ledger.parse_rho(rho) if rho else 0
+    loss = ledger.parse_privacy_loss(rho) if rho else 0
     known = {n: t.client_view(n) for n, t in tables.items()}
-    plan = Plan.from_header(sql.compile_sql(text, known, max_rows, loss))
+    plan = QueryPlan.from_header(sql.compile_sql(text, known, max_rows, loss))
     derive_plan(plan, tables)
     return plan
 
 
-def derive_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[relations.Relation]:
+def derive_plan(plan: QueryPlan, tables: Mapping[str, StoredTable]) -> list[relations.Relation]:
     """Derive the relations of a plan as a worker does."""
     return relations.derive_relations(
         plan, {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
@@ -94,7 +96,7 @@ def run_queries(
     checked: bool = False,
     max_rows: int | None = None,
     rho: str = "",
-    draw: Callable[[int, Release, int], Any] = lambda party, release, rows: None,
+    draw: Callable[[int, NoisyRelease, int], Any] = lambda party, release, rows: None,
     graphs: str | None = None,
 ) -> list[io.Result]:
     """Run queries in one session and return their results; they cost what their price states.
@@ -113,7 +115,7 @@ def run_queries(
         left = iter(shares)
         for name, table in tables.items():
             words = next(left)
-            names = stored.word_names(table.schema)
+            names = stored.stored_row_word_names(table.schema)
             kept[name] = {n: words.map(lambda a, i=i: a[i]) for i, n in enumerate(names)}
             kept[name].update({load_link: next(left) for load_link in table.links})
             if checked:
@@ -121,11 +123,13 @@ def run_queries(
         values: list[dict[str, Shared]] = []
         for plan, fact in zip(plans, facts, strict=True):
 
-            def load_columns(alias: str, columns: Sequence[str], plan: Plan = plan) -> Relation:
+            def load_columns(
+                alias: str, columns: Sequence[str], plan: QueryPlan = plan
+            ) -> Relation:
                 name = plan.tables[alias][0]
-                return stored.build_relation(tables[name].schema, columns, kept[name])
+                return stored.build_stored_relation(tables[name].schema, columns, kept[name])
 
-            def load_link(alias: str, number: int, plan: Plan = plan) -> Shared:
+            def load_link(alias: str, number: int, plan: QueryPlan = plan) -> Shared:
                 return kept[plan.tables[alias][0]][stored.link_name(number)]
 
             units = {a: tables[n].schema.unit for a, (n, _) in plan.tables.items()}
@@ -133,17 +137,17 @@ def run_queries(
                 i: draw(party.index, f.release, f.rows) for i, f in enumerate(fact) if f.release
             }
             scope = None if graphs is None else (graphs, len(values))
-            setting = execute.ExecutionContext(
+            setting = execute.QueryExecutionContext(
                 load_columns, load_link, scope, unit_of=units.__getitem__, noise_draws=drawn
             )
-            values.append(execute.run_plan(party, plan, fact, setting))
+            values.append(execute.run_query_plan(party, plan, fact, setting))
         return values
 
     shared = [words for t in tables.values() for words in (t.words, *t.links.values())]
     done = simulate(run_workers, *shared)
     if not checked:  # the priced bytes are the sent bytes: few rows compare all pairs
         prices = [
-            price.price_plan(
+            price.price_query_plan(
                 plan, fact, {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
             )
             for plan, fact in zip(plans, facts, strict=True)
@@ -167,7 +171,7 @@ def run_queries(
             for name in done.outputs[0][i]
         }
         own = {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
-        results.append(decode_result(JobResult(words), plan, fact, own))
+        results.append(decode_query_result(JobResult(words), plan, fact, own))
     return results
 
 
@@ -230,7 +234,9 @@ def check_same(text: str, result: io.Result, expected: Sequence[Sequence[Any]]) 
     rows = result.rows
     due = [
         tuple(
-            decode_element(hash_text(v), HASHES) if kind == TEXT and v is not None else v
+            decode_column_element(hash_column_text(v), HASHES)
+            if kind == TEXT and v is not None
+            else v
             for v, kind in zip(row, kinds, strict=True)
         )
         for row in expected

@@ -10,14 +10,14 @@ from typing import Any
 
 from tests.models.queries.asked import StoredTable
 from tfe_bench.models.queries import io
-from tfe_bench.models.queries.plan import PARTS, Plan, Step, parse_quantile
-from tfe_bench.models.queries.types import HASHES, UNITS, days_to_date, hash_text
+from tfe_bench.models.queries.plan import PARTS, QueryPlan, QueryStep, parse_quantile
+from tfe_bench.models.queries.types import HASHES, UNITS, days_to_date, hash_column_text
 
 Row = dict[str, Any]
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
-def run_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[tuple[Any, ...]]:
+def run_plan(plan: QueryPlan, tables: Mapping[str, StoredTable]) -> list[tuple[Any, ...]]:
     """Return the rows of a plan's result."""
     outputs: list[tuple[list[str], list[Row]]] = []
     for step in plan.steps:
@@ -36,7 +36,7 @@ def _as_exact(value: Any, kind: Any) -> Any:
             whole = Fraction(Decimal(repr(value))) * kind.denominator
             return Fraction(round(whole), kind.denominator)
         case "text":
-            return io.decode_element(hash_text(value), HASHES)
+            return io.decode_column_element(hash_column_text(value), HASHES)
     return value
 
 
@@ -46,7 +46,7 @@ def _as_result(value: Any) -> Any:
     return value
 
 
-def _run_scan(step: Step, _: Any, plan: Plan, tables: Mapping[str, StoredTable]) -> Any:
+def _run_scan(step: QueryStep, _: Any, plan: QueryPlan, tables: Mapping[str, StoredTable]) -> Any:
     table = tables[plan.tables[step["table"]][0]]
     at = {name: i for i, name in enumerate(table.types)}
     names = [f"{step['table']}.{name}" for name in step["columns"]]
@@ -60,19 +60,19 @@ def _run_scan(step: Step, _: Any, plan: Plan, tables: Mapping[str, StoredTable])
     return names, rows
 
 
-def _run_filter(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_filter(step: QueryStep, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
     return names, [row for row in rows if compute_value(step["where"], row) is True]
 
 
-def _run_project(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_project(step: QueryStep, inputs: Any, *_: Any) -> Any:
     [(_names, rows)] = inputs
     return [n for n, _ in step["columns"]], [
         {name: compute_value(e, row) for name, e in step["columns"]} for row in rows
     ]
 
 
-def _run_group(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_group(step: QueryStep, inputs: Any, *_: Any) -> Any:
     [(_names, rows)] = inputs
     keys, groups = step["keys"], dict[Any, list[Row]]()
     for row in rows:
@@ -113,7 +113,7 @@ def compute_aggregate(function: str, values: Sequence[Any]) -> Any:
     )()
 
 
-def _run_distinct(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_distinct(step: QueryStep, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
     return names, list({tuple(row[n] for n in names): row for row in rows}.values())
 
@@ -127,24 +127,24 @@ def _sort_rows(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
     return ordered
 
 
-def _run_order(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_order(step: QueryStep, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
     return names, _sort_rows(rows, step["by"])[: step["count"] if step.op == "top" else None]
 
 
-def _run_limit(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_limit(step: QueryStep, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
     return names, rows[: step["count"]]
 
 
-def _run_union(_step: Step, inputs: Any, *_: Any) -> Any:
+def _run_union(_step: QueryStep, inputs: Any, *_: Any) -> Any:
     first, output_rows = inputs[0][0], []
     for names, rows in inputs:
         output_rows += [dict(zip(first, (row[n] for n in names), strict=True)) for row in rows]
     return first, output_rows
 
 
-def _run_join(step: Step, inputs: Any, *_: Any) -> Any:
+def _run_join(step: QueryStep, inputs: Any, *_: Any) -> Any:
     (names, rows), (others, more) = inputs
     kind, output_rows = step["kind"], []
     for row in rows:
@@ -209,7 +209,7 @@ _CONSTANTS: Mapping[str, Callable[..., Any]] = {
     "date": days_to_date,
     "timestamp": lambda v, unit: _EPOCH + datetime.timedelta(microseconds=v * 10**6 // UNITS[unit]),
     "word": str,
-    "text": lambda v: io.decode_element(v, HASHES),
+    "text": lambda v: io.decode_column_element(v, HASHES),
     "null": lambda: None,
 }
 _OPERATORS: Mapping[str, Callable[..., Any]] = {

@@ -156,7 +156,7 @@ def test_every_other_node_and_argument_is_refused() -> None:
         for argument in (*kind.arg_types, "one_that_is_new"):
             node = kind(**{argument: exp.Literal.number(1)})
             try:
-                accepted.check_nodes(node)
+                accepted.check_sql_nodes(node)
             except UsageError as error:
                 assert error.code == "unsupported-sql" and len(str(error)) < 300
             else:
@@ -176,7 +176,7 @@ def test_every_other_node_and_argument_is_refused() -> None:
 
 def test_the_queries_have_every_node_and_argument_that_is_read() -> None:
     for text in TEXTS:
-        accepted.check_nodes(sql.parse_sql(text))
+        accepted.check_sql_nodes(sql.parse_sql(text))
     used_arguments = {
         (type(node).__name__, argument)
         for text in TEXTS

@@ -14,12 +14,12 @@ from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.programs import align
-from tfe_bench.models.programs.provide import FEATURE_BITS, read_table
+from tfe_bench.models.programs.provide import FEATURE_BITS, read_dataset_table
 from tfe_bench.models.queries import io as columns_io
 from tfe_bench.models.queries import record_linkage, stored, training
 from tfe_bench.models.queries.record_linkage import LinkageRequest
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import LARGEST, Column, Schema
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import LARGEST, TableColumn, TableSchema
 from tfe_bench.models.queries.types import parse_type
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.protocols.session import io
@@ -31,10 +31,16 @@ _BANK = {"k": "int[0,99]", "x": "int[0,1000]", "y": "bool"}
 _TELCO = {"k": "int[0,99]", "z": "int[-5,5]"}
 
 
-def _make_table(name: str, owner: str, types: Mapping[str, str], more: Mapping[str, Any]) -> Table:
-    columns = {n: Column(parse_type(t.removesuffix("?")), t[-1] == "?") for n, t in types.items()}
+def _make_table(
+    name: str, owner: str, types: Mapping[str, str], more: Mapping[str, Any]
+) -> TableAccess:
+    columns = {
+        n: TableColumn(parse_type(t.removesuffix("?")), t[-1] == "?") for n, t in types.items()
+    }
     usual = {"unique": ("k",), "open_count": True, "rights": {"analyst": _RIGHTS}}
-    return Table(name, owner, "0" * 32, Schema(20, columns, **{**usual, **more}), "analyst")
+    return TableAccess(
+        name, owner, "0" * 32, TableSchema(20, columns, **{**usual, **more}), "analyst"
+    )
 
 
 def _make_rights(**changed: tuple[str, ...]) -> dict[str, Any]:
@@ -118,7 +124,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
         clients = changes.pop("clients", ())
         request = {"on": ["k"], "label": "y", "columns": None, **changes}
         order = LinkageRequest.from_header(
-            json.loads(json.dumps(training.build_request(tables, **request).to_header()))
+            json.loads(json.dumps(training.parse_linkage_request(tables, **request).to_header()))
         )
         return record_linkage.derive_linkage(order, tables, clients)
 
@@ -179,24 +185,24 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         values = {"k": who, "b": who % 2}
         values |= {name: np.array(_draw_edges(kind, n))[order[i]] for name, kind in kinds.items()}
         scales = {name: KINDS.get(kind) for name, kind in kinds.items()}
-        schema = Schema(
+        schema = TableSchema(
             n + 3 * i,
-            {name: Column(kind, scale=scales.get(name)) for name, kind in columns.items()},
+            {name: TableColumn(kind, scale=scales.get(name)) for name, kind in columns.items()},
             padded=i > 0,
             unique=("k",),
         )
-        tables.append(Table(f"t{i}", "own", "0" * 32, schema, "own"))
+        tables.append(TableAccess(f"t{i}", "own", "0" * 32, schema, "own"))
         elements = {
             name: columns_io.EncodedColumn(kind, values[name] - kind.offset, None)
             for name, kind in columns.items()
         }
-        held.append((stored.encode_words(schema, elements, n), values))
-    made_of = training.build_request(tables, ["k", "b"], "y", None)
+        held.append((stored.encode_table_words(schema, elements, n), values))
+    made_of = training.parse_linkage_request(tables, ["k", "b"], "y", None)
     linkage = record_linkage.derive_linkage(made_of, tables)
 
     def program(party: Party, *words: Shared) -> Any:
         def load(number: int, names: Sequence[str]) -> dict[str, Shared]:
-            every = stored.word_names(tables[number].schema)
+            every = stored.stored_row_word_names(tables[number].schema)
             at = {name: every.index(name) for name in names}
             return {k: words[number].map(lambda a, i=i: a[i]) for k, i in at.items()}
 
@@ -225,7 +231,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
     )
     assert np.abs(x).max() <= LARGEST and x.shape == (common, linkage.about["x"][0])
     # the columns are those of the model's table, whose scale applies to values of files
-    units = read_table({**linkage.about, "rows": common})
+    units = read_dataset_table({**linkage.about, "rows": common})
     assert units is not None and units.scale is not None
     for at, feature in enumerate(f for f in linkage.features for _ in f.names):
         own = feature.schema_column.type
@@ -251,7 +257,9 @@ def test_too_few_common_rows_are_not_counted(
     monkeypatch.setattr(io, "reveal", recorded)
 
     def program(party: Party, valid: Shared) -> int:
-        return align.reveal_row_count(party, party.function(stored.word_to_bit)(valid), least)
+        return align.reveal_row_count(
+            party, party.function(stored.stored_word_to_bit)(valid), least
+        )
 
     rows = np.array([1] * common + [0] * (5 - common))
     if common < least:
@@ -278,7 +286,7 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     assert training.training_scale("c", held, []) is None
     scale = training.training_scale("c", held, ["c"])
     assert scale is not None and scale == training.training_scale("c", held, ["*"])
-    Column(parsed_type, scale=scale)  # (passes the check of the header)
+    TableColumn(parsed_type, scale=scale)  # (passes the check of the header)
     shift, center = scale
     scaled = (elements - center) / 2.0**shift
     assert np.abs(scaled).max() <= LARGEST
@@ -294,4 +302,4 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     for wrong in ((-1, 0), (63, 0), (0, parsed_type.high + 1), (shift,), ("a", 0), (0, center)):
         if wrong != (0, center) or wide > LARGEST:
             with raises(UsageError, "invalid-scale"):
-                Column(parsed_type, scale=wrong)  # type: ignore[arg-type]
+                TableColumn(parsed_type, scale=wrong)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from tests.refusals import raises
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.queries import aggregate_types, explain, price
-from tfe_bench.models.queries.privacy import Release
+from tfe_bench.models.queries.privacy import NoisyRelease
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.tables import groups
 from tfe_bench.protocols.tables.relation import Relation
@@ -29,7 +29,11 @@ def make_table(words: int, rows: Sequence[Any] = ()) -> StoredTable:
     listed = ", ".join(f"w{i}" for i in range(words))
     types = {"ward": f"category({listed})", "night": "bool", "x": "int[-20,50]"}
     rights = {ANALYST: {"*": ("aggregate", "group", "filter")}}
-    more: dict[str, Any] = {"rights": rights, "client": ANALYST, "budget": ledger.parse_rho("9")}
+    more: dict[str, Any] = {
+        "rights": rights,
+        "client": ANALYST,
+        "budget": ledger.parse_privacy_loss("9"),
+    }
     return StoredTable({**types, "m": "decimal(2)[0,10]?"}, rows, pad=3, **more)
 
 
@@ -45,7 +49,7 @@ def rows_of(rng: np.random.Generator, n: int) -> list[Any]:
     ]
 
 
-def group_noise(party: int, release: Release, rows: int) -> Any:
+def group_noise(party: int, release: NoisyRelease, rows: int) -> Any:
     """Return different noise for each group; whole numbers for totals with extra
     fractional bits.
     """
@@ -99,8 +103,8 @@ def test_it_is_said_how_groups_are_made_and_which_are_too_many() -> None:
         tables = {"t": make_table(words)}
         plan = compile_plan(text, tables, rho="1")
         facts, known = derive_plan(plan, tables), {"t": tables["t"].client_view("t")}
-        explanation = explain.explain_plan(
-            plan, facts, known, [price.price_plan(plan, facts, known)]
+        explanation = explain.explain_query_plan(
+            plan, facts, known, [price.price_query_plan(plan, facts, known)]
         )
         assert f"({method}): count" in explanation and f"-> {2 * words:,} rows" in explanation
         assert facts[plan.output].valid

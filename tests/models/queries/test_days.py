@@ -7,7 +7,7 @@ import pytest
 
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.models.queries.days import timestamps_to_days
-from tfe_bench.models.queries.types import TIMESTAMP, UNITS, Type, units_per_day
+from tfe_bench.models.queries.types import TIMESTAMP, UNITS, ColumnType, units_per_day
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -24,7 +24,7 @@ def test_dates_are_exact_around_midnight(unit: str, years: int, rng: np.random.G
     edges = np.concatenate([days * day + step for step in (-1, 0, 1, day - 1)])
     inside = rng.integers(low, high, 200, endpoint=True)
     x = np.clip(np.concatenate([edges, inside, [low, high]]), low, high)
-    kind = Type(TIMESTAMP, low, high, unit=unit)
+    kind = ColumnType(TIMESTAMP, low, high, unit=unit)
 
     def program(party: Party, x: Shared) -> Shared:
         result: Shared = party.function(

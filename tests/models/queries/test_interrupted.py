@@ -19,7 +19,7 @@ from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import query
 
 ROOT = Path(__file__).resolve().parents[3]
-ROWS = make_budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3"))
+ROWS = make_budgeted(rows_of(12, 1), budget=ledger.parse_privacy_loss("0.3"))
 
 
 def _kill_process(*_: Any, **__: Any) -> None:
@@ -29,7 +29,7 @@ def _kill_process(*_: Any, **__: Any) -> None:
 def main(at: str, moment: str) -> None:
     """Send a query in a process that ends at a given moment, as by a loss of power."""
     folder = Path(at)
-    write, place, charge = ledger.Ledger._write, os.replace, query.charge
+    write, place, charge = ledger.PrivacyLedger._write, os.replace, query.charge
 
     def written(self: Any, name: str, loss: int) -> None:
         write(self, name, loss)
@@ -50,7 +50,7 @@ def main(at: str, moment: str) -> None:
             case "before a record is in place":
                 patch.setattr(os, "replace", placed)
             case "after one has written":
-                patch.setattr(ledger.Ledger, "_write", written)
+                patch.setattr(ledger.PrivacyLedger, "_write", written)
             case "before the answer":
                 patch.setattr(query, "charge", charged)
         Workers(folder).ask_query("0.1")
@@ -82,21 +82,27 @@ def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, mom
     assert (tmp_path / "answered").exists() == answered
     again = Workers(tmp_path)
     try:
-        spent = [ledger.parse_rho(s) if s != "0" else 0 for s in again.list_spent]
-        least = [ledger.parse_rho(s) if s != "0" else 0 for s in MOMENTS[moment]]
-        assert all(a <= s <= ledger.parse_rho("0.1") for a, s in zip(least, spent, strict=True)), (
-            spent
-        )
+        spent = [ledger.parse_privacy_loss(s) if s != "0" else 0 for s in again.list_spent]
+        least = [ledger.parse_privacy_loss(s) if s != "0" else 0 for s in MOMENTS[moment]]
+        assert all(
+            a <= s <= ledger.parse_privacy_loss("0.1") for a, s in zip(least, spent, strict=True)
+        ), spent
         most = max(spent)
         # the next query continues with the largest charge of any worker
         assert again.ask_query("0.15").value(lambda out: out["rows"]).shape == (2, 1)
-        assert again.list_spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
+        assert (
+            again.list_spent
+            == [ledger.format_privacy_loss(most + ledger.parse_privacy_loss("0.15"))] * 3
+        )
         if most:
             # (the first worker, which checks a plan before admission, may have a smaller charge)
             with raises(PolicyError, "budget-exhausted", expected="0.05"):
                 again.ask_query("0.1")
             assert again.list_spent == ["0.25"] * 3
         again.put_table(ROWS, anew=True)
-        assert again.list_spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
+        assert (
+            again.list_spent
+            == [ledger.format_privacy_loss(most + ledger.parse_privacy_loss("0.15"))] * 3
+        )
     finally:
         again.close()

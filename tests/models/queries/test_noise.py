@@ -16,9 +16,9 @@ from tests.refusals import raises
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import TfeBenchError, UsageError
 from tfe_bench.models.queries import dp_noise, explain, notes, price, privacy, sql
-from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.privacy import Release
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.plan import QueryPlan
+from tfe_bench.models.queries.privacy import NoisyRelease
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.protocols.tables import noise
 
 RIGHTS = {
@@ -55,7 +55,7 @@ def rows_of(n: int, seed: int) -> list[tuple[Any, ...]]:
 
 
 def make_budgeted(rows: Sequence[Sequence[Any]], **more: Any) -> StoredTable:
-    known = {"rights": RIGHTS, "client": ANALYST, "budget": ledger.parse_rho("1"), **more}
+    known = {"rights": RIGHTS, "client": ANALYST, "budget": ledger.parse_privacy_loss("1"), **more}
     return StoredTable(TYPES, rows, **known)
 
 
@@ -65,9 +65,9 @@ class Draws:
     def __init__(self, seed: int) -> None:
         self.seed, self.made = seed, dict[tuple[int, str], Any]()
 
-    def __call__(self, party: int, release: Release, rows: int) -> Any:
+    def __call__(self, party: int, release: NoisyRelease, rows: int) -> Any:
         below = random.Random(f"{self.seed} {party} {len(self.made) // 3}").randrange
-        own = self.made[party, str(release)] = dp_noise.draw_noise(release, rows, below)
+        own = self.made[party, str(release)] = dp_noise.draw_dp_noise(release, rows, below)
         return own
 
 
@@ -137,9 +137,11 @@ def test_noise_is_said_of_the_columns_of_the_result() -> None:
     units = [deviations["x"]["value"] * 100, deviations[other]["value"] * 65536]
     assert sorted(units) == pytest.approx(due)
     own = {"t": tables["t"].client_view("t")}
-    lines = notes.result_notes(plan, facts, own)
+    lines = notes.query_result_notes(plan, facts, own)
     assert len(lines) == 4 and lines[0].startswith("Noise of number: a standard deviation of ")
-    explanation = explain.explain_plan(plan, facts, own, [price.price_plan(plan, facts, own)])
+    explanation = explain.explain_query_plan(
+        plan, facts, own, [price.price_query_plan(plan, facts, own)]
+    )
     assert all(line in explanation for line in lines)
 
 
@@ -243,7 +245,7 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
         assert distance > 0
 
 
-def _no_noise(party: int, release: Release, rows: int) -> Any:
+def _no_noise(party: int, release: NoisyRelease, rows: int) -> Any:
     return np.zeros((len(release.totals), rows), np.int64)
 
 
@@ -334,7 +336,7 @@ def test_a_query_says_what_it_spends() -> None:
         tables,
         rho="0.1",
     )
-    losses = privacy.total_losses(
+    losses = privacy.total_privacy_losses(
         (f.release for f in derive_plan(plan, tables)),
         {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()},
     )
@@ -348,7 +350,7 @@ def test_a_plan_spends_whole_billionths(loss: Any) -> None:
     (group,) = [step for step in plan["steps"] if step["op"] == "group"]
     group["loss"] = loss
     with raises(UsageError, "number-out-of-range", operation="loss"):
-        Plan.from_header(plan)
+        QueryPlan.from_header(plan)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +375,10 @@ def test_a_budget_that_would_not_hold_is_refused(more: Any) -> None:
 def test_headers_of_before_have_no_budget() -> None:
     schema = make_budgeted(rows_of(3, 1), unit="who", contributions=4).schema
     header = schema.to_header()
-    assert Schema.from_header(json.loads(json.dumps(header))) == schema
+    assert TableSchema.from_header(json.loads(json.dumps(header))) == schema
     del header["budget"], header["contributions"]
-    assert (Schema.from_header(header).budget, Schema.from_header(header).contributions) == (0, 1)
-    assert Schema.from_header(header).to_header() == header
+    assert (
+        TableSchema.from_header(header).budget,
+        TableSchema.from_header(header).contributions,
+    ) == (0, 1)
+    assert TableSchema.from_header(header).to_header() == header

@@ -14,7 +14,7 @@ from tests.models.queries.asked import ANALYST, StoredTable, compile_plan
 from tests.refusals import raises
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.queries import relations, sql, types
-from tfe_bench.models.queries.plan import MAX_DEPTH, Plan
+from tfe_bench.models.queries.plan import MAX_DEPTH, QueryPlan
 
 SECRET = 271828
 TABLES = {
@@ -81,7 +81,7 @@ def _is_valid(plan: Any) -> bool:
     """Return whether a plan is valid; its error is typed, short, and contains no value."""
     known = _table_sources()
     try:
-        checked = Plan.from_header(plan)
+        checked = QueryPlan.from_header(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
         relations.derive_relations(checked, tables)
     except TfeBenchError as error:
@@ -209,7 +209,7 @@ def test_expressions_are_bounded() -> None:
     plan = sql.compile_sql("select k from u join t on k = id where w", _table_sources())
     next(s for s in plan["steps"] if s["op"] == "filter")["where"] = deep
     with raises(UsageError, "too-large", operation="expression"):
-        Plan.from_header(plan)
+        QueryPlan.from_header(plan)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,9 @@ def test_expressions_are_bounded() -> None:
 def test_types_are_read_as_they_are_written(written: str, low: int, high: int, shown: str) -> None:
     parsed_type = types.parse_type(written)
     assert (parsed_type.low, parsed_type.high, str(parsed_type)) == (low, high, shown)
-    assert types.Type.from_header(json.loads(json.dumps(parsed_type.to_header()))) == parsed_type
+    assert (
+        types.ColumnType.from_header(json.loads(json.dumps(parsed_type.to_header()))) == parsed_type
+    )
 
 
 @pytest.mark.parametrize(

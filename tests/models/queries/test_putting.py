@@ -28,8 +28,13 @@ from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models.queries import io, reading, sql, upload
 from tfe_bench.models.queries.client import Query, Tables
 from tfe_bench.models.queries.report import TableReport
-from tfe_bench.models.queries.schema import Column, Schema, check_column_name, parse_rights
-from tfe_bench.models.queries.types import HASHES, hash_text, parse_type
+from tfe_bench.models.queries.schema import (
+    TableColumn,
+    TableSchema,
+    check_table_column_name,
+    parse_rights,
+)
+from tfe_bench.models.queries.types import HASHES, hash_column_text, parse_type
 from tfe_bench.models.stored_shares import StoredEntry
 
 DAY, TIME = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000)
@@ -109,7 +114,7 @@ def _make_sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
 
 def _expected_value(value: Any) -> Any:
     if isinstance(value, str):
-        return f"{hash_text(value) % (1 << 64):016x}"
+        return f"{hash_column_text(value) % (1 << 64):016x}"
     if isinstance(value, datetime.datetime) and value.tzinfo:
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
     return value
@@ -125,7 +130,7 @@ def _decode_column(own: io.EncodedColumn) -> list[Any]:
     elements = own.distances + np.int64(own.type.offset)
     null = np.zeros(len(elements)) if own.null is None else own.null
     return [
-        None if gone else io.decode_element(int(e), own.type)
+        None if gone else io.decode_column_element(int(e), own.type)
         for e, gone in zip(elements, null, strict=True)
     ]
 
@@ -276,8 +281,8 @@ def test_what_rounding_changes_is_said() -> None:
     }
     read = reading.read_columns(inputs)
     held = upload.encode_columns(read, {"b": "fixed(1)"})
-    columns = {name: Column(own.type) for name, own in held.items()}
-    report = TableReport.from_columns("t", Schema(2, columns), held, read)
+    columns = {name: TableColumn(own.type) for name, own in held.items()}
+    report = TableReport.from_columns("t", TableSchema(2, columns), held, read)
     zeros, coarse, half = report.warnings
     assert "'zip'" in zeros and "leading zeros" in zeros and '"zip:text"' in zeros
     assert "'a'" in coarse and "1 values" in coarse and "row 1" in coarse and "to 0" not in coarse
@@ -416,7 +421,7 @@ def test_columns_of_any_names_are_asked_in_sql() -> None:
         compile_plan(text, {"t": table})
     for name in ("a.b", 'a"b', "a:b", "a=b", "a@b", "a,b", " a", "a ", "1a", "a\nb", "a" * 64, "*"):
         with raises(UsageError, "invalid-name", received=name):
-            check_column_name(name)
+            check_table_column_name(name)
 
 
 def test_rights_and_clients_that_name_nobody_are_refused() -> None:
@@ -440,8 +445,8 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
         "*": {"w": ("open",)},
         "other": {"*": ("open",)},
     }
-    columns = {name: Column(parse_type("int[0,9]")) for name in "vwx"}
-    schema = Schema(30, columns, rights=rights, min_group=12)
+    columns = {name: TableColumn(parse_type("int[0,9]")) for name in "vwx"}
+    schema = TableSchema(30, columns, rights=rights, min_group=12)
     kept = StoredEntry(
         name="t",
         owner="bank",
@@ -458,12 +463,12 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
     command._print_tables(Namespace(json=False), visible, "analyst")
     shown = capsys.readouterr().out
     assert "12" in shown and "(its" in shown
-    assert command._describe_columns(
+    assert command._describe_table_columns(
         {**row, "columns": {"v": "int", "w": "int", "x": "int"}}, False
     ) == [
         *("v int: aggregate, filter", "w int: open", "x int: none"),
     ]
-    assert command._describe_columns(row, True) == ["v int", "w int", "x int"]
+    assert command._describe_table_columns(row, True) == ["v int", "w int", "x int"]
 
 
 def test_results_have_the_names_and_texts_that_their_reader_knows() -> None:

@@ -22,8 +22,8 @@ from tests.refusals import raises
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.programs import query
 from tfe_bench.models.queries import plan, sql
-from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.rights import Records, Use, check_bound
+from tfe_bench.models.queries.plan import QueryPlan
+from tfe_bench.models.queries.rights import ColumnUse, TableRecords, check_row_bound_disclosure
 
 # (a right to each column; each case is about c)
 ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
@@ -148,9 +148,9 @@ def test_a_left_join_with_a_bound_takes_the_right_to_see_what_matched() -> None:
 def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
     def checked(bound: int, match: str = "match", single: bool = True) -> None:
         tables = {name: t.client_view(name) for name, t in _make_tables(match, min_group=8).items()}
-        records = {"t": (Records(single), 3), "own": (Records(True), 24)}
-        check_bound(
-            tables, bound, frozenset({(tables["t"].source("c", "t"), Use.GUESSED)}), records
+        records = {"t": (TableRecords(single), 3), "own": (TableRecords(True), 24)}
+        check_row_bound_disclosure(
+            tables, bound, frozenset({(tables["t"].source("c", "t"), ColumnUse.GUESSED)}), records
         )
 
     checked(24)
@@ -208,11 +208,11 @@ def test_hidden_columns_have_no_name_and_take_rights(
     listed = {a: {"name": a, "deployment": "0" * 32} for a in ("t", "o")}
     header = {"tables": listed, "steps": steps, "output": len(steps) - 1}
     with raises(UsageError, "invalid-name", received="?"):
-        Plan.from_header(header)
+        QueryPlan.from_header(header)
     # even if the name passed the check, its rights would be required
     monkeypatch.setattr(plan, "_check_name", lambda value: value)
     with raises(PolicyError, "missing-right", operation="who"):
-        derive_plan(Plan.from_header(header), {"t": t, "o": o})
+        derive_plan(QueryPlan.from_header(header), {"t": t, "o": o})
 
 
 def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
@@ -333,8 +333,8 @@ def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
         "select sum(c) s from t", {n: t.client_view(n) for n, t in tables.items()}
     )
     known = {"t": tables["t"].client_view("t")}
-    name = query.graph_name(inputs, known)
-    assert name == query.graph_name(inputs, {"t": replace(known["t"], spent=5)})
+    name = query.query_graph_key(inputs, known)
+    assert name == query.query_graph_key(inputs, {"t": replace(known["t"], spent=5)})
     schema = known["t"].schema
     for changed in (
         {"owner": "thief"},
@@ -342,4 +342,4 @@ def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
         {"schema": replace(schema, rights={ANALYST: {"*": ("open",)}})},
         {"schema": replace(schema, rows=schema.rows + 1)},
     ):
-        assert query.graph_name(inputs, {"t": replace(known["t"], **changed)}) != name
+        assert query.query_graph_key(inputs, {"t": replace(known["t"], **changed)}) != name

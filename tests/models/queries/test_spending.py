@@ -18,13 +18,13 @@ from tfe_bench.cli import table
 from tfe_bench.cluster import ledger
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.programs import query, table_put, table_remove
 from tfe_bench.models.queries import sql
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.rights import TableAccess
+from tfe_bench.models.queries.schema import TableSchema
 from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 from tfe_bench.protocols.session.party import Party
 
@@ -36,7 +36,7 @@ class Workers:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.stores = [Store(folder / str(p), p, 64, 16, 9) for p in range(3)]
+        self.stores = [ShareStore(folder / str(p), p, 64, 16, 9) for p in range(3)]
 
     def close(self) -> None:
         for store in self.stores:
@@ -65,25 +65,25 @@ class Workers:
     def remove_table(self) -> None:
         self.run(table_remove.PROGRAM, OWNER, {"name": "t"})
 
-    def read_table(self) -> Table:
+    def read_table(self) -> TableAccess:
         [row] = self.stores[0].for_kind(TABLE).list_visible(ANALYST)
-        schema = Schema.from_header(row["about"])
+        schema = TableSchema.from_header(row["about"])
         facts = ("t", row["owner"], row["deployment"], schema, ANALYST, row["spent"])
-        return Table(*facts)
+        return TableAccess(*facts)
 
     def ask_query(self, rho: str, program: Any = query.PROGRAM) -> Simulation:
-        plan = sql.compile_sql(TEXT, {"t": self.read_table()}, loss=ledger.parse_rho(rho))
+        plan = sql.compile_sql(TEXT, {"t": self.read_table()}, loss=ledger.parse_privacy_loss(rho))
         return self.run(program, ANALYST, {"plan": plan})
 
     @property
     def list_spent(self) -> list[str]:
-        return [ledger.format_rho(store.ledger.get_spent("t")) for store in self.stores]
+        return [ledger.format_privacy_loss(store.ledger.get_spent("t")) for store in self.stores]
 
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
     stores = Workers(tmp_path)
-    stores.put_table(make_budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3")))
+    stores.put_table(make_budgeted(rows_of(12, 1), budget=ledger.parse_privacy_loss("0.3")))
     yield stores
     stores.close()
 
@@ -93,16 +93,20 @@ def test_what_is_spent_stays_spent_until_the_table_is_removed(
 ) -> None:
     result = workers.ask_query("0.1").value(lambda out: out["rows"])
     assert result.shape == (2, 1) and workers.list_spent == ["0.1"] * 3
-    workers.put_table(make_budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")), anew=True)
+    workers.put_table(
+        make_budgeted(rows_of(5, 2), budget=ledger.parse_privacy_loss("0.3")), anew=True
+    )
     workers.close()
     again = Workers(tmp_path)  # as after a restart
-    assert again.list_spent == ["0.1"] * 3 and again.read_table().spent == ledger.parse_rho("0.1")
+    assert again.list_spent == [
+        "0.1"
+    ] * 3 and again.read_table().spent == ledger.parse_privacy_loss("0.1")
     again.ask_query("0.1")
     with raises(PolicyError, "budget-exhausted", operation="t", received="0.2", expected="0.1"):
         again.ask_query("0.2")
     # one worker has a larger charge: all use it
     again.stores[1].ledger.charge_tables(
-        {"t": ledger.Charge(OWNER, 10**9, ledger.parse_rho("0.05"))}
+        {"t": ledger.PrivacyLossCharge(OWNER, 10**9, ledger.parse_privacy_loss("0.05"))}
     )
     with raises(PolicyError, "budget-exhausted", expected="0.05"):
         again.ask_query("0.1")
@@ -110,13 +114,13 @@ def test_what_is_spent_stays_spent_until_the_table_is_removed(
     assert again.list_spent == ["0.29"] * 3
     # a worker that cannot write releases nothing; the others have charged, unless it failed
     # earlier
-    monkeypatch.setattr(ledger.Ledger, "_write", _fail_write(ledger.Ledger._write))
+    monkeypatch.setattr(ledger.PrivacyLedger, "_write", _fail_write(ledger.PrivacyLedger._write))
     with pytest.raises(TfeBenchError, match="full"):
         again.ask_query("0.001")
     assert {*again.list_spent[:2]} <= {"0.29", "0.291"} and again.list_spent[2] == "0.29"
     monkeypatch.undo()
     again.remove_table()
-    again.put_table(make_budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")))
+    again.put_table(make_budgeted(rows_of(5, 2), budget=ledger.parse_privacy_loss("0.3")))
     assert again.list_spent == ["0"] * 3
     again.stores[2].ledger._record_path("t").write_text("{}")
     with raises(TfeBenchError, "ledger-not-readable"):
@@ -171,9 +175,9 @@ def test_queries_at_once_cannot_both_have_the_last(workers: Workers) -> None:
 
 
 def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    inputs = make_budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
+    inputs = make_budgeted(rows_of(3, 1), budget=ledger.parse_privacy_loss("0.3"))
     facts = {"owner": OWNER, "clients": None, "deployment": "0" * 32, "complete": True}
-    about = {"about": inputs.schema.to_header(), "spent": ledger.parse_rho("0.1")}
+    about = {"about": inputs.schema.to_header(), "spent": ledger.parse_privacy_loss("0.1")}
     kept = StoredEntry.from_row({"name": "t", **facts, **about})
     for json in (True, False):
         assert table._print_tables(argparse.Namespace(json=json), {"t": kept}, OWNER) == 0

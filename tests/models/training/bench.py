@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.simulate import measure_call, reconstruct, simulate
-from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.cluster.simulate import measure_graph_call, reconstruct, simulate
+from tfe_bench.models.kinds.operations import ProtocolSetting
 from tfe_bench.models.rows import append_weights
 from tfe_bench.models.training import evaluate, state, step
 from tfe_bench.models.training.recipe import Recipe
@@ -18,7 +18,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
-LOCAL = Setting()
+LOCAL = ProtocolSetting()
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Case:
     x: Array
     y: Array
     steps: int
-    setting: Setting = LOCAL
+    setting: ProtocolSetting = LOCAL
     evaluated: bool = False
     loss: bool = False
     weights: Array | None = None
@@ -53,9 +53,9 @@ def batch_rows(case: Case, number: int) -> slice:
 
 def train_cases(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
     """Run all cases in one simulation."""
-    flat, specs = [], [state.list_specs(c.recipe) for c in cases]
+    flat, specs = [], [state.list_training_state_specs(c.recipe) for c in cases]
     for case, own in zip(cases, specs, strict=True):
-        first = state.build_initial_state(case.recipe)
+        first = state.build_initial_training_state(case.recipe)
         flat += [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in own]
         flat.append(FixedPoint(16).encode(case.recipe.encode_features(case.x)))
         labels = append_weights(case.recipe, case.recipe.encode_labels(case.y), case.weights)
@@ -79,11 +79,13 @@ def train_cases(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
             a, b = (v.map(lambda t, cut=cut: t[cut]) for v in (x, y))
             inputs = (held, a, b, public)
             held, total = function(*inputs)
-        calls = measure_call(party, function, *inputs)
+        calls = measure_graph_call(party, function, *inputs)
         right = None
         if case.evaluated:
             right = party.function(
-                lambda held, x, y: evaluate.score_batch(party, recipe, setting, held, x, y)
+                lambda held, x, y: evaluate.score_evaluation_batch(
+                    party, recipe, setting, held, x, y
+                )
             )(held, x, y)
         return held, calls, right, total
 
@@ -108,6 +110,6 @@ def train_cases(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         loss = None
         if case.loss:
             total = FixedPoint(outs[0][3].fractional_bits).decode(reconstruct([o[3] for o in outs]))
-            loss = step.mean_loss(case.recipe, float(total))
+            loss = step.mean_training_loss(case.recipe, float(total))
         results.append(Result(held, [o[1] for o in outs], right, loss))
     return results

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.refusals import raises
-from tfe_bench.cluster.simulate import assert_costs, measure_call, reconstruct, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, reconstruct, simulate
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.sources import CombinedSchema, check_target
+from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
+from tfe_bench.models.sources import CombinedSchema, check_training_labels
 from tfe_bench.models.training import losses
 from tfe_bench.models.training.losses.loss import LARGEST, Loss
 from tfe_bench.models.training.optimizers.sgd import Sgd
-from tfe_bench.models.training.schedules import Schedule
+from tfe_bench.models.training.schedules import LearningRateSchedule
 from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -125,7 +125,7 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
     scales = [20 if i % 2 else fraction for i in range(len(flat))]
 
     def every(party: Party, *shares: Shared) -> list[Any]:
-        ops = Operations(party, Setting())
+        ops = Operations(party, ProtocolSetting())
         results: list[Any] = []
         for i, loss in enumerate(by_name.values()):
             z, y = shares[2 * i : 2 * i + 2]
@@ -136,7 +136,7 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
     def program(party: Party, *shares: Shared) -> Any:
         scaled = [replace(v, fractional_bits=f) for v, f in zip(shares, scales, strict=True)]
         function = party.function(lambda *shares: every(party, *shares))
-        return function(*scaled), measure_call(party, function, *scaled)
+        return function(*scaled), measure_graph_call(party, function, *scaled)
 
     dealer = int(rng.integers(3))
     outs, calls = zip(*simulate(program, *flat, dealer=dealer).outputs, strict=True)
@@ -224,9 +224,9 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
 def test_labels_of_owners_are_such_as_a_loss_is_for(loss: str, target: str) -> None:
     """No party sees these labels, so that no party can detect a mismatch."""
     joined = CombinedSchema(8, (3,), (1,), 2, target)
-    check_target(joined, losses.read_keras_loss("mse")[0])
+    check_training_labels(joined, losses.read_keras_loss("mse")[0])
     with raises(UsageError, "unsupported-labels", received=target):
-        check_target(joined, losses.read_keras_loss(loss)[0])
+        check_training_labels(joined, losses.read_keras_loss(loss)[0])
 
 
 def test_labels_that_a_loss_does_not_take_are_refused() -> None:
@@ -275,7 +275,7 @@ def test_old_names_of_losses_and_optimizers_are_accepted_with_a_warning() -> Non
             def slots(self, numbers: Any) -> Any:
                 return [numbers]
 
-    schedule = Schedule("constant", {"rate": 0.5})
+    schedule = LearningRateSchedule("constant", {"rate": 0.5})
     new: Any = OldSgd(schedule)
     assert new.list_slots("slot") == ["slot"]
     assert new.to_header() == Sgd(schedule).to_header()

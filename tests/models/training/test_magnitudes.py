@@ -16,7 +16,7 @@ from tests.models.training.bench import Case, train_cases
 from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.calibration import MIN_STEPS
-from tfe_bench.models.rows import share_features
+from tfe_bench.models.rows import share_training_features
 from tfe_bench.models.training import losses, magnitudes, optimizers, plaintext, state
 from tfe_bench.models.training.losses.loss import LARGEST, NUMBERS
 from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe
@@ -132,10 +132,10 @@ def test_columns_that_fixed_point_holds_coarsely_are_counted() -> None:
     with pytest.warns(
         UserWarning, match="1 of 3 columns of the features have no value beyond 0.0039"
     ):
-        share_features(x, 16)
+        share_training_features(x, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        share_features(x[:, [0, 2]], 16)
+        share_training_features(x[:, [0, 2]], 16)
 
 
 SIZES = (1e-3, 0.1, 1.0, 30.0, 1000.0)
@@ -157,7 +157,7 @@ def test_every_optimizer_follows_keras_at_every_magnitude(
             x, y = rows_of(loss, x_size, y_size, rng)
             rate = RATE if cls.is_adaptive else RATE / max(1.0, x_size * x_size)
             model = model_of(loss, hidden, rng)
-            optimizer = optimizers.from_name(kind).build_keras_optimizer(rate)
+            optimizer = optimizers.optimizer_from_name(kind).build_keras_optimizer(rate)
             try:
                 plan_training(model, optimizer, loss, x, y)
             except RangeError:

@@ -14,7 +14,7 @@ from tests.models.training.bench import LOCAL, Case, Result, batch_rows, train_c
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.models.kinds.operations import ProtocolSetting
 from tfe_bench.models.rows import with_weight_bound
 from tfe_bench.models.training import optimizers, plaintext, schedules, state, step, updates
 from tfe_bench.models.training.losses.loss import NUMBERS
@@ -145,7 +145,7 @@ def compare_trainings(
     tolerance: float,
     loss: tuple[str, ...] = (),
     typical: float = np.inf,
-    setting: Setting = LOCAL,
+    setting: ProtocolSetting = LOCAL,
     weights: Array | None = None,
 ) -> dict[str, tuple[Case, Result, Any]]:
     """Train all cases, and compare weights, costs, losses and right answers with Keras."""
@@ -155,9 +155,10 @@ def compare_trainings(
         recipe = recipe if weights is None else with_weight_bound(recipe, weights)
         # (as the workers receive it)
         again = Recipe.from_header(recipe.to_header())
-        assert again.compute_digest() == recipe.compute_digest() and state.list_specs(
-            again
-        ) == state.list_specs(recipe)
+        assert (
+            again.compute_digest() == recipe.compute_digest()
+            and state.list_training_state_specs(again) == state.list_training_state_specs(recipe)
+        )
         x, y = draw_data(recipe, rng, 2)
         judged = recipe.loss.counts_answers and weights is None
         cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss, weights)
@@ -348,7 +349,7 @@ def test_directions_are_dealt_by_thirds_where_that_pays(
     rate = 2.0**-6
     chosen = {"amsgrad": (small_model(L.Dense(3)), Opt.Adam(rate, amsgrad=True), "mse")}
     compare_trainings(
-        chosen, rng, 3, rate, typical=rate / 8, setting=Setting("wan", dealt_by_thirds=True)
+        chosen, rng, 3, rate, typical=rate / 8, setting=ProtocolSetting("wan", dealt_by_thirds=True)
     )
 
 
@@ -368,7 +369,7 @@ def test_the_rounds_of_the_published_networks() -> None:
     ):
         recipe = Recipe.build(model, optimizer, loss)
         for profile in ("local", "lan", "wan"):
-            for setting in (Setting(profile), step.tune_setting(recipe, profile)):
+            for setting in (ProtocolSetting(profile), step.tune_setting(recipe, profile)):
                 rounds = step.step_cost(recipe, setting).rounds
                 assert rounds == most or (rounds < most and optimizer == "amsgrad")
 
@@ -414,7 +415,7 @@ def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
     for rate in (1e-5, 3e-4, 0.01, 0.3, 5.0):
         for batch in (1, 32, 128, 1000):
             recipe = Recipe.build(model, Opt.SGD(rate), "mse", batch)
-            sgd, terms = recipe.optimizer, updates.build_terms(recipe)
+            sgd, terms = recipe.optimizer, updates.build_update_terms(recipe)
             assert isinstance(sgd, Sgd)
             share = float(terms.share)
             scaled = step.public_values(recipe, 0)["rate"] / 2.0 ** sgd._rate_exponent(terms)
@@ -424,7 +425,7 @@ def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
 def test_cosine_is_exact() -> None:
     for i in range(0, 32):
         x = Decimal(i) / 10
-        assert abs(float(schedules.compute_cosine(x)) - np.cos(i / 10)) < 1e-15
+        assert abs(float(schedules.compute_schedule_cosine(x)) - np.cos(i / 10)) < 1e-15
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.models.kinds.operations import ProtocolSetting
 from tfe_bench.models.private import convert
 from tfe_bench.models.training import plaintext, shuffling, state, step
 from tfe_bench.models.training.recipe import Recipe
@@ -39,35 +39,38 @@ def test_a_header_holds_all_but_the_weights() -> None:
         again.to_header() == first.to_header() and again.compute_digest() == first.compute_digest()
     )
     assert again.seed == 7 and again.optimizer == first.optimizer and again.order == first.order
-    assert state.list_specs(again) == state.list_specs(first)
+    assert state.list_training_state_specs(again) == state.list_training_state_specs(first)
     assert not any(a.any() for a in again.graph.weight_arrays().values())
-    assert step.step_cost(again, Setting()) == step.step_cost(first, Setting())
+    assert step.step_cost(again, ProtocolSetting()) == step.step_cost(first, ProtocolSetting())
     assert "parameters" in repr(first) and "0.0" not in repr(first)
 
 
 def test_states_and_weights_are_in_the_order_of_keras() -> None:
     model = small_model(L.BatchNormalization(), L.Dense(3, activation="softmax"))
     built = Recipe.build(model, "sgd", "sparse_categorical_crossentropy", 8)
-    first = state.build_initial_state(built)
+    first = state.build_initial_training_state(built)
     for got, want in zip(state.to_keras_weights(built, first), model.get_weights(), strict=True):
         assert np.array_equal(got, want)
     adam = make_recipe()
-    keys = [s.key for s in state.list_specs(adam)]
+    keys = [s.key for s in state.list_training_state_specs(adam)]
     assert len(keys) == 3 * len(adam.order) and keys[: len(adam.order)] == list(adam.order)
-    assert all(not state.build_initial_state(adam)[k].any() for k in keys if ":" in k)
+    assert all(not state.build_initial_training_state(adam)[k].any() for k in keys if ":" in k)
     with raises(UsageError, "shape-mismatch", received=None):
-        state.build_initial_state(adam, {})
+        state.build_initial_training_state(adam, {})
 
 
 def test_frozen_layers_stay_and_have_no_state() -> None:
     model = small_model()
     model.layers[0].trainable = False
     built = Recipe.build(model, "adam", "sparse_categorical_crossentropy", 8)
-    keys = {s.key for s in state.list_specs(built)}
+    keys = {s.key for s in state.list_training_state_specs(built)}
     name = model.layers[0].name
     assert built.frozen == {f"{name}/kernel", f"{name}/bias"}
     assert f"{name}/kernel" in keys and f"{name}/kernel:m" not in keys
-    assert step.step_cost(built, Setting()).dealer < step.step_cost(make_recipe(), Setting()).dealer
+    assert (
+        step.step_cost(built, ProtocolSetting()).dealer
+        < step.step_cost(make_recipe(), ProtocolSetting()).dealer
+    )
 
 
 def test_headers_of_strangers_are_checked() -> None:
@@ -209,19 +212,19 @@ def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
 
 
 def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
-    rows = shuffling.draw_batches(5, 0, 1000, 64)
+    rows = shuffling.draw_epoch_batches(5, 0, 1000, 64)
     assert rows.shape == (15, 64) and len(set(rows.reshape(-1))) == 15 * 64
-    assert not np.array_equal(rows, shuffling.draw_batches(5, 1, 1000, 64))
-    assert shuffling.draw_batches(5, 0, 63, 64).shape == (0, 64)
+    assert not np.array_equal(rows, shuffling.draw_epoch_batches(5, 1, 1000, 64))
+    assert shuffling.draw_epoch_batches(5, 0, 63, 64).shape == (0, 64)
     # (fixed values: another host or version must not differ)
-    assert shuffling.draw_permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
+    assert shuffling.draw_epoch_permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
     kept = shuffling.draw_dropout_mask(1, 2, "dropout", 100_000, 0.3)
     assert abs(kept.mean() - 0.7) < 0.01
     assert not np.array_equal(kept, shuffling.draw_dropout_mask(1, 3, "dropout", 100_000, 0.3))
     assert shuffling.draw_dropout_mask(1, 2, "a", 100, 0.0).all()
-    noise = shuffling.draw_normal(1, 2, "noise", 100_000) / 2.0**16
+    noise = shuffling.draw_layer_noise(1, 2, "noise", 100_000) / 2.0**16
     assert abs(noise.mean()) < 0.02 and abs(noise.std() - 1) < 0.02
-    assert shuffling.draw_normal(1, 0, "noise", 3).tolist() == [-68528, -37867, -18398]
+    assert shuffling.draw_layer_noise(1, 0, "noise", 3).tolist() == [-68528, -37867, -18398]
 
 
 def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Generator) -> None:
@@ -243,7 +246,7 @@ def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Gen
 
 def test_a_setting_is_of_a_known_profile() -> None:
     with raises(UsageError, "unknown-name", operation="profile", received="dsl"):
-        Setting("dsl")
+        ProtocolSetting("dsl")
 
 
 def test_the_graph_of_a_training_predicts_as_its_model(rng: np.random.Generator) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.models.kinds.operations import ProtocolSetting
 from tfe_bench.models.rows import append_weights
 from tfe_bench.models.training import state, step
 from tfe_bench.models.training.recipe import Recipe
@@ -53,7 +53,10 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
 ) -> None:
     recipe = Recipe.build(protocol_model(), optimizer, "categorical_crossentropy", 4)
     recipe = replace(recipe, weighted=4 if weighted else 0)
-    specs, first = state.list_specs(recipe), state.build_initial_state(recipe)
+    specs, first = (
+        state.list_training_state_specs(recipe),
+        state.build_initial_training_state(recipe),
+    )
     x = rng.normal(0, 1, (4, 6, 6, 1))
     y = append_weights(
         recipe, np.eye(3)[rng.integers(0, 3, 4)], rng.uniform(0, 3, 4) if weighted else None
@@ -72,7 +75,7 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
         public = {k: tf.constant(v) for k, v in step.public_values(recipe, 0).items()}
 
         def next_state(held: Any, x: Shared, y: Shared, public: Any) -> Any:
-            return step.run_step(party, recipe, Setting(), held, x, y, public)[0]
+            return step.run_step(party, recipe, ProtocolSetting(), held, x, y, public)[0]
 
         function = party.function(next_state)
         # shares and secrets are the same in both calls: only masks differ

@@ -32,7 +32,7 @@ FUNCTION = Function(
     rest=mish_rest,
     slope=slope,
     ulps=3,
-    edges=lambda f: [mish.cutoff_units(f)],
+    edges=lambda f: [mish.mish_cutoff_units(f)],
     slope_edge=11,
     widths=(2, 20, 21, 49, 62),
 )

@@ -140,7 +140,7 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def both(x: Shared, y: Shared) -> Any:
-            equal_bits = equality.is_all_zero(p, [(x, k)], [bits.to_masked(as_bit(y))])
+            equal_bits = equality.are_shares_all_zero(p, [(x, k)], [bits.to_masked(as_bit(y))])
             return bits.from_masked(p, equal_bits), bits.exchange_bits(
                 p, logic.and_bits(p, [equal_bits])
             )
@@ -156,7 +156,7 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 def test_a_tree_of_ands_ends_with_one_and_refuses_nothing() -> None:
     for nodes in (1, 2, 9, 10, 64, 81, 500, 3000):
         left = nodes
-        for sizes in equality.plan_and_tree(nodes):
+        for sizes in equality.plan_equality_and_tree(nodes):
             assert sum(sizes) == left and max(sizes) <= 9
             left = len(sizes)
         assert left == 1

@@ -39,14 +39,19 @@ from tfe_bench.protocols.tables import (
     windows,
 )
 from tfe_bench.protocols.tables import relation as relations
-from tfe_bench.protocols.tables.groups import Aggregate
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.groups import GroupAggregate
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
-from tfe_bench.protocols.tables.windows import Window
+from tfe_bench.protocols.tables.windows import WindowFunction
 
 AGGREGATES = (
-    *(Aggregate("sum", 1), Aggregate("count"), Aggregate("min", 1), Aggregate("max", 1)),
-    *(Aggregate("sum", 2), Aggregate("count", 2), Aggregate("max", 2)),
+    *(
+        GroupAggregate("sum", 1),
+        GroupAggregate("count"),
+        GroupAggregate("min", 1),
+        GroupAggregate("max", 1),
+    ),
+    *(GroupAggregate("sum", 2), GroupAggregate("count", 2), GroupAggregate("max", 2)),
 )
 SIZES = [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 30))]
 
@@ -120,7 +125,7 @@ def test_groups_of_public_codes_have_what_their_rows_have(
     def operator(p: Party, r: Relation) -> Any:
         few = Relation((r.columns[0], r.columns[3]), r.valid)
         by_key = dense.group_by_code(p, r, 0, 8, aggregates)
-        narrow = dense.group_by_code(p, few, 0, 7, [Aggregate("sum", 1)], min_rows=2)
+        narrow = dense.group_by_code(p, few, 0, 7, [GroupAggregate("sum", 1)], min_rows=2)
         return results.deliver_rows(p, by_key), results.deliver_rows(p, narrow)
 
     sim = run_operator(operator, plain_tables, n % 3)
@@ -136,7 +141,7 @@ def test_rows_are_put_in_order_and_shown_in_it(n: int, rng: np.random.Generator)
     plain_tables = list(draw_tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
-        ordered = results.order_by(p, r, [Key(2, descending=True), Key(0), Key(3)])
+        ordered = results.order_by(p, r, [OrderKey(2, descending=True), OrderKey(0), OrderKey(3)])
         return [results.deliver_rows(p, relations.limit_rows(ordered, 5), is_ordered=True)]
 
     sim = run_operator(operator, plain_tables, n % 3)
@@ -188,7 +193,7 @@ def test_columns_of_every_width_are_joined_and_delivered_whole(
     def program(p: Party, key: Shared, valid: Shared, *columns: Shared) -> Any:
         kept = (Column(c, w) for c, w in zip(columns, widths, strict=True))
         right = Relation((Column(key, 2), *kept), as_bit(valid))
-        left = Relation((Column(key, 2),), bits.public_bits(right.valid, np.ones(3)))
+        left = Relation((Column(key, 2),), bits.share_public_row_bits(right.valid, np.ones(3)))
         joined = [joins.lookup_join(p, left, right, [(0, 0)], kind) for kind in ("inner", "left")]
         return [parts_of(results.deliver_rows(p, r)) for r in joined]
 
@@ -217,7 +222,7 @@ def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Gener
             over.append(relations.Column(more, 1))
         kept, more = many_to_many.trim_rows(p, r, max(1, n // 2))
         over.append(relations.Column(more, 1))
-        ones = bits.public_bits(more, np.ones(1))
+        ones = bits.share_public_row_bits(more, np.ones(1))
         return [
             *joined,
             results.deliver_rows(p, kept, is_ordered=True),
@@ -270,7 +275,7 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
         [top, 5, 9, top, 0],
         [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)],
     )
-    target = hash_bins.request_targets(np.array(requested_bins).T, 6)
+    target = hash_bins.bin_request_targets(np.array(requested_bins).T, 6)
     arrays = [np.array(a) for a in (asking, [1, 1, 1, 0, 1], held, used, v, target)]
 
     def program(p: Party, *shares: Shared) -> Any:
@@ -380,9 +385,11 @@ def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> Non
 
     def program(p: Party, key: Shared, valid: Shared) -> Any:
         column = (relations.Column(key, 20), relations.Column(key))
-        picked = quantiles.rows_at_ranks(p, Relation(column, as_bit(valid)), Key(0), ranks)
+        picked = quantiles.rows_at_ranks(p, Relation(column, as_bit(valid)), OrderKey(0), ranks)
         # with 64 bits all rows are sorted
-        wide = quantiles.rows_at_ranks(p, Relation(column, as_bit(valid)), Key(1, True), ranks[:1])
+        wide = quantiles.rows_at_ranks(
+            p, Relation(column, as_bit(valid)), OrderKey(1, True), ranks[:1]
+        )
         return [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in (picked, wide)]
 
     sim = simulate(program, garbage, valid, dealer=n % 3)
@@ -398,7 +405,7 @@ def test_a_part_of_a_size_is_rounded_down() -> None:
     def program(p: Party, x: Shared) -> Any:
         def all_of(x: Shared) -> Any:
             every = itertools.product(thousandths, (0, 1))
-            return [quantiles._fraction_of_size(p, x, q, 2**24, less) for q, less in every]
+            return [quantiles._quantile_rank_in_group(p, x, q, 2**24, less) for q, less in every]
 
         return p.function(all_of)(x)
 
@@ -413,13 +420,16 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
     key = np.repeat([0, 1], n // 2)
 
     def program(p: Party, key: Shared, value: Shared) -> Any:
-        valid = bits.public_bits(key, np.ones(n, np.int64))
+        valid = bits.share_public_row_bits(key, np.ones(n, np.int64))
         inputs = Relation((Column(key, 1), Column(value, width)), valid)
-        functions = [Window("min", 1, frame="whole"), Window("max", 1, frame="rows")]
-        computed = windows.compute_windows(p, inputs, [0], [Key(0)], functions)
+        functions = [
+            WindowFunction("min", 1, frame="whole"),
+            WindowFunction("max", 1, frame="rows"),
+        ]
+        computed = windows.compute_windows(p, inputs, [0], [OrderKey(0)], functions)
         with raises(UsageError, "too-large", operation="windows", expected=56):
             wide = Relation((inputs.columns[0], Column(value, width + 1)), valid)
-            windows.compute_windows(p, wide, [0], [Key(0)], functions)
+            windows.compute_windows(p, wide, [0], [OrderKey(0)], functions)
         return [c.values for c in computed.columns[1:]]
 
     sim = simulate(program, key, values)
@@ -432,17 +442,37 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
 def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> None:
     plain_tables = list(draw_tables(n, rng))
     functions = [
-        *(Window("row_number"), Window("rank"), Window("dense_rank"), Window("sum", 1)),
-        *(Window("sum", 2), Window("count", 2), Window("lag", 2), Window("lead", 1, 2)),
-        *(Window("sum", 2, frame="range"), Window("sum", 1, frame="whole")),
-        *(Window("count", frame="range"), Window("sum", 2, frame=1), Window("count", frame=3)),
-        *(Window("min", 3), Window("max", 3, frame="range"), Window("min", 3, frame="whole")),
+        *(
+            WindowFunction("row_number"),
+            WindowFunction("rank"),
+            WindowFunction("dense_rank"),
+            WindowFunction("sum", 1),
+        ),
+        *(
+            WindowFunction("sum", 2),
+            WindowFunction("count", 2),
+            WindowFunction("lag", 2),
+            WindowFunction("lead", 1, 2),
+        ),
+        *(WindowFunction("sum", 2, frame="range"), WindowFunction("sum", 1, frame="whole")),
+        *(
+            WindowFunction("count", frame="range"),
+            WindowFunction("sum", 2, frame=1),
+            WindowFunction("count", frame=3),
+        ),
+        *(
+            WindowFunction("min", 3),
+            WindowFunction("max", 3, frame="range"),
+            WindowFunction("min", 3, frame="whole"),
+        ),
     ]
 
     def operator(p: Party, r: Relation) -> Any:
-        by_key = windows.compute_windows(p, r, [0], [Key(1, descending=True)], functions)
-        of_all = windows.compute_windows(p, r, [], [Key(0)], [Window("rank"), Window("count")])
-        in_all = windows.compute_windows(p, r, [], [], [Window("count", 2, frame="whole")])
+        by_key = windows.compute_windows(p, r, [0], [OrderKey(1, descending=True)], functions)
+        of_all = windows.compute_windows(
+            p, r, [], [OrderKey(0)], [WindowFunction("rank"), WindowFunction("count")]
+        )
+        in_all = windows.compute_windows(p, r, [], [], [WindowFunction("count", 2, frame="whole")])
         return [results.deliver_rows(p, w, is_ordered=True) for w in (by_key, of_all, in_all)]
 
     def total(rows: Sequence[tuple[Any, ...]], column: int) -> Any:

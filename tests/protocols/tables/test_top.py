@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, relation, results
-from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
@@ -36,7 +36,7 @@ def test_the_first_rows_are_those_of_an_order_ties_included(
     key, valid = rng.integers(0, 40, n), (rng.integers(0, 5, n) > 0).astype(np.int64)
     null = (rng.integers(0, 9, n) == 0).astype(np.int64)
     most = sorted({1, min(n, 30), n - 1 or 1, n + 3})
-    ways = [[Key(0)], [Key(1, True), Key(0)], [Key(2), Key(0)]]
+    ways = [[OrderKey(0)], [OrderKey(1, True), OrderKey(0)], [OrderKey(2), OrderKey(0)]]
     assert select.is_selection_cheaper(700, 30) and not select.is_selection_cheaper(700, 699)
 
     def program(p: Party, *shares: Shared) -> Any:
@@ -58,7 +58,7 @@ def test_the_first_rows_are_those_of_an_order_ties_included(
 def test_the_first_rows_of_no_order_or_number_are_refused() -> None:
     def program(p: Party, x: Shared) -> None:
         rows = Relation((Column(x),), as_bit(x))
-        for by, k in (([], 1), ([Key(0)], 0), ([Key(0)], True)):
+        for by, k in (([], 1), ([OrderKey(0)], 0), ([OrderKey(0)], True)):
             code = "number-out-of-range" if by else "empty-input"
             with raises(UsageError, code, operation="top", received=k):
                 results.top_rows(p, rows, by, k)
@@ -73,7 +73,7 @@ def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
     def sent(k: int) -> Any:
         def program(p: Party, *shares: Shared) -> Any:
             rows = table_relation(*shares)
-            return results.top_rows(p, rows, [Key(0)], k, profile=profile).parts
+            return results.top_rows(p, rows, [OrderKey(0)], k, profile=profile).parts
 
         return count_cost(program, *[Private((n,), 0)] * 4, graphs=True, expected=True).cost
 
@@ -87,7 +87,7 @@ def _select_positions(
 ) -> list[tuple[int, ...]]:
     """Return the shuffled positions of the first 2 of 32 elements for repeated selections."""
     monkeypatch.setitem(sort.ROUND_COST, "local", 1.0)
-    select._plan_cut.cache_clear()
+    select._plan_quickselect_cut.cache_clear()
     assert select.is_selection_cheaper(32, 2)
     turns = 40
 
@@ -97,7 +97,7 @@ def _select_positions(
     try:
         done = simulate(program, keys, keys=seeds, fault=fault)
     finally:
-        select._plan_cut.cache_clear()
+        select._plan_quickselect_cut.cache_clear()
     assert done.outputs[0] == done.outputs[1] == done.outputs[2]
     return [tuple(positions) for positions in done.outputs[0]]
 

@@ -9,9 +9,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.cli.data.files import INT64, INT64_MAX, unreadable_error
-from tfe_bench.cli.data.sheet import Numbers, parse_position
-from tfe_bench.errors import DataError, describe_position
+from tfe_bench.cli.data.files import INT64, INT64_MAX, unreadable_file_error
+from tfe_bench.cli.data.sheet import Numbers, parse_column_position
+from tfe_bench.errors import DataError, describe_array_position
 
 
 def select_column(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
@@ -19,13 +19,13 @@ def select_column(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(matrix[:, position])
 
 
-def find_position(file: Path, width: int, column: str | int) -> int:
+def find_column_position(file: Path, width: int, column: str | int) -> int:
     """Return a column's position.
 
     Raises:
         DataError: the file has no such column.
     """
-    position = parse_position(column)
+    position = parse_column_position(column)
     if position is None or not 0 <= position < width:
         known = f"0 to {width - 1}" if width > 1 else "0"
         raise DataError(
@@ -37,7 +37,7 @@ def find_position(file: Path, width: int, column: str | int) -> int:
     return position
 
 
-def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
+def read_data_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     """Read an array of one or two axes, as int64 or float64 and unconverted.
 
     Raises:
@@ -45,12 +45,12 @@ def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     """
     try:
         with file.open("rb") as stream:
-            _check_size(file, stream)
+            _check_array_header(file, stream)
             values = np.lib.format.read_array(stream, allow_pickle=False)
     except DataError:
         raise
     except (OSError, MemoryError) as error:
-        raise unreadable_error(file, error) from error
+        raise unreadable_file_error(file, error) from error
     except Exception as error:  # NumPy's header parser raises many kinds on random bytes
         raise DataError(
             f"{str(file)!r} is not a .npy file, or it is damaged.", code="file-damaged"
@@ -71,7 +71,7 @@ def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     if values.dtype.kind in "biu":
         if values.dtype == np.uint64 and np.any(bad := values > np.uint64(INT64_MAX)):
             raise DataError(
-                f"{str(file)!r}: an integer is outside {INT64}, {_describe_bad_value(bad)}.",
+                f"{str(file)!r}: an integer is outside {INT64}, {_describe_bad_array_value(bad)}.",
                 code="integer-too-large",
                 expected=INT64,
             )
@@ -82,14 +82,14 @@ def read_array(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
     if np.any(bad := ~np.isfinite(reals)):
         kind = "NaN" if np.isnan(reals.flat[int(np.argmax(bad))]) else "infinite"
         raise DataError(
-            f"{str(file)!r}: a value is {kind}, {_describe_bad_value(bad)}.",
+            f"{str(file)!r}: a value is {kind}, {_describe_bad_array_value(bad)}.",
             code="not-finite",
             received=kind,
         )
     return reals, reals if values.dtype.itemsize > 8 else values
 
 
-def _check_size(file: Path, stream: IO[bytes]) -> None:
+def _check_array_header(file: Path, stream: IO[bytes]) -> None:
     """Reject a header with a wrong type or size, before memory is allocated for it."""
     if os.fstat(stream.fileno()).st_size == 0:
         raise DataError(f"{str(file)!r} is empty.", code="empty-input", received="an empty file")
@@ -126,9 +126,9 @@ def _check_size(file: Path, stream: IO[bytes]) -> None:
     stream.seek(0)
 
 
-def _describe_bad_value(bad: npt.NDArray[np.bool_]) -> str:
+def _describe_bad_array_value(bad: npt.NDArray[np.bool_]) -> str:
     """Describe the first position that is marked as bad."""
-    return describe_position(
+    return describe_array_position(
         tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
     )
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.cli.data import arrays
-from tfe_bench.cli.data.files import find_readable_file
-from tfe_bench.cli.data.sheet import Numbers, Sheet
+from tfe_bench.cli.data.files import find_readable_data_file
+from tfe_bench.cli.data.sheet import CsvSheet, Numbers
 from tfe_bench.errors import DataError, RangeError, UsageError
 
 Cells = list[str] | npt.NDArray[Any]
@@ -45,7 +45,7 @@ class Column:
         return f"Column(name={self.name!r}, source={self.source!r}, shape={shape}, dtype={dtype})"
 
 
-def load_column(path: str | os.PathLike[str], column: str | int | None = None) -> Column:
+def load_data_column(path: str | os.PathLike[str], column: str | int | None = None) -> Column:
     """Return one column of a .csv or .npy file, in the file's order.
 
     A .csv is UTF-8, separated by commas, semicolons or tabs, with or without a header line.
@@ -63,36 +63,36 @@ def load_column(path: str | os.PathLike[str], column: str | int | None = None) -
             (integers: from -2^63 to 2^63 - 1). The text states line and column, for a .npy the
             index.
     """
-    return load_with_others(path, column, ())[0]
+    return load_column_with_others(path, column, ())[0]
 
 
-def load_with_others(
+def load_column_with_others(
     path: str | os.PathLike[str],
     column: str | int | None,
     others: Sequence[str | int],
     numbers: bool = False,
 ) -> tuple[Column, dict[str, Cells]]:
-    """Return one column, like `load_column`, and other columns unconverted, by name.
+    """Return one column, like `load_data_column`, and other columns unconverted, by name.
 
     Args:
         path: the file.
-        column: a name or position, as in `load_column`.
+        column: a name or position, as in `load_data_column`.
         others: names or positions of columns of any content, such as texts.
         numbers: whether `cells` and the others must be numbers, for a .npy file.
 
     Raises:
-        DataError: as in `load_column`; a column is unknown, or two columns have one name.
+        DataError: as in `load_data_column`; a column is unknown, or two columns have one name.
         UsageError: a column is selected twice, or others of a 2-D array without a column.
     """
-    file = find_readable_file(path)
+    file = find_readable_data_file(path)
     if file.suffix.lower() == ".npy":
         return _load_array_column(file, column, others)
-    sheet = Sheet.read_file(file)
+    sheet = CsvSheet.read_file(file)
     position = sheet.find_numeric_column() if column is None else sheet.find_column(column)
     places = [sheet.find_column(other) for other in others]
     names = [sheet.names[p] for p in (position, *places)]
-    _refuse_repeats([position, *places], names)
-    _refuse_equal_names(file, names)
+    _refuse_repeated_columns([position, *places], names)
+    _refuse_equal_column_names(file, names)
     rest = list(zip(names[1:], places, strict=True))
     column_numbers = sheet.parse_numbers(position)
     if numbers:
@@ -104,7 +104,7 @@ def load_with_others(
 
 
 @contextlib.contextmanager
-def name_file_positions(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
+def name_csv_positions(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
     """Add line and column of a .csv file to a RangeError about its numbers.
 
     Args:
@@ -121,28 +121,28 @@ def name_file_positions(path: str | os.PathLike[str], columns: Sequence[str]) ->
         if error.position is None or file.suffix.lower() == ".npy":
             raise
         row, *other = error.position
-        line = Sheet.read_file(file).lines[row]
+        line = CsvSheet.read_file(file).lines[row]
         name = columns[other[0] if other else 0]
         raise error.with_place(f"on line {line} of {str(file)!r}, column {name!r}") from None
 
 
-def load_table(
+def load_data_table(
     path: str | os.PathLike[str], columns: Sequence[str | int] | None = None
 ) -> dict[str, Numbers]:
     """Return columns of equal length by name: a sort key and its payload.
 
     Args:
         path: a .csv file, or a .npy file of one or two axes with the names "0", "1", ...
-        columns: names or positions, as in `load_column`; None selects all columns.
+        columns: names or positions, as in `load_data_column`; None selects all columns.
 
     Returns:
         1-D int64 or float64 arrays by name, in the order of `columns`.
 
     Raises:
-        DataError: as in `load_column`; or `columns` is None and a column is not numeric.
+        DataError: as in `load_data_column`; or `columns` is None and a column is not numeric.
         UsageError: `columns` is empty or selects a column twice.
     """
-    file = find_readable_file(path)
+    file = find_readable_data_file(path)
     if columns is not None and (isinstance(columns, str) or not columns):
         raise UsageError(
             f"Expected a list of one or more columns. Received: {columns!r}.",
@@ -150,25 +150,25 @@ def load_table(
             operation="columns",
         )
     if file.suffix.lower() == ".npy":
-        numbers, _ = arrays.read_array(file)
+        numbers, _ = arrays.read_data_array(file)
         matrix = numbers[:, np.newaxis] if numbers.ndim == 1 else numbers
         selected = range(matrix.shape[1]) if columns is None else columns
-        places = [arrays.find_position(file, matrix.shape[1], c) for c in selected]
-        _refuse_repeats(places, [str(p) for p in places])
+        places = [arrays.find_column_position(file, matrix.shape[1], c) for c in selected]
+        _refuse_repeated_columns(places, [str(p) for p in places])
         return {str(p): cast(Numbers, arrays.select_column(matrix, p)) for p in places}
-    sheet = Sheet.read_file(file)
+    sheet = CsvSheet.read_file(file)
     if columns is None:
         places = list(range(len(sheet.names)))
         sheet.refuse_text_columns()
     else:
         places = [sheet.find_column(c) for c in columns]
     names = [sheet.names[p] for p in places]
-    _refuse_repeats(places, names)
-    _refuse_equal_names(file, names)
+    _refuse_repeated_columns(places, names)
+    _refuse_equal_column_names(file, names)
     return {sheet.names[p]: sheet.parse_numbers(p) for p in places}
 
 
-def _refuse_repeats(places: Sequence[int], names: Sequence[str]) -> None:
+def _refuse_repeated_columns(places: Sequence[int], names: Sequence[str]) -> None:
     place, count = Counter(places).most_common(1)[0]
     if count > 1:
         name = names[list(places).index(place)]
@@ -180,7 +180,7 @@ def _refuse_repeats(places: Sequence[int], names: Sequence[str]) -> None:
         )
 
 
-def _refuse_equal_names(file: Path, names: Sequence[str]) -> None:
+def _refuse_equal_column_names(file: Path, names: Sequence[str]) -> None:
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise DataError(
@@ -195,10 +195,10 @@ def _refuse_equal_names(file: Path, names: Sequence[str]) -> None:
 def _load_array_column(
     file: Path, column: str | int | None, others: Sequence[str | int]
 ) -> tuple[Column, dict[str, Cells]]:
-    numbers, cells = arrays.read_array(file)
+    numbers, cells = arrays.read_data_array(file)
     if numbers.ndim == 1:
         if column is not None:
-            arrays.find_position(file, 1, column)
+            arrays.find_column_position(file, 1, column)
         if others:
             raise DataError(
                 f"Expected two axes for other columns. Received: one axis in {str(file)!r}.",
@@ -215,8 +215,8 @@ def _load_array_column(
                 operation="--column",
             )
         return Column(numbers, file.stem, str(file), cells), {}
-    places = [arrays.find_position(file, numbers.shape[1], c) for c in (column, *others)]
-    _refuse_repeats(places, [str(p) for p in places])
+    places = [arrays.find_column_position(file, numbers.shape[1], c) for c in (column, *others)]
+    _refuse_repeated_columns(places, [str(p) for p in places])
     first, *rest = places
     values = cast(Numbers, arrays.select_column(numbers, first))
     loaded_column = Column(values, str(first), str(file), arrays.select_column(cells, first))

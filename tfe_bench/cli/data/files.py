@@ -12,7 +12,7 @@ INT64 = "-2^63 .. 2^63-1"
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def check_files_exist(*files: Path | str | None) -> None:
+def check_data_files_exist(*files: Path | str | None) -> None:
     """Reject missing files before a slow step starts.
 
     Raises:
@@ -27,7 +27,7 @@ def check_files_exist(*files: Path | str | None) -> None:
             )
 
 
-def check_suffix(file: Path) -> None:
+def check_data_file_suffix(file: Path) -> None:
     """Reject other suffixes than .csv and .npy.
 
     Raises:
@@ -43,7 +43,7 @@ def check_suffix(file: Path) -> None:
         )
 
 
-def find_readable_file(path: str | os.PathLike[str]) -> Path:
+def find_readable_data_file(path: str | os.PathLike[str]) -> Path:
     """Return the path of a readable data file.
 
     Raises:
@@ -63,7 +63,7 @@ def find_readable_file(path: str | os.PathLike[str]) -> Path:
                 code="file-not-found",
                 received=file,
             )
-        check_suffix(file)
+        check_data_file_suffix(file)
         if not file.is_file():
             raise DataError(
                 f"Expected a regular file. Received: {str(file)!r}, a pipe or device.",
@@ -71,7 +71,7 @@ def find_readable_file(path: str | os.PathLike[str]) -> Path:
                 received="no regular file",
             )
     except (OSError, ValueError) as error:  # a too long name, a null byte, an inaccessible folder
-        raise unreadable_error(file, error) from error
+        raise unreadable_file_error(file, error) from error
     return file
 
 
@@ -86,7 +86,7 @@ def _suggest_nearby_file(file: Path) -> str:
     return did_you_mean(file.name, names)
 
 
-def unreadable_error(file: Path, error: Exception) -> DataError:
+def unreadable_file_error(file: Path, error: Exception) -> DataError:
     """Return the error for a file that the operating system refuses to read."""
     if isinstance(error, PermissionError):
         return DataError(

@@ -15,8 +15,8 @@ import numpy as np
 
 from tfe_bench import atomic
 from tfe_bench.cli.data.columns import Cells
-from tfe_bench.cli.data.files import check_suffix
-from tfe_bench.cli.data.sheet import is_name
+from tfe_bench.cli.data.files import check_data_file_suffix
+from tfe_bench.cli.data.sheet import is_heading_cell
 from tfe_bench.errors import DataError, UsageError
 
 
@@ -28,7 +28,7 @@ def check_result_path(path: str | os.PathLike[str]) -> Path:
             writable, or the path is not a regular file.
     """
     file = Path(path)
-    check_suffix(file)
+    check_data_file_suffix(file)
     if not file.parent.is_dir():
         raise DataError(
             f"Expected an existing folder for {file.name!r}. Received: {str(file.parent)!r}, which "
@@ -51,7 +51,7 @@ def check_result_path(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None:
+def write_result_file(path: str | os.PathLike[str], values: Cells, name: str) -> None:
     """Write a result atomically as .csv or .npy, readable only by its owner (0600).
 
     Sorted private data is still private.  An existing file is replaced.
@@ -69,9 +69,9 @@ def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None
         UsageError: `values` has an unsupported type or more than two axes.
     """
     file = check_result_path(path)
-    _refuse_other_types(values, file)
+    _refuse_other_value_types(values, file)
     if isinstance(values, list):
-        _write_csv(file, {name: values})
+        _write_csv_file(file, {name: values})
         return
     if values.ndim not in (1, 2):
         raise UsageError(
@@ -84,13 +84,14 @@ def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None
         atomic.write_atomically(file, lambda stream: np.save(stream, values, allow_pickle=False))
         return
     if values.ndim == 1:
-        _write_csv(file, {name: values})
+        _write_csv_file(file, {name: values})
     else:
-        _write_csv(file, {f"{name}_{j}": values[:, j] for j in range(values.shape[1])})
+        _write_csv_file(file, {f"{name}_{j}": values[:, j] for j in range(values.shape[1])})
 
 
-def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> None:
-    """Write columns of equal length, such as a sorted key with its payload, like `write_result`.
+def write_result_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> None:
+    """Write columns of equal length, such as a sorted key with its payload, like
+    `write_result_file`.
 
     Args:
         path: the output file. A .npy holds the columns of one matrix, of one numeric type.
@@ -103,7 +104,7 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> Non
     """
     file = check_result_path(path)
     for values in table.values():
-        _refuse_other_types(values, file)
+        _refuse_other_value_types(values, file)
     shapes = {np.shape(values) for values in table.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
         raise UsageError(
@@ -112,14 +113,14 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> Non
             received=shapes,
         )
     if file.suffix.lower() == ".csv":
-        _write_csv(file, table)
+        _write_csv_file(file, table)
         return
-    check_one_type(table)
+    check_one_column_type(table)
     matrix = np.stack([np.asarray(values) for values in table.values()], axis=1)
     atomic.write_atomically(file, lambda stream: np.save(stream, matrix, allow_pickle=False))
 
 
-def check_one_type(table: Mapping[str, Cells]) -> None:
+def check_one_column_type(table: Mapping[str, Cells]) -> None:
     """Reject columns that a .npy file cannot hold together.
 
     Raises:
@@ -134,7 +135,7 @@ def check_one_type(table: Mapping[str, Cells]) -> None:
         )
 
 
-def _refuse_other_types(values: Cells, file: Path) -> None:
+def _refuse_other_value_types(values: Cells, file: Path) -> None:
     if isinstance(values, list) and all(isinstance(cell, str) for cell in values):
         if file.suffix.lower() == ".npy":
             raise UsageError(
@@ -153,8 +154,8 @@ def _refuse_other_types(values: Cells, file: Path) -> None:
         )
 
 
-def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
-    names = [_column_heading(name) for name in table]
+def _write_csv_file(file: Path, table: Mapping[str, Cells]) -> None:
+    names = [_csv_column_heading(name) for name in table]
     texts = itertools.chain(names, *(cells for cells in table.values() if isinstance(cells, list)))
     # Separators of other dialects, or line ends for some readers: these require quotes.
     foreign = any(re.search("[;\t\r]", text) for text in texts)
@@ -165,14 +166,16 @@ def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
         quoted = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
         (quoted if foreign else plain).writerow(names)
         texts_too = any(isinstance(cells, list) for cells in table.values())
-        (quoted if foreign and texts_too else plain).writerows(_iterate_rows(list(table.values())))
+        (quoted if foreign and texts_too else plain).writerows(
+            _iterate_csv_rows(list(table.values()))
+        )
         text.flush()
         text.detach()
 
     atomic.write_atomically(file, write_stream)
 
 
-def _iterate_rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
+def _iterate_csv_rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
     """Yield rows of Python numbers by blocks; csv writes the shortest exact repr of a float."""
     block = 65536
     for start in range(0, len(columns[0]) if columns else 0, block):
@@ -180,5 +183,5 @@ def _iterate_rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...
         yield from zip(*(p if isinstance(p, list) else p.tolist() for p in parts), strict=True)
 
 
-def _column_heading(name: str) -> str:
-    return name if is_name(name.strip()) else f"column_{name.strip()}"
+def _csv_column_heading(name: str) -> str:
+    return name if is_heading_cell(name.strip()) else f"column_{name.strip()}"

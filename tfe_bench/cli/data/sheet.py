@@ -13,7 +13,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable_error
+from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable_file_error
 from tfe_bench.errors import DataError, did_you_mean
 from tfe_bench.models import csv_file
 
@@ -25,7 +25,7 @@ _LISTED_COLUMNS = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sheet:
+class CsvSheet:
     """A .csv file as columns of text."""
 
     file: Path
@@ -35,7 +35,7 @@ class Sheet:
     named: bool  # whether the file has a header line
 
     @classmethod
-    def read_file(cls, file: Path) -> Sheet:
+    def read_file(cls, file: Path) -> CsvSheet:
         """Read a file and detect its header line.
 
         Raises:
@@ -44,14 +44,14 @@ class Sheet:
         try:
             parsed_csv = csv_file.parse_csv(file)
         except (OSError, MemoryError) as error:
-            raise unreadable_error(file, error) from error
+            raise unreadable_file_error(file, error) from error
         if not parsed_csv.rows:
             raise DataError(
                 f"{str(file)!r} is empty.", code="empty-input", received="an empty file"
             )
         columns = [list(cells) for cells in zip(*parsed_csv.rows, strict=True)]
         lines, names = parsed_csv.lines, [str(j) for j in range(len(columns))]
-        named = _has_header(file, columns)
+        named = _has_csv_header(file, columns)
         if named:
             names = [cells.pop(0).strip() or str(j) for j, cells in enumerate(columns)]
             lines.pop(0)
@@ -81,7 +81,7 @@ class Sheet:
                     operation=column,
                     received=len(matches),
                 )
-        position = parse_position(column)
+        position = parse_column_position(column)
         if position is None or not 0 <= position < len(self.names):
             hint = did_you_mean(column, self.names) if isinstance(column, str) else ""
             raise DataError(
@@ -99,7 +99,7 @@ class Sheet:
         """
         if len(self.names) == 1:
             return 0
-        numeric = [j for j, cells in enumerate(self.cells) if _holds_numbers(cells)]
+        numeric = [j for j, cells in enumerate(self.cells) if _holds_numeric_cells(cells)]
         if len(numeric) != 1:
             count = len(numeric) or "no"
             raise DataError(
@@ -118,7 +118,7 @@ class Sheet:
         Raises:
             DataError: a column is not numeric.
         """
-        if len(self.names) > 1 and not all(_holds_numbers(cells) for cells in self.cells):
+        if len(self.names) > 1 and not all(_holds_numeric_cells(cells) for cells in self.cells):
             raise DataError(
                 f"Expected numeric columns. Received: {str(self.file)!r} with columns that are not "
                 "numeric. Name the columns to use. "
@@ -138,30 +138,32 @@ class Sheet:
         values: list[int | float] = []
         for row, cell in enumerate(map(str.strip, self.cells[position])):
             if _INTEGER.fullmatch(cell):
-                value: int | float = int(cell) if len(cell) <= 40 else _parse_long_integer(cell)
+                value: int | float = (
+                    int(cell) if len(cell) <= 40 else _parse_long_integer_cell(cell)
+                )
                 if not INT64_MIN <= value <= INT64_MAX:
-                    self._refuse_cell(row, position, f"is outside {INT64}", "a larger integer")
+                    self._refuse_csv_cell(row, position, f"is outside {INT64}", "a larger integer")
                 if inexact is None and int(float(value)) != value:
                     inexact = row
             elif csv_file.REAL.fullmatch(cell):
                 whole = False
                 value = float(cell)
                 if value in (float("inf"), float("-inf")):
-                    self._refuse_cell(
+                    self._refuse_csv_cell(
                         row, position, "is outside -1.8e308 .. 1.8e308", "a larger number"
                     )
             else:
-                self._refuse_cell(row, position, *_describe_fault(cell))
+                self._refuse_csv_cell(row, position, *_describe_cell_fault(cell))
             values.append(value)
         if whole:
             return np.array(values, np.int64)
         if inexact is not None:
-            self._refuse_cell(
+            self._refuse_csv_cell(
                 inexact, position, "is mixed with reals", "an integer that float64 cannot represent"
             )
         return np.array(values, np.float64)
 
-    def _refuse_cell(self, row: int, position: int, wrong: str, received: str) -> NoReturn:
+    def _refuse_csv_cell(self, row: int, position: int, wrong: str, received: str) -> NoReturn:
         name = self.names[position]
         label = str(position) if name == str(position) else f"{name!r} (position {position})"
         raise DataError(
@@ -174,7 +176,7 @@ class Sheet:
 
     def _list_columns(self) -> str:
         shown = [
-            f'{j} "{name}" ({"numbers" if _holds_numbers(cells) else "no numbers"})'
+            f'{j} "{name}" ({"numbers" if _holds_numeric_cells(cells) else "no numbers"})'
             for j, (name, cells) in enumerate(zip(self.names, self.cells, strict=True))
             if j < _LISTED_COLUMNS
         ]
@@ -182,7 +184,7 @@ class Sheet:
         return f"Columns: {', '.join(shown)}{f' and {rest} more' if rest else ''}."
 
 
-def _has_header(file: Path, columns: list[list[str]]) -> bool:
+def _has_csv_header(file: Path, columns: list[list[str]]) -> bool:
     """Return True if the first line names the columns.
 
     The first line is a header if a column has a name there and numbers below, or if the line has no
@@ -194,12 +196,12 @@ def _has_header(file: Path, columns: list[list[str]]) -> bool:
         DataError: the first line may be a header or data.
     """
     first = [cells[0].strip() for cells in columns]
-    named = [is_name(cell) for cell in first]
+    named = [is_heading_cell(cell) for cell in first]
     if not any(named):
         return False
-    if any(n and _holds_numbers(cells, 1) for n, cells in zip(named, columns, strict=True)):
+    if any(n and _holds_numeric_cells(cells, 1) for n, cells in zip(named, columns, strict=True)):
         return True
-    if not any(map(_is_numeric, first)):
+    if not any(map(_is_numeric_cell, first)):
         return True
     raise DataError(
         f"Expected a header line. Received: {str(file)!r}, whose first line mixes text and numbers "
@@ -208,24 +210,24 @@ def _has_header(file: Path, columns: list[list[str]]) -> bool:
     )
 
 
-def _is_numeric(cell: str) -> bool:
+def _is_numeric_cell(cell: str) -> bool:
     return bool(csv_file.REAL.fullmatch(cell) or csv_file.NOT_FINITE.fullmatch(cell))
 
 
-def is_name(cell: str) -> bool:
+def is_heading_cell(cell: str) -> bool:
     """Return True if a cell is read as a heading, not as a value."""
     letters = any(map(str.isalpha, cell)) or not any(map(str.isdigit, cell))
-    return bool(cell) and letters and not _is_numeric(cell)
+    return bool(cell) and letters and not _is_numeric_cell(cell)
 
 
-def _holds_numbers(cells: Sequence[str], start: int = 0) -> bool:
+def _holds_numeric_cells(cells: Sequence[str], start: int = 0) -> bool:
     """Return True if most nonblank cells are numbers; the other cells are then errors."""
     judged = map(str.strip, itertools.islice(cells, start, start + _JUDGED_ROWS))
     filled = [cell for cell in judged if cell]
-    return 2 * sum(map(_is_numeric, filled)) > len(filled)
+    return 2 * sum(map(_is_numeric_cell, filled)) > len(filled)
 
 
-def _parse_long_integer(cell: str) -> int:
+def _parse_long_integer_cell(cell: str) -> int:
     """Parse an integer with many digits, without leading zeros, as int() limits the digits."""
     digits = cell.lstrip("+-").lstrip("0")
     if len(digits) > 40:
@@ -233,7 +235,7 @@ def _parse_long_integer(cell: str) -> int:
     return int(digits or "0") * (-1 if cell.startswith("-") else 1)
 
 
-def _describe_fault(cell: str) -> tuple[str, str]:
+def _describe_cell_fault(cell: str) -> tuple[str, str]:
     """Return the fault and the kind of a cell, without its content."""
     if not cell:
         return "is not a number", "a blank cell"
@@ -245,7 +247,7 @@ def _describe_fault(cell: str) -> tuple[str, str]:
     return "is not a number", "text"
 
 
-def parse_position(column: str | int) -> int | None:
+def parse_column_position(column: str | int) -> int | None:
     """Return a column's position counted from 0, or None for a name."""
     if isinstance(column, str):
         word = column.strip()

@@ -53,7 +53,7 @@ class Converted(BaseModel):
         parts = x if isinstance(x, Iterator) else [x]
         batch_outputs = []
         for part in parts:
-            values = _input_values(part)
+            values = _private_input_values(part)
             for start in range(0, len(values[0]), size):
                 batch_outputs.append(
                     self._predict_batch([value[start : start + size] for value in values])
@@ -86,7 +86,7 @@ class Converted(BaseModel):
         )
 
 
-def _input_values(x: Any) -> list[Any]:
+def _private_input_values(x: Any) -> list[Any]:
     """Return the values that this process gave as private inputs."""
     several = x if isinstance(x, list) else [x]
     values = [tensor.own if isinstance(tensor, ABY3PrivateTensor) else None for tensor in several]
@@ -143,7 +143,7 @@ class Converter:
         shapes = input_shapes if isinstance(input_shapes[0], (list, tuple)) else [input_shapes]
         rng = np.random.default_rng(0)
         samples = [rng.normal(size=[min(8, int(s[0])), *map(int, s[1:])]) for s in shapes]
-        keras_model = _as_keras_3(model)
+        keras_model = _convert_to_keras_3(model)
 
         def plan_model(magnitude: int) -> tuple[Any, float]:
             from tfe_bench.models.calibration import MARGIN
@@ -158,7 +158,7 @@ class Converter:
         return Converted(plan_model, model.name)
 
 
-def _as_keras_3(model: Any) -> Any:
+def _convert_to_keras_3(model: Any) -> Any:
     """Convert a model of Keras 2 to Keras 3 by a file that both can read."""
     import keras
 

@@ -38,7 +38,7 @@ class Published:
 
 
 @functools.cache
-def read_operations() -> dict[tuple[str, str, int], Published]:
+def read_published_operations() -> dict[tuple[str, str, int], Published]:
     """Read the table by (scheme, operation, degree)."""
     text = importlib.resources.files(__name__).joinpath("operations.csv").read_text("utf-8")
     rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))

@@ -25,7 +25,7 @@ CONFIGURATIONS: Final = ("fpga-ssd", "fpga", "csd")
 
 
 @dataclass(frozen=True)
-class Cell:
+class PublishedCell:
     """One cell of a published table.
 
     Attributes:
@@ -43,27 +43,29 @@ class Cell:
     seconds: float | None
 
 
-def read_text(name: str) -> str:
+def read_published_file(name: str) -> str:
     """Read a file of this folder."""
     return importlib.resources.files(__name__).joinpath(name).read_text("utf-8")
 
 
-def read_cells() -> list[Cell]:
+def read_published_cells() -> list[PublishedCell]:
     """Read both tables, row by row."""
     cells = [
-        Cell("bandwidth", "fpga", float(row["gigabytes_per_second"]), 1, _parse_seconds(row, ""))
-        for row in _read_rows("latency_by_bandwidth.csv")
+        PublishedCell(
+            "bandwidth", "fpga", float(row["gigabytes_per_second"]), 1, _parse_seconds(row, "")
+        )
+        for row in _read_published_rows("latency_by_bandwidth.csv")
     ]
-    for row in _read_rows("latency_by_devices.csv"):
+    for row in _read_published_rows("latency_by_devices.csv"):
         cells += [
-            Cell("devices", name, None, int(row["devices"]), _parse_seconds(row, name))
+            PublishedCell("devices", name, None, int(row["devices"]), _parse_seconds(row, name))
             for name in CONFIGURATIONS
         ]
     return cells
 
 
-def _read_rows(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(read_text(name).splitlines()))
+def _read_published_rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(read_published_file(name).splitlines()))
 
 
 def _parse_seconds(row: dict[str, str], name: str) -> float | None:

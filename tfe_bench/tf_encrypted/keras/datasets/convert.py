@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 
-def _encode_example(image: Any = None, label: Any = None) -> bytes:
+def _encode_image_example(image: Any = None, label: Any = None) -> bytes:
     features = {}
     if image is not None:
         features["image"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()]))
@@ -19,7 +19,7 @@ def _encode_example(image: Any = None, label: Any = None) -> bytes:
     return record
 
 
-def _write_records(filename: str, records: Any) -> None:
+def _write_image_records(filename: str, records: Any) -> None:
     with tf.io.TFRecordWriter(filename) as writer:
         for record in records:
             writer.write(record)
@@ -27,17 +27,19 @@ def _write_records(filename: str, records: Any) -> None:
 
 def save_data(images: Any, labels: Any, filename: str) -> None:
     """Write images with labels."""
-    _write_records(filename, (_encode_example(x, y) for x, y in zip(images, labels, strict=True)))
+    _write_image_records(
+        filename, (_encode_image_example(x, y) for x, y in zip(images, labels, strict=True))
+    )
 
 
 def save_image(images: Any, filename: str) -> None:
     """Write images."""
-    _write_records(filename, (_encode_example(image=x) for x in images))
+    _write_image_records(filename, (_encode_image_example(image=x) for x in images))
 
 
 def save_label(labels: Any, filename: str) -> None:
     """Write labels."""
-    _write_records(filename, (_encode_example(label=y) for y in labels))
+    _write_image_records(filename, (_encode_image_example(label=y) for y in labels))
 
 
 _IMAGE = {"image": tf.io.FixedLenFeature([], tf.string)}

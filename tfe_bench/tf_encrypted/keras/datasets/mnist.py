@@ -13,7 +13,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.tf_encrypted.keras.datasets import convert
 
 
-def _load_digits(train: bool) -> tuple[Any, Any]:
+def _load_mnist_digits(train: bool) -> tuple[Any, Any]:
     """Load images and labels from the folder in the environment variable TFE_BENCH_MNIST."""
     from tfe_bench.models import mnist
 
@@ -101,7 +101,7 @@ class MnistDataset:
         folder.mkdir(exist_ok=True)
         self.file_name = str(folder / f"mnist_{kind}{cut}{self._file_suffix()}.tfrecord")
         if not Path(self.file_name).exists():
-            x, y = self._select_part(*_load_digits(self.train))
+            x, y = self._select_part(*_load_mnist_digits(self.train))
             if image and label:
                 convert.save_data(x, y, self.file_name)
             elif image:

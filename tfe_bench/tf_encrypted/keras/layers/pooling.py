@@ -12,7 +12,7 @@ from tfe_bench.tf_encrypted.protocol.aby3.arithmetic import tfb
 from tfe_bench.tf_encrypted.protocol.aby3.shape_operations import compute_window
 
 
-class _Pooling(Images):
+class _WindowPooling(Images):
     _input_sizes: list[int]
 
     def __init__(
@@ -47,7 +47,7 @@ class _Pooling(Images):
         return tfe.tile(flat, [1, span, 1, 1])
 
 
-class MaxPooling2D(_Pooling):
+class MaxPooling2D(_WindowPooling):
     """The largest element of each window."""
 
     def call(self, inputs: Any) -> Any:
@@ -70,7 +70,7 @@ class MaxPooling2D(_Pooling):
         return self._scatter_gradient(tfe.mul_ab(self._repeat_gradient(d_y), is_largest))
 
 
-class AveragePooling2D(_Pooling):
+class AveragePooling2D(_WindowPooling):
     """The mean of each window."""
 
     def call(self, inputs: Any) -> Any:
@@ -88,7 +88,7 @@ class AveragePooling2D(_Pooling):
         return self._scatter_gradient(self._repeat_gradient(d_y) * (1 / counts[:, None]))
 
 
-class _Global(Images):
+class _GlobalPooling(Images):
     def __init__(
         self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
     ) -> None:
@@ -118,7 +118,7 @@ class _Global(Images):
         return tfe.tile(d_y.reshape([n, channels, 1]), [1, 1, height * width])
 
 
-class GlobalAveragePooling2D(_Global):
+class GlobalAveragePooling2D(_GlobalPooling):
     """The mean of each channel."""
 
     def call(self, inputs: Any) -> Any:
@@ -134,7 +134,7 @@ class GlobalAveragePooling2D(_Global):
         )
 
 
-class GlobalMaxPooling2D(_Global):
+class GlobalMaxPooling2D(_GlobalPooling):
     """The largest element of each channel."""
 
     def call(self, inputs: Any) -> Any:

@@ -34,7 +34,7 @@ def is_private(*values: Any) -> bool:
     return any(isinstance(v, ABY3PrivateTensor) for v in values)
 
 
-def _binary_operation(private: str, public: Any, about: str) -> Any:
+def _define_binary_operation(private: str, public: Any, about: str) -> Any:
     """Return a method that applies tfe_bench's operation, or NumPy's to public values."""
 
     def apply_operation(self: Arithmetic, x: Any, y: Any) -> Any:
@@ -58,7 +58,7 @@ class Arithmetic(Definitions):
         private_result = getattr(tfb, private)(self._to_operand(x), self._to_operand(y))
         return self._wrap_private(private_result, like)
 
-    add = _binary_operation("add", np.add, "Return x + y.")
+    add = _define_binary_operation("add", np.add, "Return x + y.")
 
     def add_n(self, tensors: Any) -> Any:
         """Return the sum of several tensors."""
@@ -67,13 +67,13 @@ class Arithmetic(Definitions):
             total = self.add(total, tensor)
         return total
 
-    sub = _binary_operation("subtract", np.subtract, "Return x - y.")
+    sub = _define_binary_operation("subtract", np.subtract, "Return x - y.")
 
     def negative(self, x: Any) -> Any:
         """Return -x."""
         return self.sub(0, x)
 
-    mul = _binary_operation("multiply", np.multiply, "Return x y, truncated for reals.")
+    mul = _define_binary_operation("multiply", np.multiply, "Return x y, truncated for reals.")
 
     def mul_trunc2(self, x: Any, y: Any) -> Any:
         """Return x y, as mul."""
@@ -101,7 +101,7 @@ class Arithmetic(Definitions):
             return self._wrap_public(np.power(to_numpy(x), p))
         return self._wrap_private(self._to_operand(x) ** p, x)
 
-    matmul = _binary_operation(
+    matmul = _define_binary_operation(
         "matmul", np.matmul, "Return products of matrices, or of batches of them."
     )
 
@@ -135,7 +135,7 @@ class Arithmetic(Definitions):
         """Return the sum over axes."""
         if not is_private(x):
             scaled = isinstance(x, ABY3PublicTensor) and x.is_scaled
-            total = np.sum(to_numpy(x), axis=_to_axes(axis), keepdims=keepdims)
+            total = np.sum(to_numpy(x), axis=_to_reduction_axes(axis), keepdims=keepdims)
             return self._wrap_public(np.asarray(total), scaled)
         return self._wrap_private(tfb.reduce_sum(self._to_operand(x), axis, keepdims), x)
 
@@ -145,11 +145,11 @@ class Arithmetic(Definitions):
 
     # ---- comparisons and selections
 
-    greater_than = _binary_operation("greater", np.greater, "Return x > y.")
-    greater_equal = _binary_operation("greater_equal", np.greater_equal, "Return x >= y.")
-    less_than = _binary_operation("less", np.less, "Return x < y.")
-    less_equal = _binary_operation("less_equal", np.less_equal, "Return x <= y.")
-    equal = _binary_operation("equal", np.equal, "Return x == y.")
+    greater_than = _define_binary_operation("greater", np.greater, "Return x > y.")
+    greater_equal = _define_binary_operation("greater_equal", np.greater_equal, "Return x >= y.")
+    less_than = _define_binary_operation("less", np.less, "Return x < y.")
+    less_equal = _define_binary_operation("less_equal", np.less_equal, "Return x <= y.")
+    equal = _define_binary_operation("equal", np.equal, "Return x == y.")
 
     def equal_zero(self, x: Any) -> Any:
         """Return x == 0."""
@@ -187,7 +187,7 @@ class Arithmetic(Definitions):
         number = truth.astype(np.int64)
         return self.add(self.mul(self.sub(y, x), number), x)
 
-    maximum = _binary_operation("maximum", np.maximum, "Return the larger of each pair.")
+    maximum = _define_binary_operation("maximum", np.maximum, "Return the larger of each pair.")
 
     def cmp_swap(self, x: Any, y: Any) -> Any:
         """Return the smaller and the larger of each pair."""
@@ -198,7 +198,7 @@ class Arithmetic(Definitions):
     ) -> Any:
         """Return the largest over axes; `method` has no effect."""
         if not is_private(x):
-            largest = np.max(to_numpy(x), axis=_to_axes(axis), keepdims=keepdims)
+            largest = np.max(to_numpy(x), axis=_to_reduction_axes(axis), keepdims=keepdims)
             return self._wrap_public(np.asarray(largest), getattr(x, "is_scaled", None))
         return self._wrap_private(tfb.reduce_max(self._to_operand(x), axis, keepdims), x)
 
@@ -345,5 +345,5 @@ def _is_real(value: npt.NDArray[Any]) -> bool:
     return value.dtype.kind == "f"
 
 
-def _to_axes(axis: Any) -> Any:
+def _to_reduction_axes(axis: Any) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis

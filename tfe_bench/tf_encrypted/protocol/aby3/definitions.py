@@ -140,7 +140,7 @@ class Definitions(Protocol):
                     )
                 bits = words == 1
             else:
-                self._check_held(words, ring)
+                self._check_ring_range(words, ring)
                 bits = unpack_words(words, ring.nbits)
             private_bits: PrivateArray = cluster.private(bits, kind="bits")
             return private_bits
@@ -157,12 +157,12 @@ class Definitions(Protocol):
             )
             return scaled
         words = self._encode_words(array, False)
-        self._check_held(words, ring)
+        self._check_ring_range(words, ring)
         integers: PrivateArray = cluster.private(words, kind="int")
         return integers
 
     @staticmethod
-    def _check_held(words: npt.NDArray[np.int64], ring: Factory) -> None:
+    def _check_ring_range(words: npt.NDArray[np.int64], ring: Factory) -> None:
         bound = 1 << (ring.nbits - 1)
         if words.size and (int(words.min()) < -bound or int(words.max()) >= 2 * bound):
             raise RangeError(
@@ -370,7 +370,7 @@ class Definitions(Protocol):
         """Assign another value of its shape and kind to a variable."""
         if isinstance(variable, ABY3PublicVariable):
             new = self._round_values(to_numpy(value), variable.is_scaled)
-            self._check_same(variable, new.shape)
+            self._check_same_shape(variable, new.shape)
             variable.value = new
             return variable
         if not isinstance(variable, ABY3PrivateVariable):
@@ -384,7 +384,7 @@ class Definitions(Protocol):
             value = self.define_private_variable(
                 to_numpy(value), about[0], about[1], None, about[2]
             )
-        self._check_same(variable, tuple(value.shape.as_list()))
+        self._check_same_shape(variable, tuple(value.shape.as_list()))
         if (value.share_type, value.array.kind) != (variable.share_type, variable.array.kind):
             raise UsageError(
                 f"assign takes values of one kind. Received: {variable!r}, {value!r}.",
@@ -396,7 +396,7 @@ class Definitions(Protocol):
         return variable
 
     @staticmethod
-    def _check_same(variable: ABY3Tensor, shape: tuple[int, ...]) -> None:
+    def _check_same_shape(variable: ABY3Tensor, shape: tuple[int, ...]) -> None:
         if list(shape) != variable.shape.as_list():
             raise UsageError(
                 f"assign takes values of one shape. Received: {variable.shape.as_list()} and "

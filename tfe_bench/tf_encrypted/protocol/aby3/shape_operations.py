@@ -19,11 +19,11 @@ from tfe_bench.tf_encrypted.protocol.aby3.definitions import to_numpy
 from tfe_bench.tf_encrypted.protocol.aby3.tensors import ABY3PrivateTensor, ABY3PublicTensor
 
 
-def _get_rank(x: Any) -> int:
+def _get_tensor_rank(x: Any) -> int:
     return len(x.shape)
 
 
-def _positive_axis(axis: int, rank: int) -> int:
+def _positive_tensor_axis(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
@@ -77,7 +77,7 @@ class ShapeOperations(Bits):
 
     def transpose(self, x: Any, perm: Any = None) -> Any:
         """Permute the axes."""
-        rank = _get_rank(x)
+        rank = _get_tensor_rank(x)
         order = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
         extra = [rank] if is_private(x) and x.is_word else []
         return self._apply_to_elements(
@@ -113,7 +113,7 @@ class ShapeOperations(Bits):
 
     def expand_dims(self, x: Any, axis: int) -> Any:
         """Add an axis."""
-        at = _positive_axis(axis, _get_rank(x) + 1)
+        at = _positive_tensor_axis(axis, _get_tensor_rank(x) + 1)
         return self._apply_to_elements(
             x, lambda a: tfb.expand_dims(a, at), lambda v: np.expand_dims(v, at)
         )
@@ -124,7 +124,7 @@ class ShapeOperations(Bits):
         removed_axes = (
             [i for i, n in enumerate(sizes) if n == 1] if axis is None else np.atleast_1d(axis)
         )
-        at = [_positive_axis(int(i), len(sizes)) for i in removed_axes]
+        at = [_positive_tensor_axis(int(i), len(sizes)) for i in removed_axes]
         if not at:
             return x
         return self._apply_to_elements(
@@ -141,7 +141,7 @@ class ShapeOperations(Bits):
 
     def reverse(self, x: Any, axis: Any) -> Any:
         """Reverse the order along axes."""
-        at = [_positive_axis(int(i), _get_rank(x)) for i in np.atleast_1d(axis)]
+        at = [_positive_tensor_axis(int(i), _get_tensor_rank(x)) for i in np.atleast_1d(axis)]
         return self._apply_to_elements(
             x, lambda a: tfb.reverse(a, at), lambda v: np.flip(v, tuple(at))
         )
@@ -156,7 +156,10 @@ class ShapeOperations(Bits):
 
     def gather(self, x: Any, indices: Any, axis: int = 0) -> Any:
         """Return the slices at public indices along an axis."""
-        at, places = _positive_axis(axis, _get_rank(x)), to_numpy(indices).astype(np.int64)
+        at, places = (
+            _positive_tensor_axis(axis, _get_tensor_rank(x)),
+            to_numpy(indices).astype(np.int64),
+        )
         return self._apply_to_elements(
             x, lambda a: tfb.gather(a, places, axis=at), lambda v: np.take(v, places, at)
         )
@@ -183,7 +186,7 @@ class ShapeOperations(Bits):
 
     def split(self, x: Any, num_split: int, axis: int = 0) -> list[Any]:
         """Split into equal parts along an axis."""
-        at = _positive_axis(axis, _get_rank(x))
+        at = _positive_tensor_axis(axis, _get_tensor_rank(x))
         if not is_private(x):
             size = int(x.shape[at]) // num_split
             return [
@@ -206,13 +209,13 @@ class ShapeOperations(Bits):
     def concat(self, xs: Any, axis: int) -> Any:
         """Concatenate tensors along an axis."""
         return self._join_tensors(
-            "concat", np.concatenate, list(xs), _positive_axis(axis, _get_rank(xs[0]))
+            "concat", np.concatenate, list(xs), _positive_tensor_axis(axis, _get_tensor_rank(xs[0]))
         )
 
     def stack(self, xs: Any, axis: int) -> Any:
         """Stack tensors along a new axis."""
         return self._join_tensors(
-            "stack", np.stack, list(xs), _positive_axis(axis, _get_rank(xs[0]) + 1)
+            "stack", np.stack, list(xs), _positive_tensor_axis(axis, _get_tensor_rank(xs[0]) + 1)
         )
 
     # ---- images, [batch, channels, height, width]

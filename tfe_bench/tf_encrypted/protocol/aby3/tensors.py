@@ -29,7 +29,7 @@ class ShareType:
     BOOLEAN = "BOOLEAN"
 
 
-def _protocol_method(name: str, mirrored: bool = False) -> Any:
+def _define_protocol_method(name: str, mirrored: bool = False) -> Any:
     def call_protocol(x: ABY3Tensor, *others: Any, **named: Any) -> Any:
         operands = (*others, x) if mirrored else (x, *others)
         return getattr(x.prot, name)(*operands, **named)
@@ -85,36 +85,39 @@ class ABY3Tensor(TFETensor):
             operation="unwrapped",
         )
 
-    add = __add__ = _protocol_method("add")
-    __radd__ = _protocol_method("add", True)
-    sub = __sub__ = _protocol_method("sub")
-    __rsub__ = _protocol_method("sub", True)
-    mul = __mul__ = _protocol_method("mul")
-    __rmul__ = _protocol_method("mul", True)
-    div = __truediv__ = _protocol_method("div")
-    __rtruediv__ = _protocol_method("div", True)
-    __pow__ = _protocol_method("pow")
-    matmul = __matmul__ = dot = _protocol_method("matmul")
-    negative = __neg__ = _protocol_method("negative")
-    __lt__, __le__ = _protocol_method("less_than"), _protocol_method("less_equal")
-    __gt__, __ge__ = _protocol_method("greater_than"), _protocol_method("greater_equal")
-    bitwise_xor = __xor__ = _protocol_method("xor")
-    __rxor__ = _protocol_method("xor", True)
-    bitwise_and = __and__ = _protocol_method("and_")
-    __rand__ = _protocol_method("and_", True)
-    bitwise_or = __or__ = _protocol_method("or_")
-    __ror__ = _protocol_method("or_", True)
-    invert = __invert__ = _protocol_method("not_")
-    lshift = __lshift__ = _protocol_method("lshift")
-    rshift = arith_rshift = __rshift__ = _protocol_method("rshift")
-    logical_rshift = _protocol_method("logical_rshift")
-    __getitem__ = _protocol_method("indexer")
-    reduce_sum = sum = _protocol_method("reduce_sum")
-    reduce_max = _protocol_method("reduce_max")
-    square, truncate = _protocol_method("square"), _protocol_method("truncate")
-    transpose, reshape = _protocol_method("transpose"), _protocol_method("reshape")
-    expand_dims, cast = _protocol_method("expand_dims"), _protocol_method("cast")
-    reciprocal, write = _protocol_method("reciprocal"), _protocol_method("write")
+    add = __add__ = _define_protocol_method("add")
+    __radd__ = _define_protocol_method("add", True)
+    sub = __sub__ = _define_protocol_method("sub")
+    __rsub__ = _define_protocol_method("sub", True)
+    mul = __mul__ = _define_protocol_method("mul")
+    __rmul__ = _define_protocol_method("mul", True)
+    div = __truediv__ = _define_protocol_method("div")
+    __rtruediv__ = _define_protocol_method("div", True)
+    __pow__ = _define_protocol_method("pow")
+    matmul = __matmul__ = dot = _define_protocol_method("matmul")
+    negative = __neg__ = _define_protocol_method("negative")
+    __lt__, __le__ = _define_protocol_method("less_than"), _define_protocol_method("less_equal")
+    __gt__, __ge__ = (
+        _define_protocol_method("greater_than"),
+        _define_protocol_method("greater_equal"),
+    )
+    bitwise_xor = __xor__ = _define_protocol_method("xor")
+    __rxor__ = _define_protocol_method("xor", True)
+    bitwise_and = __and__ = _define_protocol_method("and_")
+    __rand__ = _define_protocol_method("and_", True)
+    bitwise_or = __or__ = _define_protocol_method("or_")
+    __ror__ = _define_protocol_method("or_", True)
+    invert = __invert__ = _define_protocol_method("not_")
+    lshift = __lshift__ = _define_protocol_method("lshift")
+    rshift = arith_rshift = __rshift__ = _define_protocol_method("rshift")
+    logical_rshift = _define_protocol_method("logical_rshift")
+    __getitem__ = _define_protocol_method("indexer")
+    reduce_sum = sum = _define_protocol_method("reduce_sum")
+    reduce_max = _define_protocol_method("reduce_max")
+    square, truncate = _define_protocol_method("square"), _define_protocol_method("truncate")
+    transpose, reshape = _define_protocol_method("transpose"), _define_protocol_method("reshape")
+    expand_dims, cast = _define_protocol_method("expand_dims"), _define_protocol_method("cast")
+    reciprocal, write = _define_protocol_method("reciprocal"), _define_protocol_method("write")
 
     def __mod__(self, other: Any) -> Any:
         raise UsageError(
