@@ -9,7 +9,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -225,16 +225,16 @@ class Program(Generic[R]):
     kept_names: Callable[[R], Sequence[str]] = get_name_parameter
     needs: Callable[[R], Sequence[str]] = lambda request: ()
     size: Callable[[str, ShareStore, R, Sequence[InputSpec]], int | Size] | None = None
-    check: InitVar[Check | None] = None
+    check: Check | None = None
 
-    def __post_init__(self, check: Check | None) -> None:
-        if check is not None:
+    def __post_init__(self) -> None:
+        if self.check is not None:
             warnings.warn(
                 f"Program {self.name!r}: check is called parse now, and returns the job's request.",
                 DeprecationWarning,
                 stacklevel=3,
             )
-            object.__setattr__(self, "parse", keep_parameters(check))
+            object.__setattr__(self, "parse", keep_parameters(self.check))
 
     def sized(
         self, client: str, store: ShareStore, request: R, inputs: Sequence[InputSpec]

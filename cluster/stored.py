@@ -292,8 +292,8 @@ def check_client_names(clients: object) -> None:
             )
 
 
-def check_deployment_identifier(word: object) -> None:
-    """Reject a value that is no identifier of a deployment.
+def check_deployment_identifier(word: object) -> str:
+    """Return an identifier of a deployment.
 
     Raises:
         UsageError: it has another form.
@@ -302,6 +302,7 @@ def check_deployment_identifier(word: object) -> None:
         raise UsageError(
             "A deployment is 32 hexadecimal digits.", code="invalid-name", operation="deployment"
         )
+    return word
 
 
 # Shape of the seed of a mask, in words.

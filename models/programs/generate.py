@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.schema import flag_field, integer_field, parsed_field
 from tfe_bench.cluster.stored import check_deployment_identifier, check_name
-from tfe_bench.cluster.timing import (
-    check_benchmark_parameters,
-    check_boolean_parameters,
-    measure_program_runs,
-)
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.models import bound_analysis, decoding, execute, stored_shares, weights
 from tfe_bench.models.calibration import ModelPlan
@@ -46,13 +41,52 @@ if TYPE_CHECKING:
 # Input of the job, and its output besides RANGE.
 PROMPT, TOKENS = "prompt", "tokens"
 MAX_TEXTS = 64
-_OPTIONS = ("tokens", "positions", "temperature", "check_range")
-_DEPLOYMENT = ("name", "deployment")
+
+
+def _read_positions(name: object) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise UsageError(
+            "Expected the name of an input as positions.", code="wrong-type", operation="positions"
+        )
+    return name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerateRequest(TimedRequest):
+    """A request for text: of a model that the client sends, or of a stored one.
+
+    Attributes:
+        plan: the model's executable plan; None for a stored model.
+        name, deployment: a stored model's, or "".
+        tokens: number of new tokens.
+        positions: name of the input with position numbers, or None.
+        temperature: of the choice of tokens; 0 takes the likeliest.
+        check_range: whether the outputs include a flag for each token.
+    """
+
+    plan: ModelPlan | None = parsed_field(predict.read_model_plan, default=None)
+    name: str = parsed_field(check_name, default="")
+    deployment: str = parsed_field(check_deployment_identifier, default="")
+    tokens: int = integer_field(1, 1 << 31)
+    positions: str | None = parsed_field(_read_positions, default=None)
+    temperature: Any = parsed_field(lambda value: value, default=0.0)
+    check_range: bool = flag_field(default=False)
+
+    def with_plan(self, client: str, store: ShareStore | None) -> GenerateRequest:
+        """Return the request with the stored model's plan.
+
+        Raises:
+            UsageError, PolicyError: as serve.find_deployment.
+        """
+        if not self.name or store is None:
+            return self
+        facts = find_deployment(client, store, self.name, self.deployment)
+        return dataclasses.replace(self, plan=predict.read_model_plan(facts.about["plan"]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GenerationRequest:
-    """A checked request for text generation.
+class GenerationSetting:
+    """Sizes and settings of a text generation.
 
     Attributes:
         decoding: the model in steps.
@@ -69,18 +103,15 @@ class GenerationRequest:
     watched: bool
 
     @classmethod
-    def from_parameters(
-        cls, parameters: Mapping[str, Any], plan: ModelPlan, spec: InputSpec
-    ) -> GenerationRequest:
-        """Build the request of a job.
+    def from_request(cls, request: GenerateRequest, spec: InputSpec) -> GenerationSetting:
+        """Derive the setting of a request with a plan.
 
         Raises:
             UsageError: the model is not a language model, or the text does not fit it.
         """
-        d = TokenDecoding.from_plan(
-            plan, parameters.get("positions"), parameters.get("temperature", 0.0)
-        )
-        tokens = parameters.get("tokens")
+        plan = request.plan
+        assert plan is not None
+        d = TokenDecoding.from_plan(plan, request.positions, request.temperature)
         shape, bits = spec.shape, plan.fraction_of(d.token_input)
         fits = len(shape) == 3 and shape[2] == d.vocabulary and spec.fractional_bits == bits
         if spec.name != PROMPT or not fits or not 1 <= shape[0] <= MAX_TEXTS:
@@ -92,10 +123,8 @@ class GenerationRequest:
                 operation=PROMPT,
                 received=list(shape),
             )
-        check_length(d, shape[1], tokens)
-        profile = profiles.get_profile(str(parameters.get("profile", "local"))).plan
-        watched = bool(parameters.get("check_range", False))
-        return cls(d, shape[0], shape[1], int(tokens or 0), profile, watched)
+        check_length(d, shape[1], request.tokens)
+        return cls(d, shape[0], shape[1], request.tokens, request.plan_profile, request.check_range)
 
     def build_predictions(self) -> tuple[execute.Prediction, execute.Prediction]:
         """Build the predictions for the prompt and for a step."""
@@ -140,26 +169,22 @@ def check_length(d: TokenDecoding, prompt: int, tokens: object) -> None:
 # ---- admission
 
 
-def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check a request; `permit_generation` checks requests to a stored model further.
+def parse_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> GenerateRequest:
+    """Parse a request; `permit_generation` checks requests to a stored model further.
 
     Raises:
         UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
-    model_keys = _DEPLOYMENT if "name" in parameters else ("plan",)
-    check_benchmark_parameters("generate", parameters, (*model_keys, *_OPTIONS))
-    check_boolean_parameters(parameters, "check_range")
-    positions = parameters.get("positions")
-    if positions is not None and not isinstance(positions, str):
+    request = GenerateRequest.from_parameters(parameters, "generate")
+    if (request.plan is None) != bool(request.name and request.deployment):
         raise UsageError(
-            "Expected the name of an input as positions.", code="wrong-type", operation="positions"
+            "Expected a plan, or the name and the deployment of a stored model.",
+            code="conflicting-options",
+            operation="generate",
         )
-    if "name" in parameters:
-        check_name(parameters["name"])
-        check_deployment_identifier(parameters.get("deployment"))
-        return
-    plan = predict.read_model_plan(parameters.get("plan"))
-    weight_specs = weights.weight_specs(plan)
+    if request.plan is None:
+        return request
+    weight_specs = weights.weight_specs(request.plan)
     if list(inputs[: len(weight_specs)]) != weight_specs or len(inputs) != len(weight_specs) + 1:
         raise UsageError(
             f"Expected {len(weight_specs)} arrays of weights and a {PROMPT!r}. Received: "
@@ -169,12 +194,11 @@ def check_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
             received=len(inputs),
             expected=len(weight_specs) + 1,
         )
-    _check_text_request(parameters, plan, inputs[-1:])
+    _check_text_request(request, inputs[-1:])
+    return request
 
 
-def _check_text_request(
-    parameters: Mapping[str, Any], plan: ModelPlan, inputs: Sequence[InputSpec]
-) -> None:
+def _check_text_request(request: GenerateRequest, inputs: Sequence[InputSpec]) -> None:
     if len(inputs) != 1:
         raise UsageError(
             f"Expected one input, {PROMPT!r}. Received: {len(inputs)}.",
@@ -183,49 +207,36 @@ def _check_text_request(
             received=len(inputs),
             expected=1,
         )
-    if parameters.get("check_range", False):
-        bound_analysis.check_monitorable_layers(plan)
-    GenerationRequest.from_parameters(parameters, plan, inputs[0])
+    assert request.plan is not None
+    if request.check_range:
+        bound_analysis.check_monitorable_layers(request.plan)
+    GenerationSetting.from_request(request, inputs[0])
 
 
 def permit_generation(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: GenerateRequest, inputs: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not use a stored model, and a text that the model does not accept.
 
     Raises:
         UsageError, PolicyError: as ShareStore.get_facts, or the text does not fit.
     """
-    if "name" in parameters:
-        _check_text_request(
-            parameters,
-            predict.read_model_plan(find_deployment(client, store, parameters).about["plan"]),
-            inputs,
-        )
+    if request.name:
+        _check_text_request(request.with_plan(client, store), inputs)
 
 
 def estimate_generation_size(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: GenerateRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of the larger of the two graph calls."""
-    is_deployed = "name" in parameters
-    header = (
-        store.get_facts(parameters["name"], client).about["plan"]
-        if is_deployed
-        else parameters["plan"]
-    )
-    options = {k: parameters[k] for k in (*_OPTIONS, "profile") if k in parameters}
-    job_size = _estimate_cached(json.dumps([header, options], sort_keys=True), inputs[-1])
-    return (
-        add_weight_memory(job_size, store, parameters["name"], client) if is_deployed else job_size
-    )
+    job_size = _estimate_cached(request.with_plan(client, store), inputs[-1])
+    return add_weight_memory(job_size, store, request.name, client) if request.name else job_size
 
 
 @functools.lru_cache(maxsize=8)
-def _estimate_cached(text: str, spec: InputSpec) -> Size:
-    header, parameters = json.loads(text)
-    order = GenerationRequest.from_parameters(parameters, predict.read_model_plan(header), spec)
-    sizes = [execute.estimate_prediction_size(s) for s in order.build_predictions()]
+def _estimate_cached(request: GenerateRequest, spec: InputSpec) -> Size:
+    setting = GenerationSetting.from_request(request, spec)
+    sizes = [execute.estimate_prediction_size(s) for s in setting.build_predictions()]
     return Size(max(s.words for s in sizes), memory=max(s.memory for s in sizes))
 
 
@@ -242,7 +253,7 @@ class PrivateTextGenerator:
     """
 
     def __init__(
-        self, party: Party, order: GenerationRequest, model_weights: Mapping[str, Shared | Seeded]
+        self, party: Party, order: GenerationSetting, model_weights: Mapping[str, Shared | Seeded]
     ) -> None:
         self._party, self._order, self._weights = party, order, model_weights
         self._prefill_prediction, self._step_prediction = order.build_predictions()
@@ -364,32 +375,27 @@ def _one_hot_token_positions(first: Any, count: int, depth: int, bits: int) -> A
 
 def run_generation(context: Context) -> dict[str, Shared]:
     """Continue all texts; nothing is stored."""
-    party, parameters = context.party, context.parameters
-    inputs = context.inputs
-    if "name" in parameters:
+    party, inputs, prompt = context.party, context.inputs, context.inputs[PROMPT]
+    request: GenerateRequest = context.request
+    spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
+    if request.name:
         store = stored_shares.require_share_store(context)
-        prompt = inputs[PROMPT]
-        spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
-        permit_generation(context.client, store, parameters, [spec])
+        permit_generation(context.client, store, request, [spec])
+        request = request.with_plan(context.client, store)
         context.progress(0.0, "loading")
-        facts, model_weights = stored_shares.load_cached_shares(
-            store, parameters["name"], context.client
-        )
+        facts, model_weights = stored_shares.load_cached_shares(store, request.name, context.client)
         stored_shares.check_same(party, store, facts)
         inputs = cast(Any, {PROMPT: prompt, **model_weights})
-        header = facts.about["plan"]
-    else:
-        header = parameters["plan"]
-    plan, prompt = predict.read_model_plan(header), inputs[PROMPT]
-    spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
-    order = GenerationRequest.from_parameters(parameters, plan, spec)
-    public = json.dumps(header, sort_keys=True)
+    plan = request.plan
+    assert plan is not None
+    order = GenerationSetting.from_request(request, spec)
+    public = predict.plan_key(plan)
     d = order.decoding
     setting = (d.position_input, d.temperature, order.profile, order.watched)
     bucket = d.round_up_length(order.prompt_length + order.tokens)
     with party.kept_graphs(("generate", public, *setting, order.prompt_length, bucket)):
         writer = PrivateTextGenerator(party, order, weights.map_weights_by_key(plan, inputs))
-    runs_once = parameters.get("repeat", 1) == 1 and not parameters.get("warm_up", 1)
+    runs_once = request.repeat == 1 and not request.warm_up
 
     def generate_texts(progress: Callable[[float], None]) -> tuple[Shared, Shared | None]:
         def report_tokens(done: int) -> None:
@@ -410,7 +416,7 @@ def run_generation(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "generate",
     run_generation,
-    keep_parameters(check_generation),
+    parse_generation,
     "goes on with a private text, by a private language model",
     permit=permit_generation,
     size=estimate_generation_size,

@@ -9,16 +9,12 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters
-from tfe_bench.cluster.timing import (
-    check_benchmark_parameters,
-    check_boolean_parameters,
-    measure_program_runs,
-)
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.schema import flag_field, integer_field, parsed_field
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import bound_analysis, execute, weights
 from tfe_bench.models.calibration import ModelPlan
@@ -57,36 +53,55 @@ def prediction_output_names(plan: ModelPlan) -> list[str]:
 RANGE = "range"
 
 
-def check_prediction_setting(parameters: Mapping[str, Any]) -> None:
-    """Reject an invalid batch or check_range.
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings(TimedRequest):
+    """Settings of a prediction.
 
-    Raises:
-        UsageError: a parameter is invalid; the text names it.
+    Attributes:
+        batch: number of samples that pass the model at once; None: default_batch.
+        check_range: whether the outputs include a flag for each sample.
     """
-    check_boolean_parameters(parameters, "check_range")
-    batch = parameters.get("batch", 1)
-    if type(batch) is not int or not 1 <= batch <= 1 << 16:
-        raise UsageError(
-            f"Expected 1 to 65536 samples as batch. Received: {str(batch)[:80]!r}.",
-            code="number-out-of-range",
-            operation="batch",
-            received=str(batch)[:80],
-        )
+
+    batch: int | None = integer_field(1, 1 << 16, default=None)
+    check_range: bool = flag_field(default=False)
 
 
-def check_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check a plan, and that the inputs match it.
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(PredictionSettings):
+    """A request for a model's outputs.
+
+    Attributes:
+        plan: the model's executable plan.
+    """
+
+    plan: ModelPlan = parsed_field(lambda header: read_model_plan(header))
+
+    @property
+    def batch_size(self) -> int:
+        """Number of samples that pass the model at once."""
+        return default_batch(self.plan) if self.batch is None else self.batch
+
+
+def parse_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> PredictRequest:
+    """Parse a request, and check that the inputs match its plan.
 
     Raises:
         UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
-    check_benchmark_parameters("predict", parameters, ("plan", "batch", "check_range"))
-    check_prediction_setting(parameters)
-    watched = parameters.get("check_range", False)
-    text = _model_plan_key(parameters.get("plan"))
-    plan = _read_executable(text)
-    if watched:
-        _check_monitorable(text)
+    request = PredictRequest.from_parameters(parameters, "predict")
+    check_prediction(request, inputs)
+    return request
+
+
+def check_prediction(request: PredictRequest, inputs: Sequence[InputSpec]) -> None:
+    """Check that inputs match the plan of a request.
+
+    Raises:
+        UsageError, DataError: an input is invalid; the text names it.
+    """
+    plan = request.plan
+    if request.check_range:
+        _check_monitorable(plan)
     names = prediction_input_names(plan)
     weight_parts = list(weights.weight_parts(plan))
     expected_names = [*(weights.weight_input_name(i) for i in range(len(weight_parts))), *names]
@@ -142,14 +157,6 @@ def check_prediction(parameters: Mapping[str, Any], inputs: Sequence[InputSpec])
         )
 
 
-def _model_plan_key(plan: Any) -> str:
-    """Return a plan's header as a text: the key of caches, as requests repeat plans."""
-    try:
-        return json.dumps(plan, sort_keys=True)
-    except (TypeError, ValueError):
-        raise DataError("Invalid plan.", code="invalid-plan") from None
-
-
 @functools.lru_cache(maxsize=_CACHED_PLANS)
 def _read_executable(text: str) -> ModelPlan:
     plan = ModelPlan.from_header(json.loads(text))
@@ -158,58 +165,58 @@ def _read_executable(text: str) -> ModelPlan:
 
 
 def read_model_plan(header: Any) -> ModelPlan:
-    """Read an executable plan; the checks of the last plans are cached.
+    """Read an executable plan; equal headers give one object, as requests repeat plans.
 
     Raises:
         UsageError, DataError: the plan is invalid, or is not executable as it is.
     """
-    return _read_executable(_model_plan_key(header))
+    try:
+        text = json.dumps(header, sort_keys=True)
+    except (TypeError, ValueError):
+        raise DataError("Invalid plan.", code="invalid-plan") from None
+    return _read_executable(text)
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)
-def _check_monitorable(text: str) -> None:
-    bound_analysis.check_monitorable_layers(_read_executable(text))
+def plan_key(plan: ModelPlan) -> str:
+    """Return a text that identifies a plan, for the names of its graphs."""
+    return json.dumps(plan.to_header(), sort_keys=True)
+
+
+# (equal plans are one object, so that these remember them by identity)
+@functools.lru_cache(maxsize=_CACHED_PLANS)
+def _check_monitorable(plan: ModelPlan) -> None:
+    bound_analysis.check_monitorable_layers(plan)
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)
-def _estimate_batch(text: str, profile: str, batch: int) -> Size:
-    return execute.estimate_prediction_size(
-        execute.tune_prediction(_read_executable(text), profile, batch)
-    )
+def _estimate_batch(plan: ModelPlan, profile: str, batch: int) -> Size:
+    return execute.estimate_prediction_size(execute.tune_prediction(plan, profile, batch))
 
 
 def estimate_predict_size(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: PredictRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a batch, or of all outputs."""
-    return estimate_samples_size(parameters["plan"], parameters, inputs[-1].shape[0])
+    return estimate_samples_size(request, inputs[-1].shape[0])
 
 
-def estimate_samples_size(header: Any, parameters: Mapping[str, Any], samples: int) -> Size:
-    """Estimate the size of a prediction.
-
-    Args:
-        header: a plan's header that `check_prediction` has accepted.
-    """
-    text = _model_plan_key(header)
-    plan = _read_executable(text)
-    batch = min(samples, int(parameters.get("batch", default_batch(plan))))
-    profile = profiles.get_profile(str(parameters.get("profile", "local"))).plan
+def estimate_samples_size(request: PredictRequest, samples: int) -> Size:
+    """Estimate the size of a prediction for a number of samples."""
+    plan = request.plan
+    batch_size = _estimate_batch(plan, request.plan_profile, min(samples, request.batch_size))
     outputs = max(math.prod(plan.graph.shapes[name]) for name in plan.graph.outputs)
-    batch_size = _estimate_batch(text, profile, batch)
     return replace(batch_size, words=max(batch_size.words, samples * outputs))
 
 
 def run_prediction(context: Context) -> dict[str, Shared]:
     """Predict for all samples, `batch` at a time; check_range adds the output RANGE."""
-    party, parameters = context.party, context.parameters
-    public = _model_plan_key(parameters["plan"])
-    plan = _read_executable(public)
-    profile = profiles.get_profile(str(parameters.get("profile", "local"))).plan
+    party = context.party
+    request: PredictRequest = context.request
+    plan, profile, watched = request.plan, request.plan_profile, request.check_range
     model_weights = weights.map_weights_by_key(plan, context.inputs)
     inputs = [context.inputs[name] for name in prediction_input_names(plan)]
-    watched = bool(parameters.get("check_range", False))
-    count, batch_size = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
+    count, batch_size = int(inputs[0].shape[0]), request.batch_size
 
     def predict_batch(
         model_weights: Mapping[str, Shared | Seeded], batch_inputs: list[Shared]
@@ -217,7 +224,7 @@ def run_prediction(context: Context) -> dict[str, Shared]:
         setting = execute.tune_prediction(plan, profile, int(batch_inputs[0].shape[0]), watched)
         return execute.run_model(party, setting, model_weights, batch_inputs)
 
-    with party.kept_graphs(("predict", public, profile, watched)):
+    with party.kept_graphs(("predict", plan_key(plan), profile, watched)):
         function = party.function(predict_batch)
 
     def predict_all(progress: Callable[[float], None]) -> list[Shared]:
@@ -238,7 +245,7 @@ def run_prediction(context: Context) -> dict[str, Shared]:
 PROGRAM = Program(
     "predict",
     run_prediction,
-    keep_parameters(check_prediction),
+    parse_prediction,
     "predicts with a private model on private inputs",
     size=estimate_predict_size,
 )

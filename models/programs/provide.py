@@ -15,7 +15,6 @@ from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import DATA, check_public_facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import stored_shares
-from tfe_bench.models.calibration import ModelPlan
 from tfe_bench.models.csv_file import MAX_TEXT
 from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
 from tfe_bench.models.kinds.passes import TrainingPrecision, convert_scale
@@ -115,8 +114,7 @@ def _check_dataset_through_model(
             operation=THROUGH,
         )
     model_specs = [i for i in inputs if i.name != "y"]
-    predict.check_prediction(through, model_specs)
-    graph = ModelPlan.from_header(through["plan"]).graph
+    graph = predict.parse_prediction(through, model_specs).plan.graph
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.results:
         raise UsageError(
             "Expected a model of one input and one unscaled output for features.",
@@ -143,11 +141,11 @@ def _prepare_dataset_rows(context: Context) -> tuple[Mapping[str, Shared], Mappi
     if through is None:
         return context.inputs, {}
     labels = {name: context.inputs.pop(name) for name in ("y",) if name in context.inputs}
-    outputs = predict.run_prediction(dataclasses.replace(context, parameters=through))
-    party, (name,) = (
-        context.party,
-        predict.prediction_output_names(ModelPlan.from_header(through["plan"]))[:1],
+    request = predict.PredictRequest.from_parameters(through, "predict")
+    outputs = predict.run_prediction(
+        dataclasses.replace(context, parameters=through, request=request)
     )
+    party, (name,) = context.party, predict.prediction_output_names(request.plan)[:1]
 
     def set_feature_scale(x: Shared) -> Shared:
         return convert_scale(Operations(party, ProtocolSetting()), x, FEATURE_BITS)
@@ -165,8 +163,9 @@ def _estimate_dataset_size(
     through = parameters.get(THROUGH)
     if through is None:
         return 0
+    request = predict.PredictRequest.from_parameters(through, "predict")
     return predict.estimate_predict_size(
-        client, store, through, [i for i in inputs if i.name != "y"]
+        client, store, request, [i for i in inputs if i.name != "y"]
     )
 
 

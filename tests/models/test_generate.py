@@ -353,7 +353,9 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
             inputs: dict[str, Any] = {weights.weight_input_name(i): w for i, w in enumerate(arrays)}
             inputs[program.PROMPT] = rows.map(lambda a, i=client: a[i : i + 1])
             context = Context(
-                at._party, parameters, inputs, lambda *_: None, client=f"client{client}"
+                *(at._party, parameters, inputs, lambda *_: None),
+                client=f"client{client}",
+                request=program.GenerateRequest(plan=private.plan, tokens=NEW, warm_up=0),
             )
             results.append(program.run_generation(context)[program.TOKENS])
         return results

@@ -69,7 +69,7 @@ def generate_greedily(model: Any, prompt: Sequence[int], tokens: int) -> tuple[l
 
 def order_of(
     private: PrivateModel, texts: int, prompt: int, tokens: int, **more: Any
-) -> program.GenerationRequest:
+) -> program.GenerationSetting:
     spec = InputSpec(
         program.PROMPT,
         (texts, prompt, WORDS),
@@ -77,16 +77,17 @@ def order_of(
             TokenDecoding.from_plan(private.plan, more.get("positions")).token_input
         ),
     )
-    return program.GenerationRequest.from_parameters(
-        {"tokens": tokens, "check_range": True, **more}, private.plan, spec
+    request = program.GenerateRequest(
+        plan=private.plan, **{"tokens": tokens, "check_range": True, **more}
     )
+    return program.GenerationSetting.from_request(request, spec)
 
 
 def run_parties(
     private: PrivateModel,
     texts: Array,
     run: Callable[
-        [Callable[[program.GenerationRequest], program.PrivateTextGenerator], Shared], Any
+        [Callable[[program.GenerationSetting], program.PrivateTextGenerator], Shared], Any
     ],
     **options: Any,
 ) -> Simulation:
