@@ -65,7 +65,7 @@ def check_trained_model(recipe: Recipe, parameters: Mapping[str, Any]) -> None:
             operation="about",
         )
     plan = ModelPlan.from_header(about["plan"])
-    program.check_deployed_model(parameters, weights.weight_specs(plan))
+    program.parse_deployed_model(parameters, weights.weight_specs(plan))
     _state_keys(recipe, plan)
 
 

@@ -97,7 +97,7 @@ def provide(
         model_parameters = through.parameters(cluster.profile.name, check_range=None)
         parameters[program.THROUGH] = model_parameters
     specs = [private_input_spec(name, value) for name, value in inputs.items()]
-    program.check_dataset(parameters, specs)  # checked at the client too, before anything is sent
+    program.parse_dataset(parameters, specs)  # checked at the client too, before anything is sent
     result = cluster.run("provide", parameters, inputs, progress)
     out_of_range = None if through is None else through.left_range(result)
     if out_of_range is not None and out_of_range.any():

@@ -124,7 +124,7 @@ def deploy(
     check_cluster_precision(cluster)
     parameters = deployment_parameters(private, name, clients, replace, preprocessing, table)
     # Checked at the client too, before anything is sent.
-    program.check_deployed_model(parameters, weights.weight_specs(private.plan))
+    program.parse_deployed_model(parameters, weights.weight_specs(private.plan))
     return cluster.run("deploy", parameters, private.shared_weights(), progress)
 
 

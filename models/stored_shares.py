@@ -12,20 +12,13 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from tfe_bench.cluster import holders
-from tfe_bench.cluster.jobs import (
-    Check,
-    Context,
-    InputSpec,
-    Program,
-    check_known,
-    keep_parameters,
-    reject_inputs,
-)
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
+from tfe_bench.cluster.schema import Request, flag_field, parsed_field
 from tfe_bench.cluster.store import FOREIGN, NONE, OWN, UNREADABLE, ShareStore
 from tfe_bench.cluster.store_layout import PARTS
 from tfe_bench.cluster.stored import (
@@ -89,7 +82,7 @@ class StoredEntry:
 def storage_parameters(
     name: str, clients: Sequence[str], replace: bool, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return parameters of a program that stores values; see `check_storage_parameters`."""
+    """Return parameters of a program that stores values; see `StorageRequest`."""
     return {
         "name": name,
         "clients": list(clients),
@@ -333,31 +326,39 @@ def check_same(party: Party, store: ShareStore, facts: StoredFacts) -> None:
 # ---- programs
 
 
-def check_storage_parameters(
-    program: str, parameters: Mapping[str, Any], subject: str, extra: Sequence[str] = ()
-) -> Mapping[str, Any]:
-    """Check the parameters of a program that stores values; return the public facts.
+def stored_name_field(subject: str) -> Any:
+    """Declare a field for a name under which values are stored.
 
     Args:
         subject: the subject of errors about the name.
-        extra: names of the program's own parameters.
-
-    Raises:
-        UsageError: a parameter is invalid; the text names it.
     """
-    known_names = ("name", "clients", "replace", "about", *extra)
-    check_known(program, parameters, known_names)
-    check_name(parameters.get("name"), subject)
-    check_client_names(parameters.get("clients"))
-    if type(parameters.get("replace")) is not bool:
-        raise UsageError(
-            f"Expected true or false as replace. Received: {parameters.get('replace')!r}.",
-            code="wrong-type",
-            operation="replace",
-            received=parameters.get("replace"),
-        )
-    about = parameters.get("about")
+    return parsed_field(lambda name: check_name(name, subject), str)
+
+
+def _read_clients(clients: Any) -> list[str]:
+    check_client_names(clients)
+    return list(clients)
+
+
+def _read_facts(about: object) -> Mapping[str, Any]:
     return about if isinstance(about, Mapping) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageRequest(Request):
+    """A request to store values under a name; programs declare what they derive from `about`.
+
+    Attributes:
+        name: the name.
+        clients: other clients that may use the values.
+        replace: whether to replace values that this client stored under the name before.
+        about: public facts about the values.
+    """
+
+    name: str = stored_name_field("A name")
+    clients: Sequence[str] = parsed_field(_read_clients, list)
+    replace: bool = flag_field()
+    about: Mapping[str, Any] = parsed_field(_read_facts, dict)
 
 
 def build_stored_facts(
@@ -373,41 +374,38 @@ def build_stored_facts(
 
 
 Values = Mapping[str, Shared | Seeded]
+S = TypeVar("S", bound=StorageRequest)
 
 
 def storing_program(
     program: str,
     kind: StoredKind,
-    check: Check,
+    parse: Callable[[Mapping[str, Any], Sequence[InputSpec]], S],
     about: str,
     prepare: Callable[[Context], tuple[Values, Mapping[str, Shared]]] = lambda c: (c.inputs, {}),
-    **options: Any,
-) -> Program[Any]:
+    size: Callable[[str, ShareStore, S, Sequence[InputSpec]], int | Size] | None = None,
+) -> Program[S]:
     """Return a program that stores values under a name: at all three workers, or at none.
 
     Args:
+        parse, size: as in Program.
         prepare: returns, for a job, the values to store and the outputs for the client; by default,
             the job's inputs and no output.
-        options: further arguments of Program.
     """
 
-    def permit_storing(
-        client: str, store: ShareStore, parameters: Mapping[str, Any], _: Sequence[InputSpec]
-    ) -> None:
-        store.for_kind(kind).permit_writing(parameters["name"], client, parameters["replace"])
+    def permit_storing(client: str, store: ShareStore, request: S, _: Sequence[InputSpec]) -> None:
+        store.for_kind(kind).permit_writing(request.name, client, request.replace)
 
     def run_storing(context: Context) -> dict[str, Shared]:
         store = require_share_store(context)
-        permit_storing(context.client, store, context.parameters, ())
+        permit_storing(context.client, store, context.request, ())
         values, leaving = prepare(context)
         context.progress(0.0, "writing")
         facts = build_stored_facts(context.parameters, context.client)
         store_share_values(context.party, store.for_kind(kind), facts, values)
         return dict(leaving)
 
-    return Program(
-        program, run_storing, keep_parameters(check), about, permit=permit_storing, **options
-    )
+    return Program(program, run_storing, parse, about, permit=permit_storing, size=size)
 
 
 def removing_program(
@@ -423,16 +421,19 @@ def removing_program(
         then: called after the removal, for what belongs to the name.
     """
 
-    def check_removal(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-        check_known(program, parameters, ("name",))
-        check_name(parameters.get("name"), subject)
+    @dataclass(frozen=True)
+    class RemovalRequest(Request):
+        name: str = stored_name_field(subject)
+
+    def parse_removal(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> RemovalRequest:
         reject_inputs(program, inputs)
+        return RemovalRequest.from_parameters(parameters, program)
 
     def run_removal(context: Context) -> dict[str, Shared]:
         store = require_share_store(context).for_kind(kind)
-        name = context.parameters["name"]
+        name = context.request.name
         remove_stored_shares(context.party, store, name, context.client)
         then(store, name)
         return {}
 
-    return Program(program, run_removal, keep_parameters(check_removal), about)
+    return Program(program, run_removal, parse_removal, about)

@@ -7,17 +7,18 @@ the minimum group size of each owner.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, keep_parameters, reject_inputs
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import DATA, TABLE, check_public_facts
-from tfe_bench.cluster.timing import check_timing_parameters, run_recorded
+from tfe_bench.cluster.timing import ProfiledRequest, run_recorded
 from tfe_bench.errors import PolicyError
 from tfe_bench.models import stored_shares
 from tfe_bench.models.programs.provide import FEATURE_BITS
@@ -45,49 +46,78 @@ from tfe_bench.protocols.tables import arrange, bits, joins
 from tfe_bench.protocols.tables.arrange import PrivatePermutation
 
 
-def check_alignment(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the parameters of an alignment.
+@dataclass(frozen=True, kw_only=True)
+class AlignRequest(stored_shares.StorageRequest, ProfiledRequest):
+    """A request to store the common rows of tables."""
+
+    name: str = stored_shares.stored_name_field(DATA_NAME_IS)
+    _derivations: list[Alignment] = field(default_factory=list, init=False, compare=False)
+
+    @functools.cached_property
+    def linkage(self) -> LinkageRequest:
+        """The tables, their keys and columns."""
+        return LinkageRequest.from_header(self.about)
+
+    def derive_alignment(self, client: str, store: ShareStore) -> Alignment:
+        """Return the tables as this worker stores them, and what follows from their headers.
+
+        The tables are looked up each time, with the client's rights.
+
+        Raises:
+            UsageError, PolicyError: as record_linkage.derive_linkage and ShareStore.get_facts.
+        """
+        tables = record_linkage.find_linkage_tables(self.linkage, store, client, self.clients)
+        if not self._derivations or self._derivations[0].tables != tables:
+            schema = record_linkage.derive_linkage(self.linkage, tables, self.clients)
+            self._derivations[:] = [Alignment(tables, schema)]
+        return self._derivations[0]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What a worker derives from a request and its stored tables.
+
+    Attributes:
+        tables: the tables.
+        schema: columns and rights of the result.
+    """
+
+    tables: Sequence[TableAccess]
+    schema: LinkageSchema
+
+
+def parse_alignment(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> AlignRequest:
+    """Parse a request for an alignment.
 
     Raises:
         UsageError: a parameter is invalid; the text names it.
     """
-    about = stored_shares.check_storage_parameters("align", parameters, DATA_NAME_IS, ("profile",))
-    check_timing_parameters(parameters)
-    LinkageRequest.from_header(about)
+    request = AlignRequest.from_parameters(parameters, "align")
+    _ = request.linkage
     reject_inputs("align", inputs)
-
-
-def _derive_alignment(
-    client: str, store: ShareStore, parameters: Mapping[str, Any]
-) -> tuple[LinkageRequest, LinkageSchema, Any]:
-    order, clients = LinkageRequest.from_header(parameters["about"]), parameters["clients"]
-    tables = record_linkage.find_linkage_tables(order, store, client, clients)
-    return order, record_linkage.derive_linkage(order, tables, clients), tables
+    return request
 
 
 def permit_alignment(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+    client: str, store: ShareStore, request: AlignRequest, _: Sequence[InputSpec]
 ) -> None:
     """Reject a client that may not train on these columns, or may not store under the name.
 
     Raises:
-        UsageError, PolicyError: as `aligned.derive_linkage`, ShareStore.get_facts and
-            ShareStore.permit_writing.
+        UsageError, PolicyError: as `AlignRequest.derive_alignment` and ShareStore.permit_writing.
     """
-    store.for_kind(DATA).permit_writing(parameters["name"], client, parameters["replace"])
-    alignment = _derive_alignment(client, store, parameters)[1]
-    check_public_facts({**alignment.about, "rows": record_linkage.MAX_FEATURES})
+    store.for_kind(DATA).permit_writing(request.name, client, request.replace)
+    schema = request.derive_alignment(client, store).schema
+    check_public_facts({**schema.about, "rows": record_linkage.MAX_FEATURES})
 
 
 def estimate_alignment_size(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: AlignRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting, from the headers that this worker stores."""
-    order, alignment, tables = _derive_alignment(client, store, parameters)
-    alignment_price = price_alignment(order, alignment, tables, parameters.get("profile", "local"))
-    return Size(
-        alignment_price.largest, alignment_price.sent, seconds=alignment_price.least_seconds
-    )
+    derived = request.derive_alignment(client, store)
+    price = price_alignment(request.linkage, derived.schema, derived.tables, request.profile)
+    return Size(price.largest, price.sent, seconds=price.least_seconds)
 
 
 def price_alignment(
@@ -117,9 +147,11 @@ def price_alignment(
 
 def run_alignment(context: Context) -> dict[str, Shared]:
     """Align the tables, and store the common rows."""
-    store, parameters = stored_shares.require_share_store(context), context.parameters
-    permit_alignment(context.client, store, parameters, ())
-    order, alignment, tables = _derive_alignment(context.client, store, parameters)
+    store = stored_shares.require_share_store(context)
+    request: AlignRequest = context.request
+    permit_alignment(context.client, store, request, ())
+    derived = request.derive_alignment(context.client, store)
+    order, alignment, tables = request.linkage, derived.schema, derived.tables
     table_store, party = store.for_kind(TABLE), context.party
 
     def load_columns(number: int, names: Sequence[str]) -> dict[str, Shared]:
@@ -128,7 +160,7 @@ def run_alignment(context: Context) -> dict[str, Shared]:
             party, table_store, table.name, context.client, table.deployment, names
         )
 
-    profile = profiles.get_profile(parameters.get("profile", "local")).plan
+    profile = request.plan_profile
     count, x, y = run_recorded(
         context,
         lambda: align_rows(
@@ -137,7 +169,7 @@ def run_alignment(context: Context) -> dict[str, Shared]:
     )
     context.progress(0.9, "writing")
     facts = stored_shares.build_stored_facts(
-        {**parameters, "about": {"rows": count, **alignment.about}},
+        {**context.parameters, "about": {"rows": count, **alignment.about}},
         context.client,
         record_linkage.collect_linkage_sources(order, tables),
     )
@@ -284,16 +316,13 @@ def _encode_column(party: Party, feature: LinkedFeature, column: Shared, f: int)
     return [replace(number, fractional_bits=f)]
 
 
-def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+def kept_names(request: AlignRequest) -> Sequence[str]:
     """Return the name of the result, and the names of the tables that it derives from."""
-    return [
-        parameters["name"],
-        *(part.name for part in LinkageRequest.from_header(parameters["about"]).parts),
-    ]
+    return [request.name, *(part.name for part in request.linkage.parts)]
 
 
 PROGRAM = Program(
-    *("align", run_alignment, keep_parameters(check_alignment), "keeps what tables have in common"),
+    *("align", run_alignment, parse_alignment, "keeps what tables have in common"),
     permit=permit_alignment,
     size=estimate_alignment_size,
     kept_names=kept_names,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster.jobs import InputSpec
@@ -19,13 +20,23 @@ from tfe_bench.models.tables import Table
 NAME_SUBJECT = "A deployed model's name"
 
 
-def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the parameters and inputs of a deployment.
+@dataclass(frozen=True, kw_only=True)
+class DeployRequest(stored_shares.StorageRequest):
+    """A request to store a model's weights."""
+
+    name: str = stored_shares.stored_name_field(NAME_SUBJECT)
+
+
+def parse_deployed_model(
+    parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> DeployRequest:
+    """Parse the request of a deployment, and check its inputs.
 
     Raises:
         UsageError, DataError: a parameter or an input is invalid; the text names it.
     """
-    about = stored_shares.check_storage_parameters("deploy", parameters, NAME_SUBJECT)
+    request = DeployRequest.from_parameters(parameters, "deploy")
+    about = request.about
     if set(about) - {"table"} != {"plan", "bounds", "preprocessing"}:
         raise UsageError(
             'Expected a plan, bounds of its inputs and a preprocessing in "about".',
@@ -74,6 +85,7 @@ def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSp
             received=len(inputs),
             expected=len(expected),
         )
+    return request
 
 
 def read_deployed_table(about: Mapping[str, Any]) -> Table | None:
@@ -86,5 +98,5 @@ def read_deployed_table(about: Mapping[str, Any]) -> Table | None:
 
 
 PROGRAM = stored_shares.storing_program(
-    "deploy", MODEL, check_deployed_model, "keeps a model", stored_shares.take_seeded_inputs
+    "deploy", MODEL, parse_deployed_model, "keeps a model", stored_shares.take_seeded_inputs
 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Size
+from tfe_bench.cluster.schema import parsed_field
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import DATA, check_public_facts
 from tfe_bench.errors import UsageError
@@ -32,13 +34,29 @@ _FACTS = ("rows", "x", "y", "target", "classes", "columns")
 UNITS = ("label", "classes", "scale", "unit")
 
 
-def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the parameters and inputs of a data set.
+@dataclass(frozen=True, kw_only=True)
+class DatasetRequest(stored_shares.StorageRequest):
+    """A request to store an owner's rows.
+
+    Attributes:
+        through: parameters of the program "predict" for a model that computes the stored features;
+            None to store the rows.
+        prediction: the request of these parameters.
+    """
+
+    name: str = stored_shares.stored_name_field(NAME_SUBJECT)
+    through: Any = parsed_field(lambda value: value, default=None)
+    prediction: predict.PredictRequest | None = None
+
+
+def parse_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> DatasetRequest:
+    """Parse the request of a data set, and check its inputs.
 
     Raises:
         UsageError: a parameter or an input is invalid; the text names it.
     """
-    about = stored_shares.check_storage_parameters("provide", parameters, NAME_SUBJECT, (THROUGH,))
+    request = DatasetRequest.from_parameters(parameters, "provide")
+    about = request.about
     if set(about) - {"units"} != set(_FACTS):
         raise UsageError(
             f'Expected {", ".join(_FACTS)} in "about".',
@@ -80,8 +98,9 @@ def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             received=len(columns),
         )
     read_dataset_table(about)
-    if parameters.get(THROUGH) is not None:
-        inputs = _check_dataset_through_model(parameters[THROUGH], about, inputs)
+    if request.through is not None:
+        prediction, inputs = _parse_dataset_model(request.through, about, inputs)
+        request = dataclasses.replace(request, prediction=prediction)
     # Features have the scale that their owner states; a training rejects any other than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
     expected = [
@@ -97,12 +116,13 @@ def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             operation="provide",
             received=[i.name for i in inputs][:4],
         )
+    return request
 
 
-def _check_dataset_through_model(
+def _parse_dataset_model(
     through: Mapping[str, Any], about: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> list[InputSpec]:
-    """Return the inputs of a data set as if its owner had sent the model's features.
+) -> tuple[predict.PredictRequest, list[InputSpec]]:
+    """Return the prediction of a data set's features, and the inputs as if its owner had sent them.
 
     Raises:
         UsageError, DataError: the model is invalid, or returns other features.
@@ -114,7 +134,8 @@ def _check_dataset_through_model(
             operation=THROUGH,
         )
     model_specs = [i for i in inputs if i.name != "y"]
-    graph = predict.parse_prediction(through, model_specs).plan.graph
+    prediction = predict.parse_prediction(through, model_specs)
+    graph = prediction.plan.graph
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.results:
         raise UsageError(
             "Expected a model of one input and one unscaled output for features.",
@@ -132,20 +153,20 @@ def _check_dataset_through_model(
             expected=feature_shape,
         )
     features = InputSpec("x", (about["rows"], *feature_shape), FEATURE_BITS)
-    return [features, *(i for i in inputs if i.name == "y")]
+    return prediction, [features, *(i for i in inputs if i.name == "y")]
 
 
 def _prepare_dataset_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """Return the values to store: the inputs, or a model's features in place of its inputs."""
-    through = context.parameters.get(THROUGH)
-    if through is None:
+    request: DatasetRequest = context.request
+    prediction = request.prediction
+    if prediction is None:
         return context.inputs, {}
     labels = {name: context.inputs.pop(name) for name in ("y",) if name in context.inputs}
-    request = predict.PredictRequest.from_parameters(through, "predict")
     outputs = predict.run_prediction(
-        dataclasses.replace(context, parameters=through, request=request)
+        dataclasses.replace(context, parameters=request.through, request=prediction)
     )
-    party, (name,) = context.party, predict.prediction_output_names(request.plan)[:1]
+    party, (name,) = context.party, predict.prediction_output_names(prediction.plan)[:1]
 
     def set_feature_scale(x: Shared) -> Shared:
         return convert_scale(Operations(party, ProtocolSetting()), x, FEATURE_BITS)
@@ -157,15 +178,13 @@ def _prepare_dataset_rows(context: Context) -> tuple[Mapping[str, Shared], Mappi
 
 
 def _estimate_dataset_size(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: DatasetRequest, inputs: Sequence[InputSpec]
 ) -> Size | int:
     """Estimate the size as the program "predict" does, if a model computes the features."""
-    through = parameters.get(THROUGH)
-    if through is None:
+    if request.prediction is None:
         return 0
-    request = predict.PredictRequest.from_parameters(through, "predict")
     return predict.estimate_predict_size(
-        client, store, request, [i for i in inputs if i.name != "y"]
+        client, store, request.prediction, [i for i in inputs if i.name != "y"]
     )
 
 
@@ -201,7 +220,7 @@ def _is_feature_shape(value: object) -> bool:
 PROGRAM = stored_shares.storing_program(
     "provide",
     DATA,
-    check_dataset,
+    parse_dataset,
     "keeps an owner's rows",
     _prepare_dataset_rows,
     size=_estimate_dataset_size,

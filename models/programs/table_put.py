@@ -5,7 +5,9 @@ Its header is public; `models.queries.schema.TableSchema` lists its contents.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec
@@ -21,15 +23,27 @@ from tfe_bench.protocols.session.sharing import Shared
 NAME_SUBJECT = "A table's name"
 
 
-def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    """Check the header and inputs of a table.
+@dataclass(frozen=True, kw_only=True)
+class TableRequest(stored_shares.StorageRequest):
+    """A request to store a table."""
+
+    name: str = stored_shares.stored_name_field(NAME_SUBJECT)
+
+    @functools.cached_property
+    def schema(self) -> TableSchema:
+        """The table's header."""
+        return TableSchema.from_header(self.about)
+
+
+def parse_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> TableRequest:
+    """Parse a request with the header of a table, and check its inputs.
 
     Raises:
         UsageError: a parameter or an input is invalid; the text names it.
     """
-    about = stored_shares.check_storage_parameters("table_put", parameters, NAME_SUBJECT)
-    schema = TableSchema.from_header(about)
-    check_public_facts(about)
+    request = TableRequest.from_parameters(parameters, "table_put")
+    schema = request.schema
+    check_public_facts(request.about)
     expected = [InputSpec(WORDS, (len(stored.stored_row_word_names(schema)), schema.rows), 0)]
     expected += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
     if sorted(inputs, key=str) != sorted(expected, key=str):
@@ -41,11 +55,12 @@ def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> N
             operation="table_put",
             received=[i.name for i in inputs][:4],
         )
+    return request
 
 
 def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """Return the values to store, after the workers verified that they match the header."""
-    schema = TableSchema.from_header(context.parameters["about"])
+    schema = context.request.schema
     all_words = context.inputs.pop(WORDS)
     words = {
         name: all_words.map(lambda a, i=i: a[i])
@@ -58,10 +73,10 @@ def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str,
 
 
 def _estimate_table_size(
-    client: str, store: ShareStore, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+    client: str, store: ShareStore, request: TableRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Estimate the size of comparisons of a slice, or of the sort of a unique column."""
-    schema = TableSchema.from_header(parameters["about"])
+    schema = request.schema
     compared = GROWTH * min(schema.rows, 1 << 20)
     largest_input = max(spec.elements for spec in inputs)
     return max(compared, GROWTH * schema.rows if schema.unique else 0, largest_input)
@@ -70,7 +85,7 @@ def _estimate_table_size(
 PROGRAM = stored_shares.storing_program(
     "table_put",
     TABLE,
-    check_table,
+    parse_table,
     "keeps an owner's table",
     _prepare_table,
     size=_estimate_table_size,

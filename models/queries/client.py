@@ -217,7 +217,7 @@ class Tables:
         )
         words = {k: PrivateInput(v) for k, v in input_words.items()}
         parameters = storage_parameters(name, clients, replace, schema.to_header())
-        put_program.check_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
+        put_program.parse_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
         report = TableReport.from_columns(name, schema, encoded_columns, source_columns)
         self._texts |= reading.texts_by_hash(

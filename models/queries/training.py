@@ -43,7 +43,7 @@ class Alignment:
         self._cluster, self._order, self._tables = cluster, order, tables
         self.order = order.to_header()
         self._keeping = {**keeping, "about": self.order}
-        program.check_alignment(self._keeping, [])
+        program.parse_alignment(self._keeping, [])
         self._schema = record_linkage.derive_linkage(order, tables)
 
     def price(self, profile: str = "local") -> Price:

@@ -99,7 +99,7 @@ def test_fixed_point_keys_keep_their_scale(shared_cluster: LocalCluster) -> None
         ("sort", {"repaet": 1}, "unknown-option", '"repeat"'),
         ("sort", {"algorithm": "quik"}, "unknown-name", '"quick"'),
         ("sort", {"repeat": 0}, "number-out-of-range", "0"),
-        ("sort", {"repeat": "many"}, "number-out-of-range", "'many'"),
+        ("sort", {"repeat": "many"}, "wrong-type", "'many'"),
     ],
     ids=["program", "parameter", "algorithm", "repeat", "type"],
 )

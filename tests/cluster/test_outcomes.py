@@ -32,7 +32,7 @@ POLICY = [name for name in vars(WorkerPolicy) if name.startswith("permit_")]
 OTHERS: list[tuple[type, str]] = [
     (JobQueue, "hold"),
     (JobQueue, "enter"),
-    (CallerAuthenticator, "first"),
+    (CallerAuthenticator, "read_first_message"),
 ]
 
 

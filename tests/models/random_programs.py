@@ -128,7 +128,9 @@ def _provide_rows(world: World, client: str) -> Program:
     order = stored_shares.storage_parameters(name, thing.clients, replace, about)
 
     def act() -> None:
-        provide.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
+        request = provide.DatasetRequest.from_parameters(order, "provide")
+        assert provide.PROGRAM.permit is not None
+        provide.PROGRAM.permit(client, world.store, request, [])
         world.store_item(order, thing)
 
     return "provide", world.may_write(DATA, name, client, replace), (client, order), act
@@ -164,7 +166,7 @@ def _align_tables(world: World, client: str) -> Program:
     thing = StoredItem(DATA, name, client, others, "", atoms=atoms)
 
     def act() -> None:
-        align.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
+        align.permit_alignment(client, world.store, align.parse_alignment(order, []), [])
         made_of = record_linkage.LinkageRequest.from_header(about)
         held = record_linkage.find_linkage_tables(made_of, world.store, client, others)
         linkage = record_linkage.derive_linkage(made_of, held, others)

@@ -91,10 +91,10 @@ def test_each_worker_refuses_by_its_own_header(
     try:
         for store in workers.stores:
             if store.party == changed:  # one worker's header gives its client all requested rights
-                program.permit(ANALYST, store, parameters, [])
+                program.permit(ANALYST, store, program.admit(parameters, []), [])
                 continue
             with raises(PolicyError, "missing-right"):
-                program.permit(ANALYST, store, parameters, [])
+                program.permit(ANALYST, store, program.admit(parameters, []), [])
         with raises(PolicyError, "missing-right"):
             Client(workers, ANALYST).run(name, parameters, {})
     finally:

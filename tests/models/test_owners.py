@@ -16,7 +16,6 @@ from tests.cluster.conftest import Hosts
 from tests.models.conftest import share_parameters
 from tests.models.tiny import BATCH, assert_close, draw_data, plain_twin, private_model
 from tests.refusals import Matching, raises
-from tfe_bench.cluster.jobs import load_program
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
@@ -26,6 +25,7 @@ from tfe_bench.models import owners, service, sources
 from tfe_bench.models.arrays import array
 from tfe_bench.models.datasets import Rows
 from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.programs import query
 from tfe_bench.models.queries.client import tables
 from tfe_bench.models.trainable import trainable
 from tfe_bench.models.training.plaintext import PlaintextTwin
@@ -201,7 +201,7 @@ def _asked_alone(three: Hosts, client: Any, party: int, plan: dict[str, Any]) ->
     store = ShareStore(None, party, config.ring, config.fractional_bits, 100)
     # the worker locks the folder; this only reads
     store._folder = policy.models
-    load_program("query").permit(client.identity, store, {"plan": plan}, ())  # type: ignore[misc]
+    query.permit_query(client.identity, store, query.parse_query({"plan": plan}, ()), ())
 
 
 def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(

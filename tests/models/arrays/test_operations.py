@@ -236,7 +236,7 @@ def test_every_operation_has_a_case() -> None:
 
 
 def test_every_public_operation_is_offered() -> None:
-    public = {name for name in tfb._public_modules() if tfb._is_operation(name)}
+    public = {name for name in tfb._public_modules() if tfb._is_public_operation(name)}
     own = {"foldl", "getitem", "count_outside", "count_steep", "count_zeros"}
     assert public - {"reveal"} == set(operations.list_operations()) - own
 
