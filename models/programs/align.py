@@ -54,7 +54,7 @@ class AlignRequest(stored_shares.StorageRequest, ProfiledRequest):
     _derivations: list[Alignment] = field(default_factory=list, init=False, compare=False)
 
     @functools.cached_property
-    def linkage(self) -> LinkageRequest:
+    def linkage_request(self) -> LinkageRequest:
         """The tables, their keys and columns."""
         return LinkageRequest.from_header(self.about)
 
@@ -66,16 +66,18 @@ class AlignRequest(stored_shares.StorageRequest, ProfiledRequest):
         Raises:
             UsageError, PolicyError: as record_linkage.derive_linkage and ShareStore.get_facts.
         """
-        tables = record_linkage.find_linkage_tables(self.linkage, store, client, self.clients)
+        tables = record_linkage.find_linkage_tables(
+            self.linkage_request, store, client, self.clients
+        )
         if not self._derivations or self._derivations[0].tables != tables:
-            schema = record_linkage.derive_linkage(self.linkage, tables, self.clients)
+            schema = record_linkage.derive_linkage(self.linkage_request, tables, self.clients)
             self._derivations[:] = [Alignment(tables, schema)]
         return self._derivations[0]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """What a worker derives from a request and its stored tables.
+    """Tables of a request at one worker, and the schema of the result.
 
     Attributes:
         tables: the tables.
@@ -93,7 +95,7 @@ def parse_alignment(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) 
         UsageError: a parameter is invalid; the text names it.
     """
     request = AlignRequest.from_parameters(parameters, "align")
-    _ = request.linkage
+    _ = request.linkage_request
     reject_inputs("align", inputs)
     return request
 
@@ -116,7 +118,9 @@ def estimate_alignment_size(
 ) -> Size:
     """Estimate the size of a run by counting, from the headers that this worker stores."""
     derived = request.derive_alignment(client, store)
-    price = price_alignment(request.linkage, derived.schema, derived.tables, request.profile)
+    price = price_alignment(
+        request.linkage_request, derived.schema, derived.tables, request.profile
+    )
     return Size(price.largest, price.sent, seconds=price.least_seconds)
 
 
@@ -151,7 +155,7 @@ def run_alignment(context: Context) -> dict[str, Shared]:
     request: AlignRequest = context.request
     permit_alignment(context.client, store, request, ())
     derived = request.derive_alignment(context.client, store)
-    order, alignment, tables = request.linkage, derived.schema, derived.tables
+    order, alignment, tables = request.linkage_request, derived.schema, derived.tables
     table_store, party = store.for_kind(TABLE), context.party
 
     def load_columns(number: int, names: Sequence[str]) -> dict[str, Shared]:
@@ -318,7 +322,7 @@ def _encode_column(party: Party, feature: LinkedFeature, column: Shared, f: int)
 
 def kept_names(request: AlignRequest) -> Sequence[str]:
     """Return the name of the result, and the names of the tables that it derives from."""
-    return [request.name, *(part.name for part in request.linkage.parts)]
+    return [request.name, *(part.name for part in request.linkage_request.parts)]
 
 
 PROGRAM = Program(

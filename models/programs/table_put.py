@@ -30,7 +30,7 @@ class TableRequest(stored_shares.StorageRequest):
     name: str = stored_shares.stored_name_field(NAME_SUBJECT)
 
     @functools.cached_property
-    def schema(self) -> TableSchema:
+    def table_schema(self) -> TableSchema:
         """The table's header."""
         return TableSchema.from_header(self.about)
 
@@ -42,7 +42,7 @@ def parse_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> T
         UsageError: a parameter or an input is invalid; the text names it.
     """
     request = TableRequest.from_parameters(parameters, "table_put")
-    schema = request.schema
+    schema = request.table_schema
     check_public_facts(request.about)
     expected = [InputSpec(WORDS, (len(stored.stored_row_word_names(schema)), schema.rows), 0)]
     expected += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
@@ -60,7 +60,7 @@ def parse_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> T
 
 def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """Return the values to store, after the workers verified that they match the header."""
-    schema = context.request.schema
+    schema = context.request.table_schema
     all_words = context.inputs.pop(WORDS)
     words = {
         name: all_words.map(lambda a, i=i: a[i])
@@ -76,7 +76,7 @@ def _estimate_table_size(
     client: str, store: ShareStore, request: TableRequest, inputs: Sequence[InputSpec]
 ) -> int:
     """Estimate the size of comparisons of a slice, or of the sort of a unique column."""
-    schema = request.schema
+    schema = request.table_schema
     compared = GROWTH * min(schema.rows, 1 << 20)
     largest_input = max(spec.elements for spec in inputs)
     return max(compared, GROWTH * schema.rows if schema.unique else 0, largest_input)
