@@ -86,7 +86,7 @@ def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> ActivationRe
 
 
 @functools.cache
-def gelu_residual_for_scale(f: int) -> ActivationResidual:
+def residual_for_scale(f: int) -> ActivationResidual:
     """Return the residual of GELU for f fractional bits."""
     return fit_residual(_gelu_residual, f)
 
@@ -108,7 +108,7 @@ def gelu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    return minus_residual(party, "gelu", x, gelu_residual_for_scale, bits, exchanges)
+    return minus_residual(party, "gelu", x, residual_for_scale, bits, exchanges)
 
 
 def minus_residual(

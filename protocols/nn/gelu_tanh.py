@@ -33,7 +33,7 @@ def _gelu_tanh_slope(x: Decimal) -> Decimal:
 
 
 @functools.cache
-def gelu_tanh_residual_for_scale(f: int) -> gelu.ActivationResidual:
+def residual_for_scale(f: int) -> gelu.ActivationResidual:
     """Return max(x, 0) - gelu_tanh(x) as a function of |x|, for f fractional bits."""
     return gelu.fit_residual(_residual_function, f)
 
@@ -45,7 +45,7 @@ def gelu_tanh(
 
     Range, arguments, rounds, bits and errors: as gelu.gelu.
     """
-    return gelu.minus_residual(party, "gelu_tanh", x, gelu_tanh_residual_for_scale, bits, exchanges)
+    return gelu.minus_residual(party, "gelu_tanh", x, residual_for_scale, bits, exchanges)
 
 
 slope = gated.Slope("gelu_tanh_slope", _gelu_tanh_slope, 5)

@@ -347,7 +347,7 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
 def test_the_largest_array_of_an_operation_is_counted() -> None:
     n, k = 1000, 31
     # for the last step of a GELU, D sends two polynomials and an injection
-    terms = sum(part.plan.dealt_words for part in gelu.gelu_residual_for_scale(16).parts)
+    terms = sum(part.plan.dealt_words for part in gelu.residual_for_scale(16).parts)
     assert (
         operations.find_operation("gelu").max_array_words((n,), {}) >= (terms + 2) * n > GROWTH * n
     )
