@@ -80,7 +80,8 @@ def find_tls_mismatch(party: PartyConfig, key: bytes, certificate: bytes) -> str
                     f"{tls.format_certificate_fingerprint(fingerprint)})"
                 )
             return _read_tls_verdict(wrapped)
-    except ssl.SSLEOFError:  # closed before it presented a certificate: busy, or stopping
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        # closed before it presented a certificate: busy, or stopping (the latter before 3.11.3)
         return None
     except ssl.SSLError as error:
         return f"the address does not use a worker's TLS ({error.reason})"
@@ -112,7 +113,7 @@ def _read_tls_verdict(wrapped: ssl.SSLSocket) -> str | None:
         pass
     return (
         "it closes the connection on receipt of this one's certificate: it does not accept it, or "
-        "takes nomore connections now"
+        "takes no more connections now"
     )
 
 

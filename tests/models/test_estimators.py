@@ -110,7 +110,10 @@ def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Gener
         before, after = (convergence.class_probabilities(z) for z in (before, after))
     largest_change = np.abs(before - after).max()
     estimate = convergence.estimate_prediction_change(x, y, weights, off, bias, penalty)
-    assert estimate == pytest.approx(largest_change, rel=0.7 if classes else 1e-6)
+    if classes:  # (0.9 to 1.9 times the change in hundreds of draws)
+        assert 0.7 <= estimate / largest_change <= 2.3
+    else:
+        assert estimate == pytest.approx(largest_change, rel=1e-6)
     with pytest.warns(ConvergenceWarning, match=r"converged: it would .*max_iter \(now 7\)"):
         convergence.warn_unconverged_estimator(convergence.MAX_CHANGE * 1.1, "it", 7)
 
