@@ -171,16 +171,6 @@ def _parse_nothing(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -
 Check = Callable[[Mapping[str, Any], "Sequence[InputSpec]"], None]
 
 
-def keep_parameters(check: Check) -> Callable[[Mapping[str, Any], Sequence[InputSpec]], Any]:
-    """Return a `parse` that checks the parameters, and returns them as the request."""
-
-    def parse_checked(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> Any:
-        check(parameters, inputs)
-        return parameters
-
-    return parse_checked
-
-
 @dataclass(frozen=True)
 class Program(Generic[R]):
     """A computation that workers offer.
@@ -234,7 +224,7 @@ class Program(Generic[R]):
                 DeprecationWarning,
                 stacklevel=3,
             )
-            object.__setattr__(self, "parse", keep_parameters(self.check))
+            object.__setattr__(self, "parse", self.check)
 
     def sized(
         self, client: str, store: ShareStore, request: R, inputs: Sequence[InputSpec]

@@ -269,11 +269,11 @@ def _read_fields(
         except _Mismatch as mismatch:
             shown = _show_value(value)
             raise error(
-                f"{subject}: {each.name} is {mismatch.expected}. Received: "
-                f"{shown!r}.{mismatch.advice}",
+                f"{subject}: {each.name} is {mismatch.expected}. Received: {shown}."
+                f"{mismatch.advice}",
                 code=mismatch.code,
                 operation=each.name,
-                received=shown,
+                received=value[:_SHOWN] if isinstance(value, str) else shown,
                 expected=mismatch.expected,
             ) from None
     return accepted
@@ -281,6 +281,6 @@ def _read_fields(
 
 def _show_value(value: object) -> str:
     try:
-        return str(value)[:_SHOWN]
+        return repr(value)[:_SHOWN]
     except ValueError:  # more digits than Python prints
         return "a long number"

@@ -63,74 +63,17 @@ class TimedRequest(ProfiledRequest):
     trace: bool = flag_field(default=False)
 
 
-PARAMETERS = ("repeat", "warm_up", "profile", "trace")
-_MAX_REPEAT = 1000
-
-
 def check_benchmark_parameters(
     program: str, parameters: Mapping[str, Any], program_names: Iterable[str] = ()
 ) -> None:
-    """Reject parameters that neither the timing loop nor the program has, and invalid values.
+    """Reject unknown parameters, and invalid ones of the timing loop.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
     """
-    check_known(program, parameters, (*PARAMETERS, *program_names))
-    check_timing_parameters(parameters)
-
-
-def check_timing_parameters(parameters: Mapping[str, Any]) -> None:
-    """Reject invalid parameters of the timing loop; the program checks the others.
-
-    Raises:
-        UsageError: naming the parameter.
-    """
-    repeat = parameters.get("repeat", 1)
-    if type(repeat) is not int or not 1 <= repeat <= _MAX_REPEAT:
-        raise UsageError(
-            f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.",
-            code="number-out-of-range",
-            operation="repeat",
-            received=repeat,
-            expected=f"1 to {_MAX_REPEAT}",
-        )
-    warm_up = parameters.get("warm_up", 1)
-    if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
-        raise UsageError(
-            f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.",
-            code="number-out-of-range",
-            operation="warm_up",
-            received=str(warm_up)[:80],
-            expected=f"0 to {_MAX_REPEAT}",
-        )
-    check_boolean_parameters(parameters, "trace")
-    profile = parameters.get("profile", "local")
-    if not isinstance(profile, str):
-        raise UsageError(
-            f"A profile is a name. Received: {str(profile)[:80]!r}.",
-            code="wrong-type",
-            operation="profile",
-            received=str(profile)[:80],
-        )
-    profiles.get_profile(profile)
-
-
-def check_boolean_parameters(parameters: Mapping[str, Any], *names: str) -> None:
-    """Reject parameters that are neither true nor false.
-
-    Raises:
-        UsageError: naming the parameter.
-    """
-    for name in names:
-        value = parameters.get(name, False)
-        if type(value) is not bool:
-            raise UsageError(
-                f"{name} is true or false. Received: {str(value)[:80]!r}.",
-                code="wrong-type",
-                operation=name,
-                received=str(value)[:80],
-                expected="true or false",
-            )
+    names = TimedRequest.field_names()
+    check_known(program, parameters, (*names, *program_names))
+    TimedRequest.from_parameters({k: v for k, v in parameters.items() if k in names}, program)
 
 
 def measure_program_runs(

@@ -72,13 +72,13 @@ class GenerateRequest(TimedRequest):
     temperature: Any = parsed_field(lambda value: value, default=0.0)
     check_range: bool = flag_field(default=False)
 
-    def with_plan(self, client: str, store: ShareStore | None) -> GenerateRequest:
+    def with_plan(self, client: str, store: ShareStore) -> GenerateRequest:
         """Return the request with the stored model's plan.
 
         Raises:
             UsageError, PolicyError: as serve.find_deployment.
         """
-        if not self.name or store is None:
+        if not self.name:
             return self
         facts = find_deployment(client, store, self.name, self.deployment)
         return dataclasses.replace(self, plan=predict.read_model_plan(facts.about["plan"]))
@@ -380,8 +380,8 @@ def run_generation(context: Context) -> dict[str, Shared]:
     spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
     if request.name:
         store = stored_shares.require_share_store(context)
-        permit_generation(context.client, store, request, [spec])
         request = request.with_plan(context.client, store)
+        _check_text_request(request, [spec])
         context.progress(0.0, "loading")
         facts, model_weights = stored_shares.load_cached_shares(store, request.name, context.client)
         stored_shares.check_same(party, store, facts)

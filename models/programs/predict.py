@@ -66,6 +66,26 @@ class PredictionSettings(TimedRequest):
     check_range: bool = flag_field(default=False)
 
 
+@functools.lru_cache(maxsize=_CACHED_PLANS)
+def _read_executable(text: str) -> ModelPlan:
+    plan = ModelPlan.from_header(json.loads(text))
+    execute.check_executable_plan(plan)
+    return plan
+
+
+def read_model_plan(header: Any) -> ModelPlan:
+    """Read an executable plan; equal headers give one object, as requests repeat plans.
+
+    Raises:
+        UsageError, DataError: the plan is invalid, or is not executable as it is.
+    """
+    try:
+        text = json.dumps(header, sort_keys=True)
+    except (TypeError, ValueError):
+        raise DataError("Invalid plan.", code="invalid-plan") from None
+    return _read_executable(text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(PredictionSettings):
     """A request for a model's outputs.
@@ -74,7 +94,7 @@ class PredictRequest(PredictionSettings):
         plan: the model's executable plan.
     """
 
-    plan: ModelPlan = parsed_field(lambda header: read_model_plan(header))
+    plan: ModelPlan = parsed_field(read_model_plan)
 
     @property
     def batch_size(self) -> int:
@@ -155,26 +175,6 @@ def check_prediction(request: PredictRequest, inputs: Sequence[InputSpec]) -> No
             operation="predict",
             received=sorted(counts),
         )
-
-
-@functools.lru_cache(maxsize=_CACHED_PLANS)
-def _read_executable(text: str) -> ModelPlan:
-    plan = ModelPlan.from_header(json.loads(text))
-    execute.check_executable_plan(plan)
-    return plan
-
-
-def read_model_plan(header: Any) -> ModelPlan:
-    """Read an executable plan; equal headers give one object, as requests repeat plans.
-
-    Raises:
-        UsageError, DataError: the plan is invalid, or is not executable as it is.
-    """
-    try:
-        text = json.dumps(header, sort_keys=True)
-    except (TypeError, ValueError):
-        raise DataError("Invalid plan.", code="invalid-plan") from None
-    return _read_executable(text)
 
 
 @functools.lru_cache(maxsize=_CACHED_PLANS)

@@ -91,7 +91,10 @@ def permit_serving(
     Raises:
         UsageError, PolicyError: as `find_deployment`, or the inputs do not fit.
     """
-    prediction = request.find_prediction(client, store)
+    _check_served_inputs(request.find_prediction(client, store), inputs)
+
+
+def _check_served_inputs(prediction: predict.PredictRequest, inputs: Sequence[InputSpec]) -> None:
     predict.check_prediction(prediction, [*weights.weight_specs(prediction.plan), *inputs])
 
 
@@ -121,8 +124,8 @@ def run_serving(context: Context) -> dict[str, Shared]:
         InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits, x.limbs)
         for name, x in context.inputs.items()
     ]
-    permit_serving(context.client, store, request, specs)
     prediction = request.find_prediction(context.client, store)
+    _check_served_inputs(prediction, specs)
     context.progress(0.0, "loading")
     facts, model_weights = stored_shares.load_cached_shares(store, request.name, context.client)
     stored_shares.check_same(party, store, facts)
