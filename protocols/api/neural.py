@@ -7,7 +7,7 @@ outside this range a result is wrong, but nothing leaks. Images are [n, h, w, ch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands, operators, predicates
@@ -16,11 +16,9 @@ from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.nn import silu as silus
 from tfe_bench.protocols.ring import arithmetic, checks, compare, conv, reductions
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 LAYER_BITS = compare.LAYER_BITS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from tfe_bench.protocols.ring.checks import broadcast_shapes
 from tfe_bench.protocols.ring.checks import check_known_shape as sizes
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import (
     MaskedBits,
@@ -27,9 +28,6 @@ from tfe_bench.protocols.session.sharing import (
     is_private,
 )
 from tfe_bench.protocols.session.types import Operand, Public
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 __all__ = ["broadcast_shapes", "describe_type", "is_private", "sizes"]
 
@@ -141,8 +139,6 @@ def static_public_operand(operation: str, value: Operand) -> np.ndarray[Any, Any
             received=repr(value),
         )
     if tensor_ops.is_tensor(value):
-        import tensorflow as tf
-
         if not hasattr(value, "shape") or isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
             raise UsageError(
                 f"{operation} expects dense tensors. Received: {type(value).__name__}. Convert it.",
@@ -214,8 +210,6 @@ def encode_public(
     """
     array = static_public_operand(operation, value)
     if array is None:
-        import tensorflow as tf
-
         tensor: tf.Tensor = value
         if not tensor.dtype.is_floating:
             return tf.cast(tensor, tf.int64) * (1 << fractional_bits)

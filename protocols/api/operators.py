@@ -7,7 +7,7 @@ at a matching scale (operands.py). The party is that of the running program (`cu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,11 +22,9 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Arguments: a private value, ring elements and their fractional bits.
 WeightProduct: TypeAlias = "Callable[[Shared, tf.Tensor, int], Shared]"
@@ -154,8 +152,6 @@ def _reshape_to_matmul_column(x: Operand) -> Operand:
 def _reshape_public(value: Public, shape: tuple[int, int]) -> Public:
     if not tensor_ops.is_tensor(value):
         return np.asarray(value).reshape(shape)
-    import tensorflow as tf
-
     return tf.reshape(value, shape)
 
 
@@ -209,8 +205,6 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
 def _invert_public_divisor(y: Public) -> Public:
     divisor = operands.static_public_operand("divide", y)
     if divisor is None:
-        import tensorflow as tf
-
         return 1.0 / tf.cast(y, tf.float64)
     if not np.all(divisor.astype(np.float64)):
         raise UsageError(

@@ -6,7 +6,7 @@ The party is that of the running program; operands.py converts public operands.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 EXACT_BITS = compare.EXACT_BITS
 
@@ -141,8 +139,6 @@ def as_private_bits(
     if isinstance(template.masked, tensor_ops.SymbolicTensor):
         ones = tensor_ops.symbolic_result([1, n])
     else:
-        import tensorflow as tf
-
         ones = tf.reshape(tf.cast(values, tf.int64), [1, n])
     packed = logic.pack_bits(ones)[0]
     return MaskedBits(
@@ -295,8 +291,6 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
             if None not in x.shape:
                 sizes = list(x.shape)
             elif x.shape.count(None) < 2:
-                import tensorflow as tf
-
                 sizes = tf.stack(
                     [free_size if d is None else tf.constant(d, tf.int64) for d in x.shape]
                 )
@@ -381,6 +375,4 @@ def _select_public(condition: Bits, difference: Shared) -> Shared:
     operands.broadcast_shapes("where", operands.public_shape("where", condition), difference.shape)
     if isinstance(values, np.ndarray):
         return arithmetic.mul_public(difference, values.astype(np.int64))
-    import tensorflow as tf
-
     return arithmetic.mul_public(difference, tf.cast(values, tf.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands, predicates
@@ -12,11 +12,9 @@ from tfe_bench.protocols.api.predicates import cast
 from tfe_bench.protocols.ring import reductions, shapes
 from tfe_bench.protocols.ring.checks import is_integer_between
 from tfe_bench.protocols.session import fixedpoint, io, tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Axes, Operand, Public
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
@@ -48,8 +46,6 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
         ring = io.reveal(party, x, to)
         if ring is None or x.fractional_bits == 0 or not tensor_ops.is_concrete(ring):
             return ring
-        import tensorflow as tf
-
         return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits
     x = operands.check_private_operand("reveal", x)  # rejects it
     raise AssertionError(x)

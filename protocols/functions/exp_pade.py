@@ -16,6 +16,7 @@ from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -110,8 +111,6 @@ class Pade:
                 Cost(8 * w, 4 * w, 4 * w, rounds=1, with_dealing=2), x.any.shape, x, *bits
             )
             return [Shared(m, None, None, x.dealer, f if i == 0 else 0, limbs) for i in range(4)]
-        import tensorflow as tf
-
         s = party.site("pade_factors", f, dealer=x.dealer)
         shape = tensor_ops.dynamic_shape(x.any)
         masked_bits = [
@@ -191,8 +190,6 @@ def _scale_power_share(share: Any, weight: int, limbs: int) -> Any:
 
 def _share_powers_of_two(s: Site, bits: list[tuple[Any, int]], bit_product: Any, limbs: int) -> Any:
     """Return shares of prod 1 + b_j (2^(2^j) - 1) over one bit, or two with their product."""
-    import tensorflow as tf
-
     weights = [(1 << (1 << j)) - 1 for _, j in bits]
     y = tf.zeros_like(bits[0][0])
     for (b, _), weight in zip(bits, weights, strict=True):

@@ -17,6 +17,7 @@ from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, K2, Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -76,8 +77,6 @@ class Prime(ExponentForm):
                 Cost(2 * w, sent, sent, rounds=2, with_dealing=3), x.any.shape, x
             )
             return Shared(m, None, None, x.dealer, self.fractional_bits, limbs)
-        import tensorflow as tf
-
         s = party.site("exp_prime", self, dealer=x.dealer)
         shape = tf.shape(x.any, out_type=tf.int64)
         n = sizes.tensor_size(x.any) // limbs
@@ -133,8 +132,6 @@ class Prime(ExponentForm):
 
 def _small_numbers_to_ring_elements(small: object, shape: object, limbs: int) -> object:
     """Return small signed numbers as ring elements in a shape."""
-    import tensorflow as tf
-
     if limbs == 2:
         sign = tf.bitwise.right_shift(small, tf.constant(63, tf.int64))
         small = tf.stack([small, sign], axis=-1)

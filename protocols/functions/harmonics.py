@@ -28,6 +28,7 @@ from tfe_bench.protocols.ring.checks import check_private_word_tensor
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -134,8 +135,6 @@ def evaluate_series(
     if isinstance(party, CostParty):
         dealt = rows * packed_bits(x.shape.num_elements(), modulus)
         return party.count_exchange(x.shape, dealt, x, scale=fractional_bits, width=bits)
-    import tensorflow as tf
-
     s = party.site(name, series, f, fractional_bits, bits, dealer=x.dealer)
     kernels = ops.module()
     attributes: dict[str, Any] = {

@@ -41,6 +41,7 @@ from tfe_bench.protocols.session import sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.graph_ops import get_raw_op
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -92,8 +93,6 @@ def compare_with_cuts(party: Party, x: Shared, stage: Stage) -> MaskedBits:
 
 def _prepend_axis(cuts: int, shape: Any) -> Any:
     """Return a shape with an axis of cuts before it."""
-    import tensorflow as tf
-
     known = tf.get_static_value(shape)
     if known is not None:
         return tensor_ops.constant([cuts, *known])
@@ -223,8 +222,6 @@ def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
     """Return a field of sign * x * 2^shift for each segment along a first axis, as
     `shift_for_normalization`.
     """
-    import tensorflow as tf
-
     expanded = tensor_ops.expand_dims(a, 0)
     left = expanded * _broadcast_cuts(
         [to_signed_word(s.sign << max(s.shift, 0)) for s in segments], expanded

@@ -33,6 +33,7 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -198,8 +199,6 @@ def evaluate_pieces(
     if isinstance(party, CostParty):
         dealt = convert.bit_injection_dealt_bits(count * n, ring_bits=ring) + 64 * count * n
         return party.count_exchange(shape, dealt, below, lifted_x, scale=RESULT_BITS)
-    import tensorflow as tf
-
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
     products = convert.inject_shares(s, below, repeat_knot_rows(lifted_x), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)

@@ -27,6 +27,7 @@ from tfe_bench.protocols.ring import checks, masked, rotation
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -133,8 +134,6 @@ def _select_variance_segment(
             Shared(m, None, None, x.dealer, 0, 1, width),
             Shared(m, None, None, x.dealer, 0, 1, _FACTOR_WIDTH),
         )
-    import tensorflow as tf
-
     s = party.site("adaptive_select", stage, tuple(factors), drop, u is None, dealer=x.dealer)
     attributes = {
         **s.kernel_attributes(),
@@ -206,8 +205,6 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
         return party.count_exchange(
             x.shape, 64 * n + 3 * packed_bits(n, RING - k), x, y, scale=scale
         )
-    import tensorflow as tf
-
     s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     attributes = {**s.kernel_attributes(), "ring": k}
     mask_number = 4

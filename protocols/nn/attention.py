@@ -33,6 +33,7 @@ from tfe_bench.protocols.ring.checks import (
 from tfe_bench.protocols.ring.products import BilinearShareProduct
 from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -216,8 +217,6 @@ def _visible_keys(last: Any, keys: int) -> tuple[Any, Any]:
     key_indices = np.arange(keys)
     if not tensor_ops.is_tensor(last):
         return np.minimum(key_indices, int(last)), (key_indices <= int(last)).astype(np.int64)
-    import tensorflow as tf
-
     last = tf.cast(last, tf.int64)
     return tf.minimum(key_indices, last), tf.cast(key_indices <= last, tf.int64)
 

@@ -45,6 +45,7 @@ from tfe_bench.protocols.ring import (
 from tfe_bench.protocols.ring.products import BilinearShareProduct, exchange_sum
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -193,8 +194,6 @@ def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     if isinstance(party, CostParty):
         dealt = convert.bit_injection_dealt_bits(2 * n, ring_bits=64 - drop)
         return party.count_exchange(x.shape, dealt, hot, x, scale=INNER)
-    import tensorflow as tf
-
     # The values themselves are truncated in the same way: multiplied by bits that are all 1.
     constant = tf.zeros([n], tf.int64) if hot.masked is None else tf.ones([n], tf.int64)
     joined_bits = logic.pack_bits(tf.concat([logic.unpack_bits(hot), constant], 0)[None])[0]

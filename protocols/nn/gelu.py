@@ -20,6 +20,7 @@ from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -163,8 +164,6 @@ def _activation_residual_arguments(
         n = x.shape.num_elements()
         arguments = party.count_exchange([2, n], 576 * n, *is_below, x, scale=x.fractional_bits)
         return arguments.map(operator.itemgetter(0)), arguments.map(operator.itemgetter(1))
-    import tensorflow as tf
-
     s = party.site("gelu_parts", residual.step, dealer=x.dealer)
     shape = tensor_ops.dynamic_shape(x.any)
     dealt = [

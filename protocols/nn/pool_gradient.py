@@ -22,6 +22,7 @@ from tfe_bench.protocols.ring.conv import Pair, pooling_positions
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.cost import packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -321,8 +322,6 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
         return party.count_exchange(
             windows.image, _unpooling_dealt_bits(windows, drop), choice.bits, g, scale=scale
         )
-    import tensorflow as tf
-
     s = party.site("unpool", drop, windows, dealer=g.dealer)
     kernels, share = ops.module(), None
     attributes = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}

@@ -32,6 +32,7 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -343,8 +344,6 @@ def _select_extreme_with_index(
         return value, None
     if isinstance(party, CostParty):
         return value, party.count_exchange([rows], 64 * width * rows, hot)
-    import tensorflow as tf
-
     s = party.site("index", width, dealer=x.dealer)
     y = convert.b2a_shares(s, hot, tf.constant([width, rows], tf.int64), 0, 0)
     if not s.is_dealer:

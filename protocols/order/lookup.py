@@ -20,6 +20,7 @@ from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic
 from tfe_bench.protocols.session import io, tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -152,8 +153,6 @@ def _invert_shuffle_origins(origins: Any) -> Any:
     """Return the present position of each original position."""
     if isinstance(origins, tensor_ops.SymbolicTensor):
         return np.zeros(origins.shape[-1], np.int64)
-    import tensorflow as tf
-
     return tf.argsort(origins[0])
 
 

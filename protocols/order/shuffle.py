@@ -14,19 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Mask numbers of a column c: a0, a1 and the mask of the result.
 _FIRST, _PER_COLUMN = 3, 3
@@ -71,8 +69,6 @@ def _single_row(p: tf.Tensor) -> tf.Tensor:
 
 def _replace_row_length(shape: Any, n: Any) -> Any:
     """Return a shape with n in place of its second size, [rows, n, ...], an int64 tensor."""
-    import tensorflow as tf
-
     static_shape = tf.get_static_value(shape)
     if static_shape is not None and isinstance(n, int):
         return tensor_ops.constant([int(static_shape[0]), n, *map(int, static_shape[2:])])
@@ -246,8 +242,6 @@ def apply_inverse(
             replace(c, m=replace(m, masks=m.with_dealing))
             for c, m in zip(columns, counted, strict=True)
         ]
-    import tensorflow as tf
-
     s = party.site("undo", tuple(c.ring_bits for c in columns), begin, dealer=dealer)
     q0, q1, q2 = (
         None

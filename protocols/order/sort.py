@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,11 +29,9 @@ from tfe_bench.protocols.ring.checks import (
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal_bits
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
@@ -172,8 +170,6 @@ def make_distinct_keys(
         wide_key = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=bits)
     if wide_key.m is None or not tensor_ops.is_concrete(wide_key.m):
         return wide_key
-    import tensorflow as tf
-
     index = tf.range(tf.shape(wide_key.m)[1], dtype=tf.int64)
     if wide_key.limbs == 1:
         return replace(wide_key, m=wide_key.m + index)
@@ -498,8 +494,6 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
                 return None
             if not tensor_ops.is_concrete(whole):
                 return tensor_ops.symbolic_result(whole.shape, whole, pa, qa, delta)
-            import tensorflow as tf
-
             first = add(qa, delta)
             second = sub(pa, delta)
             whole = tf.tensor_scatter_nd_update(whole, a[:, None], first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session import tensor_ops, wide
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def _map_share_field_pairs(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
@@ -78,8 +76,6 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     check_public_factor("add_public", x, ring)
     if not tensor_ops.is_concrete(x.any):
         return replace(x, m=tensor_ops.add(x.m, ring))
-    import tensorflow as tf
-
     if x.m is None:
         # The dealer's masks take the shape that m gets by broadcasting.
         shape = tf.broadcast_dynamic_shape(tf.shape(x.any), tf.shape(ring))
@@ -105,8 +101,6 @@ def share_public(like: Shared, ring: Any) -> Shared:
     """Return public ring elements as shares with masks of zero, for the dealer of `like`. Local."""
     if not tensor_ops.is_concrete(like.any):
         return Shared(tensor_ops.symbolic_result(np.shape(ring)), None, None, like.dealer)
-    import tensorflow as tf
-
     ring = tf.convert_to_tensor(ring)
     zero = tf.zeros_like(ring)
     return Shared(
@@ -187,8 +181,6 @@ def _transpose_ring_matrix(a: Any, transpose: bool) -> Any:
         return a
     if not tensor_ops.is_concrete(a):
         return a.like([*a.shape[:-2], a.shape[-1], a.shape[-2]])
-    import tensorflow as tf
-
     return tf.linalg.matrix_transpose(a)
 
 

@@ -6,17 +6,15 @@ Every check takes the operation's name, with which its error begins.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared, describe_type
 from tfe_bench.protocols.session.types import Axes, Shape
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def check_private(operation: str, x: object) -> Shared:

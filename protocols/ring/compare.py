@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 EXACT_BITS = 64
 # Comparison range of machine-learning layers: |v| < 2^14 at 16 fractional bits.
@@ -272,8 +270,6 @@ def msb_of_words(
     """Return the `msb` of words from `masked_value_or_mask_words`, by a plan."""
     if isinstance(part, tensor_ops.SymbolicTensor):
         return msb_of_planes(party, part, part.shape[0], plan, dealer, absorb)
-    import tensorflow as tf
-
     planes = ops.module().tfe_bench_planes(x=part, bits=plan.bits)
     # Static where possible, so that a use of the bits for another shape fails while it is traced.
     known = part.shape[0]

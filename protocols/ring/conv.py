@@ -20,6 +20,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, products
 from tfe_bench.protocols.ring.products import BilinearShareProduct
 from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -241,8 +242,6 @@ def list_tensor_sizes(a: Any) -> list[Any]:
     """Return the sizes of a tensor, as integers where they are known."""
     if a.shape.is_fully_defined():
         return list(a.shape.as_list())
-    import tensorflow as tf
-
     dynamic = tf.shape(a, out_type=tf.int64)
     return [dynamic[i] if d is None else d for i, d in enumerate(a.shape.as_list())]
 

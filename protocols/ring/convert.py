@@ -18,6 +18,7 @@ from tfe_bench.protocols.ring import arithmetic, logic, masked
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -112,8 +113,6 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.R
     if isinstance(party, CostParty):
         dealt = packed_bits(bits.n, width)
         return party.count_exchange([bits.n] if shape is None else shape, dealt, bits, width=width)
-    import tensorflow as tf
-
     s = party.site("b2a", width, dealer=bits.dealer)
     shape = sizes.vector_shape(bits.n) if shape is None else tf.cast(shape, tf.int64)
     share = b2a_shares(s, bits, shape, 0, 0, width)
@@ -158,8 +157,6 @@ def inject_shares(
     if x.limbs == 2:
         assert output_mask is None and not negated and not drop
         return _wide_inject_shares(s, bits, x, tensor, slot)
-    import tensorflow as tf
-
     k = x.ring_bits if extend_ring else 64 - drop
     attributes = {**s.kernel_attributes(tensor), "bits": k, "drop": drop}
     if s.is_dealer:
@@ -222,8 +219,6 @@ def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = Fal
 
 def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
     """Return `inject_shares` of 128-bit elements."""
-    import tensorflow as tf
-
     shape = tf.shape(x.any, out_type=tf.int64)
     known = unpack_bits_to_ring_elements(bits, shape, 2)
     masked_bits = known[..., :1]
@@ -334,8 +329,6 @@ def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = 
     if isinstance(party, CostParty):
         lifted = party.count_messages(_bit_masking_cost(t.n), [*x.shape, 2], t, x)
         return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
-    import tensorflow as tf
-
     s = party.site("extend", shift, dealer=x.dealer)
     shape = tensor_ops.dynamic_shape(x.any)
     masked_bits = None if s.is_dealer else _exchange_masked(s, t)

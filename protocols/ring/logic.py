@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 MAX_AND_INPUTS = 9
 
@@ -118,8 +116,6 @@ def and_stacked_bit_rows(party: Party, rows: Any, count: int, n: Any, dealer: in
         cost = Cost(((1 << count) - 1) * 64 * words_for_bits(n), 0, 0, rounds=0, with_dealing=1)
         share = party.count_bit_messages(cost, n, rows, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
-    import tensorflow as tf
-
     s = party.site("all_of", count, dealer=dealer)
     if s.is_dealer:
         message = ops.module().tfe_bench_and_deal(beta=rows, **s.kernel_attributes())

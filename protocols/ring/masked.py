@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -55,8 +56,6 @@ def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int 
 
 def add_messages(sent: Any, received: Any, shape: Any, width: int) -> Any:
     """Return the sum of two messages, as words."""
-    import tensorflow as tf
-
     if width == WIDE:
         return wide.add(sent, received)
     if sent.dtype == tf.int64:
@@ -100,8 +99,6 @@ def from_masked(
     s: Site, m: Any, shape: Any, tensor: int, *, scale: int = 0, width: int = RING
 ) -> Shared:
     """Return the private value whose masked value m under the mask `tensor` the evaluators hold."""
-    import tensorflow as tf
-
     # not before they are needed: masks of a whole model at once would fill the memory
     with tf.control_dependencies([] if m is None else [m]):
         l1 = None if s.is_e2 else s.mask(K1, tensor, shape)

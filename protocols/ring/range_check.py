@@ -29,6 +29,7 @@ from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K3, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -117,8 +118,6 @@ class RangeMonitor:
         if isinstance(self._party, CostParty):
             self._digest = tensor_ops.symbolic_result([self._rows], self._digest, share)
             return
-        import tensorflow as tf
-
         if width - low > _MAX_COMPARED_BITS:  # the higher bits separately
             self.record_zero(share, low + _MAX_COMPARED_BITS, low)
             low += _MAX_COMPARED_BITS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from tfe_bench.protocols.ring.checks import (
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 RECIPROCAL_BITS = 30
 """e: relative error count 2^-31 of a mean, and room for means below 2^32 units of the scale."""
@@ -39,8 +37,6 @@ def _sum_128bit_words(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tenso
     """Sum fewer than 2^31 pairs of words mod 2^128; the halves of the low word carry separately."""
     if not tensor_ops.is_concrete(a):
         return tensor_ops.reduce_sum(a, axes, keepdims)
-    import tensorflow as tf
-
     half = tf.constant(32, tf.int64)
 
     def upper_half_of_words(b: tf.Tensor) -> tf.Tensor:

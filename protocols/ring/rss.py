@@ -14,6 +14,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.checks import check_private_pair
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -67,8 +68,6 @@ def mul_replicated(party: Party, x: Shared, y: Shared) -> Shared:
             Cost(bits, bits, bits, rounds=1, with_dealing=1), product.shape, x, y
         )
         return Shared(m, None, None, x.dealer, scale)
-    import tensorflow as tf
-
     s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     i = party.index
     own_x, next_x = to_replicated(x, i)

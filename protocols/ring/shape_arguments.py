@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,9 @@ import numpy.typing as npt
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.checks import check_private_rank_is_known, is_integer, normalize_axis
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Public, Shape
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def as_public_integer_array(values: Public) -> npt.NDArray[np.integer[Any]] | None:
@@ -61,8 +59,6 @@ def share_field_shape(x: Shared, shape: Shape) -> Shape:
     """Return a shape of elements as the shape of x's fields: a list of integers or a tensor."""
     if isinstance(shape, list):
         return append_words_axis(x, shape, x.limbs)
-    import tensorflow as tf
-
     shape = tf.cast(shape, tf.int64)
     return shape if x.limbs == 1 else tf.concat([shape, [x.limbs]], axis=0)
 
@@ -75,8 +71,6 @@ def parse_public_shape(operation: str, shape: int | Shape) -> list[int] | tf.Ten
     if tensor_ops.is_tensor(shape):
         return shape
     if isinstance(shape, (list, tuple)) and any(tensor_ops.is_tensor(d) for d in shape):
-        import tensorflow as tf
-
         return tf.stack([tf.cast(d, tf.int64) for d in shape])
     return parse_public_integers(
         operation, "a shape", shape if isinstance(shape, (list, tuple, np.ndarray)) else [shape]

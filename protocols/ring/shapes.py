@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,11 +39,9 @@ from tfe_bench.protocols.ring.shape_arguments import (
     share_field_shape,
 )
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Key, Public, Shape
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 @accept_private_bits
@@ -83,8 +80,6 @@ def flatten(x: Shared, axis: int = 1) -> Shared:
             for i, d in enumerate(static[:keep])
         ]
         return reshape(x, [*lead, int(np.prod(static[keep:], dtype=np.int64))])
-    import tensorflow as tf
-
     sizes = tf.shape(x.any, out_type=tf.int64)
     last = tf.reduce_prod(sizes[keep:rank], keepdims=True)
     return reshape(x, tf.concat([sizes[:keep], last], axis=0))
@@ -331,8 +326,6 @@ def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     padded = x.map(lambda a: tensor_ops.pad(a, widths if x.limbs == 1 else [*widths, (0, 0)]))
     if constant_values == 0 or x.m is None or not tensor_ops.is_concrete(x.m):
         return padded
-    import tensorflow as tf
-
     # c = (0 + c) - (0 + 0): a public constant is added to m alone.
     unsigned = [(int(constant_values) >> (64 * i)) % (1 << 64) for i in range(x.limbs)]
     words = [tf.constant(w - (w >> 63 << 64), tf.int64) for w in unsigned]
@@ -353,8 +346,6 @@ def gather(x: Shared, indices: Public, axis: int | None = None, batch_dims: int 
     """
     at, batch_dims = check_gather("gather", x, indices, axis, batch_dims)
     if tensor_ops.is_tensor(indices):
-        import tensorflow as tf
-
         tensor: tf.Tensor = indices
         if tensor.dtype not in (tf.int32, tf.int64):
             raise UsageError(

@@ -16,6 +16,7 @@ from tfe_bench.protocols.ring.products import RING, BilinearShareProduct, exchan
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -49,8 +50,6 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
         return party.count_exchange(
             x.shape, 2 * packed_bits(n, k), bits, x, y, scale=scale, width=k
         )
-    import tensorflow as tf
-
     s = party.site("select", k, dealer=x.dealer)
     kernels, named = ops.module(), {**s.kernel_attributes(), "bits": k}
     share = None

@@ -29,6 +29,7 @@ from tfe_bench.protocols.ring.checks import check_private_64bit_tensor
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -106,8 +107,6 @@ def deal_mask_wrap_shares(
 
     Bits sent: D f per element.
     """
-    import tensorflow as tf
-
     if not s.is_dealer:
         w = masked.deal(s, None, shape, 0, 0, f)
         return (w, None) if s.is_e1 else (None, w)
@@ -121,8 +120,6 @@ def deal_mask_wrap_shares(
 
 
 def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
-    import tensorflow as tf
-
     s = party.site("truncate_safe", f, dealer=x.dealer)
     kernels, attributes = ops.module(), {"site": s.number, "dealer": s.dealer, "drop": f}
     if s.is_dealer:

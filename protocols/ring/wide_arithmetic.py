@@ -20,6 +20,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, masked, truncation
 from tfe_bench.protocols.session import ops, tensor_ops, wide
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -48,8 +49,6 @@ def multiply_ring_elements(a: Any, b: Any, limbs: int) -> Any:
     """Multiply ring elements; a constant may be the second factor."""
     if limbs == 1 or not tensor_ops.is_concrete(a):
         return a * b
-    import tensorflow as tf
-
     return ops.module().tfe_bench_wide_mul(a=a, b=tf.broadcast_to(b, tf.shape(a)))
 
 
@@ -87,8 +86,6 @@ def unmask_bit_share(s: Site, masked_bits: Any, share: Any, limbs: int) -> Any:
 
 def apply_sign_to_share(masked_bits: Any, share: Any, limbs: int) -> Any:
     """Return (1 - 2 o) * share, o = 0 or 1."""
-    import tensorflow as tf
-
     if limbs == 1:
         return (1 - 2 * masked_bits) * share
     return tf.where(tf.equal(masked_bits[..., :1], 1), wide.negate(share), share)

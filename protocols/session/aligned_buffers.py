@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfe_bench.protocols.session.lazy_tensorflow import tf
+
 # Bytes; TensorFlow copies arrays of a smaller alignment.
 ALIGNMENT = 64
 
@@ -28,8 +30,6 @@ def view_words_as_tensor(words: Words) -> Any:
 
     Words from `allocate_words` are not copied; others are.
     """
-    import tensorflow as tf
-
     if not words.size or words.ctypes.data % ALIGNMENT or not words.flags.c_contiguous:
         return tf.constant(words, tf.int64)
     return tf.experimental.dlpack.from_dlpack(words.__dlpack__())

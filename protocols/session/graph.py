@@ -9,14 +9,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.numbering import Trace
 from tfe_bench.protocols.session.ops import Native
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # Shares, public tensors, arrays and Python constants, in lists, tuples, dicts and dataclasses.
 Nest: TypeAlias = Any
@@ -234,8 +232,6 @@ class PrivateFunction:
             ProtocolError: the parties' graphs or messages disagree, or a tf.function calls it.
             PeerLost: another worker died or hung.
         """
-        import tensorflow as tf
-
         if self._party._trace is not None or not tf.executing_eagerly():
             raise ProtocolError(
                 "A party.function cannot be called within a tf.function or another party.function: "
@@ -310,7 +306,6 @@ class PrivateFunction:
     def _trace(
         self, spec: Spec, shapes: Sequence[StaticShape], tensors: Sequence[tf.Tensor]
     ) -> Graph:
-        import tensorflow as tf
         from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 
         party = self._party

@@ -12,12 +12,11 @@ import functools
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import tensorflow as tf
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 _PREFIX = "tfe_bench_"
 # Attribute of a graph that holds its constants.
@@ -44,7 +43,6 @@ class GraphOps:
 @functools.cache
 def get_raw_op(name: str) -> Callable[..., Any]:
     """Return the function of one of TensorFlow's ops, named as in tf.raw_ops."""
-    import tensorflow as tf
     from tensorflow.python.framework import op_def_registry
 
     return _TensorflowNodeMaker(getattr(tf.raw_ops, name), op_def_registry.get(name))
@@ -52,8 +50,6 @@ def get_raw_op(name: str) -> Callable[..., Any]:
 
 def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
     """Return a constant; equal constants of a graph share one node."""
-    import tensorflow as tf
-
     if tf.executing_eagerly():
         return tf.constant(array)
     graph = tf.compat.v1.get_default_graph()
@@ -71,8 +67,6 @@ def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
 
 
 def _constant_node(graph: Any, array: np.ndarray[Any, Any]) -> Any:
-    import tensorflow as tf
-
     value = tf.compat.v1.AttrValue(tensor=tf.make_tensor_proto(array)).SerializeToString()
     attrs = [
         ("value", value),
@@ -112,8 +106,6 @@ class _TensorflowNodeMaker:
         self._argument_count = len(self._inputs) + len(self._attrs)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        import tensorflow as tf
-
         graph = tf.compat.v1.get_default_graph()
         if (
             args
@@ -159,8 +151,6 @@ class _TensorflowNodeMaker:
 
 def _fixed_op_input_dtype(arg: Any) -> tf.DType | None:
     """Return the type of an input, if it has only one."""
-    import tensorflow as tf
-
     return None if arg.type_attr or arg.type_list_attr else tf.as_dtype(arg.type)
 
 
@@ -183,7 +173,6 @@ def _make_tensorflow_graph_node(
     Raises:
         ValueError: its inputs do not fit each other.
     """
-    import tensorflow as tf
     from tensorflow.python.client import pywrap_tf_session as session
     from tensorflow.python.framework.ops import Operation
 
@@ -215,8 +204,6 @@ def _make_tensorflow_graph_node(
 @functools.lru_cache(maxsize=1 << 12, typed=True)
 def _encode_tensorflow_attribute(kind: str, value: Any) -> bytes:
     """Return an attribute in TensorFlow's encoding; b"" if the value is not of this kind."""
-    import tensorflow as tf
-
     make, value_type = tf.compat.v1.AttrValue, type(value)
     match kind:
         case "int" if value_type is int:

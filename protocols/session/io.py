@@ -7,7 +7,7 @@ opening of a program.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import sizes
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 ROLES = ("dealer", "e1", "e2")
 
@@ -51,8 +49,6 @@ def share_input(
         return Shared(
             party.count_messages(cost, shape, dealer=dealer), None, None, dealer, fractional_bits
         )
-    import tensorflow as tf
-
     s = party.site("input", owner, tuple(shape), fractional_bits, dealer=dealer)
     zero = tf.zeros(shape, tf.int64)
     m = l1 = l2 = None
@@ -110,8 +106,6 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
         bits = {sender: message_bits * (learner in learners) for learner, sender in senders.items()}
         return party.count_messages(Cost(**bits, rounds=1, with_dealing=1), x.any.shape, x)
-    import tensorflow as tf
-
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     width = 64 if x.limbs == 2 else x.ring_bits
@@ -138,8 +132,6 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
 
 def _reduce_share_to_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
     """Return a part of x that is held here modulo x's ring, as it is sent."""
-    import tensorflow as tf
-
     assert part is not None
     if x.limbs == 1:
         return pack_ring_words(part, x.ring_bits)
@@ -181,8 +173,6 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
         return party.count_bit_messages(
             Cost(0, evaluator_bits, evaluator_bits, rounds=1, with_dealing=1), bits.n, bits
         )
-    import tensorflow as tf
-
     s = party.site("reveal_bits", dealer=bits.dealer)
     n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)
     if s.is_dealer:
@@ -206,8 +196,6 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
 
 def _keep_first_bits(bits: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
     """Return the first n bits; the padding bits of the last word are cleared."""
-    import tensorflow as tf
-
     remaining = n - 64 * tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64)
     partial_mask = (
         tf.bitwise.left_shift(tf.ones_like(remaining), tf.clip_by_value(remaining, 0, 63)) - 1

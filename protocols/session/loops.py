@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.counting import CostParty, CostSnapshot
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tfe_bench.protocols.session.numbering import Trace
 
 # (iteration number, values) -> (values, a value that is kept of this iteration, or None).
@@ -172,8 +171,6 @@ class _ProtocolLoop:
 
     def build_loop(self) -> tuple[list[Shared], Shared | None]:
         """Build the loop and return its last values and the recorded ones."""
-        import tensorflow as tf
-
         first, recorded = self._first, self._recorded
         arrays = [
             tf.TensorArray(tf.int64, self._count, element_shape=a.shape).write(0, a)
@@ -199,8 +196,6 @@ class _ProtocolLoop:
         return results[: len(first)], None if recorded is None else results[-1]
 
     def _trace_body(self, i: Any, carried: Any, arrays: Any, digest: Any) -> Any:
-        import tensorflow as tf
-
         base = self._trace.receives
         self._set_dependencies(carried, self._value_dependencies, base)
         self._set_dependencies(digest, self._digest_dependencies, base)

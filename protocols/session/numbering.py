@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tfe_bench.protocols.session.types import Shape
 
 K1, K2, K3 = 1, 2, 3  # PRF keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
@@ -101,8 +100,6 @@ class Site:
 
         Without this order the dealer would deal for a whole model at once.
         """
-        import tensorflow as tf
-
         trace = self._trace
         if trace.last_dealt is not None:
             with tf.control_dependencies([trace.last_dealt]):
@@ -112,8 +109,6 @@ class Site:
 
     def in_dealing_order(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for the dealer's ops without a mask: they wait for earlier sites too."""
-        import tensorflow as tf
-
         waiting: contextlib.AbstractContextManager[None] = tf.control_dependencies(
             [self.ctx] if self.is_dealer else []
         )
@@ -158,8 +153,6 @@ class Site:
         self, shape: Shape, source: int, slot: int = 0, dtype: tf.DType | None = None
     ) -> tf.Tensor:
         """Receive a tensor of a known shape from a party."""
-        import tensorflow as tf
-
         index = self._trace.receives
         self._trace.receives += 1
         looping = self._trace.is_looping
@@ -182,8 +175,6 @@ class Site:
 
     def swap(self, message: tf.Tensor, slot: int = 0) -> tf.Tensor:
         """Send a message to the other evaluator and receive one of the same shape."""
-        import tensorflow as tf
-
         sent = self.send(message, self.other_evaluator, slot)
         # In a loop a message counts as a round for the next iteration's sends, whose dependencies
         # have the same numbers. No message may be received before its counterpart is sent.
@@ -196,8 +187,6 @@ class Site:
         self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0
     ) -> tf.Tensor:
         """Return the dealer's message, [n] or [n, width], at E2; an empty tensor at E1."""
-        import tensorflow as tf
-
         if self.is_e1:
             nothing = np.zeros([0, width] if width else [0])
             return tensor_ops.constant(nothing, (dtype or tf.int64).as_numpy_dtype)
@@ -230,8 +219,6 @@ class Site:
 
     def permutation(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
         """Return a secret permutation of range(n) for each row, int32 [rows, n]."""
-        import tensorflow as tf
-
         return ops.module().tfe_bench_permutation(
             shape=tf.cast(shape, tf.int64), **self._named(key, tensor)
         )

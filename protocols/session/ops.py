@@ -16,6 +16,7 @@ from typing import Any
 import tfe_bench
 from tfe_bench.errors import OpsMissing
 from tfe_bench.protocols.session.graph_ops import GraphOps
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 _ERROR_BYTES = 512
 _MARK = re.compile(rb"tfe_bench ops built for TensorFlow ([0-9][0-9A-Za-z.+-]*)")
@@ -143,8 +144,6 @@ def module() -> GraphOps:
     """
     # TensorFlow writes to stderr unless this is set before its import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
     path = compiled_ops_library_path()
     version = read_built_tensorflow_version(path)
     if not _same_minor(version, tf.__version__):

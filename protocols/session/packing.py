@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.numbering import Site
 
 RING = 64
@@ -21,8 +22,6 @@ def receive_packed_ring_words(
     """Receive words of a public shape that a party sent with `pack_words`."""
     if width >= RING:
         return s.recv(shape, source, slot)
-    import tensorflow as tf
-
     n = sizes.count_elements(shape)
     packed = s.recv(sizes.vector_shape((n * width + 7) // 8), source, slot, tf.uint8)
     count = tensor_ops.constant(n) if isinstance(n, int) else n

@@ -8,15 +8,13 @@ import hashlib
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.graph import PrivateFunction
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.numbering import K1, K2, K3, Site, Trace
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 __all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]
 
@@ -121,8 +119,6 @@ class Party:
             ProtocolError: outside party.function, or inside a nested tf.function, cond or loop
                 without a number of its own (its masks would repeat in every iteration).
         """
-        import tensorflow as tf
-
         trace = self._trace
         if trace is None:
             raise ProtocolError(
@@ -162,8 +158,6 @@ class Party:
             number: int64 scalar in [0, 2^20 - 1), different for each iteration within one step. A
                 repeated number fails the graph call before a second message is sent.
         """
-        import tensorflow as tf
-
         trace = self._trace
         if trace is None or trace.is_looping:
             raise ProtocolError(

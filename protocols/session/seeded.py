@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Shared, _PrivateValue
 
 # Smaller inputs are held as words: their generation would be most of the work.
@@ -51,8 +52,6 @@ class Seeded(_PrivateValue):
         fractional_bits: int,
     ) -> Seeded:
         """Make a tensor from seeds by name, each 16 bytes."""
-        import tensorflow as tf
-
         l1, l2 = (
             None if k not in seeds else tf.constant(np.frombuffer(seeds[k], np.uint8))
             for k in ("l1", "l2")
@@ -80,8 +79,6 @@ def expand_masks(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
     """
     if not isinstance(x, Seeded):
         return x
-    import tensorflow as tf
-
     shape = sizes.shape_constant(x.shape)
     here = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
     parts = [t for v in after for t in (v.m, v.l1, v.l2) if t is not None]

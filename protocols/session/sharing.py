@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
     import numpy as np
     import numpy.typing as npt
-    import tensorflow as tf
 
 Key: TypeAlias = "int | np.integer[Any] | slice | EllipsisType | None"  # key of an axis, in x[key]
 Public: TypeAlias = "npt.ArrayLike | tf.Tensor"

@@ -9,22 +9,19 @@ import math
 from typing import Any
 
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 
 def static_value(value: Any) -> Any:
     """Return a scalar tensor's value if it is constant, else the tensor; integers pass through."""
     if isinstance(value, int):
         return value
-    import tensorflow as tf
-
     constant = tf.get_static_value(value)
     return value if constant is None else int(constant)
 
 
 def count_elements(shape: Any) -> Any:
     """Return the product of a shape."""
-    import tensorflow as tf
-
     static_sizes = tf.get_static_value(tf.convert_to_tensor(shape))
     if static_sizes is not None:
         return math.prod(int(n) for n in static_sizes)
@@ -36,8 +33,6 @@ def tensor_size(x: Any) -> Any:
     n = tensor_ops.static_shape(x).num_elements()
     if n is not None:
         return int(n)
-    import tensorflow as tf
-
     return tf.size(x, out_type=tf.int64)
 
 
@@ -45,8 +40,6 @@ def vector_shape(n: Any) -> Any:
     """Return the shape [n] as an int64 tensor."""
     if isinstance(n, int):
         return tensor_ops.constant([n])
-    import tensorflow as tf
-
     return tf.reshape(tf.cast(n, tf.int64), [1])
 
 
@@ -54,8 +47,6 @@ def matrix_shape(rows: Any, columns: int) -> Any:
     """Return the shape [rows, columns] as an int64 tensor."""
     if isinstance(rows, int):
         return tensor_ops.constant([rows, columns])
-    import tensorflow as tf
-
     return tf.stack([rows, columns])
 
 
@@ -63,8 +54,6 @@ def shape_constant(shape: Any) -> Any:
     """Return a shape as an int64 tensor, constant if known; a tensor of the graph is returned as it
     is.
     """
-    import tensorflow as tf
-
     if isinstance(shape, tf.TensorShape):
         shape = shape.as_list()
     if isinstance(shape, (list, tuple)) and not any(tf.is_tensor(n) for n in shape):

@@ -18,6 +18,7 @@ import numpy as np
 
 from tfe_bench.protocols.session import graph_ops, ops
 from tfe_bench.protocols.session.graph_ops import get_raw_op
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.symbolic import Shape as Shape
 from tfe_bench.protocols.session.symbolic import SymbolicTensor as SymbolicTensor
 from tfe_bench.protocols.session.symbolic import make_symbolic_placeholder, record_moved_words
@@ -46,8 +47,6 @@ def broadcast_shape(a: Any, b: Any) -> Any:
     """
     if isinstance(a, Shape) and isinstance(b, Shape):
         return Shape(np.broadcast_shapes(a, b))
-    import tensorflow as tf
-
     return tf.broadcast_static_shape(tf.TensorShape(a), tf.TensorShape(b))
 
 
@@ -55,8 +54,6 @@ def dynamic_shape(a: Tensor) -> Any:
     """Return the shape when the graph runs, an int64 tensor."""
     if isinstance(a, SymbolicTensor):
         return a.shape
-    import tensorflow as tf
-
     if is_tensor(a) and a.shape.is_fully_defined():
         return constant(a.shape.as_list())
     return get_raw_op("Shape")(input=a, out_type=tf.int64)
@@ -66,8 +63,6 @@ def is_tensor(value: Any) -> bool:
     """Return whether a value is a TensorFlow tensor."""
     if isinstance(value, (bool, int, float, np.ndarray, np.generic, list, tuple, SymbolicTensor)):
         return False
-    import tensorflow as tf
-
     return bool(tf.is_tensor(value))
 
 
@@ -148,8 +143,6 @@ def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
         if a.shape != tuple(shape):
             raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
         return a
-    import tensorflow as tf
-
     return a if _has_shape(a, _static_sizes(shape)) else tf.ensure_shape(a, shape)
 
 
@@ -177,8 +170,6 @@ def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
         gone = {i % len(sizes) for i in axis}
         if all(sizes[i] == 1 for i in gone):
             return reshape(a, [n for i, n in enumerate(sizes.as_list()) if i not in gone])
-    import tensorflow as tf
-
     return tf.squeeze(a, axis)
 
 
@@ -266,8 +257,6 @@ def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
     """Apply tf.scatter_nd to updates."""
     if isinstance(a, SymbolicTensor):
         return record_moved_words(a.like(shape), a)
-    import tensorflow as tf
-
     return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
 
 
@@ -321,8 +310,6 @@ def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
     """Apply tf.cumsum to words, for axis >= 0; TensorFlow's own takes 30 times as long."""
     if isinstance(a, SymbolicTensor):
         return record_moved_words(a)
-    import tensorflow as tf
-
     sizes: Any = static_shape(a)
     if sizes.is_fully_defined():
         sizes = sizes.as_list()
@@ -370,8 +357,6 @@ def zeros_like(a: Tensor) -> Tensor:
     """Apply tf.zeros_like; the result is known from the beginning."""
     if isinstance(a, SymbolicTensor):
         return record_moved_words(SymbolicTensor(a.shape), a)
-    import tensorflow as tf
-
     return tf.zeros_like(a)
 
 
@@ -418,8 +403,6 @@ def minimum(a: Any, b: Any) -> Any:
     """Apply tf.minimum to sizes; the result of two integers is an integer."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
-    import tensorflow as tf
-
     return tf.minimum(a, b)
 
 
@@ -431,6 +414,4 @@ def xor(a: Tensor, b: Any) -> Tensor:
 
 
 def _bitwise_xor(a: Any, b: Any) -> Any:
-    import tensorflow as tf
-
     return tf.bitwise.bitwise_xor(a, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.sharing import Key, Operand, Public
 
 if TYPE_CHECKING:
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     import numpy as np
-    import tensorflow as tf
 
 __all__ = ["Axes", "Key", "Operand", "Public", "Shape"]
 

@@ -5,14 +5,10 @@ Used where 64 bits do not hold a difference: sort keys with their index.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tfe_bench.protocols.session import tensor_ops
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 
 
 def _split_128bit_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -21,8 +17,6 @@ def _split_128bit_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _carry_of_word_addition(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-    import tensorflow as tf
-
     return tf.cast(tf.bitcast(total, tf.uint64) < tf.bitcast(part, tf.uint64), tf.int64)
 
 
@@ -41,8 +35,6 @@ def negate(a: tf.Tensor) -> tf.Tensor:
     """Negate an element."""
     if not tensor_ops.is_concrete(a):
         return a
-    import tensorflow as tf
-
     high = tf.bitwise.invert(a[..., 1]) + tf.cast(tf.equal(a[..., 0], 0), tf.int64)
     return tf.stack([-a[..., 0], high], axis=-1)
 

@@ -30,6 +30,7 @@ from tfe_bench.protocols.ring.checks import is_integer_between
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.cost import Cost, packed_bits
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
@@ -268,8 +269,6 @@ def share_group_code_sums(
             n * groups * ((2 * code_bits + 3) + (2 * code_bits + 6) * len(columns)) // 2
         )
         return party.count_messages(cost, [1 + len(columns), groups], code, valid, *columns)
-    import tensorflow as tf
-
     s = party.site("dense_sums", n, code_bits, width, len(columns), dealer=code.dealer)
     table_shape, row_shape = (tf.constant(shape, tf.int64) for shape in ([n, groups - 1], [n]))
     hot = None
@@ -312,8 +311,6 @@ class _GroupCodeRotation:
         ]
 
     def __call__(self, rows: Any) -> Any:
-        import tensorflow as tf
-
         rotated = tf.roll(tf.reverse(rows, [1]), 1, 1)
         for j, step_bit in enumerate(self._step_bits):
             rotated = tf.where(step_bit, tf.roll(rotated, 1 << j, 1), rotated)
@@ -322,14 +319,10 @@ class _GroupCodeRotation:
 
 def _append_row_remainder(rows: Any, total: Any) -> Any:
     """Append one entry to each row, so that each row adds up to a share of the total."""
-    import tensorflow as tf
-
     remainder = -tf.reduce_sum(rows, axis=1)
     return tf.concat([rows, (remainder if total is None else remainder + total)[:, None]], 1)
 
 
 def _subtract_from_first_sum(sums: Any, number: Any) -> Any:
     """Subtract a number from the first of some sums."""
-    import tensorflow as tf
-
     return tf.concat([sums[:1] - number, sums[1:]], 0)

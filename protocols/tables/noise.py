@@ -17,17 +17,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 MIN_SIGMA, MAX_SIGMA = 4, 1 << 48
 MAX_DENOMINATOR = 1 << 64

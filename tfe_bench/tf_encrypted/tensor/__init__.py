@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.tensor.fixed import (
     FixedpointConfig,
     fixed64,

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.keras.datasets import convert
 
 

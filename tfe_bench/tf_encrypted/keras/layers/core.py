@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.keras import activations
 from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
 
 
 def initial_values(initializer: Any, shape: Any) -> Any:
     """Return an initializer's values, by TensorFlow's Keras."""
-    import tensorflow as tf
-
     return np.asarray(tf.keras.initializers.get(initializer)(shape), np.float64)
 
 

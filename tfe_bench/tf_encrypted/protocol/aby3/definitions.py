@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.config import get_config
 from tfe_bench.tf_encrypted.protocol.aby3.tensors import (
     ABY3Constant,
