@@ -28,6 +28,8 @@ _MOST_CLIENTS = 1000
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 # Kind of a source: data that a client sent itself, or may know.
 INPUT = "input"
+# Fractional bits of the labels of data sets; features have those of the cluster.
+LABEL_BITS = 20
 # Sources of one stored value.
 MOST_SOURCES = 1 << 14
 

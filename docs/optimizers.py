@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds.layer import LayerSpec
-from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
-from tfe_bench.models.kinds.passes import ForwardContext
+from tfe_bench.models.convert.graph import Graph
+from tfe_bench.models.layers.base.layer import LayerSpec
+from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting
+from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.models.training import state, updates
 from tfe_bench.models.training.optimizers import NAMES
 from tfe_bench.models.training.recipe import Recipe

@@ -242,7 +242,7 @@ def _load_docs_module(name: str) -> Any:
 
 def layer_kinds() -> str:
     """Table of the layer types, from their classes."""
-    from tfe_bench.models.kinds import registry
+    from tfe_bench.models.layers.base import registry
 
     lines = ["| layer type | value | Keras classes | predicts | trains |\n|---|---|---|---|---|\n"]
     for op, kind in sorted(registry.KINDS.items()):

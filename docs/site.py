@@ -27,9 +27,12 @@ API = {
     ),
     "jobs": (
         "Clusters, jobs and programs",
-        ["models.clusters", "cluster.requests", "cluster.jobs", "cluster.simulate"],
+        ["clusters", "cluster.requests", "cluster.jobs", "cluster.simulate"],
     ),
-    "models": ("Models and training", ["models.private", "models.trainable", "models.service"]),
+    "models": (
+        "Models and training",
+        ["models.inference.private", "models.training.trainable", "models.inference.service"],
+    ),
     "estimators": (
         "Estimators of scikit-learn",
         [f"models.estimators.{part}" for part in ("linear", "layered", "estimator")],

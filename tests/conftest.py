@@ -36,7 +36,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     folders = {item.path.parent for item in session.items}
     if not session.config.option.collectonly and any(
         folder.relative_to(session.config.rootpath / "tests").parts[:1]
-        in (("protocols",), ("models",), ("tf_encrypted",))
+        in (("protocols",), ("models",), ("queries",), ("arrays",), ("tf_encrypted",))
         for folder in folders
     ):
         from tfe_bench.cli import worker

@@ -16,7 +16,7 @@ from tfe_bench.cli import common, job_record
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.models.queries import accepted, sql
+from tfe_bench.queries import accepted, sql
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,7 +54,7 @@ def test_every_query_is_sql_of_duckdb() -> None:
     texts = [
         block.text for page in samples.PAGES for block in samples.parse_blocks(page.read_text())
     ]
-    texts += [path.read_text() for path in (ROOT / "models" / "queries").glob("*.py")]
+    texts += [path.read_text() for path in (ROOT / "tfe_bench" / "queries").glob("*.py")]
     texts = [text.replace("\\\n", "") for text in texts]  # (lines that a shell joins)
     queries = [
         query for text in texts for query in re.findall(r'"(select [^"]+ from [^"]+)"', text)

@@ -14,22 +14,12 @@ from tfe_bench.cluster.simulate import (
     Simulation as Simulation,
     simulate as simulate,
 )
-from tfe_bench.models.arrays.folding import foldl as foldl
-from tfe_bench.models.clusters import (
-    Client as Client,
-    Cluster as Cluster,
-    LocalCluster as LocalCluster,
-)
-from tfe_bench.models.generation import generate as generate
-from tfe_bench.models.private import (
-    PrivateModel as PrivateModel,
-    convert as convert,
-)
-from tfe_bench.models.queries.client import tables as tables
-from tfe_bench.models.trainable import (
-    Trainable as Trainable,
-    trainable as trainable,
-)
+from tfe_bench.arrays.folding import foldl as foldl
+from tfe_bench.clusters import Client as Client, Cluster as Cluster, LocalCluster as LocalCluster
+from tfe_bench.models.inference.generation import generate as generate
+from tfe_bench.models.inference.private import PrivateModel as PrivateModel, convert as convert
+from tfe_bench.private_tables import tables as tables
+from tfe_bench.models.training.trainable import Trainable as Trainable, trainable as trainable
 from tfe_bench.protocols.session.party import Party as Party
 from tfe_bench.protocols.api.bitwise import (
     bit_extract as bit_extract,

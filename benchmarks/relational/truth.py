@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.errors import import_optional_library
-from tfe_bench.models.queries.io import Result
+from tfe_bench.queries.io import Result
 
 # Of reals, which are rounded on the way: absolute, and of the value.
 _OFF, _OFF_BY = 1e-3, 2e-5

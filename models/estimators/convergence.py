@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from tfe_bench.models.graph import Array
+from tfe_bench.models.convert.graph import Array
 
 # Predictions of training rows that would still change by more are not those of the optimum. The
 # threshold exceeds the rounding of fixed point; the unit is a probability or the target's

@@ -20,13 +20,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.launch import Cluster, LocalCluster
 from tfe_bench.errors import UsageError, check_one_of, check_range
-from tfe_bench.models.clusters import Cluster, LocalCluster
+from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.estimators import convergence
-from tfe_bench.models.graph import Array
-from tfe_bench.models.private import convert
-from tfe_bench.models.trainable import trainable
+from tfe_bench.models.inference import service
+from tfe_bench.models.inference.private import convert
 from tfe_bench.models.training.penalties import LARGEST
+from tfe_bench.models.training.trainable import trainable
 
 WORKERS, OWNER = "workers", "owner"
 # Default rows of a batch: adjusted so that all batches have one size.
@@ -191,7 +192,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
         if self.predict_on == OWNER:
             return np.asarray(private.plain(scaled))
         with _open_estimator_cluster(self.cluster) as cluster:
-            return np.asarray(cluster.predict(private, scaled))
+            outputs, _ = service.predict(cluster, private, scaled)
+            return np.asarray(outputs)
 
     def _unscaled_layers(self) -> list[tuple[Array, Array]]:
         """Return kernel and bias of each layer, float64, the first for unscaled columns."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError, check_one_of, check_range
+from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.estimators.estimator import (
     WORKERS,
     Classifier,
@@ -14,7 +15,6 @@ from tfe_bench.models.estimators.estimator import (
     Regressor,
     check_positive_hyperparameter,
 )
-from tfe_bench.models.graph import Array
 
 _MAX_WIDTH = 1 << 16
 _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.estimators import convergence
 from tfe_bench.models.estimators.estimator import (
     WORKERS,
@@ -16,7 +17,6 @@ from tfe_bench.models.estimators.estimator import (
     Regressor,
     check_positive_hyperparameter,
 )
-from tfe_bench.models.graph import Array
 
 
 class _LinearEstimator(PrivateEstimator):

@@ -1,1 +1,1 @@
-"""The kinds of layers, one module each, discovered by models/kinds/registry.py."""
+"""The kinds of layers, one module each, discovered by models/layers/base/registry.py."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     broadcast_shapes,
     check_options,
     check_single_input,
@@ -14,8 +14,8 @@ from tfe_bench.models.kinds.checks import (
     check_weights,
     is_real,
 )
-from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -24,10 +24,10 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_reshape_layer
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, sum_to_shape
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.layout import add_reshape_layer
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, sum_to_shape
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_value
-from tfe_bench.models.kinds.layer import Array, Options, PlacedLayer, Shape
+from tfe_bench.models.layers.base.checks import check_options, check_value
+from tfe_bench.models.layers.base.layer import Array, Options, PlacedLayer, Shape
 from tfe_bench.models.layers.linear import BilinearMaps, TrainableWeightedProduct
 from tfe_bench.protocols.ring.products import BilinearMap, sum_elementwise_products
 from tfe_bench.protocols.session import tensor_ops

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights, is_real
-from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer, get_common_axis
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights, is_real
+from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer, get_common_axis
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -20,8 +20,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
 from tfe_bench.protocols.nn import attention
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds import masks
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base import masks
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -22,8 +22,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_transpose_layer
-from tfe_bench.models.kinds.passes import (
+from tfe_bench.models.layers.base.layout import add_transpose_layer
+from tfe_bench.models.layers.base.passes import (
     FACTOR_BITS,
     ForwardContext,
     Gradients,
@@ -33,9 +33,9 @@ from tfe_bench.models.kinds.passes import (
     reshape_value,
     sum_axes,
 )
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.kinds.reading import CallValue, LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.windows import (
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.reading import CallValue, LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.windows import (
     GlobalPooling,
     WindowPooling,
     parse_layer_windows,

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights, is_real
-from tfe_bench.models.kinds.kind import Kind
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import convert_layer_axis_last
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.reading import LayerCall, Reader, canonicalize_axis, read_weights
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights, is_real
+from tfe_bench.models.layers.base.kind import Kind
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.layout import convert_layer_axis_last
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, canonicalize_axis, read_weights
 from tfe_bench.models.layers.linear import apply_fused_layers, backpropagate_fused_layers
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import batch_norm as protocol

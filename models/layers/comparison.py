@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_single_input, check_value
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -18,8 +18,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
 from tfe_bench.protocols.ring import convert, logic, relational
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.kinds.layer import Options
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.layer import Options
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import ComposedLayer
 
 

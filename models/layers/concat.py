@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfe_bench.models.kinds import checks, reading
-from tfe_bench.models.kinds.checks import check_value, check_weights
-from tfe_bench.models.kinds.kind import (
+from tfe_bench.models.layers.base import checks, reading
+from tfe_bench.models.layers.base.checks import check_value, check_weights
+from tfe_bench.models.layers.base.kind import (
     Kind,
     NotPositionwise,
     Observer,
     check_fractional_bits,
     get_common_axis,
 )
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -16,8 +16,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import MOST_COMPARED, LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base.planning import MOST_COMPARED, LayerFormatPlanner
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.models.kinds.checks import check_value, is_padding, is_whole
-from tfe_bench.models.kinds.layer import Array, Options, PlacedLayer, Shape
+from tfe_bench.models.layers.base.checks import check_value, is_padding, is_whole
+from tfe_bench.models.layers.base.layer import Array, Options, PlacedLayer, Shape
 from tfe_bench.models.layers.conv2d import Conv2D, Convolution, DepthwiseConv2D, GroupedConv2D
 from tfe_bench.models.layers.linear import BilinearMaps
 from tfe_bench.protocols.ring.products import BilinearMap

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     check_image,
     check_options,
     check_value,
@@ -14,10 +14,10 @@ from tfe_bench.models.kinds.checks import (
     is_whole,
     read_pair,
 )
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape
-from tfe_bench.models.kinds.layout import accept_channels_first
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.windows import iterate_window_cells, parse_layer_windows
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape
+from tfe_bench.models.layers.base.layout import accept_channels_first
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.windows import iterate_window_cells, parse_layer_windows
 from tfe_bench.models.layers.linear import (
     BilinearMaps,
     TrainableWeightedProduct,

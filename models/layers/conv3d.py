@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_value, is_whole
-from tfe_bench.models.kinds.layer import Array, Options, PlacedLayer, Shape
-from tfe_bench.models.kinds.layout import accept_channels_first
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.windows import parse_layer_windows
+from tfe_bench.models.layers.base.checks import check_options, check_value, is_whole
+from tfe_bench.models.layers.base.layer import Array, Options, PlacedLayer, Shape
+from tfe_bench.models.layers.base.layout import accept_channels_first
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.windows import parse_layer_windows
 from tfe_bench.models.layers.conv2d import Conv2D, read_conv_window_options
 from tfe_bench.models.layers.linear import (
     BilinearMaps,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     check_image,
     check_options,
     check_value,
     is_padding,
     read_pair,
 )
-from tfe_bench.models.kinds.layer import Array, Options, Shape
-from tfe_bench.models.kinds.layout import accept_channels_first
-from tfe_bench.models.kinds.reading import LayerCall, Reader
-from tfe_bench.models.kinds.windows import parse_layer_windows
+from tfe_bench.models.layers.base.layer import Array, Options, Shape
+from tfe_bench.models.layers.base.layout import accept_channels_first
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.windows import parse_layer_windows
 from tfe_bench.models.layers.conv1d import RowConvolution
 from tfe_bench.models.layers.conv2d import Convolution, read_conv_window_options
 from tfe_bench.models.layers.linear import BilinearMaps, collect_layer_weights

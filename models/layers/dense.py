@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_value
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.checks import check_options, check_value
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.models.layers.linear import (
     BilinearMaps,
     TrainableWeightedProduct,

@@ -10,19 +10,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     check_options,
     check_single_input,
     check_value,
     is_real,
     read_axis,
 )
-from tfe_bench.models.kinds.kind import Kind
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import FACTOR_BITS, ForwardContext, Gradients, multiply_public
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.kind import Kind
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import (
+    FACTOR_BITS,
+    ForwardContext,
+    Gradients,
+    multiply_public,
+)
+from tfe_bench.models.layers.base.public_randomness import draw_dropout_mask, draw_layer_noise
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.elu import ALPHA, SCALE
-from tfe_bench.models.training.shuffling import draw_dropout_mask, draw_layer_noise
 from tfe_bench.protocols.session.sharing import Shared
 
 

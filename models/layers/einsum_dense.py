@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.layout import add_reshape_layer, add_transpose_layer
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import ComposedLayer
 
 

@@ -10,9 +10,10 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_value
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.add import BroadcastKind
+from tfe_bench.models.layers.base.checks import check_value
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -21,9 +22,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
-from tfe_bench.models.layers.add import BroadcastKind
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
 from tfe_bench.models.layers.smooth import Function
 from tfe_bench.protocols.functions import logarithm, reciprocal, roots
 from tfe_bench.protocols.ring import relational

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+)
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.smooth import JointSlopeActivation
 from tfe_bench.protocols.nn import elu
 from tfe_bench.protocols.session.sharing import Shared

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_single_input
-from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_single_input
+from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -18,8 +18,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.functions import exponential
 from tfe_bench.protocols.session.sharing import Shared
 

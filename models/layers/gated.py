@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.layer import PlacedLayer
+from tfe_bench.models.layers.base.layer import PlacedLayer
 from tfe_bench.models.layers.smooth import Curve, GatedActivation
 from tfe_bench.protocols.nn import mish, silu, softplus
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from tfe_bench.models.kinds.layer import Options
-from tfe_bench.models.kinds.reading import Reader
+from tfe_bench.models.layers.base.layer import Options
+from tfe_bench.models.layers.base.reading import Reader
 from tfe_bench.models.layers.smooth import Curve, GatedActivation
 from tfe_bench.protocols.nn import gelu, gelu_tanh
 

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_value, is_whole
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_value, is_whole
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -20,7 +20,7 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext
+from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.models.layers.remembered import DecodingKind
 from tfe_bench.models.layers.sum import SumOfProducts
 from tfe_bench.protocols.nn import linear

@@ -7,15 +7,15 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     broadcast_shapes,
     check_options,
     check_value,
     check_weights,
     is_real,
 )
-from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -24,8 +24,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.session.sharing import Shared
 
 # e^-32 of the largest term of a softmax is below 2^-46, less than its last fractional bit.

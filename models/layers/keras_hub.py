@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.layer import Options, Shape
-from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
-from tfe_bench.models.kinds.reading import CallValue, LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers import embedding
+from tfe_bench.models.layers.base.layer import Options, Shape
+from tfe_bench.models.layers.base.layout import add_reshape_layer, add_transpose_layer
+from tfe_bench.models.layers.base.reading import CallValue, LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import ComposedLayer, InferenceOnlyLayer
 from tfe_bench.models.layers.multi_head_attention import (
     convert_attention_key_mask,

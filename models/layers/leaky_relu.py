@@ -7,9 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+)
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -18,9 +23,9 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, add_aligned
-from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, LayerFormatPlanner
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, add_aligned
+from tfe_bench.models.layers.base.planning import MOST_FACTOR_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.models.layers.relu import rectify_value
 from tfe_bench.protocols.session.sharing import Shared
 

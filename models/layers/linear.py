@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_bias, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value, sum_axes
-from tfe_bench.models.kinds.reading import LayerCall
+from tfe_bench.models.layers.base.checks import check_bias, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value, sum_axes
+from tfe_bench.models.layers.base.reading import LayerCall
 from tfe_bench.protocols.ring.products import BilinearMap, BilinearShareProduct
 from tfe_bench.protocols.session.sharing import Shared
 

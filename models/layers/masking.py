@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.keras_ops.reductions import add_reduction_layer
-from tfe_bench.models.kinds.calls import TensorValue
-from tfe_bench.models.kinds.layout import add_reshape_layer
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.calls import TensorValue, add_reduction_layer
+from tfe_bench.models.layers.base.layout import add_reshape_layer
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import InferenceOnlyLayer
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -16,10 +16,10 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.kinds.reading import LayerCall, Reader, canonicalize_axis
+from tfe_bench.models.layers.base.layout import add_reshape_layer, add_transpose_layer
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, canonicalize_axis
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.ring.products import BilinearShareProduct, sum_matrix_products
 from tfe_bench.protocols.session.sharing import Shared

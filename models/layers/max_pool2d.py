@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -15,9 +15,9 @@ from tfe_bench.models.kinds.layer import (
     PlacedLayer,
     Shape,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
-from tfe_bench.models.kinds.windows import GlobalPooling, WindowPooling, iterate_window_cells
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.windows import GlobalPooling, WindowPooling, iterate_window_cells
 from tfe_bench.protocols.nn import pool, pool_gradient
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import shapes

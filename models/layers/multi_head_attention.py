@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds import masks
-from tfe_bench.models.kinds.layer import Array, Shape
-from tfe_bench.models.kinds.layout import add_reshape_layer, add_transpose_layer
-from tfe_bench.models.kinds.reading import (
+from tfe_bench.models.layers.attend import pack_attention_mask
+from tfe_bench.models.layers.base import masks
+from tfe_bench.models.layers.base.layer import Array, Shape
+from tfe_bench.models.layers.base.layout import add_reshape_layer, add_transpose_layer
+from tfe_bench.models.layers.base.reading import (
     CallValue,
     LayerCall,
     Reader,
     UnsupportedLayer,
     read_weights,
 )
-from tfe_bench.models.layers.attend import pack_attention_mask
 from tfe_bench.models.layers.identity import InferenceOnlyLayer
 
 _HEADS_FIRST = [2, 1, 3]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import Array, FixedPointFormat, LayerSpec, PlacedLayer
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, sum_to_shape
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.layers.add import BroadcastKind
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import Array, FixedPointFormat, LayerSpec, PlacedLayer
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, sum_to_shape
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.session.sharing import Shared
 
 # Bound on products that are truncated.

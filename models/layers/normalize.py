@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     check_options,
     check_single_input,
     check_value,
     is_real,
     is_whole,
 )
-from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -33,22 +33,22 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import (
+from tfe_bench.models.layers.base.layout import (
     add_reshape_layer,
     add_transpose_layer,
     convert_layer_axis_last,
 )
-from tfe_bench.models.kinds.passes import (
+from tfe_bench.models.layers.base.passes import (
     ForwardContext,
     Gradients,
     TrainingPrecision,
     convert_scale,
     sum_axes,
 )
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.kinds.reading import canonicalize_axis as axis_of_keras
-from tfe_bench.models.kinds.row_scheme import (
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.reading import canonicalize_axis as axis_of_keras
+from tfe_bench.models.layers.base.row_scheme import (
     RATIO_BITS,
     NormalizationScheme,
     narrow_norm_scheme,

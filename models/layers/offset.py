@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -19,8 +19,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.protocols.session.sharing import Shared
 
 

@@ -20,9 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+)
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -31,9 +36,14 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, add_aligned, multiply_public
-from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.passes import (
+    ForwardContext,
+    Gradients,
+    add_aligned,
+    multiply_public,
+)
+from tfe_bench.models.layers.base.planning import MOST_FACTOR_BITS, PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers.base.reading import Reader, UnsupportedLayer
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import convert, logic, shapes

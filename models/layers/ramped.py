@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, PlacedLayer
-from tfe_bench.models.kinds.passes import ForwardContext
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, PlacedLayer
+from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.models.layers.smooth import JointSlopeActivation
 from tfe_bench.protocols.nn import ramped
 from tfe_bench.protocols.session.sharing import Shared

@@ -7,14 +7,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_whole
-from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import accept_channels_first, parse_padding_sides
-from tfe_bench.models.kinds.layout import add_reshape_layer as in_shape
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value, sum_axes
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers import resize
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_whole,
+)
+from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.layout import accept_channels_first, parse_padding_sides
+from tfe_bench.models.layers.base.layout import add_reshape_layer as in_shape
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value, sum_axes
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 

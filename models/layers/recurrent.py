@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -21,8 +21,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
-from tfe_bench.models.kinds.planning import (
+from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
+from tfe_bench.models.layers.base.planning import (
     FEWEST_WEIGHT_BITS,
     MOST_COMPARED,
     SIGNIFICANT_BITS,

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.layers.attend import DotProductAttention
+from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -7,12 +7,22 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models import scales
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import FACTOR_BITS, ForwardContext, Gradients, multiply_public
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer, read_weights
+from tfe_bench.models.layers.base import scales
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+)
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import (
+    FACTOR_BITS,
+    ForwardContext,
+    Gradients,
+    multiply_public,
+)
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer, read_weights
 from tfe_bench.protocols.session.sharing import Shared
 
 

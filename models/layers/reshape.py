@@ -6,12 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_whole
-from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import accept_channels_first
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_whole,
+)
+from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.layout import accept_channels_first
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
 

@@ -6,15 +6,15 @@ import math
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import (
+from tfe_bench.models.layers.base.checks import (
     check_image,
     check_options,
     check_single_input,
     check_value,
     read_pair,
 )
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -23,11 +23,15 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.layout import accept_channels_first
-from tfe_bench.models.kinds.layout import add_reshape_layer as in_shape
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.layout import accept_channels_first
+from tfe_bench.models.layers.base.layout import add_reshape_layer as in_shape
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value
+from tfe_bench.models.layers.base.planning import (
+    FEWEST_WEIGHT_BITS,
+    PRODUCT_BITS,
+    LayerFormatPlanner,
+)
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import Shared
 

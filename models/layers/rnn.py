@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds import masks
-from tfe_bench.models.kinds.layout import add_reshape_layer
-from tfe_bench.models.kinds.reading import (
+from tfe_bench.models.layers.base import masks
+from tfe_bench.models.layers.base.layout import add_reshape_layer
+from tfe_bench.models.layers.base.reading import (
     CallValue,
     LayerCall,
     Reader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar
 
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.models.layers.identity import ComposedLayer
 
 

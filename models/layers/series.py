@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base import registry
+from tfe_bench.models.layers.base.checks import check_options, check_single_input, check_value
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -17,8 +17,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
 from tfe_bench.protocols.nn import series
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_options, check_single_input
-from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import check_options, check_single_input
+from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -20,8 +20,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfe_bench.models.kinds import reading
-from tfe_bench.models.kinds.checks import check_single_input, read_axis
-from tfe_bench.models.kinds.kind import NotPositionwise, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale, sum_axes
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base import reading
+from tfe_bench.models.layers.base.checks import check_single_input, read_axis
+from tfe_bench.models.layers.base.kind import NotPositionwise, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale, sum_axes
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.models.layers.smooth import BoundedSmoothActivation, SmoothActivation
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.session.sharing import Shared

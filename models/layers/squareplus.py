@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+)
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -15,8 +20,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
-from tfe_bench.models.kinds.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
+from tfe_bench.models.layers.base.planning import LayerFormatPlanner
 from tfe_bench.models.layers.smooth import Function, TrainableSmoothActivation
 from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.nn import squareplus

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import check_bias, check_options, check_value
-from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer, get_common_axis
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models.layers.affine import Affine
+from tfe_bench.models.layers.base.checks import check_bias, check_options, check_value
+from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer, get_common_axis
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -21,8 +22,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, reshape_value
-from tfe_bench.models.kinds.planning import (
+from tfe_bench.models.layers.base.passes import ForwardContext, reshape_value
+from tfe_bench.models.layers.base.planning import (
     FEWEST_BITS,
     FEWEST_WEIGHT_BITS,
     MOST_BITS,
@@ -31,7 +32,6 @@ from tfe_bench.models.kinds.planning import (
     SIGNIFICANT_BITS,
     LayerFormatPlanner,
 )
-from tfe_bench.models.layers.affine import Affine
 from tfe_bench.models.layers.conv1d import Conv1D, DepthwiseConv1D, GroupedConv1D
 from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D, GroupedConv2D
 from tfe_bench.models.layers.conv3d import Conv3D

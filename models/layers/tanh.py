@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.kind import Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, PlacedLayer
-from tfe_bench.models.kinds.passes import ForwardContext
+from tfe_bench.models.layers.base.kind import Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, PlacedLayer
+from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.models.layers.smooth import BoundedSmoothActivation, TrainableSmoothActivation
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.session.sharing import Shared

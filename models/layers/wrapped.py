@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfe_bench.models.kinds.layout import add_reshape_layer
-from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base.layout import add_reshape_layer
+from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import ComposedLayer
 
 # Bound on the steps of a layer that is converted once for each step.

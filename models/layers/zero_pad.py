@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_padding
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.kinds.layout import accept_channels_first, parse_padding_sides
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.base.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_padding,
+)
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.layers.base.layout import accept_channels_first, parse_padding_sides
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
+from tfe_bench.models.layers.base.reading import LayerCall, Reader
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfe_bench.models.kinds.operations import Operations, ProtocolSetting, add_fractional_bits
-from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
+from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting, add_fractional_bits
+from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
 from tfe_bench.models.training import gradients
 from tfe_bench.models.training.losses.loss import subtract_labels_from_outputs, sum_loss_products
 from tfe_bench.models.training.recipe import Recipe

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.graph import Array, Graph
-from tfe_bench.models.training import plaintext, shuffling, state, updates
+from tfe_bench.models.convert.graph import Array, Graph
+from tfe_bench.models.layers.base import public_randomness as shuffling
+from tfe_bench.models.training import plaintext, state, updates
 from tfe_bench.models.training.optimizers.optimizer import BOUND_BITS, CLIPPED_RANGE
 from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import ForwardContext, add_aligned, convert_scale
-from tfe_bench.models.kinds.reading import UnsupportedLayer
+from tfe_bench.models.layers.base.operations import Operations
+from tfe_bench.models.layers.base.passes import ForwardContext, add_aligned, convert_scale
+from tfe_bench.models.layers.base.reading import UnsupportedLayer
 from tfe_bench.models.training.losses.loss import (
     FACTOR_BITS,
     LOSS_BITS,

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.graph import Array
+from tfe_bench.models.convert.graph import Array
+from tfe_bench.models.layers.base import public_randomness as shuffling
 from tfe_bench.models.layers.dropout import dropout_mask_key
 from tfe_bench.models.layers.elu import ALPHA, SCALE
-from tfe_bench.models.training import reader, shuffling
+from tfe_bench.models.training import reader
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import KERAS, LearningRateSchedule

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models import from_keras
-from tfe_bench.models.graph import Graph, replace_layers
-from tfe_bench.models.kinds.reading import UnsupportedLayer
+from tfe_bench.models.convert import from_keras
+from tfe_bench.models.convert.graph import Graph, replace_layers
+from tfe_bench.models.layers.base.reading import UnsupportedLayer
 from tfe_bench.models.training import penalties
 from tfe_bench.models.training.penalties import WeightPenalty
 

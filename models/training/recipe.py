@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, UsageError
-from tfe_bench.models import graph as graphs
-from tfe_bench.models import plaintext
-from tfe_bench.models.graph import Array, Graph, LayerSpec
-from tfe_bench.models.kinds.layer import PlacedLayer
-from tfe_bench.models.kinds.passes import TrainingPrecision
+from tfe_bench.models.convert import graph as graphs
+from tfe_bench.models.convert import plaintext
+from tfe_bench.models.convert.graph import Array, Graph, LayerSpec
+from tfe_bench.models.layers.base.layer import PlacedLayer
+from tfe_bench.models.layers.base.passes import TrainingPrecision
 from tfe_bench.models.training import losses, optimizers, penalties, reader
 from tfe_bench.models.training.losses.loss import Loss
 from tfe_bench.models.training.nodes import build_training_nodes, check_trainable_layers

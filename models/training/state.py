@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.graph import Array
+from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot
 from tfe_bench.models.training.recipe import Recipe
 

@@ -26,7 +26,7 @@ class Entry:
         title: name in tables.
         parameters: number of parameters, including those of batch normalization.
         input_shape: shape of a picture, without the batch; empty for texts.
-        preprocessing: preprocessing of its images; see tfe_bench.models.images.
+        preprocessing: preprocessing of its images; see tfe_bench.models.inference.images.
         classes: number of logits.
     """
 
@@ -177,7 +177,7 @@ def samples(entry: Entry, seed: int = 1, count: int = 4, tokens: int = TOKENS) -
 
     They are pictures or, for a model of texts, arrays by name.
     """
-    from tfe_bench.models import images
+    from tfe_bench.models.inference import images
 
     if entry.is_text:
         return transformers.generate_token_sentences(tokens, seed, count)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.mnist import Mnist
+from tfe_bench.models.datasets.mnist import Mnist
 from tfe_bench.models.zoo.catalogue import Model
 
 _BATCH = 128
@@ -25,7 +25,7 @@ def train_mnist_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 
     """
     import keras
 
-    from tfe_bench.models import images
+    from tfe_bench.models.inference import images
 
     # Shuffled here: Keras would use a generator that the whole process shares.
     order = np.random.default_rng([seed, 22]).permutation(len(data.train_labels))

@@ -24,15 +24,18 @@ from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program, Size
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.schema import Request
 from tfe_bench.cluster.simulate import simulate
+from tfe_bench.cluster.stored import LABEL_BITS
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import generation, rows, tables, weights
-from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.programs import predict, train
-from tfe_bench.models.queries import types
-from tfe_bench.models.queries.schema import TableColumn, TableSchema
+from tfe_bench.models.convert import tables
+from tfe_bench.models.inference import generation, weights
+from tfe_bench.models.inference.private import PrivateModel, convert
+from tfe_bench.models.inference.programs import predict
+from tfe_bench.models.training import program as train
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.models.training.training_job import TrainingJob
 from tfe_bench.protocols.nn import gelu
+from tfe_bench.queries import types
+from tfe_bench.queries.schema import TableColumn, TableSchema
 
 HUGE = 1 << 40
 SHAPES: list[Any] = [
@@ -129,7 +132,7 @@ def ordinary() -> list[Job]:
     job = TrainingJob(recipe, 1, 4, 0, test=2)
     data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": list("abc")}
     data["target"] = next(iter(tables.TARGETS))
-    provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
+    provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), LABEL_BITS))
     features, through = {**data, "rows": 2, "columns": []}, {"plan": plan.to_header(), "batch": 2}
     columns = {
         "k": TableColumn(types.parse_type("int[0,9]"), True),
@@ -143,7 +146,7 @@ def ordinary() -> list[Job]:
     request = {"tables": about_t, "steps": [scan, where, {**group, "bound": 4}], "output": 2}
     part = {"deployment": "0" * 32, "on": ["k"]}
     both = [{**part, "name": "t", "columns": ["c"]}, {**part, "name": "u", "columns": ["d"]}]
-    results = (*weights.weight_specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
+    results = (*weights.weight_specs(plan), *samples, InputSpec("y", (2,), LABEL_BITS))
     leaf, relu = ["input", "fixed", [2, 3], 16], ["relu", [["ref", 0]], {}]
     expression = {"leaves": [leaf], "steps": [relu], "outputs": [[["ref", 1], "reveal", {}]]}
     jobs_of_all = [

@@ -12,12 +12,12 @@ from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import suite
 from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries import io, relations, sql
-from tfe_bench.models.queries.plan import QueryPlan
-from tfe_bench.models.queries.price import price_query_plan
-from tfe_bench.models.queries.rights import TableAccess
-from tfe_bench.models.queries.schema import TableColumn, TableSchema
-from tfe_bench.models.queries.types import parse_type
+from tfe_bench.queries import io, relations, sql
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.price import price_query_plan
+from tfe_bench.queries.rights import TableAccess
+from tfe_bench.queries.schema import TableColumn, TableSchema
+from tfe_bench.queries.types import parse_type
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -118,14 +118,14 @@ def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
 def test_trainings_are_run_once_and_learned_from_on_fast_networks(
     tmp_path: Path, commands: _FakeCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: None)
+    monkeypatch.setattr("tfe_bench.models.datasets.mnist.check_there", lambda folder: None)
     assert _run_suite(tmp_path, only="train,learn", profiles="lan,wan", data_dir=Path("mnist")) == 0
     ran = [(words[1], words[words.index("--profile") + 1]) for words in commands.ran]
     trained = [("logistic", "lan"), ("network-a", "lan"), ("logistic", "lan")]
     assert ran == [*trained, ("logistic", "wan"), ("network-a", "wan")]
     assert all("--repeat" not in words and "mnist" in words for words in commands.ran)
     # existing records need no data
-    monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: 1 / 0)
+    monkeypatch.setattr("tfe_bench.models.datasets.mnist.check_there", lambda folder: 1 / 0)
     assert _run_suite(tmp_path, only="train,learn", profiles="lan,wan") == 0
     assert len(commands.ran) == 5
 

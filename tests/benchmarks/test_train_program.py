@@ -13,13 +13,13 @@ from tests.refusals import raises
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import DataError, UsageError
-from tfe_bench.models import rows as inputs
-from tfe_bench.models.kinds.operations import ProtocolSetting
-from tfe_bench.models.programs import train
+from tfe_bench.models.layers.base.operations import ProtocolSetting
 from tfe_bench.models.training import evaluate, state
+from tfe_bench.models.training import examples as inputs
+from tfe_bench.models.training import program as train
 from tfe_bench.models.training.plaintext import PlaintextTwin
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training_job import CheckpointOptions, TrainingJob
+from tfe_bench.models.training.training_job import CheckpointOptions, TrainingJob
 
 _BATCH, _ROWS = 16, 70
 

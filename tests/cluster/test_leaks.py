@@ -18,13 +18,13 @@ import pytest
 from tests.cluster.conftest import wait_until
 from tests.models import tiny
 from tests.refusals import raises
+from tfe_bench import clusters
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import JobCancelled, UsageError
-from tfe_bench.models import clusters
-from tfe_bench.models.private import convert
-from tfe_bench.models.queries.client import tables
+from tfe_bench.models.inference.private import convert
+from tfe_bench.queries.client import tables
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Trio

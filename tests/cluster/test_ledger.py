@@ -97,7 +97,10 @@ def test_nothing_that_a_worker_runs_writes_files_by_what_names_their_path() -> N
     root = Path(__file__).parents[2]
     users = {
         str(file.relative_to(root))
-        for folder in ("cluster", "models", "protocols", "benchmarks/workloads")
+        for folder in (
+            *("cluster", "models", "protocols", "benchmarks/workloads"),
+            *("tfe_bench/queries", "tfe_bench/arrays"),
+        )
         for file in (root / folder).rglob("*.py")
         if "atomic.write_atomically(" in file.read_text(encoding="utf-8")
     }

@@ -19,17 +19,19 @@ from tests.models.random_rights import (
     StoredItem,
     World,
 )
+from tfe_bench.arrays.plan import ExpressionPlan
+from tfe_bench.arrays.price import price_expression_plan
+from tfe_bench.arrays.programs import compute
+from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
 from tfe_bench.errors import UsageError
-from tfe_bench.models import sources, stored_shares
-from tfe_bench.models.arrays.plan import ExpressionPlan
-from tfe_bench.models.arrays.price import price_expression_plan
-from tfe_bench.models.programs import align, compute, provide, query
-from tfe_bench.models.queries import record_linkage
-from tfe_bench.models.queries.schema import TableColumn, TableSchema
-from tfe_bench.models.queries.types import parse_type
+from tfe_bench.models.datasets import record_linkage, sources
+from tfe_bench.models.datasets.programs import align, provide
 from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.queries.programs import query
+from tfe_bench.queries.schema import TableColumn, TableSchema
+from tfe_bench.queries.types import parse_type
 
 # Affine steps, and others; each maps a value to a value.
 _AFFINE: list[Callable[[list[Any]], list[Any]]] = [

@@ -18,11 +18,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from tfe_bench.arrays import evaluate
+from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, StoredKind
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.models import stored_shares
-from tfe_bench.models.arrays import evaluate
 from tfe_bench.protocols.session.sharing import Shared
 
 CLIENTS = ("alice", "bob", "mallory")

@@ -14,10 +14,11 @@ from tests.models.test_execute import make_case, run_all
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import execute, plaintext
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.graph import Graph, LayerSpec
-from tfe_bench.models.private import convert
+from tfe_bench.models.convert import plaintext
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.graph import Graph, LayerSpec
+from tfe_bench.models.inference import execute
+from tfe_bench.models.inference.private import convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

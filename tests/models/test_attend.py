@@ -12,11 +12,11 @@ import pytest
 from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import execute
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds.layer import LayerSpec
-from tfe_bench.models.private import convert
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.graph import Graph
+from tfe_bench.models.inference import execute
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.layers.base.layer import LayerSpec
 
 SHAPES: dict[str, tuple[int, ...]] = {"q": (2, 3, 4), "k": (2, 5, 4), "v": (2, 5, 3), "mask": (5,)}
 

@@ -153,7 +153,8 @@ def test_owners_deploy_and_clients_ask_by_commands(
     assert isinstance(deployed, dict) and deployed["images"] == ["seven.png"] * 2
     [outputs] = deployed["outputs"]
 
-    from tfe_bench.models import images, zoo
+    from tfe_bench.models import zoo
+    from tfe_bench.models.inference import images
 
     pixels = images.load_picture(picture, (28, 28, 1), "unit")
     expected = np.asarray(zoo.build("network-a").keras(pixels))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import run_plan
-from tfe_bench.models.private import convert
+from tfe_bench.models.inference.private import convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

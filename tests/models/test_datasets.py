@@ -12,8 +12,8 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
-from tfe_bench.models import datasets
-from tfe_bench.models import rows as rows_
+from tfe_bench.models.datasets import readers as datasets
+from tfe_bench.models.datasets import sharing
 
 
 def _write_idx(path: Path, array: Any) -> None:
@@ -38,8 +38,8 @@ def test_pictures_are_scaled_and_halves_are_told_apart(
     halves, _ = datasets.load_digits("mnist", tmp_path / "f", "binary")
     assert halves.y is not None and halves.classes == 2
     np.testing.assert_array_equal(halves.y, np.arange(20) % 10 >= 5)
-    assert rows_.encode_labels(halves).shape == (20, 1)
-    np.testing.assert_array_equal(rows_.encode_labels(train).argmax(1), train.y)
+    assert sharing.encode_labels(halves).shape == (20, 1)
+    np.testing.assert_array_equal(sharing.encode_labels(train).argmax(1), train.y)
     with raises(UsageError, "unknown-name", received="mnits"):
         datasets.load_digits("mnits")
     if not datasets.FASHION.is_dir():
@@ -157,9 +157,9 @@ def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:
         with raises(
             RangeError, "value-out-of-range", operation="features", received=4999
         ) as refused:
-            rows_.share_training_features(x, 16)
+            sharing.share_training_features(x, 16)
         assert refused.value.operation == "features" and "5000" not in str(refused.value)
     with raises(TfeBenchError, "shape-mismatch"):
-        rows_.share_training_features(np.array([["a"]]), 16)
-    options = rows_.share_training_features(np.array([[0.5, -1.0]]), 16)
+        sharing.share_training_features(np.array([["a"]]), 16)
+    options = sharing.share_training_features(np.array([[0.5, -1.0]]), 16)
     assert options.ring.tolist() == [[1 << 15, -(1 << 16)]] and options.fractional_bits == 16

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.models.arrays.simulated import Client, Workers
-from tests.models.queries.asked import ANALYST, StoredTable
+from tests.arrays.simulated import Client, Workers
+from tests.queries.asked import ANALYST, StoredTable
 from tests.refusals import raises
+from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
+from tfe_bench.cluster.stored_shares import storage_parameters
 from tfe_bench.errors import PolicyError
-from tfe_bench.models.programs import align, compute, query
-from tfe_bench.models.queries import sql, training
-from tfe_bench.models.queries.rights import TableAccess
-from tfe_bench.models.queries.schema import TableSchema
-from tfe_bench.models.stored_shares import storage_parameters
+from tfe_bench.models.datasets import alignment
+from tfe_bench.models.datasets.programs import align
+from tfe_bench.queries import sql
+from tfe_bench.queries.programs import query
+from tfe_bench.queries.rights import TableAccess
+from tfe_bench.queries.schema import TableSchema
 
 _TYPES = {"k": "int[0,99]", "v": "int[0,99]"}
 _ROWS = [(i, i % 7) for i in range(12)]
@@ -69,7 +72,7 @@ def _rights_jobs(store: ShareStore) -> dict[str, tuple[Any, dict[str, Any]]]:
     word = known["one"].deployment
     leaf = ["stored", "int", [12], 0, TABLE.infix, "one", word, "v"]
     plan = {"leaves": [leaf], "steps": [], "outputs": [[["ref", 0], "reveal", {}]]}
-    order = training.parse_linkage_request(
+    order = alignment.parse_linkage_request(
         list(known.values()), ["k"], "one.v", ["two.v"]
     ).to_header()
     return {

@@ -18,10 +18,11 @@ from tfe_bench.cluster.simulate import (
     simulate,
 )
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import bound_analysis, calibration, execute, plaintext, weights
-from tfe_bench.models.graph import Graph, LayerSpec
-from tfe_bench.models.kinds import registry
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.convert import bound_analysis, calibration, plaintext
+from tfe_bench.models.convert.graph import Graph, LayerSpec
+from tfe_bench.models.inference import execute, weights
+from tfe_bench.models.inference.private import PrivateModel, convert
+from tfe_bench.models.layers.base import registry
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party

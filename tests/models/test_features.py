@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.models.tiny import BATCH, assert_close, plain_twin
-from tfe_bench.models import owners
-from tfe_bench.models.clusters import LocalCluster
-from tfe_bench.models.datasets import Rows
-from tfe_bench.models.private import convert
-from tfe_bench.models.trainable import trainable
+from tfe_bench.clusters import LocalCluster
+from tfe_bench.models.datasets import owners
+from tfe_bench.models.datasets.readers import Rows
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.training.trainable import trainable
 
 keras: Any = pytest.importorskip("keras")
 

@@ -25,11 +25,11 @@ from tfe_bench.errors import (
     RangeError,
     UsageError,
 )
-from tfe_bench.models import rows as inputs
-from tfe_bench.models.trainable import trainable
+from tfe_bench.models.training import examples as inputs
 from tfe_bench.models.training.plaintext import PlaintextTwin
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.models.training.trainable import trainable
+from tfe_bench.models.training.training_job import TrainingJob
 
 
 def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(

@@ -19,12 +19,12 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
-from tfe_bench.models import progress
-from tfe_bench.models.sources import DatasetRef
-from tfe_bench.models.trainable import Trainable, trainable
+from tfe_bench.models.datasets.sources import DatasetRef
+from tfe_bench.models.training import progress
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.stopping import EarlyStoppingRule
-from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.models.training.trainable import Trainable, trainable
+from tfe_bench.models.training.training_job import TrainingJob
 
 BOARD = importlib.util.find_spec("tensorboard")
 

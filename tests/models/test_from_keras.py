@@ -13,13 +13,13 @@ import pytest
 
 from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, OpsMissing, RangeError, UsageError
-from tfe_bench.models import optimize
-from tfe_bench.models.cutting import push_slices_below_layers
-from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.graph import Graph
-from tfe_bench.models.hiding import hide_masked_softmax_inputs
+from tfe_bench.models.convert import optimize
+from tfe_bench.models.convert.cutting import push_slices_below_layers
+from tfe_bench.models.convert.from_keras import from_keras
+from tfe_bench.models.convert.graph import Graph
+from tfe_bench.models.convert.hiding import hide_masked_softmax_inputs
+from tfe_bench.models.convert.plaintext import evaluate_graph
 from tfe_bench.models.layers.unchanged import InferenceIdentity
-from tfe_bench.models.plaintext import evaluate_graph
 from tfe_bench.models.training import reader as training_reader
 
 keras: Any = pytest.importorskip("keras")
@@ -320,7 +320,7 @@ def test_another_backend_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPa
     def missing(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'jax'")
 
-    monkeypatch.setattr("tfe_bench.models.from_keras.importlib.import_module", missing)
+    monkeypatch.setattr("tfe_bench.models.convert.from_keras.importlib.import_module", missing)
     for backend, code in (
         ("jax", "unsupported-backend"),
         ("tensorflow", "library-not-installed"),

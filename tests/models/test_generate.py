@@ -30,13 +30,13 @@ from tests.refusals import raises
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
-from tfe_bench.models import decoding, execute, weights
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.decoding import TokenDecoding
-from tfe_bench.models.execute import Prediction
-from tfe_bench.models.kinds.operations import ProtocolSetting
-from tfe_bench.models.private import convert
-from tfe_bench.models.programs import generate as program
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.inference import decoding, execute, weights
+from tfe_bench.models.inference.decoding import TokenDecoding
+from tfe_bench.models.inference.execute import Prediction
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.inference.programs import generate as program
+from tfe_bench.models.layers.base.operations import ProtocolSetting
 from tfe_bench.models.zoo import texts
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.session.sharing import Shared

@@ -13,11 +13,11 @@ from tests.models.writers import LENGTH, WORDS, L, convert_writer, decoder_model
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import generation, weights
-from tfe_bench.models.decoding import TokenDecoding
-from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.programs import generate as program
-from tfe_bench.models.programs.predict import RANGE
+from tfe_bench.models.inference import generation, weights
+from tfe_bench.models.inference.decoding import TokenDecoding
+from tfe_bench.models.inference.private import PrivateModel, convert
+from tfe_bench.models.inference.programs import generate as program
+from tfe_bench.models.inference.programs.predict import RANGE
 
 
 def causal_attention(x: Any) -> Any:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models.graph import Graph, LayerSpec
-from tfe_bench.models.plaintext import check_model_inputs
-from tfe_bench.models.private import convert
+from tfe_bench.models.convert.graph import Graph, LayerSpec
+from tfe_bench.models.convert.plaintext import check_model_inputs
+from tfe_bench.models.inference.private import convert
 
 DENSE = {"kernel": np.ones((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 CONV = {"strides": [1, 1], "padding": "VALID", "dilations": [1, 1]}
@@ -326,7 +326,7 @@ def test_no_layer_is_empty_or_too_large(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A size of 0 must not hide another size: workers multiply all of them."""
-    monkeypatch.setattr("tfe_bench.models.kinds.registry.infer_shape", lambda *given: shape)
+    monkeypatch.setattr("tfe_bench.models.layers.base.registry.infer_shape", lambda *given: shape)
     relu = LayerSpec("f", "relu", ("x",))
     with raises(UsageError, "too-large", operation="f"):
         Graph("model", {"x": (4,)}, (relu,), ("f",))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.models import execute, plaintext, weights
-from tfe_bench.models.private import convert
+from tfe_bench.models.convert import plaintext
+from tfe_bench.models.inference import execute, weights
+from tfe_bench.models.inference.private import convert
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared

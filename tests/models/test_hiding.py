@@ -12,7 +12,7 @@ import pytest
 from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.inference.private import PrivateModel, convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

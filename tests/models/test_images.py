@@ -10,7 +10,7 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import DataError, UsageError
-from tfe_bench.models import images
+from tfe_bench.models.inference import images
 
 
 def _write_png(path: Path, pixels: Any) -> Path:

@@ -14,13 +14,13 @@ from tests.conftest import ORDERS, reorder_keys
 from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
-from tfe_bench.models import service, weights
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.graph import Graph
-from tfe_bench.models.private import convert
-from tfe_bench.models.programs import predict
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.graph import Graph
+from tfe_bench.models.inference import service, weights
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.inference.programs import predict
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.models.training.training_job import TrainingJob
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

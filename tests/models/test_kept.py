@@ -14,12 +14,12 @@ import pytest
 
 from tests.protocols.test_seeded import hold_input
 from tests.refusals import raises
+from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.store import FOREIGN, NONE, OWN, SUFFIX, UNREADABLE, ShareStore
 from tfe_bench.cluster.stored import DATA, StoredFacts, StoredTensor
+from tfe_bench.clusters import LocalCluster
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
-from tfe_bench.models import stored_shares
-from tfe_bench.models.clusters import LocalCluster
-from tfe_bench.models.private import convert
+from tfe_bench.models.inference.private import convert
 from tfe_bench.protocols.session import seeded
 from tfe_bench.protocols.session.seeded import Seeded
 

@@ -15,8 +15,8 @@ from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
-from tfe_bench.models import weights
-from tfe_bench.models.private import convert
+from tfe_bench.models.inference import weights
+from tfe_bench.models.inference.private import convert
 
 keras: Any = pytest.importorskip("keras")
 hub: Any = pytest.importorskip("keras_hub")

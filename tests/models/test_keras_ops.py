@@ -12,8 +12,9 @@ from tests.models.test_execute import ULP, make_case, run_all
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, from_keras, optimize, plaintext
-from tfe_bench.models.private import convert
+from tfe_bench.models.convert import from_keras, optimize, plaintext
+from tfe_bench.models.inference import execute
+from tfe_bench.models.inference.private import convert
 
 keras: Any = pytest.importorskip("keras")
 K: Any = keras.ops

@@ -15,12 +15,14 @@ from tests.models.training.bench import Case, train_cases
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, layers
-from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds import discovery, registry
-from tfe_bench.models.kinds.checks import check_options, check_single_input
-from tfe_bench.models.kinds.kind import Kind, Observer
-from tfe_bench.models.kinds.layer import (
+from tfe_bench.models import layers
+from tfe_bench.models.convert.graph import Graph
+from tfe_bench.models.inference import execute
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.layers.base import discovery, registry
+from tfe_bench.models.layers.base.checks import check_options, check_single_input
+from tfe_bench.models.layers.base.kind import Kind, Observer
+from tfe_bench.models.layers.base.layer import (
     Array,
     FixedPointFormat,
     LayerSpec,
@@ -29,9 +31,8 @@ from tfe_bench.models.kinds.layer import (
     Shape,
     Shapes,
 )
-from tfe_bench.models.kinds.passes import ForwardContext, Gradients
-from tfe_bench.models.kinds.planning import PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.private import convert
+from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
+from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
 from tfe_bench.models.training import state, step
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.ring import reductions
@@ -98,7 +99,7 @@ def old_square() -> Any:
 
         def shape(self, given: Any, options: Any, weights: Any) -> Any:
             assert super().reach(None, given) == 0  # type: ignore[misc]  # (an old name)
-            checks: Any = importlib.import_module("tfe_bench.models.kinds.checks")
+            checks: Any = importlib.import_module("tfe_bench.models.layers.base.checks")
             checks.only(options)
             return checks.alone(given, weights)
 
@@ -107,7 +108,7 @@ def old_square() -> Any:
 
         def numbers(self, planner: Any, x: Any) -> Any:
             f, _ = planner.most(x)
-            layer: Any = importlib.import_module("tfe_bench.models.kinds.layer")
+            layer: Any = importlib.import_module("tfe_bench.models.layers.base.layer")
             return layer.Numbers(f)
 
         def limit(self, node: Any, given: Any) -> int:
@@ -205,9 +206,9 @@ def test_old_names_are_accepted_with_a_warning(
     for new, got in zip(*outputs, strict=True):
         assert np.abs(new - got).max() < 2.0**-10
     with pytest.warns(DeprecationWarning, match="Layer has the new name LayerSpec"):
-        assert importlib.import_module("tfe_bench.models.kinds.layer").Layer is LayerSpec
+        assert importlib.import_module("tfe_bench.models.layers.base.layer").Layer is LayerSpec
     with pytest.raises(AttributeError):
-        importlib.import_module("tfe_bench.models.kinds.layer").Layr  # noqa: B018
+        importlib.import_module("tfe_bench.models.layers.base.layer").Layr  # noqa: B018
 
 
 def test_without_the_package_its_layers_are_refused_by_name() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.models.test_from_keras import FLOAT32, largest_difference, shake_weights
-from tfe_bench.models import verify
-from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.optimize import optimize_graph
+from tfe_bench.models.convert import verify
+from tfe_bench.models.convert.from_keras import from_keras
+from tfe_bench.models.convert.optimize import optimize_graph
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

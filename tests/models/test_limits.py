@@ -11,11 +11,12 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import UsageError
-from tfe_bench.models import bound_analysis, plaintext, zoo
-from tfe_bench.models.bound_analysis import Limits
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.graph import LayerSpec
-from tfe_bench.models.private import convert
+from tfe_bench.models import zoo
+from tfe_bench.models.convert import bound_analysis, plaintext
+from tfe_bench.models.convert.bound_analysis import Limits
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.graph import LayerSpec
+from tfe_bench.models.inference.private import convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

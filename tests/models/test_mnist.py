@@ -13,7 +13,7 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import DataError
-from tfe_bench.models import mnist
+from tfe_bench.models.datasets import mnist
 
 _REAL = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
 

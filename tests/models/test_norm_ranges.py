@@ -15,12 +15,13 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, plaintext, weights
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.kinds import row_scheme
-from tfe_bench.models.kinds.layer import PlacedLayer
+from tfe_bench.models.convert import plaintext
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.inference import execute, weights
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.layers.base import row_scheme
+from tfe_bench.models.layers.base.layer import PlacedLayer
 from tfe_bench.models.layers.normalize import Normalize
-from tfe_bench.models.private import convert
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared

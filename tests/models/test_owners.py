@@ -16,19 +16,20 @@ from tests.cluster.conftest import Hosts
 from tests.models.conftest import share_parameters
 from tests.models.tiny import BATCH, assert_close, draw_data, plain_twin, private_model
 from tests.refusals import Matching, raises
+from tfe_bench.arrays import array
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.errors import ClusterError, PolicyError, RangeError, TfeBenchError, UsageError
-from tfe_bench.models import owners, service, sources
-from tfe_bench.models.arrays import array
-from tfe_bench.models.datasets import Rows
-from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.programs import query
-from tfe_bench.models.queries.client import tables
-from tfe_bench.models.trainable import trainable
+from tfe_bench.models.datasets import owners, sources
+from tfe_bench.models.datasets.readers import Rows
+from tfe_bench.models.inference import service
+from tfe_bench.models.inference.private import PrivateModel, convert
 from tfe_bench.models.training.plaintext import PlaintextTwin
+from tfe_bench.models.training.trainable import trainable
+from tfe_bench.queries.client import tables
+from tfe_bench.queries.programs import query
 
 keras: Any = pytest.importorskip("keras")
 

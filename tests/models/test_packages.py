@@ -72,7 +72,7 @@ def test_workers_load_other_packages_when_they_start(
         for name, value in (
             ("theirs", "their_package:PROGRAM"),
             ("broken", "their_package.broken:PROGRAM"),
-            ("sort", "tfe_bench.models.programs.sort:PROGRAM"),
+            ("sort", "tfe_bench.benchmarks.workloads.sort:PROGRAM"),
         )
     }
     monkeypatch.setattr(jobs, "installed_programs", lambda: points)

@@ -12,8 +12,8 @@ import tfe_bench as tfe
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
-from tfe_bench.models.agreement import compare_outputs
-from tfe_bench.models.programs import predict
+from tfe_bench.models.inference.agreement import compare_outputs
+from tfe_bench.models.inference.programs import predict
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

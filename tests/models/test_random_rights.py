@@ -9,7 +9,7 @@ import pytest
 from tests.edges import parametrize_daily
 from tests.models.random_programs import PROGRAMS, skip_computation
 from tests.models.random_rights import World
-from tfe_bench.models.programs import compute
+from tfe_bench.arrays.programs import compute
 
 # Programs of one world, and of all: a few hundred daily, 20,000 with -m slow.
 _EACH, _WORLDS, _DAILY = 400, 50, 1

@@ -14,9 +14,10 @@ import pytest
 from tests.models.test_execute import make_case, run_all, shake_weights
 from tests.refusals import Matching, raises
 from tfe_bench.errors import RangeError
-from tfe_bench.models import calibration, optimize, zoo
-from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models import zoo
+from tfe_bench.models.convert import calibration, optimize
+from tfe_bench.models.convert.from_keras import from_keras
+from tfe_bench.models.inference.private import PrivateModel, convert
 from tfe_bench.models.zoo import seeded
 
 keras: Any = pytest.importorskip("keras")

@@ -16,10 +16,11 @@ from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import bound_analysis, execute, plaintext
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.graph import Graph, LayerSpec
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.convert import bound_analysis, plaintext
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.graph import Graph, LayerSpec
+from tfe_bench.models.inference import execute
+from tfe_bench.models.inference.private import PrivateModel, convert
 from tfe_bench.protocols.ring import rotation
 
 keras: Any = pytest.importorskip("keras")

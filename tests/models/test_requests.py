@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.arrays.simulated import Client, Workers
-from tests.models.queries.asked import ANALYST, OWNER, StoredTable
+from tests.arrays.simulated import Client, Workers
+from tests.queries.asked import ANALYST, OWNER, StoredTable
+from tfe_bench.arrays import plan as array_plans
+from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import InputSpec, Program
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.models.arrays import plan as array_plans
-from tfe_bench.models.programs import compute, query
-from tfe_bench.models.queries import plan as query_plans
-from tfe_bench.models.queries import relations, sql
-from tfe_bench.models.queries.rights import TableAccess
-from tfe_bench.models.queries.schema import TableSchema
+from tfe_bench.queries import plan as query_plans
+from tfe_bench.queries import relations, sql
+from tfe_bench.queries.programs import query
+from tfe_bench.queries.rights import TableAccess
+from tfe_bench.queries.schema import TableSchema
 
 
 def _count_calls(monkeypatch: pytest.MonkeyPatch, *places: tuple[Any, str]) -> Counter[str]:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.protocols.test_seeded import hold_input
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.models import execute, plaintext, weights
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.convert import plaintext
+from tfe_bench.models.inference import execute, weights
+from tfe_bench.models.inference.private import PrivateModel, convert
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.session import seeded
 from tfe_bench.protocols.session.fixedpoint import FixedPoint

@@ -30,8 +30,8 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
-from tfe_bench.models import service
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.inference import service
+from tfe_bench.models.inference.private import PrivateModel, convert
 
 _WEIGHT = 0.123456  # in each model of these tests
 

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tfe_bench
+from tests.arrays.simulated import Client, Workers
 from tests.cluster.stored_files import with_header
-from tests.models.arrays.simulated import Client, Workers
-from tests.models.queries.asked import StoredTable
+from tests.queries.asked import StoredTable
 from tests.refusals import raises
-from tfe_bench import models
+from tfe_bench.arrays import loading
 from tfe_bench.cluster.store import SUFFIX, ShareStore
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, client_input_source
+from tfe_bench.cluster.stored_shares import storage_parameters
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.models import sources
-from tfe_bench.models.arrays import loading
-from tfe_bench.models.queries import permits, rights, training
-from tfe_bench.models.queries.rights import ColumnUse, TableAccess
-from tfe_bench.models.queries.schema import TableSchema
-from tfe_bench.models.sources import DatasetRef as Asked
-from tfe_bench.models.stored_shares import storage_parameters
+from tfe_bench.models.datasets import alignment, sources
+from tfe_bench.models.datasets.sources import DatasetRef as Asked
+from tfe_bench.queries import permits, rights
+from tfe_bench.queries.rights import ColumnUse, TableAccess
+from tfe_bench.queries.schema import TableSchema
 
 ENDS: list[Callable[[Any], Any]] = [lambda x: x.reveal(), lambda x: (x * 1).compute()]
 INCOME = [100 + 7 * i for i in range(12)]
@@ -58,7 +58,7 @@ def align_tables(workers: Workers, name: str, table: str = "people") -> None:
         for n, f in ((n, store.get_facts(n, "mallory")) for n in (table, "mine"))
     ]
     columns = [f"{table}.income", "mine.id2"]
-    order = training.parse_linkage_request(tables, ["id"], f"{table}.y", columns).to_header()
+    order = alignment.parse_linkage_request(tables, ["id"], f"{table}.y", columns).to_header()
     Client(workers, "mallory").run("align", storage_parameters(name, [], True, order), {})
 
 
@@ -280,7 +280,12 @@ def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
 
 def test_one_table_says_which_right_is_enough() -> None:
     """No other module may check a client's rights."""
-    root = Path(models.__file__).parent
-    asking = {str(p.relative_to(root)) for p in root.rglob("*.py") if ".allows(" in p.read_text()}
+    root = Path(tfe_bench.__file__).parent
+    asking = {
+        str(p.relative_to(root))
+        for folder in ("queries", "arrays", "models/.")
+        for p in (root / folder).rglob("*.py")
+        if ".allows(" in p.read_text()
+    }
     assert asking == {"queries/rights.py"}
     assert set(rights._SUFFICIENT) == set(ColumnUse)

@@ -20,18 +20,19 @@ from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
 from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import LABEL_BITS
 from tfe_bench.cluster.worker import submission
 from tfe_bench.cluster.worker.admission import accept_job_submission
 from tfe_bench.cluster.worker.host import WorkerState
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
-from tfe_bench.models import deploying, generation
-from tfe_bench.models.private import convert
-from tfe_bench.models.queries import types
-from tfe_bench.models.queries.schema import TableColumn, TableSchema
-from tfe_bench.models.rows import LABEL_BITS
-from tfe_bench.models.training_job import CheckpointOptions, TrainingJob
-from tfe_bench.models.weights import weight_specs as array_specs
+from tfe_bench.models.inference import generation
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.inference.weights import weight_specs as array_specs
+from tfe_bench.models.training import deploying
+from tfe_bench.models.training.training_job import CheckpointOptions, TrainingJob
 from tfe_bench.protocols.session import ops
+from tfe_bench.queries import types
+from tfe_bench.queries.schema import TableColumn, TableSchema
 
 _DEPLOYMENT = "d" * 32
 _MISSING = object()

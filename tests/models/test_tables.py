@@ -12,17 +12,21 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import deploying, owners, scales, sources, tables, weights
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.optimize import optimize_graph
-from tfe_bench.models.plaintext import evaluate_graph
-from tfe_bench.models.private import convert
-from tfe_bench.models.programs import provide
-from tfe_bench.models.scales import ColumnScale
-from tfe_bench.models.tables import Table
-from tfe_bench.models.trainable import trainable
+from tfe_bench.models.convert import tables
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.from_keras import from_keras
+from tfe_bench.models.convert.optimize import optimize_graph
+from tfe_bench.models.convert.plaintext import evaluate_graph
+from tfe_bench.models.convert.tables import Table
+from tfe_bench.models.datasets import owners, sources
+from tfe_bench.models.datasets.programs import provide
+from tfe_bench.models.inference import service, weights
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.layers.base import scales
+from tfe_bench.models.layers.base.scales import ColumnScale
+from tfe_bench.models.training import deploying
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.trainable import trainable
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -228,7 +232,7 @@ def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -
             want = table.unit.inverse().apply(want)
         np.testing.assert_allclose(read.predict(x, verbose=0), want, rtol=1e-5, atol=1e-4)
         # a model that stays at the workers gets the same scales
-        scaled_model = table.scaled(convert(model))
+        scaled_model = service.accept_unscaled_columns(convert(model), table)
         np.testing.assert_allclose(scaled_model.plain(x), want, rtol=1e-5, atol=1e-4)
         if table.scale is not None:
             inner = tables.find_scaled_model(read)

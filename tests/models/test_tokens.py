@@ -11,9 +11,9 @@ import pytest
 from tests.models.test_norm_ranges import run_plan
 from tests.refusals import Matching, raises
 from tfe_bench.errors import UsageError
-from tfe_bench.models.calibration import ModelPlan
-from tfe_bench.models.graph import Graph
-from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.convert.calibration import ModelPlan
+from tfe_bench.models.convert.graph import Graph
+from tfe_bench.models.inference.private import PrivateModel, convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

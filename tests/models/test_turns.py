@@ -18,9 +18,10 @@ from tests.models.test_execute import (
 )
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import output_at
+from tfe_bench import clusters
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
-from tfe_bench.models import clusters, dealer_schedule, execute
-from tfe_bench.models.private import convert
+from tfe_bench.models.inference import dealer_schedule, execute
+from tfe_bench.models.inference.private import convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

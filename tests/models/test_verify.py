@@ -11,10 +11,10 @@ import pytest
 from tests.refusals import Matching, raises
 from tfe_bench import trainable
 from tfe_bench.errors import UsageError
-from tfe_bench.models import optimize
-from tfe_bench.models.graph import replace_layers
+from tfe_bench.models.convert import optimize
+from tfe_bench.models.convert.graph import replace_layers
+from tfe_bench.models.inference.private import convert
 from tfe_bench.models.layers import conv2d, rearrange
-from tfe_bench.models.private import convert
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

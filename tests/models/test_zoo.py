@@ -9,9 +9,10 @@ import pytest
 
 from tests.refusals import raises
 from tfe_bench.errors import DataError, UsageError
-from tfe_bench.models import images, zoo
-from tfe_bench.models.private import convert
-from tfe_bench.models.weights import weight_parts
+from tfe_bench.models import zoo
+from tfe_bench.models.inference import images
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.inference.weights import weight_parts
 from tfe_bench.models.zoo import networks, seeded, texts
 
 # PROTOCOLS.md 5.2: products per image

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.trainable import Trainable, trainable
-from tfe_bench.models.training import shuffling
+from tfe_bench.models.inference.private import PrivateModel, convert
+from tfe_bench.models.layers.base import public_randomness as shuffling
 from tfe_bench.models.training.plaintext import PlaintextTwin
+from tfe_bench.models.training.trainable import Trainable, trainable
 
 ROWS, FEATURES, BATCH = 200, 5, 32
 

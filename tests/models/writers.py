@@ -11,10 +11,10 @@ import pytest
 
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
-from tfe_bench.models import weights
-from tfe_bench.models.decoding import TokenDecoding
-from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.programs import generate as program
+from tfe_bench.models.inference import weights
+from tfe_bench.models.inference.decoding import TokenDecoding
+from tfe_bench.models.inference.private import PrivateModel, convert
+from tfe_bench.models.inference.programs import generate as program
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 

@@ -25,7 +25,7 @@ def sites_of_the_package() -> set[str]:
                 calls.setdefault(name, []).append((inside, child))
             walk(child, child if isinstance(child, Function) else inside)
 
-    for folder in ("protocols", "models", "benchmarks", "cluster"):
+    for folder in ("protocols", "models", "benchmarks", "cluster", "tfe_bench"):
         for path in (root / folder).rglob("*.py"):
             if path.name not in MEASURING:
                 walk(ast.parse(path.read_text()), None)

@@ -58,7 +58,7 @@ RENAMED = {
     "series.bent": "series.evaluate_series",
 }
 
-# Functions with bounds of private arrays, which tests/models/arrays/test_edges.py covers.
+# Functions with bounds of private arrays, which tests/arrays/test_edges.py covers.
 BOUNDED = {
     *(f"wide_range.{name}" for name in ("norm", "divide_by_count", "reduce_mean")),
     *(f"wide_range.reduce_{name}" for name in ("std", "variance")),

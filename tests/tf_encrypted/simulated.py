@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tfe_bench.tf_encrypted as compatible
-from tests.models.arrays.simulated import Client, Workers
+from tests.arrays.simulated import Client, Workers
 from tfe_bench.tf_encrypted.config import LocalConfig, get_config
 
 # Type checkers cannot resolve the names of the current protocol.

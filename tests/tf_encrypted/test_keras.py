@@ -198,7 +198,7 @@ def test_batches_of_an_owner_are_trained_on(workers: Any, capsys: Any) -> None:
 
 
 def test_digits_are_cut_and_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     images = np.arange(20 * 784, dtype=np.uint8).reshape(20, 28, 28)
     labels = np.arange(20, dtype=np.uint8) % 10

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tests.refusals import raises, refuses
 from tests.tf_encrypted.simulated import simulated, tfe
+from tfe_bench.arrays import array_jobs, building, evaluate
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.arrays import array_jobs, building, evaluate
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3, ShareType
 from tfe_bench.tf_encrypted.tensor import factories
 

@@ -41,7 +41,7 @@ def run_align(arguments: argparse.Namespace) -> int:
     match; the number of matches is revealed if every owner permits it. See docs/tables.md.
     """
     from tfe_bench.cluster.stored import check_client_names, check_name
-    from tfe_bench.models.queries.client import tables
+    from tfe_bench.private_tables import tables
 
     common.quiet_tensorflow()
     check_name(arguments.name, "A data set's name")

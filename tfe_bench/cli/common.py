@@ -19,7 +19,7 @@ from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.models.execute import Prediction
+    from tfe_bench.models.inference.execute import Prediction
 
 _REPEAT = 5
 _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.([0-9]+))?(?:[eE]([0-9]{1,2}))?", re.ASCII)
@@ -82,7 +82,7 @@ def describe_range_check(
         checked: whether ranges are checked.
         predictions: returns the predictions with (True) or without (False) the check.
     """
-    from tfe_bench.models import execute
+    from tfe_bench.models.inference import execute
 
     if not checked:
         return {}

@@ -10,7 +10,7 @@ from tfe_bench.cli import common, job_record, stored_objects, text_generation
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.models.private import PrivateModel
+    from tfe_bench.models.inference.private import PrivateModel
 
 # Largest distance of the surprise of drawn tokens from its expectation, in standard deviations.
 _SURPRISE = 8.0
@@ -74,8 +74,8 @@ def run_generate(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.benchmarks import error_metrics
     from tfe_bench.cluster import profiles
-    from tfe_bench.models import decoding, generation
-    from tfe_bench.models.private import convert
+    from tfe_bench.models.inference import decoding, generation
+    from tfe_bench.models.inference.private import convert
     from tfe_bench.models.zoo import texts
     from tfe_bench.protocols.order import gumbel
 

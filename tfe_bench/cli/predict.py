@@ -16,10 +16,10 @@ from tfe_bench.cli.data import files
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.models.graph import Graph
-    from tfe_bench.models.private import PrivateModel
-    from tfe_bench.models.service import DeployedModel
-    from tfe_bench.models.tables import Table
+    from tfe_bench.models.convert.graph import Graph
+    from tfe_bench.models.convert.tables import Table
+    from tfe_bench.models.inference.private import PrivateModel
+    from tfe_bench.models.inference.service import DeployedModel
 
 _SHOWN = 5
 _NUMBERS = 10
@@ -52,7 +52,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
     result on this machine. No worker sees the input or the result.
     """
     from tfe_bench.benchmarks.prediction import measured_run_rounds
-    from tfe_bench.models import service
+    from tfe_bench.models.inference import service
 
     common.quiet_tensorflow()
     if bool(arguments.image) == (arguments.input is not None):
@@ -146,8 +146,8 @@ class _LocalKerasModel:
 
 
 def _load_local_keras_model(arguments: argparse.Namespace) -> _LocalKerasModel:
-    from tfe_bench.models import tables
-    from tfe_bench.models.private import convert
+    from tfe_bench.models.convert import tables
+    from tfe_bench.models.inference.private import convert
 
     path = Path(arguments.name)
     return _LocalKerasModel(path.name, convert(path), tables.load_table(path))
@@ -160,7 +160,7 @@ def _read_model_inputs(
     import numpy as np
 
     from tfe_bench.cli.data import arrays
-    from tfe_bench.models import images
+    from tfe_bench.models.inference import images
 
     if arguments.input is not None:
         if arguments.input.suffix.lower() == ".csv":
@@ -192,7 +192,7 @@ def _read_model_table_inputs(
     path: Path, model: DeployedModel | _LocalKerasModel
 ) -> tuple[Any, list[str]]:
     """Return a table's columns in the model's order, by name."""
-    from tfe_bench.models import csv_file
+    from tfe_bench import csv_file
 
     names, lines = csv_file.read_csv(path)
     if model.table is not None:
@@ -219,7 +219,7 @@ def _split_columns_by_input(
     path: Path, names: list[str], lines: Any, graph: Graph
 ) -> tuple[Any, list[str]]:
     """Return columns by the names of a model's inputs of one number per row."""
-    from tfe_bench.models import csv_file
+    from tfe_bench import csv_file
 
     missing = [name for name in graph.inputs if name not in names]
     if missing:
@@ -266,7 +266,7 @@ def _join_unused_columns(
     path: Path, model: DeployedModel | _LocalKerasModel, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
     """Append predictions to the columns that the model does not use, such as a row ID."""
-    from tfe_bench.models import csv_file
+    from tfe_bench import csv_file
 
     inputs = list(model.private.graph.inputs)
     if path.suffix.lower() != ".csv" or (model.table is None and len(inputs) == 1):

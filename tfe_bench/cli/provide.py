@@ -12,8 +12,8 @@ from tfe_bench.cli import common, stored_objects
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.models.datasets import Rows
-    from tfe_bench.models.tables import Table
+    from tfe_bench.models.convert.tables import Table
+    from tfe_bench.models.datasets.readers import Rows
 
 
 def _add_provide_options(p: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run_provide(arguments: argparse.Namespace) -> int:
     row; a trained model may leak information about its training rows.
     """
     from tfe_bench.cluster.stored import check_client_names, check_name
-    from tfe_bench.models import owners
+    from tfe_bench.models.datasets import owners
 
     common.quiet_tensorflow()
     chosen_modes = [arguments.name is not None, arguments.list, arguments.remove is not None]
@@ -129,7 +129,7 @@ def run_provide(arguments: argparse.Namespace) -> int:
 
 def _read_provided_rows(arguments: argparse.Namespace) -> Rows:
     """Read the rows of the command line."""
-    from tfe_bench.models import datasets
+    from tfe_bench.models.datasets import readers as datasets
 
     if (arguments.csv is None) == (arguments.dataset is None):
         raise UsageError(
@@ -210,7 +210,7 @@ def _save_column_scale(path: Path, rows: Rows) -> None:
 
 
 def _read_column_scale(path: Path) -> Table:
-    from tfe_bench.models.tables import Table
+    from tfe_bench.models.convert.tables import Table
 
     try:
         return Table.from_header(json.loads(path.read_text()))

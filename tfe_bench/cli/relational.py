@@ -12,7 +12,7 @@ from tfe_bench.errors import UsageError, check_known, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.relational.workload import RelationalWorkload
-    from tfe_bench.models.queries.client import Tables
+    from tfe_bench.private_tables import Tables
 
 _REPEAT = 3
 
@@ -42,7 +42,7 @@ def run_relational(arguments: argparse.Namespace) -> int:
     """
     from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
     from tfe_bench.cluster.requests import JobResult
-    from tfe_bench.models.queries.client import tables
+    from tfe_bench.private_tables import tables
 
     if arguments.name == "list":
         return _print_relational_workloads(WORKLOADS)

@@ -10,7 +10,7 @@ from tfe_bench.cli import common, job_record
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.models.mnist import Mnist
+    from tfe_bench.models.datasets.mnist import Mnist
     from tfe_bench.models.zoo import Entry
 
 # Relative to the range of the plaintext outputs.
@@ -89,10 +89,11 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.benchmarks import error_metrics
     from tfe_bench.cluster import profiles
-    from tfe_bench.models import execute, images, zoo
-    from tfe_bench.models.agreement import compare_outputs
-    from tfe_bench.models.private import check_activations, convert
-    from tfe_bench.models.programs.predict import default_batch
+    from tfe_bench.models import zoo
+    from tfe_bench.models.inference import execute, images
+    from tfe_bench.models.inference.agreement import compare_outputs
+    from tfe_bench.models.inference.private import check_activations, convert
+    from tfe_bench.models.inference.programs.predict import default_batch
     from tfe_bench.models.zoo import training, transformers
 
     common.quiet_tensorflow()
@@ -216,7 +217,7 @@ def _load_mnist_digits(
     Raises:
         UsageError: the network takes other inputs, or the batch is too large.
     """
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     if entry.classes != 10 or arguments.image or entry.is_text:
         raise UsageError(
@@ -271,7 +272,8 @@ def _generate_network_inputs(
     """Return the prepared inputs, and their description for the record."""
     import numpy as np
 
-    from tfe_bench.models import images, zoo
+    from tfe_bench.models import zoo
+    from tfe_bench.models.inference import images
 
     if entry.is_text:
         seed = arguments.seed + _SEED

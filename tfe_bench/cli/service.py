@@ -14,9 +14,9 @@ from tfe_bench.cli.data import files
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.models.private import PrivateModel
-    from tfe_bench.models.service import DeployedModel
-    from tfe_bench.models.tables import Table
+    from tfe_bench.models.convert.tables import Table
+    from tfe_bench.models.inference.private import PrivateModel
+    from tfe_bench.models.inference.service import DeployedModel
 
 
 def _add_deploy_options(p: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def run_deploy(arguments: argparse.Namespace) -> int:
     folder, for evaluation only.
     """
     from tfe_bench.cluster.stored import check_client_names, check_name
-    from tfe_bench.models import service
+    from tfe_bench.models.inference import service
 
     common.quiet_tensorflow()
     check_name(arguments.name)
@@ -147,8 +147,10 @@ def _convert_model(
 ) -> tuple[PrivateModel, str | None, str, Table | None]:
     """Return the model, its preprocessing, the source of its weights, and its table."""
     from tfe_bench.cli.data import arrays
-    from tfe_bench.models import images, tables, zoo
-    from tfe_bench.models.private import convert
+    from tfe_bench.models import zoo
+    from tfe_bench.models.convert import tables
+    from tfe_bench.models.inference import images
+    from tfe_bench.models.inference.private import convert
 
     way = arguments.preprocessing
     how = {"activations": arguments.activations}
@@ -196,7 +198,7 @@ def run_models(arguments: argparse.Namespace) -> int:
 
     Lists the models that three workers store and that this client may use.
     """
-    from tfe_bench.models import service
+    from tfe_bench.models.inference import service
 
     with (
         common.command_progress_bar(arguments) as bar,

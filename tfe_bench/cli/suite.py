@@ -136,7 +136,7 @@ class _SuiteRunner:
         Raises:
             DataError: no row remains, or the folder of --data-dir lacks a file.
         """
-        from tfe_bench.models import mnist
+        from tfe_bench.models.datasets import mnist
 
         done = self._find_done_tasks()
         wanting = [t for t in self._tasks if t.row.pictures and t not in done]

@@ -132,7 +132,7 @@ def _add_put_options(p: argparse.ArgumentParser) -> None:
 def run_table(arguments: argparse.Namespace) -> int:
     """Store private tables at three workers, list or remove them."""
     from tfe_bench.cluster.stored import check_client_names, check_name
-    from tfe_bench.models.queries.client import tables
+    from tfe_bench.private_tables import tables
 
     common.quiet_tensorflow()
     source = _find_table_source(arguments)
@@ -228,7 +228,7 @@ def _parse_column_renaming(text: str) -> tuple[str, str]:
 
 def _print_tables(arguments: argparse.Namespace, listed: Any, client: str) -> int:
     from tfe_bench.cluster.ledger import format_privacy_loss as number
-    from tfe_bench.models.queries.schema import TableSchema
+    from tfe_bench.queries.schema import TableSchema
 
     rows = []
     for entry in listed.values():
@@ -290,7 +290,7 @@ def run_query(arguments: argparse.Namespace) -> int:
     this client receives the result, as far as the owners' rights permit. On a terminal the plan
     is shown first. See docs/tables.md in the source tree.
     """
-    from tfe_bench.models.queries.client import tables
+    from tfe_bench.private_tables import tables
 
     common.quiet_tensorflow()
     if arguments.output is not None and arguments.output.exists():

@@ -24,8 +24,9 @@ def continue_prompt(arguments: argparse.Namespace) -> int:
     """
     import numpy as np
 
-    from tfe_bench.models import from_keras, generation
-    from tfe_bench.models.private import convert
+    from tfe_bench.models.convert import from_keras
+    from tfe_bench.models.inference import generation
+    from tfe_bench.models.inference.private import convert
     from tfe_bench.models.zoo import texts as zoo
 
     for option in ("tokens", "record", "trace"):
@@ -87,7 +88,7 @@ def _random_token_inputs(model: Any, length: int) -> dict[str, Any]:
     """Return texts of random tokens for calibration: the private prompt is not used for it."""
     import numpy as np
 
-    from tfe_bench.models import from_keras
+    from tfe_bench.models.convert import from_keras
 
     graph, rng = (
         from_keras.read_keras_model(model, length=length).graph,
@@ -108,7 +109,7 @@ def _find_tokenizer(model: Any, file: Path | None) -> Any:
     Raises:
         UsageError: the model of a file has no tokenizer.
     """
-    from tfe_bench.models import from_keras
+    from tfe_bench.models.convert import from_keras
 
     of = model if file is None else from_keras.load_model(file)
     tokenizer = getattr(getattr(of, "preprocessor", None), "tokenizer", None)

@@ -17,13 +17,13 @@ from tfe_bench.errors import UsageError
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput
-    from tfe_bench.models.datasets import Rows
-    from tfe_bench.models.history import History
-    from tfe_bench.models.rows import TrainingExamples
-    from tfe_bench.models.sources import CombinedSchema, DatasetRef
-    from tfe_bench.models.tables import Table
-    from tfe_bench.models.trainable import Trainable
-    from tfe_bench.models.training_job import TrainingJob
+    from tfe_bench.models.convert.tables import Table
+    from tfe_bench.models.datasets.readers import Rows
+    from tfe_bench.models.datasets.sources import CombinedSchema, DatasetRef
+    from tfe_bench.models.training.examples import TrainingExamples
+    from tfe_bench.models.training.history import History
+    from tfe_bench.models.training.trainable import Trainable
+    from tfe_bench.models.training.training_job import TrainingJob
 
 # As published: SGD with learning rate 0.01 and momentum 0.9, Adam and AMSGrad with 0.001.
 _MOMENTUM = 0.9
@@ -84,7 +84,7 @@ def run_train(arguments: argparse.Namespace) -> int:
                 job, inputs = _build_training_job(arguments, task, None)
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
             else:
-                from tfe_bench.models import sources
+                from tfe_bench.models.datasets import sources
 
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
                 names: Any = arguments.rows or arguments.columns
@@ -146,7 +146,7 @@ class _UserKerasModel:
         """
         if not name.endswith(".keras"):
             return cls()
-        from tfe_bench.models import from_keras, tables
+        from tfe_bench.models.convert import from_keras, tables
         from tfe_bench.models.training import recipe
 
         model, table = from_keras.load_model(name), tables.load_table(name)
@@ -165,7 +165,7 @@ def _read_training_rows(
     Raises:
         UsageError: options contradict the columns of the model.
     """
-    from tfe_bench.models import datasets
+    from tfe_bench.models.datasets import readers as datasets
 
     if arguments.rows is not None or arguments.columns is not None:
         return None, None
@@ -199,8 +199,8 @@ def _read_training_rows(
 
 
 def _shuffle_training_rows(rows: Rows, seed: int) -> Rows:
-    from tfe_bench.models.rows import SHUFFLED
-    from tfe_bench.models.training.shuffling import draw_epoch_permutation
+    from tfe_bench.models.layers.base.public_randomness import draw_epoch_permutation
+    from tfe_bench.models.training.examples import SHUFFLED
 
     return rows.take(draw_epoch_permutation(seed, SHUFFLED, len(rows)))
 
@@ -216,7 +216,7 @@ def _build_training_task(
     test: Rows | None,
     joined: CombinedSchema | None,
 ) -> _TrainingTask:
-    from tfe_bench.models.trainable import trainable
+    from tfe_bench.models.training.trainable import trainable
 
     if joined is not None:
         shape, target, table = joined.x, joined.target, joined.table
@@ -315,10 +315,9 @@ def _build_training_job(
 ) -> tuple[TrainingJob, dict[str, PrivateInput | LateInput]]:
     """Return the job and its inputs."""
     from tfe_bench.cluster import profiles
-    from tfe_bench.models import deploying
-    from tfe_bench.models.rows import choose_training_chunk
-    from tfe_bench.models.training import magnitudes
-    from tfe_bench.models.training_job import (
+    from tfe_bench.models.training import deploying, magnitudes
+    from tfe_bench.models.training.examples import choose_training_chunk
+    from tfe_bench.models.training.training_job import (
         CheckpointOptions,
         TrainingJob,
         choose_training_range_checks,
@@ -367,7 +366,7 @@ def _build_training_job(
 
 
 def _to_training_examples(rows: Rows | None) -> TrainingExamples | None:
-    from tfe_bench.models.rows import TrainingExamples
+    from tfe_bench.models.training.examples import TrainingExamples
 
     return None if rows is None else TrainingExamples(rows.x, _training_label_column(rows))
 
@@ -502,7 +501,7 @@ def _write_trained_models(
 ) -> None:
     if arguments.output is None or history.model is None:
         return
-    from tfe_bench.models import tables
+    from tfe_bench.models.convert import tables
 
     table = task.table
     model = history.model if table is None else table.in_units(history.model)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfe_bench.arrays import array as arrays
+from tfe_bench.arrays.array import PrivateArray
+from tfe_bench.arrays.node import ExpressionNode
 from tfe_bench.errors import ConfigError, UsageError
-from tfe_bench.models.arrays import array as arrays
-from tfe_bench.models.arrays.array import PrivateArray
-from tfe_bench.models.arrays.node import ExpressionNode
 
 # Length of a chain of pending operations at which they run.
 _DEPTH = 150
@@ -185,7 +185,7 @@ class LocalConfig(Config):
         return player
 
     def _open_cluster(self) -> Any:
-        from tfe_bench.models.clusters import LocalCluster
+        from tfe_bench.clusters import LocalCluster
 
         cluster = LocalCluster()
         cluster.__enter__()
@@ -273,7 +273,7 @@ class RemoteConfig(Config):
     def _open_cluster(self) -> Any:
         from tfe_bench.cluster.addresses import is_loopback
         from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
-        from tfe_bench.models.clusters import Client, LocalCluster
+        from tfe_bench.clusters import Client, LocalCluster
 
         cluster_file = os.environ.get(CLUSTER_VARIABLE)
         adjacent_file = self._folder / "cluster.toml"

@@ -93,7 +93,7 @@ class SecretSharing:
         )
 
     def _measure_j3(self, task: ComparedTask) -> Cost:
-        from tfe_bench.models.private import convert
+        from tfe_bench.models.inference.private import convert
 
         count = max(task.batch, self._effort.images) if task.batch > 1 else 1
         pictures, labels = self._networks.load_test(count)
@@ -183,7 +183,7 @@ class SecretSharing:
             measured_batches: number of measured steps.
             size: number of elements that a client shares, and number of steps of the task.
         """
-        from tfe_bench.models.trainable import trainable
+        from tfe_bench.models.training.trainable import trainable
 
         private = trainable(model)
         private.compile(

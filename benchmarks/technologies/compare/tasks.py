@@ -144,7 +144,7 @@ class ComparisonInputs:
         Raises:
             DataError: the files do not exist.
         """
-        from tfe_bench.models import mnist
+        from tfe_bench.models.datasets import mnist
 
         return mnist.load(self.folder)
 

@@ -19,7 +19,7 @@ from tfe_bench.benchmarks.technologies.functional.measuring import (
     time_call,
 )
 from tfe_bench.benchmarks.technologies.measurement import Measurement
-from tfe_bench.models import mnist
+from tfe_bench.models.datasets import mnist
 
 LENGTH: Final = 784
 UNITS: Final = 128

@@ -23,8 +23,8 @@ from tfe_bench.benchmarks.technologies.functional.measuring import (
 )
 from tfe_bench.benchmarks.technologies.functional.published import read_training
 from tfe_bench.benchmarks.technologies.measurement import Measurement
-from tfe_bench.models import mnist
-from tfe_bench.models.mnist import Mnist
+from tfe_bench.models.datasets import mnist
+from tfe_bench.models.datasets.mnist import Mnist
 
 DELTA_BITS: Final = 8
 PICTURES: Final = 5

@@ -75,7 +75,7 @@ def measure_encrypted_accuracy(
         ConfigError: the library is not installed.
         ClusterError: a process ended unexpectedly.
     """
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     import_library("seal", "Homomorphic encryption")
     parameters = encrypted.choose_network_parameters(degree)

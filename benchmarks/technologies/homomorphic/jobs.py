@@ -287,7 +287,7 @@ def run_homomorphic_network(
         DataError: MNIST is missing.
         ConfigError: the library is not installed.
     """
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     check_range("The batch", batch, 1, MOST_BATCH)
     parameters = encrypted.choose_network_parameters(degree or (8192 if batch <= _FEW else 16384))

@@ -152,7 +152,7 @@ def train_model(folder: Path | None, seed: int = SEED, epochs: int = EPOCHS) -> 
     Raises:
         DataError: MNIST is missing or damaged.
     """
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     data = mnist.load(folder)
     pictures = data.train_images[..., None].astype(np.float32) / 255

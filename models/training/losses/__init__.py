@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.kinds import discovery
+from tfe_bench.models.layers.base import discovery
 from tfe_bench.models.training.losses.loss import MEAN, Loss
 
 # Options of Keras' losses with one supported value, and that value.

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.graph import Array
-from tfe_bench.models.kinds.layer import Shape
-from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import FACTOR_BITS, reshape_value
+from tfe_bench.models.convert.graph import Array
+from tfe_bench.models.layers.base.layer import Shape
+from tfe_bench.models.layers.base.operations import Operations
+from tfe_bench.models.layers.base.passes import FACTOR_BITS, reshape_value
 from tfe_bench.models.training.losses.loss import (
     Loss,
     LossGradient,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.graph import Array
-from tfe_bench.models.kinds.layer import Shape
-from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import convert_scale, reshape_value, sum_axes
+from tfe_bench.models.convert.graph import Array
+from tfe_bench.models.layers.base.layer import Shape
+from tfe_bench.models.layers.base.operations import Operations
+from tfe_bench.models.layers.base.passes import convert_scale, reshape_value, sum_axes
 from tfe_bench.models.training.losses.loss import (
     WHOLE_BITS,
     Loss,

@@ -16,11 +16,12 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import RangeError, UsageError, check_one_of
-from tfe_bench.models.graph import Array
-from tfe_bench.models.kinds import renamed
-from tfe_bench.models.kinds.layer import Shape
-from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import add_aligned, convert_scale, reshape_value, sum_axes
+from tfe_bench.models.convert.graph import Array
+from tfe_bench.models.datasets.sharing import MAX_LABEL
+from tfe_bench.models.layers.base import renamed
+from tfe_bench.models.layers.base.layer import Shape
+from tfe_bench.models.layers.base.operations import Operations
+from tfe_bench.models.layers.base.passes import add_aligned, convert_scale, reshape_value, sum_axes
 from tfe_bench.models.training.schedules import is_real_schedule_option
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert, relational, shapes
@@ -32,7 +33,7 @@ LOSS_BITS = activations.INNER_BITS
 # Bits of both factors of a product that a loss sums: 2^14 squared leaves room for 2^10 of them.
 FACTOR_BITS = 12
 # Bound on numeric predictions and labels; their differences have one bit more.
-LARGEST = 2.0**13
+LARGEST = MAX_LABEL
 WHOLE_BITS = 15
 # Kinds of labels in rows of several owners (tables.TARGETS).
 NUMBERS, NATURAL = ("binary", "classes", "number"), ("binary", "classes")

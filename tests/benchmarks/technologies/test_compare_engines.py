@@ -25,7 +25,7 @@ from tfe_bench.benchmarks.technologies.compare.tasks import (
 from tfe_bench.benchmarks.technologies.homomorphic import model
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.cluster import launch
-from tfe_bench.models.mnist import Mnist
+from tfe_bench.models.datasets.mnist import Mnist
 
 _MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
 EFFORT = ComparisonEffort(repeat=1, values=16, steps=1, images=4)
@@ -92,7 +92,7 @@ def test_homomorphic_encryption_and_a_device_do_the_network(
     inputs: ComparisonInputs, models: Networks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("seal")
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     monkeypatch.setattr(mnist, "load", lambda _: inputs.pictures)
     encrypted = Homomorphic(EFFORT, inputs, models)

@@ -137,7 +137,7 @@ def test_jobs_say_what_they_cost_and_leak(tmp_path: Path) -> None:
 @pytest.fixture
 def digits(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> Any:
     """Use random pictures in the place of MNIST."""
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     def some(n: int) -> Any:
         return rng.integers(0, 256, (n, 28, 28)).astype(np.uint8), rng.integers(0, 10, n)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.simulate import measure_graph_call, reconstruct, simulate
-from tfe_bench.models.kinds.operations import ProtocolSetting
-from tfe_bench.models.rows import append_weights
+from tfe_bench.models.layers.base.operations import ProtocolSetting
 from tfe_bench.models.training import evaluate, state, step
+from tfe_bench.models.training.examples import append_weights
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party

@@ -11,7 +11,7 @@ import pytest
 from tests.models.test_execute import list_activations
 from tests.models.training.bench import Case, Result, batch_rows, train_cases
 from tfe_bench.cluster.simulate import assert_costs
-from tfe_bench.models.kinds import registry
+from tfe_bench.models.layers.base import registry
 from tfe_bench.models.training import plaintext, state, step
 from tfe_bench.models.training.recipe import Recipe
 

@@ -11,9 +11,10 @@ import pytest
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_graph_call, reconstruct, simulate
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.kinds.operations import Operations, ProtocolSetting
-from tfe_bench.models.sources import CombinedSchema, check_training_labels
+from tfe_bench.models.datasets.sources import CombinedSchema
+from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting
 from tfe_bench.models.training import losses
+from tfe_bench.models.training.examples import check_training_labels
 from tfe_bench.models.training.losses.loss import LARGEST, Loss
 from tfe_bench.models.training.optimizers.sgd import Sgd
 from tfe_bench.models.training.schedules import LearningRateSchedule

@@ -15,8 +15,8 @@ import pytest
 from tests.models.training.bench import Case, train_cases
 from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.calibration import MIN_STEPS
-from tfe_bench.models.rows import share_training_features
+from tfe_bench.models.convert.calibration import MIN_STEPS
+from tfe_bench.models.datasets.sharing import share_training_features
 from tfe_bench.models.training import losses, magnitudes, optimizers, plaintext, state
 from tfe_bench.models.training.losses.loss import LARGEST, NUMBERS
 from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe

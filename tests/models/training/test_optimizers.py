@@ -14,9 +14,9 @@ from tests.models.training.bench import LOCAL, Case, Result, batch_rows, train_c
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.operations import ProtocolSetting
-from tfe_bench.models.rows import with_weight_bound
+from tfe_bench.models.layers.base.operations import ProtocolSetting
 from tfe_bench.models.training import optimizers, plaintext, schedules, state, step, updates
+from tfe_bench.models.training.examples import with_weight_bound
 from tfe_bench.models.training.losses.loss import NUMBERS
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.optimizers.sgd import Sgd

@@ -12,9 +12,10 @@ import pytest
 
 from tests.refusals import Matching, raises
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models.kinds.operations import ProtocolSetting
-from tfe_bench.models.private import convert
-from tfe_bench.models.training import plaintext, shuffling, state, step
+from tfe_bench.models.inference.private import convert
+from tfe_bench.models.layers.base import public_randomness as shuffling
+from tfe_bench.models.layers.base.operations import ProtocolSetting
+from tfe_bench.models.training import plaintext, state, step
 from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.models.kinds.operations import ProtocolSetting
-from tfe_bench.models.rows import append_weights
+from tfe_bench.models.layers.base.operations import ProtocolSetting
 from tfe_bench.models.training import state, step
+from tfe_bench.models.training.examples import append_weights
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -101,7 +101,7 @@ def _is_set(x: ast.expr) -> bool:
 
 
 @pytest.mark.parametrize(
-    "folder", ["protocols", *(f"models/{name}" for name in ("training", "layers", "kinds"))]
+    "folder", ["protocols", "models/training", "models/layers", "models/inference"]
 )
 def test_no_loop_goes_over_a_set(folder: str) -> None:
     """Sets of texts have another order in each process, but all parties must send in one order."""

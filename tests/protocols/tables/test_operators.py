@@ -23,7 +23,6 @@ from tests.protocols.tables.relations import (
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.queries import hash_bins
 from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -43,6 +42,7 @@ from tfe_bench.protocols.tables.groups import GroupAggregate
 from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
 from tfe_bench.protocols.tables.windows import WindowFunction
+from tfe_bench.queries import hash_bins
 
 AGGREGATES = (
     *(

@@ -13,9 +13,9 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from tfe_bench import csv_file
 from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable_file_error
 from tfe_bench.errors import DataError, did_you_mean
-from tfe_bench.models import csv_file
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 

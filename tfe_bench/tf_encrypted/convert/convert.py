@@ -146,8 +146,8 @@ class Converter:
         keras_model = _convert_to_keras_3(model)
 
         def plan_model(magnitude: int) -> tuple[Any, float]:
-            from tfe_bench.models.calibration import MARGIN
-            from tfe_bench.models.private import convert
+            from tfe_bench.models.convert.calibration import MARGIN
+            from tfe_bench.models.inference.private import convert
 
             scaled_samples = [magnitude * array for array in samples]
             largest_input = MARGIN * min(float(np.abs(array).max()) for array in scaled_samples)

@@ -14,7 +14,7 @@ from tfe_bench.tf_encrypted.keras.datasets import convert
 
 def _load_mnist_digits(train: bool) -> tuple[Any, Any]:
     """Load images and labels from the folder in the environment variable TFE_BENCH_MNIST."""
-    from tfe_bench.models import mnist
+    from tfe_bench.models.datasets import mnist
 
     digits = mnist.load(os.environ.get("TFE_BENCH_MNIST"))
     if train:

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from tfe_bench.arrays.array import PrivateArray
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.tf_encrypted.config import get_config

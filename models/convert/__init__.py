@@ -1,0 +1,1 @@
+"""Conversion of Keras models: graphs of layers, their passes, calibration and verification."""

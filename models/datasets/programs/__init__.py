@@ -1,0 +1,1 @@
+"""Programs of data sets, one per module."""

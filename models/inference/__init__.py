@@ -1,0 +1,1 @@
+"""Private predictions: PrivateModel, its execution, deployed models and text generation."""

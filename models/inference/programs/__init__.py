@@ -1,0 +1,1 @@
+"""Programs of predictions, one per module."""

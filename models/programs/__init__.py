@@ -1,1 +1,0 @@
-"""Programs that users submit, one per module; pyproject.toml registers them."""

@@ -1,0 +1,168 @@
+"""Cost of a plan before anything is sent, counted on symbolic values."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfe_bench.arrays import evaluate
+from tfe_bench.arrays.evaluate import ArraySpec
+from tfe_bench.arrays.plan import ExpressionPlan
+from tfe_bench.cluster.jobs import shape_extent
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.tensor_ops import Tensor
+from tfe_bench.queries.price import estimate_query_seconds
+
+# Plans with a cached price: a loop at a client requests the same one repeatedly.
+_MAX_CACHED = 256
+# Exchanges and local maps of a plan's graphs, for a loop those of one iteration: they take a
+# worker's time for counting and tracing, and memory of about this many bytes each (measured with
+# 990 softmaxes).
+MAX_OPS = 20_000
+OP_BYTES = 32 << 10
+_known: OrderedDict[str, ExpressionPrice] = OrderedDict()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ExpressionPrice:
+    """Cost of a plan.
+
+    Attributes:
+        cost: bits by party, and rounds.
+        steps: bits that the three workers send in each step.
+        step_specs: public facts about each step's values.
+        output_specs: public facts about the words of each output.
+        largest: 64-bit words of the largest intermediate array.
+        moved: words that local maps move.
+        ops: exchanges and local maps of its graphs.
+    """
+
+    cost: Cost
+    steps: tuple[int, ...]
+    step_specs: tuple[tuple[ArraySpec, ...], ...]
+    output_specs: tuple[ArraySpec, ...]
+    largest: int
+    moved: int
+    ops: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Approximate bytes of its graphs at a worker."""
+        return self.ops * OP_BYTES
+
+    @property
+    def sent(self) -> int:
+        """Bytes that the three workers send in total."""
+        return self.cost.total // 8
+
+    def seconds(self, profile: str) -> float:
+        """Estimate the time under a network profile.
+
+        Raises:
+            UsageError: the profile does not exist.
+        """
+        return estimate_query_seconds(self.cost, self.moved, profile)
+
+
+class _LimitedCostParty(CostParty):
+    """A cost party with a limit on its operations."""
+
+    def __init__(self) -> None:
+        super().__init__(expected=True)
+        self.op_count = 0
+
+    def count_messages(
+        self, cost: Cost, shape: Sequence[int], *operands: Any, dealer: int | None = None
+    ) -> Tensor:
+        """Count messages, as CostParty does.
+
+        Raises:
+            UsageError: too many operations.
+        """
+        self._count_op()
+        return super().count_messages(cost, shape, *operands, dealer=dealer)
+
+    def add_moved_words(self, count: int) -> None:
+        """Add moved words, as CostParty does.
+
+        Raises:
+            UsageError: too many operations.
+        """
+        self._count_op()
+        super().add_moved_words(count)
+
+    def _count_op(self) -> None:
+        self.op_count += 1
+        if self.op_count > MAX_OPS:
+            raise UsageError(
+                f"An expression takes at most {MAX_OPS} exchanges and local steps. Received: "
+                "more. Compute a part separately: y = y.compute().",
+                code="expression-too-large",
+                expected=MAX_OPS,
+            )
+
+
+def price_expression_plan(plan: ExpressionPlan) -> ExpressionPrice:
+    """Count the cost of a checked plan, or return the cached cost of one with the same key.
+
+    Raises:
+        UsageError: operations that do not take their operands.
+    """
+    key = plan.cost_key()
+    with _lock:
+        price = _known.get(key)
+        if price is not None:
+            _known.move_to_end(key)
+            return price
+    price = _count_plan(plan)
+    with _lock:
+        _known[key] = price
+        while len(_known) > _MAX_CACHED:
+            _known.popitem(last=False)
+    return price
+
+
+def _count_plan(plan: ExpressionPlan) -> ExpressionPrice:
+    party = _LimitedCostParty()
+    base = len(plan.leaves)
+    specs_by_step: dict[int, tuple[ArraySpec, ...]] = {}
+    totals: dict[int, int] = {}
+    before = [0]
+
+    def record_step(number: int, values: list[evaluate.Value]) -> None:
+        op = plan.steps[number - base].op
+        specs_by_step[number] = tuple(evaluate.infer_array_spec(op, value) for value in values)
+        total = party.total_cost.total
+        totals[number] = total - before[0]
+        before[0] = total
+
+    leaves = [evaluate.symbolic_words(leaf) for leaf in plan.leaves]
+    with party.active():
+        outputs = evaluate.run_expression_plan(party, plan, leaves, None, observe=record_step)
+    numbers = range(base, base + len(plan.steps))
+    output_specs = []
+    for output, words in zip(plan.outputs, outputs, strict=True):
+        spec = evaluate.infer_array_spec("an output", words)
+        number = output.ref.number
+        if number < base:
+            kind = plan.leaves[number].kind
+        else:
+            kind = specs_by_step[number][output.ref.place or 0].kind
+        output_specs.append(ArraySpec(kind, spec.shape, spec.scale))
+    sizes = [shape_extent(m.shape) for each in specs_by_step.values() for m in each]
+    sizes += [shape_extent(leaf.shape) for leaf in plan.leaves]
+    return ExpressionPrice(
+        party.total_cost,
+        tuple(totals[n] for n in numbers),
+        tuple(specs_by_step[n] for n in numbers),
+        tuple(output_specs),
+        max([party.largest, *sizes], default=0),
+        party.moved_words,
+        party.op_count,
+    )

@@ -1,0 +1,1 @@
+"""Programs of private arrays, one per module."""

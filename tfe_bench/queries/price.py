@@ -1,0 +1,118 @@
+"""Cost of a plan before anything is sent: its steps are counted on symbolic tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from tfe_bench.cluster import profiles
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import CostParty, Private
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables.relation import Relation
+from tfe_bench.queries import execute, stored
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.relations import Relation as Facts
+from tfe_bench.queries.rights import Tables
+
+# Measured with three workers on two cores over all of `suite tables`: bytes of all three per
+# second, the overhead of a round, and words per second that local maps move
+# (CostReport.moved_words).
+_BYTES_PER_SECOND = 730e6
+_ROUND_SECONDS = 1.1e-3
+_WORDS_PER_SECOND = 350e6
+
+
+@dataclass(frozen=True)
+class Price:
+    """Cost of a plan under a network profile.
+
+    Attributes:
+        profile: name of the profile; sorts are planned for it.
+        steps: bits by party, and rounds, of each step of the plan and last of the delivery. The
+            number of comparisons of a sort depends on a secret shuffle; the average is stated.
+        moved: words that local maps move, by step.
+        cost: total of all steps.
+        largest: 64-bit words of the largest intermediate array.
+    """
+
+    profile: str
+    steps: tuple[Cost, ...]
+    moved: tuple[int, ...]
+    cost: Cost
+    largest: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that the three workers send in total."""
+        return self.cost.total // 8
+
+    @property
+    def least_seconds(self) -> float:
+        """Estimated time of all steps without network delay."""
+        return estimate_query_seconds(self.cost, sum(self.moved), "local")
+
+    def seconds(self, step: int | None = None) -> float:
+        """Estimate the time of one step, or of all."""
+        if step is None:
+            return estimate_query_seconds(self.cost, sum(self.moved), self.profile)
+        return estimate_query_seconds(self.steps[step], self.moved[step], self.profile)
+
+
+def estimate_query_seconds(cost: Cost, moved_words: int, profile: str) -> float:
+    """Estimate the seconds of counted work under a network profile.
+
+    Raises:
+        UsageError: the profile does not exist.
+    """
+    network = profiles.get_profile(profile)
+    computing = cost.total / 8 / _BYTES_PER_SECOND + cost.rounds * _ROUND_SECONDS
+    computing += moved_words / _WORDS_PER_SECOND
+    if not network.shaped:
+        return computing
+    return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
+
+
+def price_query_plan(
+    plan: QueryPlan, facts: Sequence[Facts], tables: Tables, profile: str = "local"
+) -> Price:
+    """Count the cost of a checked plan.
+
+    Args:
+        facts: derived facts of its steps.
+        tables: the plan's tables, by alias.
+
+    Raises:
+        UsageError: the profile does not exist, or no operator can run a step.
+    """
+    network = profiles.get_profile(profile).plan
+    party = CostParty(expected=True)
+    totals: list[tuple[int, ...]] = []
+
+    def load_columns(alias: str, columns: Sequence[str]) -> Relation:
+        schema = tables[alias].schema
+        names = stored.column_word_names(schema, columns)
+        words = {name: Private((schema.rows,), 0).to_symbolic() for name in names}
+        return stored.build_stored_relation(schema, columns, words)
+
+    def load_link(alias: str, number: int) -> Shared:
+        schema = tables[alias].schema
+        return Private((stored.link_sizes(schema)[stored.link_name(number)],), 0).to_symbolic()
+
+    def record_totals(fraction: float, text: str) -> None:
+        totals.append((*astuple(party.total_cost), party.moved_words))
+
+    units = {alias: table.schema.unit for alias, table in tables.items()}
+    setting = execute.QueryExecutionContext(
+        load_columns, load_link, "", network, record_totals, units.__getitem__
+    )
+    with party.active():
+        execute.run_query_plan(party, plan, facts, setting)
+    record_totals(1.0, "")
+    steps = [
+        tuple(after - before for before, after in zip(a, b, strict=True))
+        for a, b in itertools.pairwise(totals)
+    ]
+    costs = tuple(Cost(*step[:-1]) for step in steps)
+    return Price(profile, costs, tuple(s[-1] for s in steps), party.total_cost, party.largest)

@@ -1,0 +1,1 @@
+"""Programs of private tables, one per module."""

@@ -1,0 +1,212 @@
+"""The program "query": the result of a plan on stored private tables.
+
+The client sends the plan, which is public data.  From its stored headers, every worker derives the
+steps of the plan on its own, and checks whether the client may learn the result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tfe_bench.cluster import stored_shares
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
+from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge
+from tfe_bench.cluster.schema import parsed_field
+from tfe_bench.cluster.store import ShareStore
+from tfe_bench.cluster.stored import TABLE
+from tfe_bench.cluster.timing import TimedRequest, measure_program_runs, run_recorded
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables.relation import Relation
+from tfe_bench.queries import dp_noise, execute, privacy, relations, stored
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.price import price_query_plan
+from tfe_bench.queries.rights import TableAccess
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryRequest(TimedRequest):
+    """A request for the result of a plan.
+
+    Attributes:
+        plan: the plan.
+    """
+
+    plan: QueryPlan = parsed_field(QueryPlan.from_header)
+    _derivations: list[Derivation] = field(default_factory=list, init=False, compare=False)
+
+    def derive_relations(self, client: str, store: ShareStore) -> Derivation:
+        """Return the plan's tables as this worker stores them, and the relations of its steps.
+
+        The tables are looked up each time, with the client's rights; relations are derived once for
+        the same tables.
+
+        Raises:
+            UsageError: a table does not exist, or was replaced in the meantime; or as
+                relations.derive_relations.
+            PolicyError: as relations.derive_relations.
+        """
+        tables = {
+            alias: stored.find_table(store, name, deployment, client)[0]
+            for alias, (name, deployment) in self.plan.tables.items()
+        }
+        if not self._derivations or self._derivations[0].tables != tables:
+            facts = relations.derive_relations(self.plan, tables)
+            self._derivations[:] = [Derivation(tables, facts)]
+        return self._derivations[0]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Tables and relations of a plan at one worker.
+
+    Attributes:
+        tables: the tables by alias.
+        relations: the relation of each step.
+    """
+
+    tables: Mapping[str, TableAccess]
+    relations: Sequence[relations.Relation]
+
+
+def parse_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> QueryRequest:
+    """Parse a request for a query.
+
+    Raises:
+        UsageError: a parameter is invalid; the text names it.
+    """
+    request = QueryRequest.from_parameters(parameters, "query")
+    reject_inputs("query", inputs)
+    return request
+
+
+def permit_query(
+    client: str, store: ShareStore, request: QueryRequest, inputs: Sequence[InputSpec]
+) -> None:
+    """Reject a client that may not learn the result, or a plan that does not fit its tables.
+
+    Raises:
+        UsageError, PolicyError: as `QueryRequest.derive_relations`, or ShareStore.get_facts.
+    """
+    derived = request.derive_relations(client, store)
+    if charges := _compute_privacy_charges(derived.relations, derived.tables):
+        store.ledger.check_budgets(charges)
+
+
+def _compute_privacy_charges(
+    facts: Sequence[relations.Relation], tables: Mapping[str, TableAccess]
+) -> dict[str, PrivacyLossCharge]:
+    """Return the privacy loss of a plan by table name; empty for most plans."""
+    lost = privacy.total_privacy_losses((fact.release for fact in facts), tables)
+    table_by_name = {table.name: table for table in tables.values()}
+    return {
+        name: PrivacyLossCharge(
+            table_by_name[name].owner, table_by_name[name].schema.budget, lost[name]
+        )
+        for name in lost
+    }
+
+
+def charge(party: Party, ledger: PrivacyLedger, charges: Mapping[str, PrivacyLossCharge]) -> None:
+    """Charge privacy loss at all three workers, on disk before any of them continues.
+
+    Each worker starts from the largest spent amount that one of them has recorded.
+
+    Raises:
+        PolicyError: the remaining budget is too small.
+        SecurityError, DataError: as PrivacyLedger.charge_tables.
+    """
+    names = sorted(charges)
+    own_spending = b"".join(ledger.get_spent(name).to_bytes(8, "little") for name in names)
+    peer_spending = [
+        {
+            name: int.from_bytes(message[8 * i : 8 * i + 8], "little", signed=True)
+            for i, name in enumerate(names)
+        }
+        for p, message in enumerate(party.exchange(own_spending))
+        if p != party.index
+    ]
+    ledger.charge_tables(charges, peer_spending)
+    party.exchange(b"charged")
+
+
+def estimate_query_size(
+    client: str, store: ShareStore, request: QueryRequest, inputs: Sequence[InputSpec]
+) -> Size:
+    """Estimate the size of a run by counting, from the headers that this worker stores."""
+    derived = request.derive_relations(client, store)
+    price = price_query_plan(request.plan, derived.relations, derived.tables, request.profile)
+    return Size(price.largest, price.sent, seconds=price.least_seconds)
+
+
+def query_graph_key(plan_header: Mapping[str, Any], tables: Mapping[str, TableAccess]) -> str:
+    """Return everything that a plan's graphs depend on: the plan and the headers of its tables."""
+    headers = {alias: [t.owner, t.schema.to_header()] for alias, t in tables.items()}
+    return json.dumps([plan_header, headers], sort_keys=True)
+
+
+def run_query(context: Context) -> dict[str, Shared]:
+    """Execute the plan; all words of the result's rows go to the client."""
+    party, store = context.party, stored_shares.require_share_store(context)
+    request: QueryRequest = context.request
+    derived = request.derive_relations(context.client, store)
+    plan, tables, facts = request.plan, derived.tables, derived.relations
+    table_store, charges = store.for_kind(TABLE), _compute_privacy_charges(facts, tables)
+    # drawn before the first message, as the duration of the draw depends on the result
+    drawn = {
+        number: dp_noise.draw_dp_noise(fact.release, fact.rows)
+        for number, fact in enumerate(facts)
+        if fact.release is not None
+    }
+
+    def load_words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
+        table = tables[alias]
+        return stored_shares.load_stored_shares(
+            party, table_store, table.name, context.client, table.deployment, names
+        )
+
+    def load_relation(alias: str, columns: Sequence[str]) -> Relation:
+        schema = tables[alias].schema
+        return stored.build_stored_relation(
+            schema, columns, load_words(alias, stored.column_word_names(schema, columns))
+        )
+
+    def load_link(alias: str, number: int) -> Shared:
+        name = stored.link_name(number)
+        return load_words(alias, [name])[name]
+
+    profile = request.plan_profile
+    units = {alias: table.schema.unit for alias, table in tables.items()}
+    name = ("query", query_graph_key(context.parameters["plan"], tables), profile)
+
+    def execute_plan(progress: Callable[[float, str], None]) -> dict[str, Shared]:
+        setting = execute.QueryExecutionContext(
+            load_relation, load_link, name, profile, progress, units.__getitem__, drawn
+        )
+        return execute.run_query_plan(party, plan, facts, setting)
+
+    if "repeat" in context.parameters:
+        result = measure_program_runs(
+            context, f"planned for {profile}", lambda p: execute_plan(lambda f, _: p(f))
+        )
+    else:
+        result = run_recorded(context, lambda: execute_plan(context.progress))
+    if charges:  # nothing has been sent to the client yet
+        charge(party, store.ledger, charges)
+    return {name: replace(x, fractional_bits=0) for name, x in result.items()}
+
+
+def kept_names(request: QueryRequest) -> Sequence[str]:
+    """Return the names of the tables that a plan reads."""
+    return sorted({name for name, _ in request.plan.tables.values()})
+
+
+PROGRAM = Program(
+    *("query", run_query, parse_query, "queries private tables"),
+    permit=permit_query,
+    size=estimate_query_size,
+    kept_names=kept_names,
+)
