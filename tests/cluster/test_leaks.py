@@ -24,7 +24,7 @@ from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import JobCancelled, UsageError
 from tfe_bench.models.inference.private import convert
-from tfe_bench.queries.client import tables
+from tfe_bench.private_tables import tables
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Trio

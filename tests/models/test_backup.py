@@ -19,7 +19,7 @@ from tfe_bench.cluster.launch import Cluster
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.inference import service
 from tfe_bench.models.inference.private import convert
-from tfe_bench.queries.client import tables
+from tfe_bench.private_tables import tables
 
 pytestmark = pytest.mark.slow
 _ROWS = np.linspace(-1, 1, 2 * FEATURES).reshape(2, FEATURES)

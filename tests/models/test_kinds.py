@@ -249,4 +249,4 @@ def test_every_module_of_layers_has_a_kind_or_is_what_kinds_have_in_common() -> 
         module.__name__
         for module in discovery.import_package_modules(layers.__name__, layers.__path__)
     } - homes
-    assert {name.rpartition(".")[2] for name in shared} == {"linear", "smooth"}
+    assert {name.rpartition(".")[2] for name in shared} == {"base", "linear", "smooth"}

@@ -28,7 +28,7 @@ from tfe_bench.models.inference import service
 from tfe_bench.models.inference.private import PrivateModel, convert
 from tfe_bench.models.training.plaintext import PlaintextTwin
 from tfe_bench.models.training.trainable import trainable
-from tfe_bench.queries.client import tables
+from tfe_bench.private_tables import tables
 from tfe_bench.queries.programs import query
 
 keras: Any = pytest.importorskip("keras")

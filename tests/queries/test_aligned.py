@@ -22,7 +22,7 @@ from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.queries import io as columns_io
-from tfe_bench.queries import stored
+from tfe_bench.queries import stored, upload
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.schema import LARGEST, TableColumn, TableSchema
 from tfe_bench.queries.types import parse_type
@@ -284,9 +284,9 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     held = columns_io.EncodedColumn(
         parsed_type, elements.astype(np.int64) - parsed_type.offset, None
     )
-    assert alignment.training_scale("c", held, []) is None
-    scale = alignment.training_scale("c", held, ["c"])
-    assert scale is not None and scale == alignment.training_scale("c", held, ["*"])
+    assert upload.training_scale("c", held, []) is None
+    scale = upload.training_scale("c", held, ["c"])
+    assert scale is not None and scale == upload.training_scale("c", held, ["*"])
     TableColumn(parsed_type, scale=scale)  # (passes the check of the header)
     shift, center = scale
     scaled = (elements - center) / 2.0**shift
@@ -297,9 +297,9 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     words = columns_io.EncodedColumn(
         parse_type("category(a,b)"), elements[:0].astype(np.int64), None
     )
-    assert alignment.training_scale("c", words, ["*"]) is None
+    assert upload.training_scale("c", words, ["*"]) is None
     with raises(UsageError, "unsupported-type", operation="c"):
-        alignment.training_scale("c", words, ["c"])
+        upload.training_scale("c", words, ["c"])
     for wrong in ((-1, 0), (63, 0), (0, parsed_type.high + 1), (shift,), ("a", 0), (0, center)):
         if wrong != (0, center) or wide > LARGEST:
             with raises(UsageError, "invalid-scale"):

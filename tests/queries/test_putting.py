@@ -26,8 +26,9 @@ from tfe_bench.cli import table as command
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.stored_shares import StoredEntry
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
+from tfe_bench.private_tables import Tables
 from tfe_bench.queries import io, reading, sql, upload
-from tfe_bench.queries.client import Query, Tables
+from tfe_bench.queries.client import Query
 from tfe_bench.queries.report import TableReport
 from tfe_bench.queries.schema import TableColumn, TableSchema, check_table_column_name, parse_rights
 from tfe_bench.queries.types import HASHES, hash_column_text, parse_type
