@@ -14,6 +14,7 @@ from tfe_bench.protocols.api.rounding import floor_divide_by_power_of_two
 from tfe_bench.protocols.functions import bit_planes
 from tfe_bench.protocols.ring import arithmetic, checks, convert, logic, shapes
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
@@ -39,19 +40,20 @@ def _check_position(operation: str, argument: str, value: int) -> int:
     return int(value)
 
 
+@operands.operation(check=_check_bitwise_operand)
 def bit_extract(x: Shared, position: int) -> MaskedBits:
     """Return bit `position` of every integer as private bits; 0 is the lowest bit and 63 the sign.
 
     Rounds and bits: those of a comparison of position + 1 bits.
     """
-    x = _check_bitwise_operand("bit_extract", x)
-    party = operands.require_party_in_graph("bit_extract")
+    party = current_party()
     bit_share = bit_planes.extract_bit(
         party, x, _check_position("bit_extract", "position", position)
     )
     return replace(convert.mask_bits(party, bit_share), shape=tuple(x.shape.as_list()))
 
 
+@operands.operation(check=_check_bitwise_operand)
 def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
     """Return the lowest `bits` bits of every integer as private bits (A2B), lowest first.
 
@@ -62,16 +64,8 @@ def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
     Source: ABY3 (Mohassel and Rindal, CCS 2018), section 5.3, for the operation; the protocol
     compares all widths in parallel instead of an adder.
     """
-    x = _check_bitwise_operand("unpack_bits", x)
-    if not checks.is_integer_between(bits, 1, WORD):
-        raise UsageError(
-            f"unpack_bits expects 1 to {WORD} bits. Received: {bits!r}.",
-            code="number-out-of-range",
-            operation="unpack_bits",
-            received=bits,
-            expected=f"1 to {WORD}",
-        )
-    party, shape = operands.require_party_in_graph("unpack_bits"), operands.sizes("unpack_bits", x)
+    operands.check_integer_range("unpack_bits", bits, 1, WORD, f"1 to {WORD} bits")
+    party, shape = current_party(), operands.sizes("unpack_bits", x)
     planes = replace(bit_planes.extract_planes(party, x, bits), shape=(bits, *shape))
     return shapes.transpose(planes, [*range(1, len(shape) + 1), 0])  # type: ignore[arg-type, return-value]
 
@@ -98,6 +92,7 @@ def pack_bits(x: MaskedBits) -> Shared:
     return bit_planes.sum_weighted_planes(party, planes, weights, shape)
 
 
+@operands.operation(check=_check_bitwise_operand, max_bits=WORD)
 def popcount(x: Shared, bits: int = WORD) -> Shared:
     """Count the ones among the bits of every integer; exact.
 
@@ -107,32 +102,33 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
     Rounds: 5 online, 6 in total. Bits sent: those of a comparison of every width to `bits`, and D
     64 for each bit.
     """
-    x = _check_bitwise_operand("popcount", x)
-    bits = operands.check_comparison_width("popcount", bits)
-    party = operands.require_party_in_graph("popcount")
+    party = current_party()
     planes = bit_planes.extract_planes(party, x, bits)
     return bit_planes.sum_weighted_planes(party, planes, np.ones(bits, np.int64), x.shape.as_list())
 
 
+@operands.operation(check=_check_bitwise_operand, in_graph=False)
 def invert(x: Shared) -> Shared:
     """Invert every bit: -1 - x. Local."""
-    return arithmetic.add_constant(arithmetic.neg(_check_bitwise_operand("invert", x)), -1)
+    return arithmetic.add_constant(arithmetic.neg(x), -1)
 
 
+@operands.operation(check=_check_bitwise_operand, in_graph=False)
 def left_shift(x: Shared, y: int) -> Shared:
     """Compute x 2^y modulo 2^64, for a public count from 0 to 63. Local."""
-    x, y = _check_bitwise_operand("left_shift", x), _check_position("left_shift", "y", y)
+    y = _check_position("left_shift", "y", y)
     return x.map(lambda a: tensor_ops.left_shift(a, y))
 
 
+@operands.operation(check=_check_bitwise_operand)
 def right_shift(x: Shared, y: int) -> Shared:
     """Compute floor(x / 2^y) for a public count from 0 to 63, exact for |x| < 2^62.
 
     Rounds: 3 online, 4 in total, twice for y > 48, none for 0. Bits sent: those of `cast` to the
     nearest.
     """
-    x, y = _check_bitwise_operand("right_shift", x), _check_position("right_shift", "y", y)
-    return floor_divide_by_power_of_two(operands.require_party_in_graph("right_shift"), x, y)
+    y = _check_position("right_shift", "y", y)
+    return floor_divide_by_power_of_two(current_party(), x, y)
 
 
 # ---- two words

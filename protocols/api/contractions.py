@@ -55,14 +55,8 @@ def tensordot(
     """
     ranks = [len(_known_einsum_operand_shape("tensordot", v)) for v in (a, b)]
     if checks.is_integer(axes):
-        if not 0 <= axes <= min(ranks):
-            raise UsageError(
-                f"tensordot expects 0 to {min(ranks)} axes to sum over. Received: {axes}.",
-                code="number-out-of-range",
-                operation="tensordot",
-                received=axes,
-                expected=f"0 to {min(ranks)}",
-            )
+        description = f"0 to {min(ranks)} axes to sum over"
+        operands.check_integer_range("tensordot", int(axes), 0, min(ranks), description)
         summed_axes = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
     elif not isinstance(axes, (list, tuple, np.ndarray)) or len(axes) != 2:
         raise UsageError(

@@ -19,16 +19,12 @@ from tfe_bench.protocols.functions import (
     reciprocal as reciprocals,
 )
 from tfe_bench.protocols.ring import checks, compare, shapes
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 
-def _check_elementary_operand(operation: str, x: Shared) -> Shared:
-    value = operands.check_private_operand(operation, x)
-    checks.check_fractional_bits_range(operation, value, 1, 24)
-    return value
-
-
+@operands.operation()
 def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
     """Compute e^x at x's scale.
 
@@ -40,21 +36,19 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.
     Rounds: 4 online, 5 in total; 1 without clamp. Bits sent: those of exponential.exp.
     """
-    x = operands.check_private_operand("exp", x)
-    return exponential.exp(operands.require_party_in_graph("exp"), x, method, clamp)
+    return exponential.exp(current_party(), x, method, clamp)
 
 
+@operands.operation(scale=(1, 24), max_bits=62)
 def log(x: Shared, bits: int = 62) -> Shared:
     """Compute ln(x) at x's scale for 0 < x < 2^bits ring units; -f ln(2) for x <= 0.
 
     Error, rounds and bits: logarithm.log (2^-18 and 1.1 ulp at 16 fractional bits, 8 rounds).
     """
-    x = _check_elementary_operand("log", x)
-    return logarithm.log(
-        operands.require_party_in_graph("log"), x, operands.check_comparison_width("log", bits, 62)
-    )
+    return logarithm.log(current_party(), x, bits)
 
 
+@operands.operation(scale=(1, 24), max_bits=62)
 def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
     """Compute 1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
 
@@ -63,43 +57,25 @@ def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
 
     Error, rounds and bits: reciprocal.reciprocal (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
-    x = _check_elementary_operand("reciprocal", x)
-    bits = operands.check_comparison_width("reciprocal", bits, 62)
-    return reciprocals.reciprocal(
-        operands.require_party_in_graph("reciprocal"), x, bits, signed=signed
-    )
+    return reciprocals.reciprocal(current_party(), x, bits, signed=signed)
 
 
+@operands.operation(scale=(1, 24), max_bits=62)
 def sqrt(x: Shared, bits: int = 62) -> Shared:
     """Compute sqrt(x) at x's scale for 0 < x < 2^bits ring units; 0 for x <= 0.
 
     Error, rounds and bits: roots.sqrt (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
-    x = _check_elementary_operand("sqrt", x)
-    return roots.sqrt(
-        operands.require_party_in_graph("sqrt"),
-        x,
-        operands.check_comparison_width("sqrt", bits, 62),
-    )
+    return roots.sqrt(current_party(), x, bits)
 
 
+@operands.operation(scale=(1, 24), max_bits=62)
 def rsqrt(x: Shared, bits: int = 62) -> Shared:
     """Compute 1 / sqrt(x); as `sqrt`."""
-    x = _check_elementary_operand("rsqrt", x)
-    return roots.rsqrt(
-        operands.require_party_in_graph("rsqrt"),
-        x,
-        operands.check_comparison_width("rsqrt", bits, 62),
-    )
+    return roots.rsqrt(current_party(), x, bits)
 
 
-def _sine_of_angle(operation: str, x: Shared, quarter_turns: int) -> Shared:
-    x = operands.check_private_operand(operation, x)
-    checks.check_fractional_bits_range(operation, x, 1, trigonometry.MAX_FRACTIONAL_BITS)
-    operands.sizes(operation, x)
-    return trigonometry.sine(operands.require_party_in_graph(operation), x, quarter_turns)
-
-
+@operands.operation(scale=(1, trigonometry.MAX_FRACTIONAL_BITS), known=True)
 def sin(x: Shared) -> Shared:
     """Compute sin(x), at x's scale of 1 to 16 fractional bits.
 
@@ -107,12 +83,13 @@ def sin(x: Shared) -> Shared:
     all encoded x.
     Rounds: 5 online, 6 in total. Bits sent: those of trigonometry.sine.
     """
-    return _sine_of_angle("sin", x, 0)
+    return trigonometry.sine(current_party(), x, 0)
 
 
+@operands.operation(scale=(1, trigonometry.MAX_FRACTIONAL_BITS), known=True)
 def cos(x: Shared) -> Shared:
     """Compute cos(x); as `sin`."""
-    return _sine_of_angle("cos", x, 1)
+    return trigonometry.sine(current_party(), x, 1)
 
 
 def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
@@ -135,6 +112,11 @@ def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
     return trigonometry.atan2(operands.require_party_in_graph("atan2"), y, x, bits)
 
 
+@operands.operation(
+    scale=(error_function.MIN_FRACTIONAL_BITS, error_function.MAX_FRACTIONAL_BITS),
+    max_bits=62,
+    known=True,
+)
 def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     """Compute the error function, at x's scale of 8 to 16 fractional bits.
 
@@ -143,15 +125,10 @@ def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
 
     Error: below 3 ulp. Rounds: 10 online, 11 in total. Bits sent: those of error_function.erf.
     """
-    x = operands.check_private_operand("erf", x)
-    bits = operands.check_comparison_width("erf", bits, 62)
-    checks.check_fractional_bits_range(
-        "erf", x, error_function.MIN_FRACTIONAL_BITS, error_function.MAX_FRACTIONAL_BITS
-    )
-    operands.sizes("erf", x)
-    return error_function.erf(operands.require_party_in_graph("erf"), x, bits)
+    return error_function.erf(current_party(), x, bits)
 
 
+@operands.operation(max_bits=63)
 def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     """Evaluate p(x) for public coefficients, the highest power first, as tf.math.polyval.
 
@@ -160,8 +137,6 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
 
     Error: below 1.2 ulp. Rounds: 1 online, 2 in total. Bits sent: those of polynomial.polyval.
     """
-    x = operands.check_private_operand("polyval", x)
-    bits = operands.check_comparison_width("polyval", bits, 63)
     coefficients = operands.static_public_operand("polyval", coeffs)
     if coefficients is None or coefficients.ndim != 1:
         raise UsageError(
@@ -172,9 +147,7 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
             received=operands.describe_type(coeffs),
         )
     try:
-        return polynomial.polyval(
-            operands.require_party_in_graph("polyval"), coefficients.tolist(), x, bits
-        )
+        return polynomial.polyval(current_party(), coefficients.tolist(), x, bits)
     except UsageError as error:
         if str(error).startswith("polyval"):
             raise

@@ -75,13 +75,7 @@ def gather(
         _check_private_indices("gather", indices),
     )
     sizes, index_sizes = operands.sizes("gather", x), operands.sizes("gather", indices)
-    if x.dealer != indices.dealer:
-        raise UsageError(
-            f"gather expects one dealer. Received: {x!r} and {indices!r}.",
-            code="dealer-mismatch",
-            operation="gather",
-            received=f"{x!r} and {indices!r}",
-        )
+    operands.check_same_dealer("gather", x, indices)
     gather_axis, batch = shape_arguments.check_gather("gather", x, indices, axis, batch_dims)
     _check_depth("gather", sizes[gather_axis])
     lead, tail = list(range(batch, gather_axis)), list(range(gather_axis + 1, len(sizes)))
@@ -139,17 +133,11 @@ def gather(
 
 
 def _check_depth(operation: str, depth: int) -> None:
-    if not 1 <= depth <= MAX_POSITIONS:
-        raise UsageError(
-            f"{operation} expects 1 to {MAX_POSITIONS} positions for a private index. "
-            f"Received: {depth}.",
-            code="number-out-of-range",
-            operation=operation,
-            received=depth,
-            expected=f"1 to {MAX_POSITIONS}",
-        )
+    description = f"1 to {MAX_POSITIONS} positions for a private index"
+    operands.check_integer_range(operation, depth, 1, MAX_POSITIONS, description)
 
 
+@operands.operation("indices", check=_check_private_indices, max_bits=64)
 def one_hot(
     indices: Shared,
     depth: int,
@@ -170,28 +158,16 @@ def one_hot(
 
     Rounds and bits: those of the cheaper method of order.one_hot, and of `cast` of depth bits.
     """
-    x = _check_private_indices("one_hot", indices)
-    bits = operands.check_comparison_width("one_hot", bits)
     depth = operands.check_integer_argument("one_hot", "depth", depth)
     _check_depth("one_hot", depth)
-    sizes = operands.sizes("one_hot", x)
+    sizes = operands.sizes("one_hot", indices)
     new_axis = checks.normalize_axis("one_hot", axis, len(sizes) + 1)
-    values = []
-    for name, value in (("on_value", on_value), ("off_value", off_value)):
-        static_value = operands.static_public_operand("one_hot", value)
-        if static_value is None or static_value.ndim:
-            raise UsageError(
-                f"one_hot expects one public number {name}. Received: "
-                f"{operands.describe_type(value)}.",
-                code="not-static" if static_value is None else "rank-mismatch",
-                operation="one_hot",
-                received=operands.describe_type(value),
-            )
-        values.append(int(operands.encode_public("one_hot", static_value, 0)))
-    on, off = values
-    party = operands.require_party_in_graph("one_hot")
-    hot = positions.one_hot(party, x, depth, bits)
-    ones = convert.b2a(party, hot, [depth, *sizes])
+    on, off = (
+        int(operands.encode_public("one_hot", operands.static_number("one_hot", value, noun), 0))
+        for noun, value in (("on_value", on_value), ("off_value", off_value))
+    )
+    hot = positions.one_hot(current_party(), indices, depth, bits)
+    ones = convert.b2a(current_party(), hot, [depth, *sizes])
     order = [i + 1 for i in range(len(sizes))]
     order.insert(new_axis, 0)
     ones = shapes.transpose(ones, order)
@@ -260,6 +236,7 @@ def _check_updates(operation: str, updates: Shared, expected: list[int]) -> None
         )
 
 
+@operands.operation("updates", in_graph=False)
 def scatter_nd(indices: Public, updates: Shared, shape: list[int]) -> Shared:
     """Add updates to zeros of a shape at public indices, as tf.scatter_nd. Local.
 
@@ -267,7 +244,6 @@ def scatter_nd(indices: Public, updates: Shared, shape: list[int]) -> Shared:
         indices: [..., k] for the first k axes; updates of a repeated index are added.
         updates: [..., *shape[k:]], private.
     """
-    updates = operands.check_private_operand("scatter_nd", updates)
     sizes = operands.static_public_operand("scatter_nd", shape)
     if sizes is None or sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
         raise UsageError(

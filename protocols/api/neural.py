@@ -17,6 +17,7 @@ from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.nn import silu as silus
 from tfe_bench.protocols.ring import arithmetic, checks, compare, conv, reductions
 from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -26,27 +27,25 @@ Window: TypeAlias = "int | Sequence[int]"
 Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
 
+@operands.operation(check=checks.check_private_word_tensor, max_bits=64)
 def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
     Rounds: 4 online, 5 in total. Bits sent: those of relu.relu.
     """
-    x = checks.check_private_word_tensor("relu", x)
-    return rectifier.relu(
-        operands.require_party_in_graph("relu"), x, operands.check_comparison_width("relu", bits)
-    )
+    return rectifier.relu(current_party(), x, bits)
 
 
+@operands.operation(check=checks.check_private_word_tensor, max_bits=64)
 def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Return [x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units. At 0 it is 1.
 
     Rounds: 4 online, 5 in total.
     """
-    x = checks.check_private_word_tensor("relu_derivative", x)
-    bits = operands.check_comparison_width("relu_derivative", bits)
-    return rectifier.relu_derivative(operands.require_party_in_graph("relu_derivative"), x, bits)
+    return rectifier.relu_derivative(current_party(), x, bits)
 
 
+@operands.operation()
 def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     """Return x for x >= 0, else alpha x: relu(x) + alpha (x - relu(x)).
 
@@ -58,16 +57,7 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
     Rounds: 5 online, 6 in total. Bits sent: those of `relu` and a truncation.
     """
-    x = operands.check_private_operand("leaky_relu", x)
-    factor = operands.static_public_operand("leaky_relu", alpha)
-    if factor is None or factor.ndim:
-        raise UsageError(
-            "leaky_relu expects one public number alpha. Received: "
-            f"{operands.describe_type(alpha)}.",
-            code="not-static" if factor is None else "rank-mismatch",
-            operation="leaky_relu",
-            received=operands.describe_type(alpha),
-        )
+    factor = operands.static_number("leaky_relu", alpha, "alpha")
     if x.fractional_bits == 0:
         raise UsageError(
             f"leaky_relu expects fractional bits. Received: {x!r}. Use cast(x, 16).",
@@ -76,7 +66,7 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
             received=repr(x),
         )
     bits = operands.check_comparison_width("leaky_relu", bits, _max_leaky_relu_input_bits(factor))
-    positive = rectifier.relu(operands.require_party_in_graph("leaky_relu"), x, bits)
+    positive = rectifier.relu(current_party(), x, bits)
     low = operators.multiply_by_public_weight(
         "leaky_relu", arithmetic.sub(x, positive), factor, arithmetic.mul_public
     )
@@ -90,21 +80,22 @@ def _max_leaky_relu_input_bits(alpha: Public) -> int:
     return 63 - (factor - 1).bit_length() if scale else 64
 
 
+@operands.operation(max_bits=62)
 def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute 1 / (1 + e^-x), error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
     Rounds: 6 or 7 (many elements). Bits sent: those of activations.sigmoid.
     """
-    x = _check_activation_operand("sigmoid", x, bits)
-    return activations.sigmoid(operands.require_party_in_graph("sigmoid"), x, bits)
+    return activations.sigmoid(current_party(), x, bits)
 
 
+@operands.operation(max_bits=62)
 def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute tanh(x), error below 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
-    x = _check_activation_operand("tanh", x, bits)
-    return activations.tanh(operands.require_party_in_graph("tanh"), x, bits)
+    return activations.tanh(current_party(), x, bits)
 
 
+@operands.operation(max_bits=62)
 def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute x Phi(x), the exact GELU, error below 3 ulp, for |x| < 2^(bits-1) ring units.
 
@@ -112,10 +103,10 @@ def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Raises:
         UsageError: x has more than 16 fractional bits.
     """
-    x = _check_activation_operand("gelu", x, bits)
-    return gelus.gelu(operands.require_party_in_graph("gelu"), x, bits)
+    return gelus.gelu(current_party(), x, bits)
 
 
+@operands.operation(max_bits=62)
 def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """Compute x / (1 + e^-x), error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
@@ -123,20 +114,20 @@ def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Raises:
         UsageError: x has fewer than 8 or more than 16 fractional bits.
     """
-    x = _check_activation_operand("silu", x, bits)
-    return silus.silu(operands.require_party_in_graph("silu"), x, bits)
+    return silus.silu(current_party(), x, bits)
 
 
+@operands.operation(max_bits=62)
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     """Compute e^x_i / sum_j e^x_j along an axis, error below 2 ulp, for |x| < 2^(bits-1) units.
 
     Rounds and bits: those of activations.softmax.
     """
-    x = _check_activation_operand("softmax", x, bits)
     at = checks.normalize_axis("softmax", axis, checks.check_private_rank_is_known("softmax", x))
-    return activations.softmax(operands.require_party_in_graph("softmax"), x, at, bits=bits)
+    return activations.softmax(current_party(), x, at, bits=bits)
 
 
+@operands.operation("query", "key", "value", max_bits=62)
 def scaled_dot_product_attention(
     query: Shared,
     key: Shared,
@@ -170,13 +161,11 @@ def scaled_dot_product_attention(
             2).
     """
     name = "scaled_dot_product_attention"
-    query, key, value = (operands.check_private_operand(name, x) for x in (query, key, value))
-    party = operands.require_party_in_graph(name)
     if isinstance(mask, MaskedBits):
         mask = predicates.cast(mask)
     try:
         return attention.attention(
-            party,
+            current_party(),
             query,
             key,
             value,
@@ -184,7 +173,7 @@ def scaled_dot_product_attention(
             mask=mask,
             causal=is_causal,
             spread=spread,
-            bits=operands.check_comparison_width(name, bits, 62),
+            bits=bits,
         )
     except UsageError as error:
         operation = name if error.operation == "attention" else None
@@ -192,15 +181,10 @@ def scaled_dot_product_attention(
         raise error.with_text(text, operation) from None
 
 
-def _check_activation_operand(operation: str, x: Shared, bits: int) -> Shared:
-    value = operands.check_private_operand(operation, x)
-    operands.check_comparison_width(operation, bits, 62)
-    return value
-
-
 # ---- windows
 
 
+@operands.operation(max_bits=64)
 def max_pool2d(
     x: Shared,
     ksize: Window,
@@ -217,16 +201,13 @@ def max_pool2d(
 
     Rounds and bits: those of pool.max_pool2d.
     """
-    x = operands.check_private_operand("max_pool2d", x)
-    bits = operands.check_comparison_width("max_pool2d", bits)
     kernel = conv.parse_window_pair("max_pool2d", "ksize", ksize)
     steps = kernel if strides is None else conv.parse_window_pair("max_pool2d", "strides", strides)
     chosen_padding = padding.upper() if isinstance(padding, str) else padding
-    return pool.max_pool2d(
-        operands.require_party_in_graph("max_pool2d"), x, kernel, steps, chosen_padding, bits=bits
-    )
+    return pool.max_pool2d(current_party(), x, kernel, steps, chosen_padding, bits=bits)
 
 
+@operands.operation(known=True)
 def avg_pool2d(
     x: Shared, ksize: Window, strides: Window | None = None, padding: Padding = "VALID"
 ) -> Shared:
@@ -238,12 +219,11 @@ def avg_pool2d(
     The mean of integers has 16 fractional bits.
     Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
     """
-    x = operands.check_private_operand("avg_pool2d", x)
-    operands.sizes("avg_pool2d", x)
-    party = operands.require_party_in_graph("avg_pool2d")
     try:
         extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
-        return reductions.avg_pool(party, x, ksize, strides, padding, extra_bits=extra_bits)
+        return reductions.avg_pool(
+            current_party(), x, ksize, strides, padding, extra_bits=extra_bits
+        )
     except UsageError as error:
         text = str(error).replace("avg_pool ", "avg_pool2d ", 1)
         raise error.with_text(text, "avg_pool2d") from None

@@ -6,9 +6,11 @@ A public number is rounded to the scale of the private operand, as an input is. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,9 @@ WEIGHT_BITS = 16
 # Significant bits of public reals known while tracing: those of float32.
 SIGNIFICANT_BITS = 24
 MAX_WEIGHT_BITS = 48
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 def require_party_in_graph(operation: str) -> Party:
@@ -82,6 +87,55 @@ def check_private_operand(operation: str, x: object, any_ring: bool = False) -> 
     return (checks.check_private if any_ring else checks.check_private_64bit_tensor)(operation, x)
 
 
+def operation(
+    *private_operands: str,
+    check: Callable[[str, Any], Shared] = check_private_operand,
+    scale: tuple[int, int] | None = None,
+    max_bits: int | None = None,
+    known: bool = False,
+    in_graph: bool = True,
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Check the arguments of a public operation, before it runs.
+
+    Args:
+        private_operands: names of the parameters that are private; `x` if there is no name.
+        check: check of each of them, which returns it.
+        scale: fewest and most fractional bits of each.
+        max_bits: the largest width `bits` of a comparison; None for an operation without one.
+        known: True: sizes are known while tracing.
+        in_graph: True: the operation runs inside party.function only.
+    """
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        call: Any = function
+        name, signature = function.__name__, inspect.signature(function)
+
+        @functools.wraps(function)
+        def check_and_call(*args: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+            try:
+                bound = signature.bind(*args, **named)
+            except TypeError:
+                return function(*args, **named)  # Python's error names the function.
+            bound.apply_defaults()
+            arguments = bound.arguments
+            for operand in private_operands or ("x",):
+                x = arguments[operand] = check(name, arguments[operand])
+                if scale is not None:
+                    checks.check_fractional_bits_range(name, x, *scale)
+                if known:
+                    sizes(name, x)
+            if max_bits is not None:
+                arguments["bits"] = check_comparison_width(name, arguments["bits"], max_bits)
+            if in_graph:
+                require_party_in_graph(name)
+            result: _Result = call(*bound.args, **bound.kwargs)
+            return result
+
+        return check_and_call
+
+    return decorate
+
+
 def check_integer_operand(operation: str, x: object, expected: str, advice: str) -> Shared:
     """Return x, which must be a private tensor of integers with known sizes.
 
@@ -110,16 +164,48 @@ def check_comparison_width(operation: str, bits: int, max_bits: int = 64) -> int
     Raises:
         UsageError: it is not an integer from 2 to `max_bits`.
     """
-    if not checks.is_integer_between(bits, 2, max_bits):
+    description = f"bits as an integer from 2 to {max_bits}: values are below 2^(bits-1) ring units"
+    return check_integer_range(operation, bits, 2, max_bits, description)
+
+
+def check_integer_range(
+    operation: str,
+    value: int | None,
+    lowest: int,
+    highest: int,
+    description: str,
+    expected: str = "",
+    advice: str = "",
+) -> int:
+    """Return a public integer.
+
+    Args:
+        description, expected, advice: the expected number in words and (by default the range) as
+            a field of the error, and what to do, with a space before it.
+
+    Raises:
+        UsageError: the value is not an integer within the range.
+    """
+    if not checks.is_integer_between(value, lowest, highest):
         raise UsageError(
-            f"{operation} expects bits as an integer from 2 to {max_bits}: values are "
-            f"below 2^(bits-1) ring units. Received: {bits!r}.",
+            f"{operation} expects {description}. Received: {value!r}.{advice}",
             code="number-out-of-range",
             operation=operation,
-            received=bits,
-            expected=f"2 to {max_bits}",
+            received=value,
+            expected=expected or f"{lowest} to {highest}",
         )
-    return int(bits)
+    return int(value)
+
+
+def check_same_dealer(operation: str, x: Any, y: Any, description: str = "one dealer") -> None:
+    """Raise UsageError unless two private values, or bits, have one dealer."""
+    if x.dealer != y.dealer:
+        raise UsageError(
+            f"{operation} expects {description}. Received: {x!r} and {y!r}.",
+            code="dealer-mismatch",
+            operation=operation,
+            received=f"{x!r} and {y!r}",
+        )
 
 
 # ---- public values
@@ -186,6 +272,23 @@ def static_public_operand(operation: str, value: Operand) -> np.ndarray[Any, Any
             received=describe_type(array),
         )
     return array
+
+
+def static_number(operation: str, value: Operand, noun: str) -> np.ndarray[Any, Any]:
+    """Return one public number that is known while tracing.
+
+    Raises:
+        UsageError: as `static_public_operand`, or the value is an array or not known.
+    """
+    number = static_public_operand(operation, value)
+    if number is None or number.ndim:
+        raise UsageError(
+            f"{operation} expects one public number {noun}. Received: {describe_type(value)}.",
+            code="not-static" if number is None else "rank-mismatch",
+            operation=operation,
+            received=describe_type(value),
+        )
+    return number
 
 
 def public_shape(operation: str, value: Operand) -> tf.TensorShape:

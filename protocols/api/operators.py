@@ -23,6 +23,7 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -216,6 +217,7 @@ def _invert_public_divisor(y: Public) -> Public:
     return 1.0 / divisor.astype(np.float64)
 
 
+@operands.operation()
 def square(x: Shared) -> Shared:
     """Compute x * x, at x's scale; error below 1 ulp.
 
@@ -223,13 +225,11 @@ def square(x: Shared) -> Shared:
     """
     from tfe_bench.protocols.ring import reductions
 
-    x = operands.check_private_operand("square", x)
-    z = reductions.square(operands.require_party_in_graph("square"), x)
+    z = reductions.square(current_party(), x)
     return drop_product_scale("square", z, x.fractional_bits, x.fractional_bits)
 
 
+@operands.operation(max_bits=64)
 def abs(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """Compute |x|, exact for |x| < 2^(bits-2) ring units. Rounds: those of `less`, and 1."""
-    x = operands.check_private_operand("abs", x)
-    bits = operands.check_comparison_width("abs", bits)
-    return relational.maximum(operands.require_party_in_graph("abs"), x, arithmetic.neg(x), bits)
+    return relational.maximum(current_party(), x, arithmetic.neg(x), bits)

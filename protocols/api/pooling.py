@@ -13,6 +13,7 @@ from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.nn import pool
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 
 LAYER_BITS = compare.LAYER_BITS
@@ -21,6 +22,7 @@ Window: TypeAlias = "int | Sequence[int]"
 Spans: TypeAlias = "list[tuple[int, int]]"
 
 
+@operands.operation("input", max_bits=64)
 def max_pool_with_argmax(
     input: Shared,
     ksize: Window,
@@ -45,14 +47,12 @@ def max_pool_with_argmax(
     but one of every window.
     """
     name = "max_pool_with_argmax"
-    x = operands.check_private_operand(name, input)
-    bits = operands.check_comparison_width(name, bits)
     kernel = conv.parse_window_pair(name, "ksize", ksize)
     steps = kernel if strides is None else conv.parse_window_pair(name, "strides", strides)
     chosen_padding = padding.upper() if isinstance(padding, str) else padding
     return pool.max_pool_with_argmax(
-        operands.require_party_in_graph(name),
-        x,
+        current_party(),
+        input,
         kernel,
         steps,
         chosen_padding,
@@ -61,9 +61,8 @@ def max_pool_with_argmax(
     )
 
 
-def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared, list[Spans]]:
-    """Return the images, and the [begin, end) of each window along both axes."""
-    x = operands.check_private_operand(name, x)
+def _adaptive_windows(name: str, x: Shared, output_size: Window) -> list[Spans]:
+    """Return the [begin, end) of each window along both axes."""
     sizes = operands.sizes(name, x)
     if len(sizes) != 4:
         raise UsageError(
@@ -83,12 +82,13 @@ def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared
             received=output_sizes,
             expected=sizes[1:3],
         )
-    return x, [
+    return [
         [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
         for n, size in zip(output_sizes, sizes[1:3], strict=True)
     ]
 
 
+@operands.operation(known=True)
 def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     """Return means of windows that divide images [n, h, w, channels] into output_size parts.
 
@@ -99,8 +99,7 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
 
     Error, domain, rounds and bits: those of `reduce_mean` of the largest window.
     """
-    name = "adaptive_avg_pool2d"
-    x, spans = _adaptive_windows(name, x, output_size)
+    spans = _adaptive_windows("adaptive_avg_pool2d", x, output_size)
     counts = np.ones((1, 1), np.int64)
     for axis, axis_spans in enumerate(spans, 1):
         begins, ends = np.array(axis_spans, np.int64).reshape(-1, 2).T
@@ -114,11 +113,10 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
     if 0 in x.shape.as_list():  # no mean to compute
         return replace(x, fractional_bits=x.fractional_bits + extra_bits)
-    return reductions.divide_sum_by_public_counts(
-        operands.require_party_in_graph(name), x, counts, extra_bits=extra_bits
-    )
+    return reductions.divide_sum_by_public_counts(current_party(), x, counts, extra_bits=extra_bits)
 
 
+@operands.operation(max_bits=64, known=True)
 def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:
     """Return the largest value of each window, exact; windows as in `adaptive_avg_pool2d`.
 
@@ -127,13 +125,11 @@ def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) 
 
     Rounds and bits: those of `reduce_max` along both axes, one after the other.
     """
-    name = "adaptive_max_pool2d"
-    bits = operands.check_comparison_width(name, bits)
-    x, spans = _adaptive_windows(name, x, output_size)
+    spans = _adaptive_windows("adaptive_max_pool2d", x, output_size)
     for axis, axis_spans in enumerate(spans, 1):
         longest = max(end - begin for begin, end in axis_spans)
         # Shorter windows repeat their last cell.
         places = np.array([[min(b + k, e - 1) for b, e in axis_spans] for k in range(longest)])
         cells = shapes.gather(x, places, axis)
-        x = extremes.reduce_max(operands.require_party_in_graph(name), cells, axis, bits=bits)
+        x = extremes.reduce_max(current_party(), cells, axis, bits=bits)
     return x

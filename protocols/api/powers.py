@@ -55,15 +55,9 @@ def pow(x: Operand, y: Operand) -> Shared:
 
 
 def _whole_power(x: Shared, n: int) -> Shared:
-    if not -MAX_POWER <= n <= MAX_POWER:
-        raise UsageError(
-            f"pow expects a whole exponent from {-MAX_POWER} to {MAX_POWER}. Received: "
-            f"{n}. Use exp and log for others.",
-            code="number-out-of-range",
-            operation="pow",
-            received=n,
-            expected=f"{-MAX_POWER} to {MAX_POWER}",
-        )
+    description = f"a whole exponent from {-MAX_POWER} to {MAX_POWER}"
+    advice = " Use exp and log for others."
+    operands.check_integer_range("pow", n, -MAX_POWER, MAX_POWER, description, advice=advice)
     if n < 0:
         checks.check_fractional_bits_range("pow", x, 1, 24)
         x, n = elementary.reciprocal(x), -n

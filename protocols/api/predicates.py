@@ -24,6 +24,7 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -81,6 +82,7 @@ def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     return _compare_private_operands(relational.not_equal, x, y, bits)
 
 
+@operands.operation()
 def in_range(x: Shared, bits: int) -> MaskedBits:
     """Return [-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
 
@@ -91,8 +93,7 @@ def in_range(x: Shared, bits: int) -> MaskedBits:
 
     Rounds and bits: those of range_check.in_range.
     """
-    x = operands.check_private_operand("in_range", x)
-    return range_check.in_range(operands.require_party_in_graph("in_range"), x, bits)
+    return range_check.in_range(current_party(), x, bits)
 
 
 # ---- bits
@@ -191,13 +192,7 @@ def _share_logical_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBit
             received=f"{operands.describe_type(a)} and {operands.describe_type(b)}",
         )
     a, b = (as_private_bits(operation, v, private_bits[0]) for v in (a, b))
-    if a.dealer != b.dealer:
-        raise UsageError(
-            f"{operation} expects bits of one dealer. Received: {a!r} and {b!r}.",
-            code="dealer-mismatch",
-            operation=operation,
-            received=f"{a!r} and {b!r}",
-        )
+    operands.check_same_dealer(operation, a, b, "bits of one dealer")
     if a.shape != b.shape:
         if a.shape is None or b.shape is None or None in (*a.shape, *b.shape):
             raise UsageError(
@@ -275,14 +270,7 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
             operation="cast",
             received=fractional_bits,
         )
-    if not 0 <= fractional_bits <= 61:
-        raise UsageError(
-            f"cast expects 0 to 61 fractional bits. Received: {fractional_bits}.",
-            code="number-out-of-range",
-            operation="cast",
-            received=fractional_bits,
-            expected="0 to 61",
-        )
+    operands.check_integer_range("cast", int(fractional_bits), 0, 61, "0 to 61 fractional bits")
     if isinstance(x, MaskedBits):
         sizes = None
         if x.shape is not None:
@@ -334,13 +322,7 @@ def where(condition: Bits, x: Operand, y: Operand) -> Shared:
     difference = arithmetic.sub(x, y)
     if not isinstance(condition, MaskedBits):
         return arithmetic.add(y, _select_public(condition, difference))
-    if condition.dealer != difference.dealer:
-        raise UsageError(
-            f"where expects one dealer. Received: {condition!r} and {difference!r}.",
-            code="dealer-mismatch",
-            operation="where",
-            received=f"{condition!r} and {difference!r}",
-        )
+    operands.check_same_dealer("where", condition, difference)
     shape = condition.shape
     if shape is not None and None not in shape and difference.shape.is_fully_defined():
         result_shape = tuple(operands.broadcast_shapes("where", shape, x.shape, y.shape).as_list())

@@ -14,6 +14,7 @@ from tfe_bench.protocols.order import extremes, order_statistics
 from tfe_bench.protocols.order import sort as sorting
 from tfe_bench.protocols.ring import checks, compare, convert, relational, shapes
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
@@ -47,6 +48,7 @@ def minimum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
     return _select_elementwise_extreme(relational.minimum, x, y, bits)
 
 
+@operands.operation(max_bits=64, in_graph=False)
 def clip_by_value(
     x: Shared, clip_value_min: Operand, clip_value_max: Operand, bits: int = EXACT_BITS
 ) -> Shared:
@@ -54,7 +56,6 @@ def clip_by_value(
 
     Rounds and bits: those of `maximum` twice.
     """
-    x = operands.check_private_operand("clip_by_value", x)
     limits = (clip_value_min, clip_value_max)
     public_limits = [
         None if operands.is_private(v) else operands.static_public_operand("clip_by_value", v)
@@ -71,27 +72,24 @@ def clip_by_value(
                 operation="clip_by_value",
                 expected="clip_value_min <= clip_value_max",
             )
-    bits = operands.check_comparison_width("clip_by_value", bits)
     for limit in limits:
         operands.share_operand_pair("clip_by_value", x, limit)
     return minimum(maximum(x, clip_value_min, bits), clip_value_max, bits)
 
 
+@operands.operation(max_bits=64, known=True)
 def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """Return -1, 0 or 1 at x's scale: [x > 0] - [x < 0], both compared at once.
 
     Rounds: those of `less`, and 1. Bits sent: those of `less` and of `cast`, twice.
     """
-    x = operands.check_private_operand("sign", x)
-    bits = operands.check_comparison_width("sign", bits)
     shape = operands.sizes("sign", x)
-    party = operands.require_party_in_graph("sign")
     n = operands.count_elements(shape)
     negated_and_value = x.map(
         lambda a: tensor_ops.stack([tensor_ops.reshape(-a, [n]), tensor_ops.reshape(a, [n])])
     )
-    signs = relational.is_negative(party, negated_and_value, bits)
-    ones = convert.b2a(party, signs, [2, n])
+    signs = relational.is_negative(current_party(), negated_and_value, bits)
+    ones = convert.b2a(current_party(), signs, [2, n])
     one = 1 << x.fractional_bits
     result = ones.map(lambda a: tensor_ops.reshape(a[0] - a[1], shape) * one)
     return replace(result, fractional_bits=x.fractional_bits)

@@ -17,7 +17,7 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.party import Party, current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
@@ -59,15 +59,16 @@ def floor_divide_by_power_of_two(party: Party, x: Shared, dropped_bits: int) -> 
     return replace(x, fractional_bits=0)
 
 
-def _floor_at_scale(operation: str, x: Shared) -> Shared:
+def _floor_at_scale(x: Shared) -> Shared:
     """Compute floor(x) at x's scale. (The bits that floor_divide_by_power_of_two loses are
     shifted out again.)
     """
     f = x.fractional_bits
-    whole = floor_divide_by_power_of_two(operands.require_party_in_graph(operation), x, f)
+    whole = floor_divide_by_power_of_two(current_party(), x, f)
     return replace(whole.map(lambda a: tensor_ops.left_shift(a, f)), fractional_bits=f)
 
 
+@operands.operation(check=_check_rounding_operand)
 def floor(x: Shared) -> Shared:
     """Return the largest whole number that is not above x, at x's scale: exact for every x.
 
@@ -76,16 +77,16 @@ def floor(x: Shared) -> Shared:
     Raises:
         UsageError: x has more than 48 fractional bits.
     """
-    return _floor_at_scale("floor", _check_rounding_operand("floor", x))
+    return _floor_at_scale(x)
 
 
+@operands.operation(check=_check_rounding_operand)
 def ceil(x: Shared) -> Shared:
     """Return the smallest whole number that is not below x; as `floor`."""
-    return arithmetic.neg(
-        _floor_at_scale("ceil", arithmetic.neg(_check_rounding_operand("ceil", x)))
-    )
+    return arithmetic.neg(_floor_at_scale(arithmetic.neg(x)))
 
 
+@operands.operation(check=_check_rounding_operand)
 def round(x: Shared) -> Shared:
     """Return the nearest whole number, of two the even one as in TensorFlow, at x's scale: exact.
 
@@ -95,14 +96,13 @@ def round(x: Shared) -> Shared:
     Raises:
         UsageError: x has more than 48 fractional bits.
     """
-    x = _check_rounding_operand("round", x)
     f = x.fractional_bits
     if f == 0:
         return x
-    party = operands.require_party_in_graph("round")
+    party = current_party()
     odd = convert.b2a(party, convert.mask_bits(party, compare.msb(party, x, f + 1)), x.shape)
     even_down = arithmetic.add(x, replace(odd, fractional_bits=f))
-    return _floor_at_scale("round", arithmetic.add_constant(even_down, (1 << (f - 1)) - 1))
+    return _floor_at_scale(arithmetic.add_constant(even_down, (1 << (f - 1)) - 1))
 
 
 # ---- division with a remainder

@@ -11,6 +11,7 @@ from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.api.operators import multiply
 from tfe_bench.protocols.ring import arithmetic, checks, compare, relational, shapes
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes
 
@@ -22,6 +23,7 @@ def _share_public_ones_like(template: Shared, shape: list[int]) -> Shared:
     )
 
 
+@operands.operation(known=True, in_graph=False)
 def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     """Return the product over one axis, several or all (None), at x's scale; of no values 1.
 
@@ -31,7 +33,6 @@ def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     integers.
     Rounds: 2 (integers: 1) for each binary digit of n - 1. Bits sent: those of n - 1 `multiply`.
     """
-    x = operands.check_private_operand("reduce_prod", x)
     sizes = operands.sizes("reduce_prod", x)
     axes = checks.normalize_axes("reduce_prod", axis, len(sizes))
     kept_axes = [i for i in range(len(sizes)) if i not in axes]
@@ -64,7 +65,6 @@ def _scan_operand_axis(
     Source: Sklansky, Conditional-sum addition logic, 1960: in step s each second block of 2^s
     values is combined with the last value of the block before it.
     """
-    x = operands.check_private_operand(operation, x)
     sizes = operands.sizes(operation, x)
     scan_axis = checks.normalize_axis(operation, axis, len(sizes))
     order = [scan_axis, *(i for i in range(len(sizes)) if i != scan_axis)]
@@ -91,6 +91,7 @@ def _restore_axis(rows: Shared, scan_axis: int, reverse: bool) -> Shared:
     return shapes.transpose(rows, [*range(1, scan_axis + 1), 0, *range(scan_axis + 1, rank)])
 
 
+@operands.operation(known=True, in_graph=False)
 def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
     """Return running products along an axis, as tf.math.cumprod.
 
@@ -111,6 +112,7 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
     return _restore_axis(rows, scan_axis, reverse)
 
 
+@operands.operation(max_bits=64, known=True)
 def cummax(
     x: Shared, axis: int = 0, reverse: bool = False, bits: int = compare.EXACT_BITS
 ) -> Shared:
@@ -123,10 +125,9 @@ def cummax(
     Rounds: those of `maximum` for each binary digit of n - 1. Bits sent: those of n/2 `maximum` for
     each.
     """
-    bits = operands.check_comparison_width("cummax", bits)
 
     def take_larger_scanned(a: Shared, b: Shared) -> Shared:
-        return relational.maximum(operands.require_party_in_graph("cummax"), a, b, bits)
+        return relational.maximum(current_party(), a, b, bits)
 
     rows, scan_axis = _scan_operand_axis("cummax", x, axis, reverse, take_larger_scanned)
     return _restore_axis(rows, scan_axis, reverse)

@@ -23,6 +23,7 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
@@ -64,6 +65,7 @@ def _root_of_squares(operation: str, x: Shared, axes: list[int], keepdims: bool)
     return replace(root, fractional_bits=x.fractional_bits + _ROOT_BITS // 2)
 
 
+@operands.operation("tensor", check=_check_statistics_operand)
 def norm(
     tensor: Shared,
     ord: str | float = "euclidean",
@@ -82,8 +84,7 @@ def norm(
     Raises:
         UsageError: another order or a matrix norm, integers, or more than 24 fractional bits.
     """
-    x = _check_statistics_operand("norm", tensor)
-    axes = checks.normalize_axes("norm", axis, len(x.shape))
+    axes = checks.normalize_axes("norm", axis, len(tensor.shape))
     if isinstance(ord, bool) or ord not in ORDERS:
         raise UsageError(
             'norm supports the orders "euclidean", 1, 2 and infinity. Received: '
@@ -103,11 +104,11 @@ def norm(
             expected="one axis",
         )
     if ord == 1:
-        return reductions.reduce_sum(operators.abs(x), axes, keepdims)
+        return reductions.reduce_sum(operators.abs(tensor), axes, keepdims)
     if ord == math.inf:
-        return ranking.reduce_max(operators.abs(x), axes, keepdims)
-    root = _root_of_squares("norm", x, axes, keepdims)
-    return truncation.truncate(operands.require_party_in_graph("norm"), root, _ROOT_BITS // 2)
+        return ranking.reduce_max(operators.abs(tensor), axes, keepdims)
+    root = _root_of_squares("norm", tensor, axes, keepdims)
+    return truncation.truncate(current_party(), root, _ROOT_BITS // 2)
 
 
 def _center_values_for_variance(
@@ -218,23 +219,13 @@ def bincount(
     )
     bits = operands.check_comparison_width("bincount", bits)
     sizes = operands.sizes("bincount", arr)
-    if not checks.is_integer_between(maxlength, 1, MAX_BINS):
-        raise UsageError(
-            f"bincount expects maxlength from 1 to {MAX_BINS}, the length of its result. "
-            f"Received: {maxlength!r}.",
-            code="number-out-of-range",
-            operation="bincount",
-            received=maxlength,
-            expected=f"maxlength from 1 to {MAX_BINS}",
-        )
-    if minlength is not None and not checks.is_integer_between(minlength, 0, maxlength):
-        raise UsageError(
-            f"bincount expects minlength from 0 to maxlength {maxlength}. Received: {minlength!r}.",
-            code="number-out-of-range",
-            operation="bincount",
-            received=minlength,
-            expected=f"minlength from 0 to {maxlength}",
-        )
+    expected = f"maxlength from 1 to {MAX_BINS}"
+    description = f"{expected}, the length of its result"
+    length = operands.check_integer_range("bincount", maxlength, 1, MAX_BINS, description, expected)
+    if minlength is not None:
+        expected = f"minlength from 0 to {length}"
+        description = f"minlength from 0 to maxlength {length}"
+        operands.check_integer_range("bincount", minlength, 0, length, description, expected)
     if axis not in (None, 0, -1) or isinstance(axis, bool) or (axis == -1 and not sizes):
         raise UsageError(
             f"bincount expects the axis None, 0 or -1. Received: {axis!r}.",
@@ -249,7 +240,7 @@ def bincount(
         shared_weights = _share_histogram_weights(arr, weights, sizes)
         shared_weights = shapes.reshape(shared_weights, shape)
     below = _count_below(
-        "bincount", shapes.reshape(arr, shape), list(range(maxlength + 1)), shared_weights, bits
+        "bincount", shapes.reshape(arr, shape), list(range(length + 1)), shared_weights, bits
     )
     return _histogram_count_differences(below)
 
@@ -278,6 +269,7 @@ def _share_histogram_weights(arr: Shared, weights: Operand, sizes: Sequence[int]
     return shared_weights
 
 
+@operands.operation("values", max_bits=64, known=True)
 def histogram_fixed_width(
     values: Shared,
     value_range: Sequence[float],
@@ -296,9 +288,7 @@ def histogram_fixed_width(
     D 128 for each of them.
     """
     name = "histogram_fixed_width"
-    x = operands.check_private_operand(name, values)
-    bits = operands.check_comparison_width(name, bits)
-    n = operands.count_elements(operands.sizes(name, x))
+    n = operands.count_elements(operands.sizes(name, values))
     limits = operands.static_public_operand(name, value_range)
     if limits is None or limits.shape != (2,) or not np.all(np.isfinite(limits)):
         raise UsageError(
@@ -317,21 +307,17 @@ def histogram_fixed_width(
             received=value_range,
             expected="low < high",
         )
-    if not checks.is_integer_between(nbins, 1, MAX_BINS):
-        raise UsageError(
-            f"{name} expects nbins from 1 to {MAX_BINS}. Received: {nbins!r}.",
-            code="number-out-of-range",
-            operation=name,
-            received=nbins,
-            expected=f"nbins from 1 to {MAX_BINS}",
-        )
+    expected = f"nbins from 1 to {MAX_BINS}"
+    operands.check_integer_range(name, nbins, 1, MAX_BINS, expected, expected)
     steps = [low + (high - low) * j / nbins for j in range(1, nbins)]
-    edges = [math.ceil(e * (1 << x.fractional_bits)) for e in steps]
-    operands.encode_public(name, limits.astype(np.float64), max(x.fractional_bits, 1))  # check only
-    total_count = arithmetic.share_public(x, np.array([n], np.int64))
+    edges = [math.ceil(e * (1 << values.fractional_bits)) for e in steps]
+    operands.encode_public(
+        name, limits.astype(np.float64), max(values.fractional_bits, 1)
+    )  # check only
+    total_count = arithmetic.share_public(values, np.array([n], np.int64))
     if not edges:
         return total_count
-    flat = replace(shapes.reshape(x, [n]), fractional_bits=0)
+    flat = replace(shapes.reshape(values, [n]), fractional_bits=0)
     below = _count_below(name, flat, edges, None, bits)
-    zero = arithmetic.share_public(x, np.array([0], np.int64))
+    zero = arithmetic.share_public(values, np.array([0], np.int64))
     return _histogram_count_differences(shapes.concat([zero, below, total_count], 0))

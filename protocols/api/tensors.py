@@ -10,9 +10,9 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands, predicates
 from tfe_bench.protocols.api.predicates import cast
 from tfe_bench.protocols.ring import reductions, shapes
-from tfe_bench.protocols.ring.checks import is_integer_between
 from tfe_bench.protocols.session import fixedpoint, io, tensor_ops
 from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Axes, Operand, Public
 
@@ -51,22 +51,16 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
     raise AssertionError(x)
 
 
+@operands.operation(in_graph=False)
 def bitcast(x: Shared, fractional_bits: int) -> Shared:
     """Read the same ring elements with another number of fractional bits (0: integers). Local.
 
     It multiplies by a power of two without a change of ring elements: with f fractional bits x
     becomes x 2^(f - fractional_bits). `cast` keeps the value instead.
     """
-    x = operands.check_private_operand("bitcast", x)
-    if not is_integer_between(fractional_bits, 0, 61):
-        raise UsageError(
-            f"bitcast expects 0 to 61 fractional bits. Received: {fractional_bits!r}.",
-            code="number-out-of-range",
-            operation="bitcast",
-            received=fractional_bits,
-            expected="0 to 61",
-        )
-    return replace(x, fractional_bits=int(fractional_bits))
+    description = "0 to 61 fractional bits"
+    bits = operands.check_integer_range("bitcast", fractional_bits, 0, 61, description)
+    return replace(x, fractional_bits=bits)
 
 
 def add_n(inputs: Sequence[Operand]) -> Shared:
@@ -86,6 +80,7 @@ def add_n(inputs: Sequence[Operand]) -> Shared:
     return reductions.add_n(addends)
 
 
+@operands.operation()
 def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     """Return the mean over one axis, several or all (None), at the scale of x.
 
@@ -94,11 +89,8 @@ def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
 
     Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
     """
-    x = operands.check_private_operand("reduce_mean", x)
     extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
-    return reductions.reduce_mean(
-        operands.require_party_in_graph("reduce_mean"), x, axis, keepdims, extra_bits=extra_bits
-    )
+    return reductions.reduce_mean(current_party(), x, axis, keepdims, extra_bits=extra_bits)
 
 
 def _share_operands_alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
@@ -162,15 +154,7 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
             received=mode,
             expected="CONSTANT, REFLECT, SYMMETRIC",
         )
-    number = operands.static_public_operand("pad", constant_values)
-    if number is None or number.ndim:
-        raise UsageError(
-            "pad expects one public number as constant_values. Received: "
-            f"{operands.describe_type(constant_values)}.",
-            code="not-static" if number is None else "rank-mismatch",
-            operation="pad",
-            received=operands.describe_type(constant_values),
-        )
+    number = operands.static_number("pad", constant_values, "as constant_values")
     if isinstance(x, MaskedBits):
         if number not in (0, 1):
             raise UsageError(
