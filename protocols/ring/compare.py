@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
@@ -47,6 +47,10 @@ def comparison_bits_with_constant(bits: int, constant_bound: int) -> int:
     return ((1 << (bits - 1)) - 1 + constant_bound).bit_length() + 1
 
 
+# Sizes of the groups of nodes, by level.
+Groups: TypeAlias = "tuple[tuple[int, ...], ...]"
+
+
 @dataclass(frozen=True)
 class ComparisonPlan:
     """Division of the k-1 low bits into chunks, and the combination of their nodes.
@@ -59,7 +63,7 @@ class ComparisonPlan:
 
     bits: int
     widths: tuple[int, ...]
-    groups: tuple[tuple[int, ...], ...]
+    groups: Groups
 
     @property
     def exchange_count(self) -> int:
@@ -155,8 +159,8 @@ def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
     low = bits - 1
     for widest in range(1, MAX_CHUNK_BITS + 1):
         widths = _split_bits_evenly(low, -(-low // widest))[::-1]
-        for groups in _list_comparison_groupings(len(widths), exchanges):
-            candidate = ComparisonPlan(bits, widths, groups)
+        if cheapest := _find_cheapest_groups(len(widths), exchanges):
+            candidate = ComparisonPlan(bits, widths, cheapest[1])
             if best is None or candidate.total_bits < best.total_bits:
                 best = candidate
     if best is None:
@@ -169,14 +173,29 @@ def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
     return best
 
 
-def _list_comparison_groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
+@functools.cache
+def _find_cheapest_groups(nodes: int, levels: int) -> tuple[int, Groups] | None:
+    """Find the groups that reduce a number of nodes to one in some levels with the fewest bits.
+
+    Returns:
+        The bits that all three send per comparison, and the group sizes by level; None if the
+        levels do not suffice.
+    """
+    exchanged_bits = 2 * (2 * nodes - 1)
     if levels == 1:
-        return [((nodes,),)] if nodes <= 8 else []
-    return [
-        (_split_bits_evenly(nodes, parts), *rest)
-        for parts in range(max(1, -(-nodes // 8)), max(1, nodes // 2) + 1)
-        for rest in _list_comparison_groupings(parts, levels - 1)
-    ]
+        dealt_bits = _count_lut_monomials(nodes, last=True)
+        return (exchanged_bits + dealt_bits, ((nodes,),)) if nodes <= 8 else None
+    best: tuple[int, Groups] | None = None
+    for parts in range(max(1, -(-nodes // 8)), max(1, nodes // 2) + 1):
+        rest = _find_cheapest_groups(parts, levels - 1)
+        if rest is None:
+            continue
+        *others, last = level = _split_bits_evenly(nodes, parts)
+        dealt_bits = sum(_count_lut_monomials(r, last=False) for r in others)
+        bits = exchanged_bits + dealt_bits + _count_lut_monomials(last, last=True) + rest[0]
+        if best is None or bits < best[0]:
+            best = bits, (level, *rest[1])
+    return best
 
 
 def msb_of_planes(
