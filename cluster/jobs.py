@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import math
-import sys
-import tomllib
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import tfe_bench
+from tfe_bench import extensions
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -333,40 +329,12 @@ def check_known(program: str, parameters: Mapping[str, Any], known: Sequence[str
 
 def installed_programs() -> dict[str, importlib.metadata.EntryPoint]:
     """Return the programs that installed packages register, by name."""
-    entry_points = {e.name: e for e in _package_programs(tuple(sys.path))}
-    # (the metadata of an installation can be older than its checkout)
-    entry_points.update({e.name: e for e in _checkout_programs()})
-    return entry_points
-
-
-@functools.lru_cache(maxsize=8)
-def _package_programs(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Return the entry points of packages on a path; cached, as every job needs them."""
-    return tuple(importlib.metadata.entry_points(group=GROUP))
-
-
-@functools.cache
-def _checkout_programs() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Return the entry points in this checkout's pyproject.toml; empty outside of one."""
-    try:
-        text = (Path(tfe_bench.__file__).resolve().parents[1] / "pyproject.toml").read_text()
-        project = tomllib.loads(text)["project"]
-        if project["name"] != "tfe-bench":  # another project that contains a copy
-            return ()
-        listed = project["entry-points"][GROUP]
-    except (OSError, ValueError, KeyError):
-        return ()
-    return tuple(importlib.metadata.EntryPoint(k, v, GROUP) for k, v in listed.items())
+    return extensions.list_entry_points(GROUP)
 
 
 def third_party_programs() -> list[str]:
     """Return the names of programs that other packages register."""
-    own_prefix = f"{tfe_bench.__name__}."
-    return sorted(
-        name
-        for name, point in installed_programs().items()
-        if not point.value.startswith(own_prefix)
-    )
+    return sorted(n for n, point in installed_programs().items() if not extensions.is_own(point))
 
 
 def load_program(name: str) -> Program[Any]:

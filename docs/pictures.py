@@ -11,12 +11,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
+    "annexes": "technologies, exp study, tf-encrypted's names",
     "tfe_bench/cli": "commands",
     "benchmarks": "measurements, comparisons, reports",
     "models": "Keras models, training, services",
     "cluster": "workers, clients, jobs, channel",
     "protocols": "api, nn, order, functions, ring, session, kernels",
 }
+# Folders of the annexes.
+ANNEXES = (
+    *("benchmarks/technologies", "benchmarks/exp_study", "benchmarks/tf_encrypted_programs"),
+    "tfe_bench/tf_encrypted",
+)
 _IMPORT = re.compile(r"^tfe_bench\.(cli|benchmarks|models|cluster|protocols)\b")
 _INK, _FILL, _TEXT = "#5c6bc0", "#e8eaf6", "#263238"
 
@@ -77,9 +83,12 @@ def imported_names(path: Path) -> Iterator[str]:
 def count_imports() -> Counter[tuple[str, str]]:
     """Count the modules of a layer that import from another layer."""
     found: Counter[tuple[str, str]] = Counter()
-    for folder in LAYERS:
-        own = folder.rpartition("/")[2]
+    for folder in (*LAYERS, *ANNEXES):
         for path in (ROOT / folder).rglob("*.py"):
+            is_annex = str(path.relative_to(ROOT)).startswith(ANNEXES)
+            own = "annexes" if is_annex else folder.rpartition("/")[2]
+            if is_annex != (folder in ANNEXES):
+                continue  # counted with the annex
             names = {m.group(1) for name in imported_names(path) if (m := _IMPORT.match(name))}
             found.update((own, name) for name in names - {own})
     return found
@@ -108,7 +117,7 @@ def _svg_line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
 
 
 def draw_layers() -> str:
-    """Draw the five layers; a number counts the modules that import across."""
+    """Draw the layers; a number counts the modules that import across."""
     names = [folder.rpartition("/")[2] for folder in LAYERS]
     step, width = 92, 400
     parts = []

@@ -21,9 +21,14 @@ from tests.pages import import_page
 
 PICTURES = import_page("pictures")
 ROOT = Path(__file__).resolve().parents[1]
+# Annexes may import all layers and are imported by none; one of them runs programs on another.
+ANNEXES = (
+    *("benchmarks.exp_study", "benchmarks.technologies", "benchmarks.tf_encrypted_programs"),
+    "tfe_bench.tf_encrypted",
+)
 # Each layer may import itself and the layers after it.
 LAYERS = (
-    *("tfe_bench.cli", "benchmarks", "tfe_bench.tf_encrypted"),
+    *("annexes", "tfe_bench.cli", "benchmarks"),
     *("tfe_bench.clusters", "tfe_bench.private_tables"),
     *("models.zoo", "models.estimators", "models.training", "models.datasets", "models.inference"),
     *("models.convert", "models.layers"),
@@ -112,12 +117,19 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
     assert "9.99" in done.stdout and "2.21" in done.stdout, done.stderr
 
 
+def _is_within(module: str, package: str) -> bool:
+    name = f"tfe_bench.{package.removeprefix('tfe_bench.')}"
+    return module == name or module.startswith(f"{name}.")
+
+
+def _annex_of(module: str) -> str | None:
+    return next((annex for annex in ANNEXES if _is_within(module, annex)), None)
+
+
 def _layer_of(module: str) -> int | None:
-    for i, layer in enumerate(LAYERS):
-        name = layer.removeprefix("tfe_bench.")
-        if module == f"tfe_bench.{name}" or module.startswith(f"tfe_bench.{name}."):
-            return i
-    return None
+    if _annex_of(module):
+        return 0
+    return next((i for i, layer in enumerate(LAYERS) if _is_within(module, layer)), None)
 
 
 def _imported_modules(path: Path) -> Iterator[str]:
@@ -156,6 +168,26 @@ def test_every_module_of_models_has_a_layer() -> None:
     modules = [name for name in _product_modules() if name.startswith("tfe_bench.models.")]
     assert len(modules) > 100
     assert [name for name in modules if _layer_of(name) is None] == []
+
+
+def test_annexes_are_leaves() -> None:
+    """No module outside an annex imports or names it, the main module included."""
+    wrong = []
+    for module, path in _product_modules().items():
+        annex = _annex_of(module)
+        for name in _imported_modules(path):
+            other = _annex_of(name)
+            if other in (None, annex) or (annex, other) == ANNEXES[2:]:
+                continue
+            wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, wrong
+    entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    registered = [
+        value.partition(":")[0]
+        for group in ("tfe_bench.commands", "tfe_bench.report_sections")
+        for value in entry_points[group].values()
+    ]
+    assert {_annex_of(module) for module in registered} == set(ANNEXES[:3])
 
 
 def _named_modules(path: Path, modules: set[str]) -> Iterator[str]:
@@ -248,19 +280,21 @@ def test_lock_files_have_hashes_and_versions_within_the_ranges(
 
 
 def test_a_checkout_registers_programs_without_an_installation() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     code = (
         "import importlib.metadata, json\n"
+        "from tfe_bench import extensions\n"
         "from tfe_bench.cluster import jobs\n"
         "importlib.metadata.entry_points = lambda group: ()\n"
         "found = jobs.installed_programs()\n"
         "assert all(jobs.load_program(name).name == name for name in found)\n"
-        "print(json.dumps({e.name: e.value for e in found.values()}))\n"
+        f"groups = {list(groups)!r}\n"
+        "points = {g: extensions.list_entry_points(g) for g in groups}\n"
+        "print(json.dumps({g: {k: e.value for k, e in points[g].items()} for g in groups}))\n"
     )
     done = _run_code(code, ROOT)
     assert done.returncode == 0, done.stderr
-    listed = project["project"]["entry-points"]["tfe_bench.programs"]
-    assert json.loads(done.stdout) == listed
+    assert json.loads(done.stdout) == groups
 
 
 _BUILD = """

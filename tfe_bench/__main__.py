@@ -9,14 +9,14 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import defaults
-from tfe_bench.errors import DataError, TfeBenchError
+from tfe_bench.errors import ConfigError, DataError, TfeBenchError
 
-Options = Callable[[argparse.ArgumentParser], None]
-Command = Callable[[argparse.Namespace], int]
+if TYPE_CHECKING:
+    from tfe_bench.cli.command import Command
 
 _BROKEN_PIPE = 141
 # Former names of commands, which still work but are not listed.
@@ -39,10 +39,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         channel,
         compare,
         doctor,
-        exp,
-        functional,
         generate,
-        homomorphic,
         jobs,
         links,
         listing,
@@ -56,17 +53,34 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         resnet50,
         service,
         sort,
-        storage,
         suite,
         table,
-        technologies,
         train,
         trial,
         worker,
     )
+    from tfe_bench.cli.command import Command, list_registered_commands, load_command
 
+    modules = (
+        *(sort, compare, matmul, resnet50, generate, service, predict, train, provide, table),
+        *(align, relational, ops, suite, report, baselines, channel, links, jobs, worker, trial),
+        *(certs, doctor),
+    )
+    known = {name: Command(*parts) for module in modules for name, parts in module.COMMANDS.items()}
+    points, refused = list_registered_commands(known.keys())
+    name = next((word for word in words or () if not word.startswith("-")), "")
+    is_complete = name not in {*known, *points} and "--version" not in (words or ())
+    registered = {name: load_command(points[name])} if name in points else {}
+    for other in points if is_complete else ():
+        try:
+            registered[other] = load_command(points[other])
+        except ConfigError as error:  # of another package: all other commands work
+            refused[other] = error
+    if not name:
+        for error in refused.values():
+            _report_command_error(error)
     parser = parsing.CommandParser(
-        groups=listing.GROUPS,
+        groups=listing.group_commands(registered),
         prog=parsing.typed_command(),
         description="Secure three-party computation as TensorFlow graphs, and what it costs. "
         "`COMMAND --help` describes one command; `--flagfile FILE` reads options from a file, one "
@@ -77,65 +91,37 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=parsing.CommandParser
     )
-    before = [sort, compare, exp, matmul]
-    after = [
-        resnet50,
-        generate,
-        service,
-        predict,
-        train,
-        provide,
-        table,
-        align,
-        relational,
-        ops,
-        suite,
-        report,
-        baselines,
-        channel,
-        links,
-    ]
-    after += [technologies, functional, homomorphic, storage]
-    after += [jobs, worker, trial, certs, doctor]
-    command_names = {name for module in (*before, *after) for name in module.COMMANDS}
-    command = next((word for word in words or () if not word.startswith("-")), "")
-    is_complete = command not in command_names and "--version" not in (words or ())
-    if not is_complete:
-        command_names &= {command}
-    for module in before:
-        _add_commands(commands, module.COMMANDS, command_names)
+    for each, command in (known | registered).items():
+        _add_command(commands, each, command, is_complete or each == name)
     if is_complete:
         from tfe_bench.cli import operation
 
         unlisted = operation.add_operation_parsers(commands)
+        if name in refused and name not in commands.choices:
+            raise refused[name]
         parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
-    for module in after:
-        _add_commands(commands, module.COMMANDS, command_names)
     return parser
 
 
-def _add_commands(
-    commands: Any, named: Mapping[str, tuple[Options, Command]], command_names: Set[str]
-) -> None:
-    """Add commands, and the options and functions of those in `command_names`.
+def _add_command(commands: Any, name: str, command: Command, is_complete: bool) -> None:
+    """Add a command, and its options and function if they are needed.
 
-    The docstring of a command's function is its help.
+    The docstring of the function is the help.
     """
     from tfe_bench.cli import listing
 
-    for name, (add_options, command) in named.items():
-        words = inspect.getdoc(command) or ""
-        summary, _, rest = words.partition("Raises:")[0].strip().partition("\n\n")
-        listed = {"help": summary[:1].lower() + summary[1:].removesuffix(".")}
-        p = commands.add_parser(
-            name,
-            description=rest or summary,
-            epilog=listing.format_command_examples(name),
-            **({} if name in RENAMED else listed),
-        )
-        if name in command_names:
-            add_options(p)
-            p.set_defaults(run=command)
+    words = inspect.getdoc(command.run) or ""
+    summary, _, rest = words.partition("Raises:")[0].strip().partition("\n\n")
+    listed = {"help": summary[:1].lower() + summary[1:].removesuffix(".")}
+    p = commands.add_parser(
+        name,
+        description=rest or summary,
+        epilog=listing.format_command_examples(name, command.examples or None),
+        **({} if name in RENAMED else listed),
+    )
+    if is_complete:
+        command.add_options(p)
+        p.set_defaults(run=command.run)
 
 
 def parse_command(words: Sequence[str]) -> argparse.Namespace:

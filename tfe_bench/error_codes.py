@@ -95,6 +95,7 @@ CODES = {
     "exact-right": "A table with a privacy budget cannot grant a right to exact values.",
     "exactly-one-required": "Exactly one of several options is required.",
     "expression-too-large": "An expression takes too many exchanges and local steps.",
+    "extension-not-loadable": "A registered command or report section cannot be loaded.",
     "file-damaged": "A stored file is damaged.",
     "file-exists": "A file exists already and is not overwritten.",
     "file-not-found": "A file or folder does not exist.",

@@ -10,11 +10,11 @@ from functools import partial
 
 from tfe_bench.benchmarks import error_metrics
 from tfe_bench.benchmarks.records import Record
+from tfe_bench.benchmarks.report.annexes import AnnexRecord
 from tfe_bench.benchmarks.report.comparison_columns import format_published_size, record_extents
 from tfe_bench.benchmarks.report.html import escape_text
 from tfe_bench.benchmarks.report.parts import NOTHING, Number, RawHtml
 from tfe_bench.benchmarks.table import format_three_digits, human_bytes
-from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 
 def format_count(count: int, noun: str) -> str:
@@ -59,7 +59,7 @@ def network_cell(record: Record) -> RawHtml:
     return RawHtml(escape_text(record.profile) + labels)
 
 
-def describe_machine(record: Record | Measurement) -> str:
+def describe_machine(record: Record | AnnexRecord) -> str:
     """Describe the machine in one line."""
     of = record.machine
     memory = human_bytes(of.memory_bytes)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfe_bench import atomic
-from tfe_bench.benchmarks.report import html, page, plots
+from tfe_bench.benchmarks.report import annexes, drawing, html, page, plots
 from tfe_bench.benchmarks.report.reading import ReportInput
-from tfe_bench.benchmarks.technologies import pages
 from tfe_bench.errors import UsageError
 
 
@@ -41,12 +40,14 @@ def write_page(reading: ReportInput, path: Path) -> list[Path]:
         ConfigError: matplotlib is missing.
     """
     check_output(path)
-    pictures = plots.draw_record_plots(reading.records) | pages.draw_technology_pictures(
-        reading.technologies
-    )
+    providers = annexes.load_report_sections()[0].values()
+    pictures = plots.draw_record_plots(reading.records)
+    for each in providers:
+        pictures |= drawing.draw_pictures(each.list_pictures(each.select_records(reading.others)))
+    others = [name for each in providers for name in each.picture_names]
     text = html.render_html(page.build_report_page(reading, pictures))
     written = [path]
-    for name in (*plots.NAMES, *pages.NAMES):
+    for name in (*plots.NAMES, *others):
         picture_path = path.with_name(f"{path.stem}-{name}.png")
         if name in pictures:
             _replace_report_file(picture_path, pictures[name].light)

@@ -13,7 +13,7 @@ from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.fields import PerParty
 from tfe_bench.benchmarks.published import PublishedFigure as Published
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report import cells, learning, network
+from tfe_bench.benchmarks.report import annexes, cells, learning, network
 from tfe_bench.benchmarks.report.comparison_columns import (
     RecordPair,
     best_published_pair,
@@ -40,7 +40,6 @@ from tfe_bench.benchmarks.report.parts import (
 from tfe_bench.benchmarks.report.plots import MOST_ROWS
 from tfe_bench.benchmarks.report.reading import Entry, ReportInput
 from tfe_bench.benchmarks.table import format_three_digits, human_seconds
-from tfe_bench.benchmarks.technologies import pages
 
 _TILES = 6
 Pictures = Mapping[str, Picture]
@@ -57,7 +56,12 @@ def _build_report_table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], capt
 def build_report_page(reading: ReportInput, pictures: Pictures) -> Page:
     """Return the page of some records."""
     newest = latest_records(reading.records)
-    others = pages.build_technology_sections(reading.technologies, pictures)
+    others = [
+        section
+        for provider in annexes.load_report_sections()[0].values()
+        if (records := provider.select_records(reading.others))
+        for section in provider.build_sections(records, pictures)
+    ]
     notes = [Section("notes", "How to read this", [Items(_report_notes(reading))])]
     sections = [
         Section("headline", "Headline figures", _headline_parts(newest)),
@@ -84,7 +88,7 @@ def _describe_record_files(reading: ReportInput) -> str:
 
 
 def _lede_parts(reading: ReportInput) -> list[Part]:
-    records, others = reading.records, reading.technologies
+    records, others = reading.records, reading.others
     entries: list[Entry] = [*records, *others]
     times = [entry.time for entry in entries]
     first, last = min(times)[:10], max(times)[:10]
@@ -95,8 +99,9 @@ def _lede_parts(reading: ReportInput) -> list[Part]:
     lost = [m for m in others if m.correct is False]
     unchecked = sum(r.correct is None for r in records)
     words = "Secure three-party computation over replicated shares, one semi-honest corruption. "
-    if others:
-        words += "Beside it, other ways to compute on what stays private. "
+    for provider in annexes.load_report_sections()[0].values():
+        if provider.introduction and provider.select_records(others):
+            words += f"{provider.introduction} "
     words += f"{cells.format_count(len(times), 'measurement')} {when}, on {where}."
     if not wrong and not lost:
         words += " Every result that was checked agrees with the plaintext."
@@ -107,7 +112,7 @@ def _lede_parts(reading: ReportInput) -> list[Part]:
     names = ", ".join(
         dict.fromkeys(
             [f"{r.workload} {format_published_size(r)}" for r in wrong]
-            + [f"{m.technology} {m.job}" for m in lost]
+            + [m.describe_work() for m in lost]
         )
     )
     sentence = (

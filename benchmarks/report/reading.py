@@ -21,11 +21,14 @@ from tfe_bench.benchmarks.records import (
     iterate_record_lines,
     read_records_text,
 )
-from tfe_bench.benchmarks.technologies import measurement
-from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.report.annexes import (
+    AnnexRecord,
+    find_report_sections,
+    load_report_sections,
+)
 from tfe_bench.errors import DataError
 
-Entry = Record | Measurement
+Entry = Record | AnnexRecord
 _SUFFIXES: Final = (".jsonl", ".json")
 # Sums of what is below stay exact in a double, and no figure is near it.
 _LARGEST: Final = 1 << 60
@@ -39,13 +42,13 @@ class ReportInput:
         records: in the order of the files, each once.
         notes: readable notes on what was dropped.
         files: files with records.
-        technologies: measurements of other technologies, each once.
+        others: records of annexes and other packages, each once.
     """
 
     records: tuple[Record, ...]
     notes: tuple[str, ...]
     files: tuple[Path, ...]
-    technologies: tuple[Measurement, ...] = ()
+    others: tuple[AnnexRecord, ...] = ()
 
 
 def read_report_input(paths: Sequence[Path]) -> ReportInput:
@@ -78,7 +81,8 @@ def read_report_input(paths: Sequence[Path]) -> ReportInput:
     once = list({entry.to_json(): entry for entry in entries}.values())
     if len(once) < len(entries):
         notes.append(f"{len(entries) - len(once)} records were there twice and count once.")
-    others = tuple(entry for entry in once if isinstance(entry, Measurement))
+    notes += map(str, load_report_sections()[1])
+    others = tuple(entry for entry in once if isinstance(entry, AnnexRecord))
     return ReportInput(_select_records(once), tuple(notes), tuple(files), others)
 
 
@@ -161,10 +165,10 @@ def _parse_record(flat: Any, path: Path, line: int | None, unknown: Counter[str]
             operation="record",
             received=kind,
         )
-    if flat.get("schema") == measurement.SCHEMA:
+    if (sections := find_report_sections(flat.get("schema"))) is not None:
         try:
             _check_bounds(flat)
-            return Measurement.from_json(json.dumps(flat))
+            return sections.parse_record(json.dumps(flat))
         except (DataError, ValueError, RecursionError) as error:
             raise _name_record_line(error, path, line) from error
     known = {f.name: str(f.type) for f in fields(Record)}

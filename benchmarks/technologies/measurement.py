@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tfe_bench.benchmarks import fields
 from tfe_bench.benchmarks.provenance import Machine, commit, read_machine_facts
 from tfe_bench.benchmarks.records import Seconds, check_record_time, current_record_time
+from tfe_bench.benchmarks.report.annexes import AnnexRecord
 from tfe_bench.errors import DataError, UsageError
 
 SCHEMA: Final = "technologies 1"
@@ -36,7 +37,7 @@ def list_versions() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(AnnexRecord):
     """The cost of one job by one technology.
 
     Args:
@@ -57,6 +58,8 @@ class Measurement:
         UsageError: a field has another type, a figure is NaN or infinite, or a modeled figure is
             missing.
     """
+
+    schema: ClassVar[str] = SCHEMA
 
     technology: str
     job: str
@@ -103,6 +106,10 @@ class Measurement:
         if self.commit is not None:
             fields.check_record_text("commit", self.commit)
         check_record_time("time", self.time)
+
+    def describe_work(self) -> str:
+        """Return the name in a list of wrong results."""
+        return f"{self.technology} {self.job}"
 
     def to_json(self) -> str:
         """Return the measurement as one line of ASCII JSON, with the field "schema"."""

@@ -12,8 +12,8 @@ from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import records
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.report import reading
+from tfe_bench.benchmarks.technologies import libraries
 from tfe_bench.benchmarks.technologies.measurement import Measurement
-from tfe_bench.cli import technology
 from tfe_bench.errors import ConfigError, DataError, UsageError
 
 
@@ -87,7 +87,7 @@ def test_a_folder_holds_them_beside_records(
         records.append_record(file, each)
     report_input = reading.read_report_input([tmp_path])
     assert not report_input.records
-    assert [m.job for m in report_input.technologies] == ["decrypt", "encrypt"]
+    assert [m.job for m in report_input.others] == ["decrypt", "encrypt"]
     assert main(["report", str(tmp_path)]) == 0
     assert "2 records" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
@@ -96,4 +96,4 @@ def test_a_folder_holds_them_beside_records(
 
 def test_a_missing_library_is_told_with_its_extra() -> None:
     with raises(ConfigError, "library-not-installed", operation="a_library_that_is_not_there"):
-        technology.import_library("a_library_that_is_not_there", "This")
+        libraries.import_library("a_library_that_is_not_there", "This")

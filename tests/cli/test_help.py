@@ -132,13 +132,14 @@ def test_options_are_read_from_a_file(tmp_path: Path) -> None:
 def test_the_help_lists_every_command_in_one_group() -> None:
     parser = make_parser()
     [commands] = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    listed = [name for names in listing.GROUPS.values() for name in names]
+    listed = [name for names in parser._groups.values() for name in names]
     assert len(set(listed)) == len(listed)
     unlisted = {name for name, entry in operations.OPERATIONS.items() if not entry.help}
     unlisted -= set(listed)  # (exp and matmul have separate commands)
     assert set(listed) == set(commands.choices) - unlisted - set(RENAMED)
     text = parser.format_help()
-    assert all(f"\n{heading}:\n" in text for heading in listing.GROUPS)
+    assert all(f"\n{heading}:\n" in text for heading in parser._groups)
+    assert {*listing.GROUPS, "other technologies"} == set(parser._groups)
 
 
 @pytest.mark.parametrize(

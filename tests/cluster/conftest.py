@@ -255,18 +255,22 @@ def trio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Trio]:
     """Start three workers in this process; a module's LIMITS are those of their policies."""
+    from tfe_bench import extensions
     from tfe_bench.cluster import jobs
 
-    registered = jobs._checkout_programs
+    registered = extensions.list_checkout_entry_points
     plain = EntryPoint("plain", "tests.cluster.programs:PROGRAM", jobs.GROUP)
-    jobs._checkout_programs = lambda: (*registered(), plain)  # type: ignore[assignment]
+    extensions.list_checkout_entry_points = lambda group: (  # type: ignore[assignment]
+        *registered(group),
+        *([plain] if group == jobs.GROUP else []),
+    )
     limits = getattr(request.module, "LIMITS", {})
     three = Trio(tmp_path_factory.mktemp("trio"), ("analyst", "guest"), **limits)
     try:
         yield three
     finally:
         three.close()
-        jobs._checkout_programs = registered
+        extensions.list_checkout_entry_points = registered
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

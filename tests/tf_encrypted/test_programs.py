@@ -16,8 +16,8 @@ import pytest
 from tests.refusals import raises
 from tests.tf_encrypted.simulated import tfe
 from tfe_bench.__main__ import main
-from tfe_bench.benchmarks.baselines import checkout as baseline
-from tfe_bench.benchmarks.baselines.checkout import TestOutcome
+from tfe_bench.benchmarks.tf_encrypted_programs import checkout as baseline
+from tfe_bench.benchmarks.tf_encrypted_programs.checkout import TestOutcome
 from tfe_bench.errors import ConfigError, UsageError
 from tfe_bench.tf_encrypted import checkout
 from tfe_bench.tf_encrypted.config import get_config, set_config

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfe_bench.cli import parsing
+from tfe_bench.cli.command import Command
 from tfe_bench.cli.parsing import typed_command
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "benchmark": (
-        *("sort", "compare", "max", "relu", "softmax", "exp", "matmul", "ops", "suite"),
-        *("report", "baselines", "infer", "resnet50", "relational", "links", "channel"),
+        *("sort", "compare", "max", "relu", "softmax", "matmul", "ops", "suite", "report"),
+        *("baselines", "infer", "resnet50", "relational", "links", "channel"),
     ),
     "models": ("deploy", "predict", "models", "generate", "train", "provide"),
     "tables": ("table", "query", "align"),
     "cluster": ("certs", "cluster", "worker", "doctor", "submit", "status", "cancel"),
-    "other technologies": ("technologies", "functional", "homomorphic", "storage"),
 }
 
 # Examples by command, without the program's name.
@@ -24,8 +24,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "sort --n 1e6",
         "sort --input salaries.csv --column salary --output r.csv",
     ),
-    "compare": ("compare --n 1000", "compare tf-encrypted --source CHECKOUT"),
-    "exp": ("exp --n 1000 --method taylor", "exp --study --quick"),
+    "compare": ("compare --n 1000",),
     "matmul": ("matmul --n 1024 --profile lan",),
     "submit": ("submit sort --cluster c.toml --input keys=a.csv#salary",),
     "deploy": ("deploy model.keras --name digits --allow hospital",),
@@ -76,11 +75,26 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "relational": ("relational list", "relational tpch-q6 --rows 1000"),
     "links": ("links --profile wan",),
     "channel": ("channel --megabytes 64",),
-    "technologies": ("technologies --quick --job J1",),
-    "functional": ("functional --quick",),
-    "homomorphic": ("homomorphic --quick",),
-    "storage": ("storage --device csd --devices 4",),
 }
+
+
+def group_commands(registered: Mapping[str, Command]) -> dict[str, list[str]]:
+    """Return the names of commands by heading: of the core, and of annexes and other packages.
+
+    Args:
+        registered: commands that are not the core's, by name.
+    """
+    groups = {heading: list(names) for heading, names in GROUPS.items()}
+    listed = {name for names in groups.values() for name in names}
+    waiting = {name: command for name, command in registered.items() if name not in listed}
+    while waiting:  # a command comes after the one that it names
+        first = next(iter(waiting))
+        name = next((n for n, each in waiting.items() if each.after not in waiting), first)
+        command = waiting.pop(name)
+        names = groups.setdefault(command.heading, [])
+        place = names.index(command.after) + 1 if command.after in names else len(names)
+        names.insert(place, name)
+    return groups
 
 
 def format_command_examples(command: str, lines: Sequence[str] | None = None) -> str:
@@ -90,5 +104,6 @@ def format_command_examples(command: str, lines: Sequence[str] | None = None) ->
         command: the words of the command.
         lines: examples of a command that `EXAMPLES` does not list.
     """
-    lines = EXAMPLES[command] if lines is None else lines
-    return parsing.EXAMPLES + "".join(f"  {typed_command()} {line}\n" for line in lines)
+    lines = EXAMPLES.get(command, ()) if lines is None else lines
+    listed = "".join(f"  {typed_command()} {line}\n" for line in lines)
+    return parsing.EXAMPLES + listed if lines else ""

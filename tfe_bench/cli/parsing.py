@@ -39,7 +39,8 @@ class _FullHelpAction(argparse.Action):
         texts = [parser.format_help()]
         for commands in parser._actions:
             if isinstance(commands, argparse._SubParsersAction):
-                listed = [action.dest for action in commands._choices_actions]
+                listed = [name for names in parser._groups.values() for name in names]
+                listed = listed or [action.dest for action in commands._choices_actions]
                 texts += [commands.choices[name].format_help() for name in listed]
         print("\n".join(texts))
         parser.exit(0)

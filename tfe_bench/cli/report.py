@@ -33,7 +33,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     written = files.write_page(report_input, output)
     for note in report_input.notes:
         print(note)
-    print(f"{len(report_input.records) + len(report_input.technologies)} records: {written[0]}")
+    print(f"{len(report_input.records) + len(report_input.others)} records: {written[0]}")
     print(f"Pictures: {', '.join(p.name for p in written[1:]) or 'none'}")
     return 0
 

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tfe_bench.cli import common, technology
+from tfe_bench.benchmarks.technologies.commands import options
+from tfe_bench.cli import common
+from tfe_bench.cli.command import Command
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ def _add_storage_options(p: argparse.ArgumentParser) -> None:
         "run the CNN on this machine, read its weights at 0.05 to 8 GB/s (or the rates of "
         "--bandwidth), and compare with the prediction",
     )
-    technology.add_technology_options(p)
+    options.add_technology_options(p)
 
 
 def run_storage(arguments: argparse.Namespace) -> int:
@@ -92,7 +94,7 @@ def run_storage(arguments: argparse.Namespace) -> int:
     discrete-event simulation, and the bandwidth at which storage breaks even. With --validate,
     measures the accuracy of the prediction on a real run.
     """
-    technology.check_technology_options(arguments)
+    options.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0)
     if arguments.degree not in _DEGREES:
         raise UsageError(
@@ -159,7 +161,7 @@ def _print_published_storage(arguments: argparse.Namespace) -> int:
 
     measured = projections.published_tables()
     worst = max(abs(m.figures["difference"]) for m in measured if "difference" in m.figures)
-    columns: technology.Columns = {
+    columns: options.Columns = {
         "device": lambda m: m.parameters["configuration"],
         "n": lambda m: str(m.parameters["devices"]),
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
@@ -174,7 +176,7 @@ def _print_published_storage(arguments: argparse.Namespace) -> int:
         f"The largest difference is {100 * worst:.2f} %. Modeled: three layers that are read in "
         "the order of use while earlier ones compute.",
     ]
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, measured, "One inference of the published CNN, in ms", columns, notes
     )
 
@@ -209,7 +211,7 @@ def _project_storage_devices(arguments: argparse.Namespace, rates: Sequence[floa
         faster = projections.with_bandwidth(device, rate)
         simulation.check_inference_load(faster, model, load)
         measured.append(projections.project_device_costs(faster, model, load, costs, processor))
-    columns: technology.Columns = {
+    columns: options.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:.3g}",
         "alone, ms": lambda m: _format_milliseconds(m, "latency_seconds"),
         "median, ms": lambda m: _format_milliseconds(m, "median_seconds"),
@@ -219,7 +221,7 @@ def _project_storage_devices(arguments: argparse.Namespace, rates: Sequence[floa
         "keys there": lambda m: f"{m.figures['key_hits']} of {m.parameters['requests']}",
     }
     title = f"{model.name} on {load.devices} x {device.name}, {load.clients} clients, modeled"
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, measured, title, columns, _describe_storage_break_even(measured[0])
     )
 
@@ -250,7 +252,7 @@ def _validate_storage_model(arguments: argparse.Namespace, rates: Sequence[float
                 chosen_rates, arguments.repeat, arguments.degree, bar.update
             )
         ]
-    columns: technology.Columns = {
+    columns: options.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
         "reached": lambda m: f"{m.figures['reached_gigabytes_per_second']:.3g}",
         "measured, ms": lambda m: f"{1000 * m.seconds.median:,.0f}" if m.seconds else "-",
@@ -265,7 +267,7 @@ def _validate_storage_model(arguments: argparse.Namespace, rates: Sequence[float
         "layer by layer, from counts of operations times what each costs. The file is in the page "
         "cache: a token bucket sets the rate.",
     ]
-    return technology.report_technology_measurements(arguments, measured, title, columns, notes)
+    return options.report_technology_measurements(arguments, measured, title, columns, notes)
 
 
 def _parse_storage_load(arguments: argparse.Namespace) -> InferenceLoad:
@@ -306,4 +308,10 @@ def _describe_storage_break_even(m: Measurement) -> list[str]:
     return notes
 
 
-COMMANDS = {"storage": (_add_storage_options, run_storage)}
+COMMAND = Command(
+    _add_storage_options,
+    run_storage,
+    examples=("storage --device csd --devices 4",),
+    heading="other technologies",
+    after="homomorphic",
+)

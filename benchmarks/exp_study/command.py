@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common, job_record
+from tfe_bench.cli.command import Command
 from tfe_bench.errors import UsageError, check_known, check_range, did_you_mean
 
 if TYPE_CHECKING:
@@ -367,4 +368,10 @@ def _print_exp_study_table(table: Table) -> None:
         print(line[:limit])
 
 
-COMMANDS = {"exp": (_add_exp_options, run_exp)}
+COMMAND = Command(
+    _add_exp_options,
+    run_exp,
+    examples=("exp --n 1000 --method taylor", "exp --study --quick"),
+    heading="benchmark",
+    after="softmax",
+)

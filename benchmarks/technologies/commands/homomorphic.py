@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, technology
+from tfe_bench.benchmarks.technologies.commands import options
+from tfe_bench.cli import common
+from tfe_bench.cli.command import Command
 from tfe_bench.errors import ConfigError, UsageError, check_known, check_range
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _add_homomorphic_options(p: argparse.ArgumentParser) -> None:
         type=int,
         default=_SEED,
     )
-    technology.add_technology_options(p, _REPEAT)
+    options.add_technology_options(p, _REPEAT)
 
 
 def run_homomorphic(arguments: argparse.Namespace) -> int:
@@ -72,7 +74,7 @@ def run_homomorphic(arguments: argparse.Namespace) -> int:
     noise and security; or times a dense layer or an MNIST network on encrypted inputs. Every
     result is decrypted and compared with plaintext.
     """
-    technology.check_technology_options(arguments)
+    options.check_technology_options(arguments)
     check_range("--seed", arguments.seed, 0, _MOST_SEED)
     jobs = [name for name in ("dense", "network") if getattr(arguments, name)]
     table_only = {"scheme": "--scheme", "primes": "--primes"}
@@ -138,7 +140,7 @@ def _measure_homomorphic_operations(arguments: argparse.Namespace) -> int:
     if work is not None:
         notes += ["", f"For {arguments.advise}:", *advice.write_advice(work, measured)]
     title = f"Operations of homomorphic encryption (seed {arguments.seed})"
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, measured, title, _homomorphic_operation_columns(), notes
     )
 
@@ -285,7 +287,7 @@ def _measure_homomorphic_dense(arguments: argparse.Namespace) -> int:
         else:
             ratio = theirs.figures["evaluate_seconds"] / measured[0].figures["evaluate_seconds"]
             notes.append(f"The server's part takes TenSEAL {ratio:.0f} times as long, batch 1.")
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments,
         measured,
         "A dense layer 784 -> 128, encrypted",
@@ -338,7 +340,7 @@ def _measure_homomorphic_network(arguments: argparse.Namespace) -> int:
             f"{measurement.parameters['processes']} processes, "
             f"{figures['throughput_per_second']:.3g} pictures a second."
         )
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, measured, "A network of MNIST, encrypted", _homomorphic_job_columns(), notes
     )
 
@@ -363,4 +365,10 @@ def _homomorphic_job_columns() -> Mapping[str, Callable[[Measurement], str]]:
     }
 
 
-COMMANDS = {"homomorphic": (_add_homomorphic_options, run_homomorphic)}
+COMMAND = Command(
+    _add_homomorphic_options,
+    run_homomorphic,
+    examples=("homomorphic --quick",),
+    heading="other technologies",
+    after="functional",
+)

@@ -7,13 +7,15 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, technology
+from tfe_bench.benchmarks.technologies.commands import options
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.cli import common
+from tfe_bench.cli.command import Command
 from tfe_bench.cli.progress import ProgressBar
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.compare.tasks import ComparisonEffort
-    from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 # Short headings of columns.
 _HEADS = {
@@ -50,7 +52,7 @@ def _add_technologies_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         advice, "--records FILE", "file with figures (default: measure the job with small sizes)"
     )
-    technology.add_technology_options(p)
+    options.add_technology_options(p)
 
 
 def run_technologies(arguments: argparse.Namespace) -> int:
@@ -82,7 +84,7 @@ def run_technologies(arguments: argparse.Namespace) -> int:
     try:
         for each in _measure_technology_cells(arguments, effort, every, only):
             measured.append(each)
-            code = max(code, technology.keep_technology_measurements(arguments, [each]))
+            code = max(code, options.keep_technology_measurements(arguments, [each]))
     finally:  # print what was measured before a failure
         if measured and not arguments.json:
             _print_technology_comparison(measured)
@@ -92,7 +94,7 @@ def run_technologies(arguments: argparse.Namespace) -> int:
 
 
 def _check_technology_choices(arguments: argparse.Namespace) -> None:
-    technology.check_technology_options(arguments)
+    options.check_technology_options(arguments)
     common.check_dependent_options(arguments, "trust", "network", "records")
     if arguments.trust is not None and (arguments.job is None or "," in arguments.job):
         raise UsageError(
@@ -217,7 +219,8 @@ def _print_technology_advice(arguments: argparse.Namespace, job: str, only: Sequ
     if arguments.records is not None:
         from tfe_bench.benchmarks.report import reading
 
-        measured = [*reading.read_report_input([arguments.records]).technologies]
+        others = reading.read_report_input([arguments.records]).others
+        measured = [record for record in others if isinstance(record, Measurement)]
     else:
         measured = [
             *_measure_technology_cells(
@@ -240,4 +243,9 @@ def _print_technology_advice(arguments: argparse.Namespace, job: str, only: Sequ
     return 0
 
 
-COMMANDS = {"technologies": (_add_technologies_options, run_technologies)}
+COMMAND = Command(
+    _add_technologies_options,
+    run_technologies,
+    examples=("technologies --quick --job J1",),
+    heading="other technologies",
+)

@@ -8,8 +8,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tfe_bench.benchmarks.technologies.commands import options
 from tfe_bench.benchmarks.technologies.functional import energy
-from tfe_bench.cli import common, technology
+from tfe_bench.cli import common
+from tfe_bench.cli.command import Command
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ def _add_functional_options(p: argparse.ArgumentParser) -> None:
     for each in _ENERGY:
         flag = f"--{each.name.replace('_', '-')} X"
         common.add_option(year, flag, each.metadata["about"], type=float)
-    technology.add_technology_options(p)
+    options.add_technology_options(p)
 
 
 def run_functional(arguments: argparse.Namespace) -> int:
@@ -90,7 +92,7 @@ def run_functional(arguments: argparse.Namespace) -> int:
     curve, for several lengths and sizes of results. --lenet5 trains a network whose first layer
     takes encrypted pictures, and measures the leakage to the holder of its keys.
     """
-    technology.check_technology_options(arguments)
+    options.check_technology_options(arguments)
     common.check_dependent_options(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
     common.check_dependent_options(arguments, "modulus", "insecure_for_comparison")
     common.check_dependent_options(arguments, "energy", *(each.name for each in _ENERGY))
@@ -190,13 +192,13 @@ def _run_functional_sweep(arguments: argparse.Namespace) -> int:
         "On: number of threads. Times are of one message (encrypt, unpack), one key, one result "
         "(product, log); decrypt is a result's part of all three.",
     )
-    code = technology.report_technology_measurements(
+    code = options.report_technology_measurements(
         arguments, measured, "Functional encryption", _COLUMNS, notes
     )
     if not others:
         return code
     title = "Logarithms: one table for all results, one for each, and a walk (modeled)"
-    report_code = technology.report_technology_measurements(
+    report_code = options.report_technology_measurements(
         arguments, others, title, _LOGARITHMS, _published_functional_notes()
     )
     return max(code, report_code)
@@ -220,7 +222,7 @@ def _measure_modular_group(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared
 
     compared.check_modulus_security(arguments.modulus, arguments.insecure_for_comparison)
-    technology.import_library("gmpy2", f"The group modulo a prime of {arguments.modulus} bits")
+    options.import_library("gmpy2", f"The group modulo a prime of {arguments.modulus} bits")
     length = arguments.length or (100 if arguments.quick else 784)
     check_range("--length", length, 1, 4096)
     check_range("--outputs", arguments.outputs, 1, 1024)
@@ -230,7 +232,7 @@ def _measure_modular_group(arguments: argparse.Namespace) -> int:
         measurement = compared.compare_modulus(
             arguments.modulus, length, arguments.outputs, arguments.table_bits
         )
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, [measurement], "Modulo a prime, and on the curve", _MODULUS
     )
 
@@ -266,7 +268,7 @@ def _measure_encrypted_lenet(arguments: argparse.Namespace) -> int:
             for name, e, t in f["published_hours"]
         ),
     ]
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, [measurement], "LeNet-5, first layer encrypted", _LENET, lines
     )
 
@@ -298,7 +300,7 @@ def _estimate_encryption_energy(arguments: argparse.Namespace) -> int:
         "t CO2 a year": _functional_figure_column("saved_tons_co2_year", 1),
     }
     notes = [f"{name}: {value:,g}" for name, value in dataclasses.asdict(inputs).items()]
-    return technology.report_technology_measurements(
+    return options.report_technology_measurements(
         arguments, [measurement], "Energy, modeled from:", columns, notes
     )
 
@@ -324,7 +326,7 @@ def _functional_parameter_column(name: str) -> Any:
     return lambda m: str(m.parameters[name])
 
 
-_COLUMNS: technology.Columns = {
+_COLUMNS: options.Columns = {
     "length": _functional_parameter_column("length"),
     "bits": _functional_parameter_column("result_bits"),
     "batch": _functional_parameter_column("batch"),
@@ -336,7 +338,7 @@ _COLUMNS: technology.Columns = {
     "log": _functional_seconds_column("logarithm_seconds"),
     "decrypt": _functional_seconds_column("decrypt_seconds"),
 }
-_LOGARITHMS: technology.Columns = {
+_LOGARITHMS: options.Columns = {
     "bits": _functional_parameter_column("result_bits"),
     "one table": _functional_seconds_column("one_table_seconds"),
     "table each": _functional_seconds_column("table_per_output_seconds"),
@@ -344,7 +346,7 @@ _LOGARITHMS: technology.Columns = {
     "over table each": lambda m: f"{m.figures['speed_up_over_table_per_output']:.3g}x",
     "over walk": lambda m: f"{m.figures['speed_up_over_walk']:.3g}x",
 }
-_MODULUS: technology.Columns = {
+_MODULUS: options.Columns = {
     "group": lambda m: m.job,
     "security": lambda m: f"{m.parameters['security_bits']} bits",
     "encrypt": _functional_seconds_column("encrypt_seconds"),
@@ -354,7 +356,7 @@ _MODULUS: technology.Columns = {
     "encrypt ratio": lambda m: f"{m.figures['encrypt_ratio']:.3g}x",
     "decrypt ratio": lambda m: f"{m.figures['decrypt_ratio']:.3g}x",
 }
-_LENET: technology.Columns = {
+_LENET: options.Columns = {
     "encrypt a picture": _functional_seconds_column("encrypt_seconds"),
     "batch of 64": _functional_seconds_column("batch_seconds"),
     "encrypt all": _functional_seconds_column("encrypt_all_hours", 3600),
@@ -363,4 +365,10 @@ _LENET: technology.Columns = {
     "key rank": lambda m: f"{m.figures['key_rank']} of {m.figures['message_length']}",
 }
 
-COMMANDS = {"functional": (_add_functional_options, run_functional)}
+COMMAND = Command(
+    _add_functional_options,
+    run_functional,
+    examples=("functional --quick",),
+    heading="other technologies",
+    after="technologies",
+)
