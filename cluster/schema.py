@@ -18,12 +18,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tfe_bench.errors import TfeBenchError, UsageError, did_you_mean
 
 _SHOWN = 80
 _RULE = "rule"
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class _Mismatch(Exception):
@@ -238,6 +241,24 @@ class Request:
             if each.default is MISSING or value != each.default:
                 parameters[each.name] = each.metadata[_RULE].write(value)
         return parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivingRequest(Request):
+    """A request from which a worker derives values by the headers of tables that it stores."""
+
+    _derivations: list[tuple[Any, Any]] = dataclasses.field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
+
+    def derive_once(self, tables: T, derive: Callable[[T], U]) -> tuple[T, U]:
+        """Return tables, and what `derive` returns for them; the same ones are derived once.
+
+        The caller looks the tables up each time, with the client's rights.
+        """
+        if not self._derivations or self._derivations[0][0] != tables:
+            self._derivations[:] = [(tables, derive(tables))]
+        return self._derivations[0]
 
 
 def _declared_fields(cls: type[Request]) -> list[dataclasses.Field[Any]]:

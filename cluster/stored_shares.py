@@ -79,18 +79,6 @@ class StoredEntry:
         )
 
 
-def storage_parameters(
-    name: str, clients: Sequence[str], replace: bool, about: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return parameters of a program that stores values; see `StorageRequest`."""
-    return {
-        "name": name,
-        "clients": list(clients),
-        "replace": replace,
-        "about": about,
-    }
-
-
 def refresh_stored_shares(party: Party, values: Mapping[str, Shared]) -> dict[str, Shared]:
     """Refresh the masks of values for this session, in one graph call."""
     from tfe_bench.protocols.ring import refresh
@@ -344,7 +332,7 @@ def _read_facts(about: object) -> Mapping[str, Any]:
     return about if isinstance(about, Mapping) else {}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StorageRequest(Request):
     """A request to store values under a name; programs declare what they derive from `about`.
 

@@ -164,6 +164,19 @@ def test_imports_go_only_downwards() -> None:
     assert not wrong, wrong
 
 
+def test_no_client_module_imports_a_program() -> None:
+    """A client and the workers share a feature's requests; programs are the workers' alone."""
+    program = re.compile(r"tfe_bench\.models\.\w+\.programs?(\.|$)")
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in _product_modules().items()
+        if not program.match(module)
+        for name in _imported_modules(path)
+        if program.match(name)
+    ]
+    assert not wrong, wrong
+
+
 def test_every_module_of_models_has_a_layer() -> None:
     modules = [name for name in _product_modules() if name.startswith("tfe_bench.models.")]
     assert len(modules) > 100

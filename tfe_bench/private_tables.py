@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.stored_shares import storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest
 from tfe_bench.models.datasets.alignment import Alignment, parse_linkage_request
 from tfe_bench.queries import relations
 from tfe_bench.queries.client import StoredTables
@@ -59,5 +59,5 @@ class Tables(StoredTables):
         tables = [available[each] for each in names]
         order = parse_linkage_request(tables, on, label, columns)
         return Alignment(
-            self._cluster, order, tables, storage_parameters(name, clients, replace, {})
+            self._cluster, order, tables, StorageRequest(name, clients, replace, {}).to_parameters()
         )

@@ -11,8 +11,9 @@ from tfe_bench.cluster.stored import DATA
 from tfe_bench.cluster.stored_shares import StoredEntry
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.datasets import record_linkage
-from tfe_bench.models.datasets.programs import align as program
 from tfe_bench.models.datasets.record_linkage import LinkageRequest, LinkedTable, check_table_names
+from tfe_bench.models.datasets.request import parse_alignment
+from tfe_bench.models.datasets.row_alignment import price_alignment
 from tfe_bench.queries import explain
 from tfe_bench.queries.price import Price
 from tfe_bench.queries.rights import ColumnUse, TableAccess
@@ -38,7 +39,7 @@ class Alignment:
         self._cluster, self._order, self._tables = cluster, order, tables
         self.order = order.to_header()
         self._keeping = {**keeping, "about": self.order}
-        program.parse_alignment(self._keeping, [])
+        parse_alignment(self._keeping, [])
         self._schema = record_linkage.derive_linkage(order, tables)
 
     def price(self, profile: str = "local") -> Price:
@@ -47,7 +48,7 @@ class Alignment:
         Raises:
             UsageError: the profile does not exist.
         """
-        return program.price_alignment(self._order, self._schema, self._tables, profile)
+        return price_alignment(self._order, self._schema, self._tables, profile)
 
     def explain(self, profiles: Sequence[str] = ("local", "wan")) -> str:
         """Describe bytes, rounds and seconds under profiles, the stored data, and

@@ -17,10 +17,10 @@ import numpy as np
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import AnyInput, JobResult, Progress, private_input_spec
 from tfe_bench.cluster.stored import DATA, check_name
-from tfe_bench.cluster.stored_shares import StoredEntry, storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest, StoredEntry
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.convert.tables import Table
-from tfe_bench.models.datasets.programs import provide as program
+from tfe_bench.models.datasets import request as requests
 from tfe_bench.models.datasets.readers import Rows
 from tfe_bench.models.datasets.sharing import (
     encode_labels,
@@ -96,12 +96,12 @@ def provide(
         "columns": [] if through else list(rows.columns),
         **_dataset_unit_facts(None if through else rows.table),
     }
-    parameters = storage_parameters(name, clients, replace, about)
+    parameters = StorageRequest(name, clients, replace, about).to_parameters()
     if through is not None:
         model_parameters = through.parameters(cluster.profile.name, check_range=None)
-        parameters[program.THROUGH] = model_parameters
+        parameters[requests.THROUGH] = model_parameters
     specs = [private_input_spec(name, value) for name, value in inputs.items()]
-    program.parse_dataset(parameters, specs)  # checked at the client too, before anything is sent
+    requests.parse_dataset(parameters, specs)  # checked at the client too, before anything is sent
     result = cluster.run("provide", parameters, inputs, progress)
     out_of_range = None if through is None else through.left_range(result)
     if out_of_range is not None and out_of_range.any():
@@ -120,9 +120,9 @@ def _dataset_unit_facts(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
     header = table.to_header()
-    return {"units": {key: header[key] for key in program.UNITS}}
+    return {"units": {key: header[key] for key in requests.UNITS}}
 
 
 def withdraw(cluster: Client, name: str) -> None:
     """Remove a data set of this client from all workers."""
-    cluster.run("withdraw", {"name": check_name(name, program.NAME_SUBJECT)}, {})
+    cluster.run("withdraw", {"name": check_name(name, requests.NAME_SUBJECT)}, {})

@@ -18,7 +18,7 @@ from tfe_bench.cluster.stored import (
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.convert.tables import Table
 from tfe_bench.models.datasets.owners import list_datasets
-from tfe_bench.models.datasets.programs.provide import NAME_SUBJECT, read_dataset_table
+from tfe_bench.models.datasets.request import NAME_SUBJECT, read_dataset_table
 from tfe_bench.models.layers.base.scales import ColumnScale
 from tfe_bench.queries import permits
 from tfe_bench.queries.rights import ColumnUse

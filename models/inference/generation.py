@@ -12,10 +12,10 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.convert import plaintext
 from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.inference import decoding, execute, service
+from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference.decoding import TokenDecoding
 from tfe_bench.models.inference.private import PrivateModel
-from tfe_bench.models.inference.programs import generate as program
-from tfe_bench.models.inference.programs.predict import RANGE
+from tfe_bench.models.inference.request import RANGE
 from tfe_bench.models.inference.service import DeployedModel
 
 if TYPE_CHECKING:
@@ -114,14 +114,14 @@ def build_generation_request(
             received=prompt_array.dtype,
         )
     prompts = prompt_array if prompt_array.ndim == 2 else prompt_array[None]
-    program.check_length(d, prompts.shape[1], tokens)
-    if not 1 <= len(prompts) <= program.MAX_TEXTS:
+    requests.check_length(d, prompts.shape[1], tokens)
+    if not 1 <= len(prompts) <= requests.MAX_TEXTS:
         raise UsageError(
-            f"Expected 1 to {program.MAX_TEXTS} prompts. Received: {len(prompts)}.",
+            f"Expected 1 to {requests.MAX_TEXTS} prompts. Received: {len(prompts)}.",
             code="number-out-of-range",
             operation="prompt",
             received=len(prompts),
-            expected=program.MAX_TEXTS,
+            expected=requests.MAX_TEXTS,
         )
     rows = plaintext.one_hot(d.token_input, prompts, (prompts.shape[1], d.vocabulary))
     bits = private.plan.fraction_of(d.token_input)
@@ -133,7 +133,7 @@ def build_generation_request(
     if temperature:
         parameters["temperature"] = d.temperature
     ring = (rows.astype(np.int64)) << bits
-    return parameters, {program.PROMPT: PrivateInput(ring, bits)}
+    return parameters, {requests.PROMPT: PrivateInput(ring, bits)}
 
 
 def _can_check_ranges(d: TokenDecoding, prompt: int, tokens: int, profile: str) -> bool:
@@ -164,6 +164,6 @@ def read_generated_tokens(private: PrivateModel, result: JobResult) -> Array:
             code="left-planned-range",
             operation="generate",
         )
-    bits = result.fractional_bits[program.TOKENS]
-    tokens: Array = result.outputs[program.TOKENS].astype(np.int64) >> bits
+    bits = result.fractional_bits[requests.TOKENS]
+    tokens: Array = result.outputs[requests.TOKENS].astype(np.int64) >> bits
     return tokens

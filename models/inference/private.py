@@ -24,7 +24,7 @@ from tfe_bench.models.convert import graph as graphs
 from tfe_bench.models.convert.calibration import MIN_STEPS
 from tfe_bench.models.convert.graph import Array, Graph
 from tfe_bench.models.inference import agreement, weights
-from tfe_bench.models.inference.programs import predict as program
+from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference.summary import Summary, summarize_plan
 from tfe_bench.models.layers.base import registry
 from tfe_bench.models.layers.series import FourierSeries
@@ -160,7 +160,7 @@ class PrivateModel:
         job_inputs: dict[str, AnyInput] = {}
         arrays = plaintext.scale_owner_inputs(self.graph, images)
         for model_input, name in zip(
-            self.graph.inputs, program.prediction_input_names(self.plan), strict=True
+            self.graph.inputs, requests.prediction_input_names(self.plan), strict=True
         ):
             array = arrays[model_input]
             # not >, which is false for NaN
@@ -217,7 +217,7 @@ class PrivateModel:
         """Return the options of a prediction request, without the model.
 
         Args:
-            batch: number of samples in one graph; None: program.default_batch.
+            batch: number of samples in one graph; None: request.default_batch.
             check_range: have the workers detect, without learning it, whether a value left its
                 planned range; None: if the plan allows it.
 
@@ -237,7 +237,7 @@ class PrivateModel:
 
     def left_range(self, result: JobResult) -> Array | None:
         """Return whether a value left its range, for each sample; None without range checks."""
-        flags = result.outputs.get(program.RANGE)
+        flags = result.outputs.get(requests.RANGE)
         return None if flags is None else np.asarray(flags != 0)
 
     def decode(self, result: JobResult, withhold: bool = True) -> Any:
@@ -253,7 +253,7 @@ class PrivateModel:
         out_of_range = self.left_range(result)
         decoded = [
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
-            for name in program.prediction_output_names(self.plan)
+            for name in requests.prediction_output_names(self.plan)
         ]
         withholds = withhold and out_of_range is not None and bool(out_of_range.any())
         if withholds:

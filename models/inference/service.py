@@ -18,14 +18,14 @@ import numpy as np
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.cluster.stored import check_name
-from tfe_bench.cluster.stored_shares import StoredEntry, storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest, StoredEntry
 from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models.convert import graph as graphs
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.convert.tables import Table
+from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference import weights
 from tfe_bench.models.inference.private import PrivateModel
-from tfe_bench.models.inference.programs import deploy as program
 from tfe_bench.models.layers.base.scales import ColumnScale
 
 
@@ -56,7 +56,7 @@ class DeployedModel(StoredEntry):
     @property
     def table(self) -> Table | None:
         """Names of columns and classes; None if the model was not trained on a table."""
-        return program.read_deployed_table(self.about)
+        return requests.read_deployed_table(self.about)
 
 
 def list_deployed(cluster: Client) -> list[DeployedModel]:
@@ -129,7 +129,7 @@ def deploy(
     check_cluster_precision(cluster)
     parameters = deployment_parameters(private, name, clients, replace, preprocessing, table)
     # Checked at the client too, before anything is sent.
-    program.parse_deployed_model(parameters, weights.weight_specs(private.plan))
+    requests.parse_deployed_model(parameters, weights.weight_specs(private.plan))
     return cluster.run("deploy", parameters, private.shared_weights(), progress)
 
 
@@ -149,7 +149,7 @@ def deployment_parameters(
     }
     if table is not None:
         about["table"] = table.to_header()
-    return storage_parameters(name, clients, replace, about)
+    return StorageRequest(name, clients, replace, about).to_parameters()
 
 
 def undeploy(cluster: Client, name: str) -> None:
@@ -177,7 +177,7 @@ def predict(
         model: the name of a deployed model, a result of `find`, or a result of `tfe_bench.convert`,
             whose weights are shared for this job alone.
         images: preprocessed images [batch, ...]; several inputs by name or in order.
-        batch: number of samples that pass the model at once; None: programs.predict.default_batch.
+        batch: number of samples that pass the model at once; None: request.default_batch.
         profile: the network profile for which the protocols plan; None: the cluster's.
         check_range: whether the workers detect, for this client alone, that a value left its
             planned range; None: if the plan allows it.

@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.convert.calibration import MARGIN, ModelPlan
 from tfe_bench.models.convert.graph import Graph
 from tfe_bench.models.inference import service, weights
-from tfe_bench.models.inference.programs import deploy as program
+from tfe_bench.models.inference.request import parse_deployed_model
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def check_trained_model(recipe: Recipe, parameters: Mapping[str, Any]) -> None:
             operation="about",
         )
     plan = ModelPlan.from_header(about["plan"])
-    program.parse_deployed_model(parameters, weights.weight_specs(plan))
+    parse_deployed_model(parameters, weights.weight_specs(plan))
     _state_keys(recipe, plan)
 
 

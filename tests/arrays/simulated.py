@@ -33,7 +33,7 @@ from tfe_bench.cluster.stored import (
     check_client_names,
     client_input_source,
 )
-from tfe_bench.cluster.stored_shares import storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest
 from tfe_bench.models.datasets.programs import align, provide, withdraw
 from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
@@ -84,7 +84,10 @@ class Workers:
         """Store a table: by the program, or directly in the format of its header."""
         about = table.schema.to_header()
         if run:
-            order, words = storage_parameters(name, clients, True, about), PrivateInput(table.words)
+            order, words = (
+                StorageRequest(name, clients, True, about).to_parameters(),
+                PrivateInput(table.words),
+            )
             Client(self, table.owner).run("table_put", order, {"words": words})
             return
         sources = client_input_source(table.owner)

@@ -28,6 +28,7 @@ from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
 from tfe_bench.errors import UsageError
 from tfe_bench.models.datasets import record_linkage, sources
 from tfe_bench.models.datasets.programs import align, provide
+from tfe_bench.models.datasets.request import DatasetRequest, parse_alignment
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.queries.programs import query
 from tfe_bench.queries.schema import TableColumn, TableSchema
@@ -97,7 +98,9 @@ def _put_table(world: World, client: str) -> Program:
         counted=schema.open_count,
     )
     replace = world.draw_chance(0.5)
-    order = stored_shares.storage_parameters(name, thing.clients, replace, schema.to_header())
+    order = stored_shares.StorageRequest(
+        name, thing.clients, replace, schema.to_header()
+    ).to_parameters()
 
     def act() -> None:
         world.store.for_kind(TABLE).permit_writing(name, client, replace)
@@ -127,10 +130,10 @@ def _provide_rows(world: World, client: str) -> Program:
     thing = StoredItem(
         DATA, name, client, _draw_clients(world, client), "", atoms=frozenset([(client, "")])
     )
-    order = stored_shares.storage_parameters(name, thing.clients, replace, about)
+    order = stored_shares.StorageRequest(name, thing.clients, replace, about).to_parameters()
 
     def act() -> None:
-        request = provide.DatasetRequest.from_parameters(order, "provide")
+        request = DatasetRequest.from_parameters(order, "provide")
         assert provide.PROGRAM.permit is not None
         provide.PROGRAM.permit(client, world.store, request, [])
         world.store_item(order, thing)
@@ -153,7 +156,7 @@ def _align_tables(world: World, client: str) -> Program:
     ]
     about = {"tables": parts, "label": [both[1].name, "b"]}
     features[1] = ["a", "b"]  # with the label
-    order = stored_shares.storage_parameters(name, others, replace, about)
+    order = stored_shares.StorageRequest(name, others, replace, about).to_parameters()
     due = all(world.can_access(t, client) and t.unit in ("", "k") for t in both)
     for who in (client, *others):
         for t, listed in zip(both, features, strict=True):
@@ -168,7 +171,7 @@ def _align_tables(world: World, client: str) -> Program:
     thing = StoredItem(DATA, name, client, others, "", atoms=atoms)
 
     def act() -> None:
-        align.permit_alignment(client, world.store, align.parse_alignment(order, []), [])
+        align.permit_alignment(client, world.store, parse_alignment(order, []), [])
         made_of = record_linkage.LinkageRequest.from_header(about)
         held = record_linkage.find_linkage_tables(made_of, world.store, client, others)
         linkage = record_linkage.derive_linkage(made_of, held, others)

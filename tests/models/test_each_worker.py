@@ -14,7 +14,7 @@ from tests.refusals import raises
 from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.stored_shares import storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.datasets import alignment
 from tfe_bench.models.datasets.programs import align
@@ -78,7 +78,7 @@ def _rights_jobs(store: ShareStore) -> dict[str, tuple[Any, dict[str, Any]]]:
     return {
         "query": (query.PROGRAM, {"plan": sql.compile_sql("select v from one", known)}),
         "compute": (compute.PROGRAM, {"plan": plan, "free": []}),
-        "align": (align.PROGRAM, storage_parameters("common", [], False, order)),
+        "align": (align.PROGRAM, StorageRequest("common", [], False, order).to_parameters()),
     }
 
 

@@ -32,6 +32,7 @@ from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.inference import decoding, execute, weights
+from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference.decoding import TokenDecoding
 from tfe_bench.models.inference.execute import Prediction
 from tfe_bench.models.inference.private import convert
@@ -351,13 +352,13 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
         arrays = [at._weights[part.first_key] for part in weights.weight_parts(private.plan)]
         for client in range(2):
             inputs: dict[str, Any] = {weights.weight_input_name(i): w for i, w in enumerate(arrays)}
-            inputs[program.PROMPT] = rows.map(lambda a, i=client: a[i : i + 1])
+            inputs[requests.PROMPT] = rows.map(lambda a, i=client: a[i : i + 1])
             context = Context(
                 *(at._party, parameters, inputs, lambda *_: None),
                 client=f"client{client}",
-                request=program.GenerateRequest(plan=private.plan, tokens=NEW, warm_up=0),
+                request=requests.GenerateRequest(plan=private.plan, tokens=NEW, warm_up=0),
             )
-            results.append(program.run_generation(context)[program.TOKENS])
+            results.append(program.run_generation(context)[requests.TOKENS])
         return results
 
     sim = run_parties(private, prompts, run)

@@ -14,10 +14,11 @@ from tests.refusals import Matching, raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.inference import generation, weights
+from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference.decoding import TokenDecoding
 from tfe_bench.models.inference.private import PrivateModel, convert
 from tfe_bench.models.inference.programs import generate as program
-from tfe_bench.models.inference.programs.predict import RANGE
+from tfe_bench.models.inference.request import RANGE
 
 
 def causal_attention(x: Any) -> Any:
@@ -121,8 +122,8 @@ def test_texts_that_do_not_fit_are_refused(
 def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None:
     from tfe_bench.cluster.requests import JobResult
 
-    bits = {program.TOKENS: 16, RANGE: 0}
-    outputs = {program.TOKENS: np.array([[3], [4]]) << 16, RANGE: np.zeros((2, 1), int)}
+    bits = {requests.TOKENS: 16, RANGE: 0}
+    outputs = {requests.TOKENS: np.array([[3], [4]]) << 16, RANGE: np.zeros((2, 1), int)}
     assert generation.read_generated_tokens(private, JobResult(outputs, bits)).tolist() == [
         [3],
         [4],
@@ -135,7 +136,7 @@ def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None
 def test_orders_that_do_not_fit_are_refused(private: PrivateModel) -> None:
     request, specs = generation.build_generation_request(private, [1, 2], 2, None)
     owned = weights.weight_specs(private.plan)
-    text = InputSpec(program.PROMPT, specs[program.PROMPT].shape, 16)
+    text = InputSpec(requests.PROMPT, specs[requests.PROMPT].shape, 16)
     program.PROGRAM.admit(request, [*owned, text])
     wrong: list[tuple[str, str, dict[str, Any], list[InputSpec]]] = [
         ("number-out-of-range", "tokens", {"tokens": 0}, [text]),
@@ -149,12 +150,12 @@ def test_orders_that_do_not_fit_are_refused(private: PrivateModel) -> None:
         ("unexpected-inputs", "generate", {}, []),
         ("unexpected-inputs", "generate", {}, [text, replace(text, name="more")]),
         ("unexpected-inputs", "prompt", {}, [InputSpec("text", text.shape, 16)]),
-        ("unexpected-inputs", "prompt", {}, [InputSpec(program.PROMPT, (1, 2, WORDS + 1), 16)]),
-        ("unexpected-inputs", "prompt", {}, [InputSpec(program.PROMPT, (2, WORDS), 16)]),
-        ("unexpected-inputs", "prompt", {}, [InputSpec(program.PROMPT, (0, 2, WORDS), 16)]),
-        ("empty-input", "prompt", {}, [InputSpec(program.PROMPT, (1, 0, WORDS), 16)]),
-        ("unexpected-inputs", "prompt", {}, [InputSpec(program.PROMPT, (1, 2, WORDS), 15)]),
-        ("too-large", "tokens", {}, [InputSpec(program.PROMPT, (1, 8, WORDS), 16)]),
+        ("unexpected-inputs", "prompt", {}, [InputSpec(requests.PROMPT, (1, 2, WORDS + 1), 16)]),
+        ("unexpected-inputs", "prompt", {}, [InputSpec(requests.PROMPT, (2, WORDS), 16)]),
+        ("unexpected-inputs", "prompt", {}, [InputSpec(requests.PROMPT, (0, 2, WORDS), 16)]),
+        ("empty-input", "prompt", {}, [InputSpec(requests.PROMPT, (1, 0, WORDS), 16)]),
+        ("unexpected-inputs", "prompt", {}, [InputSpec(requests.PROMPT, (1, 2, WORDS), 15)]),
+        ("too-large", "tokens", {}, [InputSpec(requests.PROMPT, (1, 8, WORDS), 16)]),
     ]
     for code, operation, changed, inputs in wrong:
         with raises(UsageError, code, operation=operation):

@@ -18,7 +18,7 @@ from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.convert.graph import Graph
 from tfe_bench.models.inference import service, weights
 from tfe_bench.models.inference.private import convert
-from tfe_bench.models.inference.programs import predict
+from tfe_bench.models.inference.request import prediction_input_names, read_model_plan
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.training_job import TrainingJob
 
@@ -76,7 +76,7 @@ def _plan_facts(plan: ModelPlan) -> list[Any]:
         graph.outputs,
         graph.labels,
         [(x.name, x.op, x.inputs) for x in graph.layers],
-        predict.prediction_input_names(plan),
+        prediction_input_names(plan),
     ]
 
 
@@ -90,9 +90,7 @@ def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
         )
         whole = reorder_keys(plan.graph.to_header(), order)
         assert Graph.from_header(whole, plan.graph.weight_arrays()).digest() == plan.graph.digest()
-        assert _plan_facts(predict.read_model_plan(reorder_keys(header, order))) == _plan_facts(
-            plan
-        )
+        assert _plan_facts(read_model_plan(reorder_keys(header, order))) == _plan_facts(plan)
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -19,7 +19,7 @@ from tests.refusals import raises
 from tfe_bench.arrays import loading
 from tfe_bench.cluster.store import SUFFIX, ShareStore
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, client_input_source
-from tfe_bench.cluster.stored_shares import storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.datasets import alignment, sources
 from tfe_bench.models.datasets.sources import DatasetRef as Asked
@@ -59,7 +59,9 @@ def align_tables(workers: Workers, name: str, table: str = "people") -> None:
     ]
     columns = [f"{table}.income", "mine.id2"]
     order = alignment.parse_linkage_request(tables, ["id"], f"{table}.y", columns).to_header()
-    Client(workers, "mallory").run("align", storage_parameters(name, [], True, order), {})
+    Client(workers, "mallory").run(
+        "align", StorageRequest(name, [], True, order).to_parameters(), {}
+    )
 
 
 def may_train(store: ShareStore, client: str, name: str) -> Any:
@@ -140,7 +142,7 @@ def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
     with raises(UsageError, "source-changed"):
         held.reveal()
     table = people_table(owner="mallory")
-    order = storage_parameters("salaries", [], True, table.schema.to_header())
+    order = StorageRequest("salaries", [], True, table.schema.to_header()).to_parameters()
     with raises(UsageError, "unknown-option", received="deployment"):
         mallory.run("table_put", {**order, "deployment": old[0].deployment}, {})
     workers.put_table("salaries", table, (), run=True)

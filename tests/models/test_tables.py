@@ -19,7 +19,7 @@ from tfe_bench.models.convert.optimize import optimize_graph
 from tfe_bench.models.convert.plaintext import evaluate_graph
 from tfe_bench.models.convert.tables import Table
 from tfe_bench.models.datasets import owners, sources
-from tfe_bench.models.datasets.programs import provide
+from tfe_bench.models.datasets.request import read_dataset_table
 from tfe_bench.models.inference import service, weights
 from tfe_bench.models.inference.private import convert
 from tfe_bench.models.layers.base import scales
@@ -325,4 +325,4 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     assert (combined.label, combined.classes) == ("z", ("n", "j"))
     for bad in ({"label": "y"}, 5, {**_make_facts(_make_table())["units"], "scale": 3}):
         with pytest.raises((UsageError, DataError)):
-            provide.read_dataset_table({**_make_facts(None), "units": bad})
+            read_dataset_table({**_make_facts(None), "units": bad})

@@ -11,6 +11,7 @@ import pytest
 
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
+from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference import weights
 from tfe_bench.models.inference.decoding import TokenDecoding
 from tfe_bench.models.inference.private import PrivateModel, convert
@@ -69,25 +70,25 @@ def generate_greedily(model: Any, prompt: Sequence[int], tokens: int) -> tuple[l
 
 def order_of(
     private: PrivateModel, texts: int, prompt: int, tokens: int, **more: Any
-) -> program.GenerationSetting:
+) -> requests.GenerationSetting:
     spec = InputSpec(
-        program.PROMPT,
+        requests.PROMPT,
         (texts, prompt, WORDS),
         private.plan.fraction_of(
             TokenDecoding.from_plan(private.plan, more.get("positions")).token_input
         ),
     )
-    request = program.GenerateRequest(
+    request = requests.GenerateRequest(
         plan=private.plan, **{"tokens": tokens, "check_range": True, **more}
     )
-    return program.GenerationSetting.from_request(request, spec)
+    return requests.GenerationSetting.from_request(request, spec)
 
 
 def run_parties(
     private: PrivateModel,
     texts: Array,
     run: Callable[
-        [Callable[[program.GenerationSetting], program.PrivateTextGenerator], Shared], Any
+        [Callable[[requests.GenerationSetting], program.PrivateTextGenerator], Shared], Any
     ],
     **options: Any,
 ) -> Simulation:

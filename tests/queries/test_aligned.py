@@ -15,9 +15,9 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.cluster.stored import LABEL_BITS
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.datasets import alignment, record_linkage
-from tfe_bench.models.datasets.programs import align
-from tfe_bench.models.datasets.programs.provide import FEATURE_BITS, read_dataset_table
 from tfe_bench.models.datasets.record_linkage import LinkageRequest
+from tfe_bench.models.datasets.request import FEATURE_BITS, read_dataset_table
+from tfe_bench.models.datasets.row_alignment import align_rows, price_alignment, reveal_row_count
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -207,7 +207,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             at = {name: every.index(name) for name in names}
             return {k: words[number].map(lambda a, i=i: a[i]) for k, i in at.items()}
 
-        return align.align_rows(party, made_of, linkage, tables, load, "local")
+        return align_rows(party, made_of, linkage, tables, load, "local")
 
     done = simulate(program, *(words for words, _ in held))
     assert {out[0] for out in done.outputs} == {common}
@@ -241,7 +241,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             scaled = value * units.scale.factor[at] + units.scale.offset[at]
             assert abs(scaled - (element - feature.center) / 2.0**feature.shift) < 1e-6
     # the cost equals the price, except for rows without match
-    assert align.price_alignment(made_of, linkage, tables).sent >= sum(done.sent) // 8
+    assert price_alignment(made_of, linkage, tables).sent >= sum(done.sent) // 8
 
 
 @pytest.mark.parametrize(("common", "least"), [(3, 3), (2, 3), (0, 1), (1, 1)])
@@ -258,9 +258,7 @@ def test_too_few_common_rows_are_not_counted(
     monkeypatch.setattr(io, "reveal", recorded)
 
     def program(party: Party, valid: Shared) -> int:
-        return align.reveal_row_count(
-            party, party.function(stored.stored_word_to_bit)(valid), least
-        )
+        return reveal_row_count(party, party.function(stored.stored_word_to_bit)(valid), least)
 
     rows = np.array([1] * common + [0] * (5 - common))
     if common < least:

@@ -20,7 +20,7 @@ from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.stored_shares import StoredEntry, storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest, StoredEntry
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.queries import sql
@@ -59,7 +59,7 @@ class Workers:
         return simulate(carried_out, *inputs)
 
     def put_table(self, inputs: StoredTable, anew: bool = False) -> None:
-        order = storage_parameters("t", [ANALYST], anew, inputs.schema.to_header())
+        order = StorageRequest("t", [ANALYST], anew, inputs.schema.to_header()).to_parameters()
         self.run(table_put.PROGRAM, OWNER, order, inputs.words)
 
     def remove_table(self) -> None:

@@ -93,7 +93,7 @@ def run_resnet50(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.inference import execute, images
     from tfe_bench.models.inference.agreement import compare_outputs
     from tfe_bench.models.inference.private import check_activations, convert
-    from tfe_bench.models.inference.programs.predict import default_batch
+    from tfe_bench.models.inference.request import default_batch
     from tfe_bench.models.zoo import training, transformers
 
     common.quiet_tensorflow()

@@ -24,7 +24,7 @@ from tfe_bench.cluster import ledger
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, private_input_spec
 from tfe_bench.cluster.stored import TABLE, check_name
-from tfe_bench.cluster.stored_shares import StoredEntry, storage_parameters
+from tfe_bench.cluster.stored_shares import StorageRequest, StoredEntry
 from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
 from tfe_bench.queries import explain, hash_bins, io, notes, reading, relations, sql
 from tfe_bench.queries.execute import OVER, ROWS, query_result_words
@@ -195,7 +195,7 @@ class StoredTables:
             schema, encoded_columns, rows, links, self.seen() if links else {}
         )
         words = {k: PrivateInput(v) for k, v in input_words.items()}
-        parameters = storage_parameters(name, clients, replace, schema.to_header())
+        parameters = StorageRequest(name, clients, replace, schema.to_header()).to_parameters()
         put_program.parse_table(parameters, [private_input_spec(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
         report = TableReport.from_columns(name, schema, encoded_columns, source_columns)

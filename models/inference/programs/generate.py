@@ -18,17 +18,19 @@ import numpy as np
 
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
-from tfe_bench.cluster.schema import flag_field, integer_field, parsed_field
-from tfe_bench.cluster.stored import check_deployment_identifier, check_name
-from tfe_bench.cluster.timing import TimedRequest, measure_program_runs
-from tfe_bench.errors import UsageError
-from tfe_bench.models.convert import bound_analysis
-from tfe_bench.models.convert.calibration import ModelPlan
-from tfe_bench.models.inference import decoding, execute, weights
-from tfe_bench.models.inference.decoding import TokenDecoding
+from tfe_bench.cluster.timing import measure_program_runs
+from tfe_bench.models.inference import execute, weights
 from tfe_bench.models.inference.programs import predict
-from tfe_bench.models.inference.programs.predict import RANGE
-from tfe_bench.models.inference.programs.serve import add_weight_memory, find_deployment
+from tfe_bench.models.inference.programs.serve import add_weight_memory
+from tfe_bench.models.inference.request import (
+    PROMPT,
+    RANGE,
+    TOKENS,
+    GenerateRequest,
+    GenerationSetting,
+    check_text_request,
+    parse_generation,
+)
 from tfe_bench.models.layers.greedy import NOISE
 from tfe_bench.models.layers.remembered import POSITION
 from tfe_bench.protocols.ring import arithmetic, shapes
@@ -40,180 +42,6 @@ from tfe_bench.protocols.session.sharing import Shared
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import ShareStore
 
-# Input of the job, and its output besides RANGE.
-PROMPT, TOKENS = "prompt", "tokens"
-MAX_TEXTS = 64
-
-
-def _read_positions(name: object) -> str | None:
-    if name is not None and not isinstance(name, str):
-        raise UsageError(
-            "Expected the name of an input as positions.", code="wrong-type", operation="positions"
-        )
-    return name
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerateRequest(TimedRequest):
-    """A request for text: of a model that the client sends, or of a stored one.
-
-    Attributes:
-        plan: the model's executable plan; None for a stored model.
-        name, deployment: a stored model's, or "".
-        tokens: number of new tokens.
-        positions: name of the input with position numbers, or None.
-        temperature: of the choice of tokens; 0 takes the likeliest.
-        check_range: whether the outputs include a flag for each token.
-    """
-
-    plan: ModelPlan | None = parsed_field(predict.read_model_plan, default=None)
-    name: str = parsed_field(check_name, default="")
-    deployment: str = parsed_field(check_deployment_identifier, default="")
-    tokens: int = integer_field(1, 1 << 31)
-    positions: str | None = parsed_field(_read_positions, default=None)
-    temperature: Any = parsed_field(lambda value: value, default=0.0)
-    check_range: bool = flag_field(default=False)
-
-    def with_plan(self, client: str, store: ShareStore) -> GenerateRequest:
-        """Return the request with the stored model's plan.
-
-        Raises:
-            UsageError, PolicyError: as serve.find_deployment.
-        """
-        if not self.name:
-            return self
-        facts = find_deployment(client, store, self.name, self.deployment)
-        return dataclasses.replace(self, plan=predict.read_model_plan(facts.about["plan"]))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GenerationSetting:
-    """Sizes and settings of a text generation.
-
-    Attributes:
-        decoding: the model in steps.
-        texts, prompt_length: number of texts, and number of positions of each prompt.
-        tokens: number of tokens that follow the prompt.
-        watched: whether ranges are checked.
-    """
-
-    decoding: TokenDecoding
-    texts: int
-    prompt_length: int
-    tokens: int
-    profile: str
-    watched: bool
-
-    @classmethod
-    def from_request(cls, request: GenerateRequest, spec: InputSpec) -> GenerationSetting:
-        """Derive the setting of a request with a plan.
-
-        Raises:
-            UsageError: the model is not a language model, or the text does not fit it.
-        """
-        plan = request.plan
-        assert plan is not None
-        d = TokenDecoding.from_plan(plan, request.positions, request.temperature)
-        shape, bits = spec.shape, plan.fraction_of(d.token_input)
-        fits = len(shape) == 3 and shape[2] == d.vocabulary and spec.fractional_bits == bits
-        if spec.name != PROMPT or not fits or not 1 <= shape[0] <= MAX_TEXTS:
-            raise UsageError(
-                f"Expected the input {PROMPT!r} [texts, positions, {d.vocabulary}] of 1 to "
-                f"{MAX_TEXTS} texts, with {bits} fractional bits. Received: {spec.name!r}, "
-                f"{list(shape)} with {spec.fractional_bits}.",
-                code="unexpected-inputs",
-                operation=PROMPT,
-                received=list(shape),
-            )
-        check_length(d, shape[1], request.tokens)
-        return cls(d, shape[0], shape[1], request.tokens, request.plan_profile, request.check_range)
-
-    def build_predictions(self) -> tuple[execute.Prediction, execute.Prediction]:
-        """Build the predictions for the prompt and for a step."""
-        d = self.decoding
-        return decoding.build_decoding_predictions(
-            d, self.prompt_length, self.tokens, self.profile, self.texts, self.watched
-        )
-
-
-def check_length(d: TokenDecoding, prompt: int, tokens: object) -> None:
-    """Reject a text that does not fit a model.
-
-    Raises:
-        UsageError: the prompt is empty, no token is requested, or both together exceed the model's
-            positions.
-    """
-    if type(tokens) is not int or tokens < 1:
-        raise UsageError(
-            f"Expected a number of new tokens, 1 or more, as tokens. Received: {tokens!r}.",
-            code="number-out-of-range",
-            operation="tokens",
-            received=tokens,
-        )
-    if prompt < 1:
-        raise UsageError(
-            "Expected at least one token in a prompt. Received: an empty prompt.",
-            code="empty-input",
-            operation=PROMPT,
-        )
-    if prompt + tokens > d.length:
-        raise UsageError(
-            f"The model has {d.length} positions. Received: a prompt of {prompt} tokens, and a "
-            f"request for {tokens} more. Request fewer, or convert it for more positions "
-            f"(shapes={{{d.token_input!r}: ({prompt + tokens},)}}).",
-            code="too-large",
-            operation="tokens",
-            received=tokens,
-            expected=d.length,
-        )
-
-
-# ---- admission
-
-
-def parse_generation(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> GenerateRequest:
-    """Parse a request; `permit_generation` checks requests to a stored model further.
-
-    Raises:
-        UsageError, DataError: a parameter or an input is invalid; the text names it.
-    """
-    request = GenerateRequest.from_parameters(parameters, "generate")
-    if (request.plan is None) != bool(request.name and request.deployment):
-        raise UsageError(
-            "Expected a plan, or the name and the deployment of a stored model.",
-            code="conflicting-options",
-            operation="generate",
-        )
-    if request.plan is None:
-        return request
-    weight_specs = weights.weight_specs(request.plan)
-    if list(inputs[: len(weight_specs)]) != weight_specs or len(inputs) != len(weight_specs) + 1:
-        raise UsageError(
-            f"Expected {len(weight_specs)} arrays of weights and a {PROMPT!r}. Received: "
-            f"{[i.name for i in inputs][:8]}, {len(inputs)} in all.",
-            code="unexpected-inputs",
-            operation="generate",
-            received=len(inputs),
-            expected=len(weight_specs) + 1,
-        )
-    _check_text_request(request, inputs[-1:])
-    return request
-
-
-def _check_text_request(request: GenerateRequest, inputs: Sequence[InputSpec]) -> None:
-    if len(inputs) != 1:
-        raise UsageError(
-            f"Expected one input, {PROMPT!r}. Received: {len(inputs)}.",
-            code="unexpected-inputs",
-            operation="generate",
-            received=len(inputs),
-            expected=1,
-        )
-    assert request.plan is not None
-    if request.check_range:
-        bound_analysis.check_monitorable_layers(request.plan)
-    GenerationSetting.from_request(request, inputs[0])
-
 
 def permit_generation(
     client: str, store: ShareStore, request: GenerateRequest, inputs: Sequence[InputSpec]
@@ -224,7 +52,7 @@ def permit_generation(
         UsageError, PolicyError: as ShareStore.get_facts, or the text does not fit.
     """
     if request.name:
-        _check_text_request(request.with_plan(client, store), inputs)
+        check_text_request(request.with_plan(client, store), inputs)
 
 
 def estimate_generation_size(
@@ -383,7 +211,7 @@ def run_generation(context: Context) -> dict[str, Shared]:
     if request.name:
         store = stored_shares.require_share_store(context)
         request = request.with_plan(context.client, store)
-        _check_text_request(request, [spec])
+        check_text_request(request, [spec])
         context.progress(0.0, "loading")
         facts, model_weights = stored_shares.load_cached_shares(store, request.name, context.client)
         stored_shares.check_same(party, store, facts)

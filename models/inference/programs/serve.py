@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
-from tfe_bench.cluster.schema import parsed_field
 from tfe_bench.cluster.store import ShareStore
-from tfe_bench.cluster.stored import StoredFacts, check_deployment_identifier, check_name
 from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
 from tfe_bench.models.inference import weights
 from tfe_bench.models.inference.programs import predict
+from tfe_bench.models.inference.request import (
+    PredictRequest,
+    ServeRequest,
+    check_prediction,
+)
 from tfe_bench.protocols.session.sharing import Shared
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeRequest(predict.PredictionSettings):
-    """A request for predictions of a stored model.
-
-    Attributes:
-        name, deployment: the model's.
-    """
-
-    name: str = parsed_field(check_name)
-    deployment: str = parsed_field(check_deployment_identifier)
-
-    def find_prediction(self, client: str, store: ShareStore) -> predict.PredictRequest:
-        """Return the request for the stored plan, as the program "predict" takes it.
-
-        Raises:
-            UsageError, PolicyError: as `find_deployment`.
-        """
-        facts = find_deployment(client, store, self.name, self.deployment)
-        settings = {
-            each.name: getattr(self, each.name)
-            for each in dataclasses.fields(predict.PredictionSettings)
-        }
-        return predict.PredictRequest(plan=predict.read_model_plan(facts.about["plan"]), **settings)
 
 
 def parse_served_request(
@@ -64,26 +41,6 @@ def parse_served_request(
     return request
 
 
-def find_deployment(client: str, store: ShareStore, name: str, deployment: str) -> StoredFacts:
-    """Return the facts of the deployment that a client requests.
-
-    Raises:
-        UsageError, PolicyError: as ShareStore.get_facts, or this worker stores another deployment.
-    """
-    facts = store.get_facts(name, client)
-    if facts.deployment != deployment:
-        raise UsageError(
-            f"Party {store.party} stores another deployment of model {facts.name!r} than this "
-            "client requests: it was replaced in the meantime, or is not complete at all three "
-            "workers. Submit the job again; if that does not help, its owner must deploy it "
-            "again.",
-            code="deployment-changed",
-            operation=facts.name,
-            party=store.party,
-        )
-    return facts
-
-
 def permit_serving(
     client: str, store: ShareStore, request: ServeRequest, inputs: Sequence[InputSpec]
 ) -> None:
@@ -95,8 +52,8 @@ def permit_serving(
     _check_served_inputs(request.find_prediction(client, store), inputs)
 
 
-def _check_served_inputs(prediction: predict.PredictRequest, inputs: Sequence[InputSpec]) -> None:
-    predict.check_prediction(prediction, [*weights.weight_specs(prediction.plan), *inputs])
+def _check_served_inputs(prediction: PredictRequest, inputs: Sequence[InputSpec]) -> None:
+    check_prediction(prediction, [*weights.weight_specs(prediction.plan), *inputs])
 
 
 def estimate_serving_size(

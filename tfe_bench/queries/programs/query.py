@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, reject_inputs
 from tfe_bench.cluster.ledger import PrivacyLedger, PrivacyLossCharge
-from tfe_bench.cluster.schema import parsed_field
+from tfe_bench.cluster.schema import DerivingRequest, parsed_field
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.cluster.timing import TimedRequest, measure_program_runs, run_recorded
@@ -28,7 +28,7 @@ from tfe_bench.queries.rights import TableAccess
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryRequest(TimedRequest):
+class QueryRequest(TimedRequest, DerivingRequest):
     """A request for the result of a plan.
 
     Attributes:
@@ -36,13 +36,11 @@ class QueryRequest(TimedRequest):
     """
 
     plan: QueryPlan = parsed_field(QueryPlan.from_header)
-    _derivations: list[Derivation] = field(default_factory=list, init=False, compare=False)
 
-    def derive_relations(self, client: str, store: ShareStore) -> Derivation:
+    def derive_relations(
+        self, client: str, store: ShareStore
+    ) -> tuple[dict[str, TableAccess], Sequence[relations.Relation]]:
         """Return the plan's tables as this worker stores them, and the relations of its steps.
-
-        The tables are looked up each time, with the client's rights; relations are derived once for
-        the same tables.
 
         Raises:
             UsageError: a table does not exist, or was replaced in the meantime; or as
@@ -53,23 +51,7 @@ class QueryRequest(TimedRequest):
             alias: stored.find_table(store, name, deployment, client)[0]
             for alias, (name, deployment) in self.plan.tables.items()
         }
-        if not self._derivations or self._derivations[0].tables != tables:
-            facts = relations.derive_relations(self.plan, tables)
-            self._derivations[:] = [Derivation(tables, facts)]
-        return self._derivations[0]
-
-
-@dataclass(frozen=True)
-class Derivation:
-    """Tables and relations of a plan at one worker.
-
-    Attributes:
-        tables: the tables by alias.
-        relations: the relation of each step.
-    """
-
-    tables: Mapping[str, TableAccess]
-    relations: Sequence[relations.Relation]
+        return self.derive_once(tables, lambda t: relations.derive_relations(self.plan, t))
 
 
 def parse_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> QueryRequest:
@@ -91,8 +73,8 @@ def permit_query(
     Raises:
         UsageError, PolicyError: as `QueryRequest.derive_relations`, or ShareStore.get_facts.
     """
-    derived = request.derive_relations(client, store)
-    if charges := _compute_privacy_charges(derived.relations, derived.tables):
+    tables, facts = request.derive_relations(client, store)
+    if charges := _compute_privacy_charges(facts, tables):
         store.ledger.check_budgets(charges)
 
 
@@ -137,8 +119,8 @@ def estimate_query_size(
     client: str, store: ShareStore, request: QueryRequest, inputs: Sequence[InputSpec]
 ) -> Size:
     """Estimate the size of a run by counting, from the headers that this worker stores."""
-    derived = request.derive_relations(client, store)
-    price = price_query_plan(request.plan, derived.relations, derived.tables, request.profile)
+    tables, facts = request.derive_relations(client, store)
+    price = price_query_plan(request.plan, facts, tables, request.profile)
     return Size(price.largest, price.sent, seconds=price.least_seconds)
 
 
@@ -152,9 +134,9 @@ def run_query(context: Context) -> dict[str, Shared]:
     """Execute the plan; all words of the result's rows go to the client."""
     party, store = context.party, stored_shares.require_share_store(context)
     request: QueryRequest = context.request
-    derived = request.derive_relations(context.client, store)
-    plan, tables, facts = request.plan, derived.tables, derived.relations
-    table_store, charges = store.for_kind(TABLE), _compute_privacy_charges(facts, tables)
+    tables, facts = request.derive_relations(context.client, store)
+    plan, table_store = request.plan, store.for_kind(TABLE)
+    charges = _compute_privacy_charges(facts, tables)
     # drawn before the first message, as the duration of the draw depends on the result
     drawn = {
         number: dp_noise.draw_dp_noise(fact.release, fact.rows)
