@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Packages of tfe_bench from the top down: each may import itself and those below it. No package
+# imports an annex, but for the first one.
 LAYERS = {
-    "annexes": "technologies, exp study, tf-encrypted's names",
-    "tfe_bench/cli": "commands",
+    "benchmarks.tf_encrypted_programs": "annex",
+    "benchmarks.technologies": "annex: other technologies",
+    "benchmarks.exp_study": "annex",
+    "tf_encrypted": "annex: names of tf-encrypted",
+    "cli": "commands",
     "benchmarks": "measurements, comparisons, reports",
-    "models": "Keras models, training, services",
+    "clusters": "LocalCluster, Cluster, Client",
+    "private_tables": "tables and their alignment",
+    "models.zoo": "models for measurements",
+    "models.estimators": "scikit-learn",
+    "models.training": "recipe, step, job, Trainable",
+    "models.datasets": "files, owners, alignment",
+    "models.inference": "predictions, services, text",
+    "models.convert": "Keras to graphs, calibration",
+    "models.layers": "one module per layer type",
+    "arrays": "NumPy on private values",
+    "queries": "SQL on private tables",
     "cluster": "workers, clients, jobs, channel",
-    "protocols": "api, nn, order, functions, ring, session, kernels",
+    "protocols": "api, nn, order, functions, ring, session",
 }
-# Folders of the annexes.
-ANNEXES = (
-    *("benchmarks/technologies", "benchmarks/exp_study", "benchmarks/tf_encrypted_programs"),
-    "tfe_bench/tf_encrypted",
-)
-_IMPORT = re.compile(r"^tfe_bench\.(cli|benchmarks|models|cluster|protocols)\b")
 _INK, _FILL, _TEXT = "#5c6bc0", "#e8eaf6", "#263238"
 
 LANES = {
@@ -80,18 +88,32 @@ def imported_names(path: Path) -> Iterator[str]:
             yield from (a.name for a in node.names)
 
 
+def find_layer(module: str) -> str | None:
+    """Return the layer of a module of tfe_bench; None if it belongs to no layer."""
+    name = module.removeprefix("tfe_bench.")
+    return next((x for x in LAYERS if name == x or name.startswith(f"{x}.")), None)
+
+
+def list_modules() -> dict[str, Path]:
+    """Return the files of the product by module."""
+    files = {}
+    for folder in ("tfe_bench", "benchmarks", "models", "cluster", "protocols"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            files[name if folder == "tfe_bench" else f"tfe_bench.{name}"] = path
+    return files
+
+
 def count_imports() -> Counter[tuple[str, str]]:
     """Count the modules of a layer that import from another layer."""
-    found: Counter[tuple[str, str]] = Counter()
-    for folder in (*LAYERS, *ANNEXES):
-        for path in (ROOT / folder).rglob("*.py"):
-            is_annex = str(path.relative_to(ROOT)).startswith(ANNEXES)
-            own = "annexes" if is_annex else folder.rpartition("/")[2]
-            if is_annex != (folder in ANNEXES):
-                continue  # counted with the annex
-            names = {m.group(1) for name in imported_names(path) if (m := _IMPORT.match(name))}
-            found.update((own, name) for name in names - {own})
-    return found
+    counts: Counter[tuple[str, str]] = Counter()
+    for module, path in list_modules().items():
+        importer = find_layer(module)
+        imported_layers = {find_layer(name) for name in imported_names(path)}
+        for imported in imported_layers - {importer, None}:
+            if importer is not None and imported is not None:
+                counts[importer, imported] += 1
+    return counts
 
 
 def _svg_document(width: int, height: int, parts: Sequence[str]) -> str:
@@ -117,29 +139,28 @@ def _svg_line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
 
 
 def draw_layers() -> str:
-    """Draw the layers; a number counts the modules that import across."""
-    names = [folder.rpartition("/")[2] for folder in LAYERS]
-    step, width = 92, 400
+    """Draw the layers as a matrix: a number counts the modules of a row that import a column."""
+    row, cell, left, top = 34, 44, 460, 150
+    counts, names = count_imports(), list(LAYERS)
+    size = cell * len(names)
     parts = []
-    for i, (name, about) in enumerate(zip(names, LAYERS.values(), strict=True)):
-        y = step * i + 10
+    for i, (name, about) in enumerate(LAYERS.items()):
+        y = top + row * i
         parts.append(
-            f'<rect x="10" y="{y}" width="{width}" height="56" rx="8" fill="{_FILL}" '
-            f'stroke="{_INK}"/>'
+            f'<rect x="10" y="{y + 2}" width="{left - 14}" height="{row - 4}" rx="6" '
+            f'fill="{_FILL}" stroke="{_INK}"/>'
+            f'<rect x="{left + cell * i + 2}" y="{y + 2}" width="{cell - 4}" height="{row - 4}" '
+            f'rx="6" fill="{_INK}"/>'
         )
-        parts += [_svg_text(28, y + 24, name, bold=True), _svg_text(28, y + 44, about)]
-    lane = width + 40
-    for (upper, lower), count in sorted(count_imports().items(), key=lambda item: item[0]):
-        a, b = names.index(upper), names.index(lower)
-        if b == a + 1:
-            x, y = width // 2, step * a + 66
-            parts += [_svg_line(f"M{x} {y}V{y + step - 56}"), _svg_text(x + 8, y + 24, str(count))]
-            continue
-        top, end = step * a + 24 + 8 * (b - a), step * b + 20 + 8 * (b - a)
-        parts.append(_svg_line(f"M{width + 10} {top}H{lane}V{end}H{width + 12}"))
-        parts.append(_svg_text(lane + 5, top + 30, str(count)))
-        lane += 42
-    return _svg_document(lane + 20, step * len(names), parts)
+        parts += [_svg_text(20, y + 22, name, bold=True), _svg_text(185, y + 22, about)]
+        x = left + cell * i + 26
+        parts.append(f'<g transform="translate({x} {top - 8}) rotate(-55)">')
+        parts += [_svg_text(0, 0, name), "</g>"]
+        for j, other in enumerate(names):
+            if count := counts[name, other]:
+                middle = left + cell * j + cell // 2
+                parts.append(_svg_text(middle, y + 22, str(count), anchor="middle"))
+    return _svg_document(left + size + 70, top + row * len(names) + 10, parts)
 
 
 def draw_journey(steps: str) -> str:

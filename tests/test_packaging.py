@@ -21,21 +21,6 @@ from tests.pages import import_page
 
 PICTURES = import_page("pictures")
 ROOT = Path(__file__).resolve().parents[1]
-# Annexes may import all layers and are imported by none; one of them runs programs on another.
-ANNEXES = (
-    *("benchmarks.exp_study", "benchmarks.technologies", "benchmarks.tf_encrypted_programs"),
-    "tfe_bench.tf_encrypted",
-)
-# Each layer may import itself and the layers after it.
-LAYERS = (
-    *("annexes", "tfe_bench.cli", "benchmarks"),
-    *("tfe_bench.clusters", "tfe_bench.private_tables"),
-    *("models.zoo", "models.estimators", "models.training", "models.datasets", "models.inference"),
-    *("models.convert", "models.layers"),
-    *("tfe_bench.arrays", "tfe_bench.queries", "cluster", "protocols"),
-)
-
-
 # A text that is the name of a module, wherever it is used.
 _MODULE = re.compile(r"tfe_bench(\.\w+)+(:\w+)?")
 
@@ -117,21 +102,6 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
     assert "9.99" in done.stdout and "2.21" in done.stdout, done.stderr
 
 
-def _is_within(module: str, package: str) -> bool:
-    name = f"tfe_bench.{package.removeprefix('tfe_bench.')}"
-    return module == name or module.startswith(f"{name}.")
-
-
-def _annex_of(module: str) -> str | None:
-    return next((annex for annex in ANNEXES if _is_within(module, annex)), None)
-
-
-def _layer_of(module: str) -> int | None:
-    if _annex_of(module):
-        return 0
-    return next((i for i, layer in enumerate(LAYERS) if _is_within(module, layer)), None)
-
-
 def _imported_modules(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports, also in functions and as texts.
 
@@ -143,23 +113,14 @@ def _imported_modules(path: Path) -> Iterator[str]:
             yield str(node.value).partition(":")[0]
 
 
-def _product_modules() -> dict[str, Path]:
-    """Return the files of the product by module."""
-    files = {}
-    for folder in ("tfe_bench", "benchmarks", "models", "cluster", "protocols"):
-        for path in (ROOT / folder).rglob("*.py"):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            files[name if folder == "tfe_bench" else f"tfe_bench.{name}"] = path
-    return files
-
-
 def test_imports_go_only_downwards() -> None:
+    layers = list(PICTURES.LAYERS)
     wrong = []
-    for module, path in _product_modules().items():
-        own = _layer_of(module)
-        for name in _imported_modules(path) if own is not None else ():
-            layer = _layer_of(name)
-            if layer is not None and own is not None and layer < own:
+    for module, path in PICTURES.list_modules().items():
+        importer = PICTURES.find_layer(module)
+        for name in _imported_modules(path) if importer else ():
+            imported = PICTURES.find_layer(name)
+            if imported and layers.index(imported) < layers.index(importer):
                 wrong.append(f"{module} imports {name}")
     assert not wrong, wrong
 
@@ -169,7 +130,7 @@ def test_no_client_module_imports_a_program() -> None:
     program = re.compile(r"tfe_bench\.models\.\w+\.programs?(\.|$)")
     wrong = [
         f"{module} imports {name}"
-        for module, path in _product_modules().items()
+        for module, path in PICTURES.list_modules().items()
         if not program.match(module)
         for name in _imported_modules(path)
         if program.match(name)
@@ -177,30 +138,34 @@ def test_no_client_module_imports_a_program() -> None:
     assert not wrong, wrong
 
 
-def test_every_module_of_models_has_a_layer() -> None:
-    modules = [name for name in _product_modules() if name.startswith("tfe_bench.models.")]
-    assert len(modules) > 100
-    assert [name for name in modules if _layer_of(name) is None] == []
+def test_every_package_is_a_layer() -> None:
+    """Only modules directly in tfe_bench, such as errors, are outside all layers."""
+    modules = PICTURES.list_modules()
+    outside = {name for name in modules if PICTURES.find_layer(name) is None}
+    assert {name for name in outside if name.count(".") > 1} == set()
+    assert {name.split(".")[1] for name in set(modules) - outside} == {
+        layer.split(".")[0] for layer in PICTURES.LAYERS
+    }
 
 
 def test_annexes_are_leaves() -> None:
     """No module outside an annex imports or names it, the main module included."""
+    annexes = [name for name, about in PICTURES.LAYERS.items() if about.startswith("annex")]
     wrong = []
-    for module, path in _product_modules().items():
-        annex = _annex_of(module)
+    for module, path in PICTURES.list_modules().items():
+        importer = PICTURES.find_layer(module)
         for name in _imported_modules(path):
-            other = _annex_of(name)
-            if other in (None, annex) or (annex, other) == ANNEXES[2:]:
-                continue
-            wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+            imported = PICTURES.find_layer(name)
+            if imported in annexes and imported != importer and importer != annexes[0]:
+                wrong.append(f"{module} imports {name}")
     assert not wrong, wrong
     entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    registered = [
-        value.partition(":")[0]
+    registered = {
+        PICTURES.find_layer(value.partition(":")[0])
         for group in ("tfe_bench.commands", "tfe_bench.report_sections")
         for value in entry_points[group].values()
-    ]
-    assert {_annex_of(module) for module in registered} == set(ANNEXES[:3])
+    }
+    assert registered == set(annexes[:3])
 
 
 def _named_modules(path: Path, modules: set[str]) -> Iterator[str]:
@@ -240,7 +205,7 @@ def _import_circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
 
 
 def test_no_modules_import_each_other() -> None:
-    files = _product_modules()
+    files = PICTURES.list_modules()
     imports = {name: set(_named_modules(path, set(files))) - {name} for name, path in files.items()}
     assert not _import_circles(imports)
 
