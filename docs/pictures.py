@@ -12,9 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # Packages of tfe_bench from the top down: each may import itself and those below it. No package
 # imports an annex, but for the first one.
 LAYERS = {
-    "benchmarks.tf_encrypted_programs": "annex",
+    "benchmarks.tf_encrypted_programs": "annex: programs of tf-encrypted",
     "benchmarks.technologies": "annex: other technologies",
-    "benchmarks.exp_study": "annex",
+    "benchmarks.exp_study": "annex: exponential",
     "tf_encrypted": "annex: names of tf-encrypted",
     "cli": "commands",
     "benchmarks": "measurements, comparisons, reports",
@@ -140,7 +140,7 @@ def _svg_line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
 
 def draw_layers() -> str:
     """Draw the layers as a matrix: a number counts the modules of a row that import a column."""
-    row, cell, left, top = 34, 44, 460, 150
+    row, cell, left, top = 34, 44, 590, 235
     counts, names = count_imports(), list(LAYERS)
     size = cell * len(names)
     parts = []
@@ -152,7 +152,7 @@ def draw_layers() -> str:
             f'<rect x="{left + cell * i + 2}" y="{y + 2}" width="{cell - 4}" height="{row - 4}" '
             f'rx="6" fill="{_INK}"/>'
         )
-        parts += [_svg_text(20, y + 22, name, bold=True), _svg_text(185, y + 22, about)]
+        parts += [_svg_text(20, y + 22, name, bold=True), _svg_text(312, y + 22, about)]
         x = left + cell * i + 26
         parts.append(f'<g transform="translate({x} {top - 8}) rotate(-55)">')
         parts += [_svg_text(0, 0, name), "</g>"]
