@@ -6,11 +6,13 @@ tfe_bench.benchmarks, so that they never shadow, and are never shadowed by, a
 module of the same name.  In a checkout the links in tfe_bench/ point at them.
 """
 
+import functools
 import hashlib
 import os
 import platform
 import shlex
 import subprocess
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +34,6 @@ ISA_FLAGS = {
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mvaes"),
         "-mprefer-vector-width=512",
     ],
-    "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma"],
 }
 
 
@@ -74,17 +75,14 @@ def make(target, command):
         raise CompileError(f"{command[0]!r} ended with {code} on {name}: its messages are above.")
 
 
-class Library(Extension):
-    """A plain shared library of all C++ in a folder.
+class OpsLibrary(Extension):
+    """A plain shared library of all C++ in a folder, which registers TensorFlow's ops.
 
-    Args:
-        tensorflow: True if it registers ops; its files in `core` include no TensorFlow even so.
+    Its files in `core` include no TensorFlow.
     """
 
-    def __init__(self, name, folder, tensorflow=False):
-        pattern = "*/*" if tensorflow else "*"
-        files = sorted(p.relative_to(HERE) for p in (HERE / folder).glob(pattern))
-        self.tensorflow = tensorflow
+    def __init__(self, name, folder):
+        files = sorted(p.relative_to(HERE) for p in (HERE / folder).glob("*/*"))
         self.headers = [p for p in files if p.suffix in (".h", ".inl")]
         super().__init__(name, sources=[str(p) for p in files if p.suffix == ".cc"])
 
@@ -94,8 +92,6 @@ class Library(Extension):
         Raises:
             PlatformError: TensorFlow is missing.
         """
-        if not self.tensorflow:
-            return ["-std=c++17", "-fvisibility=hidden"], []
         try:
             import tensorflow as tf
         except ImportError as error:
@@ -137,9 +133,22 @@ class BuildOps(build_ext):
             note = target.with_suffix(".key")
             if not (target.exists() and note.exists() and note.read_text() == key):
                 note.unlink(missing_ok=True)
+                if b'"protocols/kernels/ops/' in (HERE / path).read_bytes():
+                    with precompiling:
+                        flags = [*precompile(), *flags]
                 make(target, [*cxx, *common, *flags, *isa, "-c", str(HERE / path)])
                 note.write_text(key)
             return str(target)
+
+        precompiling = threading.Lock()
+        header = objects / "ops.h"
+
+        @functools.cache
+        def precompile():
+            """Compile TensorFlow's headers once: reading them takes most of a file's time."""
+            header.write_text('#include "protocols/kernels/ops/kernel.h"\n')
+            make(f"{header}.gch", [*cxx, *common, *all_flags, "-x", "c++-header", str(header)])
+            return ["-include", str(header)]
 
         objects.mkdir(parents=True, exist_ok=True)
         headers = b"".join((HERE / p).read_bytes() for p in ext.headers)
@@ -147,6 +156,7 @@ class BuildOps(build_ext):
         sources = sorted(ext.sources, key=lambda s: "/core/" in s)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             compiled = list(pool.map(compile_one, sources))
+        Path(f"{header}.gch").unlink(missing_ok=True)  # (hundreds of megabytes)
         make(output, [*cxx, "-shared", *compiled, *link, "-Wl,-z,defs", "-lpthread"])
         # `python -m tfe_bench` in the checkout imports the checkout, also after a
         # plain `pip install .`; it finds the library there.
@@ -159,7 +169,6 @@ class BuildOps(build_ext):
 
 
 LINKED = [pattern for s in SUBPACKAGES for pattern in (f"tfe_bench.{s}", f"tfe_bench.{s}.*")]
-FUNCTIONAL = "benchmarks/technologies/functional/kernels"
 
 setup(
     packages=find_packages(include=["tfe_bench", "tfe_bench.*"], exclude=LINKED)
@@ -168,11 +177,9 @@ setup(
     package_data={
         "": ["*.toml", "*.csv", "*.pyi", "py.typed"],
         "tfe_bench.benchmarks.report": ["page.html", "page.css", "page.js"],
+        "tfe_bench.benchmarks.technologies.functional": ["kernels/*"],  # compiled at first use
         "tfe_bench.cluster": ["deploy/*"],
     },
-    ext_modules=[
-        Library("tfe_bench._ops", "protocols/kernels", tensorflow=True),
-        Library("tfe_bench._curve", FUNCTIONAL),
-    ],
+    ext_modules=[OpsLibrary("tfe_bench._ops", "protocols/kernels")],
     cmdclass={"build_ext": BuildOps},
 )

@@ -60,6 +60,7 @@ CODES = {
     "conversion-mismatch": "A converted model computes other values than Keras.",
     "cost-missing": "The cost of an operation at a level is unknown.",
     "cost-not-countable": "A cost depends on revealed comparisons and is not known in advance.",
+    "curve-not-compiled": "The curve library of functional encryption cannot be compiled.",
     "curve-not-loadable": "The compiled curve library cannot be loaded.",
     "curve-version-mismatch": "The compiled curve library has another version.",
     "dataset-mismatch": "Data sets of several owners differ in shape, classes or columns.",

@@ -12,6 +12,7 @@ from tfe_bench.benchmarks.technologies.commands import options
 from tfe_bench.benchmarks.technologies.functional import energy
 from tfe_bench.cli import common
 from tfe_bench.cli.command import Command
+from tfe_bench.cli.progress import ProgressBar
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -136,6 +137,14 @@ def _count_processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _load_curve(bar: ProgressBar) -> None:
+    """Load the curve, which is compiled at its first use: before anything is timed."""
+    from tfe_bench.benchmarks.technologies.functional import curve_library
+
+    bar.show_text("compiling the curve, at its first use")
+    curve_library.load_curve_library()
+
+
 def _functional_sweep_cells(arguments: argparse.Namespace) -> Iterator[SweepCell]:
     """Yield the cells that the sweep measures."""
     from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
@@ -171,6 +180,7 @@ def _run_functional_sweep(arguments: argparse.Namespace) -> int:
         check_range("--length", arguments.length, 1, 1 << 14)
     cells = list(_functional_sweep_cells(arguments))
     with common.command_progress_bar(arguments) as bar:
+        _load_curve(bar)
         bar.show_text("making the table of baby steps")
         build, table = measuring.time_call(lambda: Table(arguments.table_bits))
         for cell in cells:
@@ -228,6 +238,7 @@ def _measure_modular_group(arguments: argparse.Namespace) -> int:
     check_range("--outputs", arguments.outputs, 1, 1024)
     check_range("--table-bits", arguments.table_bits, 4, 22)
     with common.command_progress_bar(arguments) as bar:
+        _load_curve(bar)
         bar.show_text(f"inner products modulo {arguments.modulus} bits")
         measurement = compared.compare_modulus(
             arguments.modulus, length, arguments.outputs, arguments.table_bits
@@ -244,6 +255,7 @@ def _measure_encrypted_lenet(arguments: argparse.Namespace) -> int:
     check_range("--batches", batches, 1, 150)
     common.quiet_tensorflow()
     with common.command_progress_bar(arguments) as bar:
+        _load_curve(bar)
         measurement = training.measure_training(
             batches=batches,
             threads=arguments.threads or _count_processors(),

@@ -13,6 +13,7 @@ from tfe_bench.benchmarks.technologies.compare.tasks import (
     ComparisonInputs,
 )
 from tfe_bench.benchmarks.technologies.functional import jobs, training
+from tfe_bench.benchmarks.technologies.functional.curve_library import load_curve_library
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 TECHNOLOGY: Final = "functional"
@@ -34,9 +35,14 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
 
 
 class Functional:
-    """Functional encryption: one server that holds keys of an authority."""
+    """Functional encryption: one server that holds keys of an authority.
+
+    Raises:
+        OpsMissing: the curve cannot be compiled.
+    """
 
     def __init__(self, effort: ComparisonEffort, inputs: ComparisonInputs) -> None:
+        load_curve_library()
         self._effort, self._inputs = effort, inputs
 
     def measure_task(self, task: ComparedTask) -> Measurement:

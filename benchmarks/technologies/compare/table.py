@@ -12,7 +12,7 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
 )
 from tfe_bench.benchmarks.technologies.compare.tasks import JOBS, ComparedTask
 from tfe_bench.benchmarks.technologies.measurement import Measurement
-from tfe_bench.errors import ConfigError
+from tfe_bench.errors import ConfigError, OpsMissing
 
 
 class Technology(Protocol):
@@ -39,7 +39,7 @@ def measure_tasks(
         tasks: the rows of the table.
         progress: receives the finished fraction and a text.
     """
-    technologies: dict[str, Technology | ConfigError] = {}
+    technologies: dict[str, Technology | ConfigError | OpsMissing] = {}
     cells = [(task, name) for task in tasks for name in makers]
     plain: Measurement | None = None
     for number, (task, name) in enumerate(cells):
@@ -47,10 +47,10 @@ def measure_tasks(
         if name not in technologies:
             try:
                 technologies[name] = makers[name]()
-            except ConfigError as error:
+            except (ConfigError, OpsMissing) as error:
                 technologies[name] = error
         technology = technologies[name]
-        if isinstance(technology, ConfigError):
+        if isinstance(technology, ConfigError | OpsMissing):
             yield unsupported_technology_cell(name, task, f"not measured. {technology}")
             continue
         cell = technology.measure_task(task)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-import tfe_bench
+from tfe_bench.benchmarks.technologies.functional.curve_build import find_curve_library
 from tfe_bench.errors import OpsMissing, UsageError
 
 _VERSION: Final = b"tfe_bench curve 1"
@@ -40,18 +40,13 @@ _SIGNATURES: Final = {
 }
 
 
-def curve_library_path() -> Path:
-    """Return the path of the compiled library, which may be missing."""
-    return Path(tfe_bench.__file__).resolve().parent / "_curve.so"
-
-
 def open_curve_library(path: Path) -> Any:
     """Load a library and declare the signatures of its functions.
 
     Raises:
         OpsMissing: the library is missing, damaged or of another version.
     """
-    again = "Build it: pip install . in the checkout."
+    again = f"Remove {str(path)!r}: the next use compiles it."
     try:
         library = ctypes.CDLL(os.fspath(path))
         library.tfe_curve_version.restype = ctypes.c_char_p
@@ -77,8 +72,12 @@ def open_curve_library(path: Path) -> Any:
 
 @functools.cache
 def load_curve_library() -> Any:
-    """Return the library of this package, loaded once."""
-    return open_curve_library(curve_library_path())
+    """Return the library of this package, compiled at its first use and loaded once.
+
+    Raises:
+        OpsMissing: it cannot be compiled, or not be loaded.
+    """
+    return open_curve_library(find_curve_library())
 
 
 @functools.cache

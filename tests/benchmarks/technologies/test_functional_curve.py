@@ -16,7 +16,8 @@ import pytest
 
 from tests.benchmarks.technologies import ristretto
 from tests.refusals import raises
-from tfe_bench.benchmarks.technologies.functional import curve, curve_library
+from tfe_bench.__main__ import main
+from tfe_bench.benchmarks.technologies.functional import curve, curve_build, curve_library
 from tfe_bench.benchmarks.technologies.functional.curve import ORDER, Bytes, Rows, Table
 from tfe_bench.errors import DataError, OpsMissing, RangeError, TfeBenchError, UsageError
 
@@ -367,7 +368,50 @@ def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
     for name in ("wrong.so", "absent.so"):
         with raises(OpsMissing, "curve-not-loadable") as caught:
             curve_library.open_curve_library(tmp_path / name)
-        assert "pip install" in str(caught.value)
+        assert "the next use compiles it" in str(caught.value)
+
+
+def test_the_library_is_compiled_at_its_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache" / "tfe_bench"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    library = curve_build.find_curve_library()
+    assert library.parent == cache and cache.stat().st_mode & 0o777 == 0o700
+    assert [file.name for file in cache.iterdir()] == [library.name]
+    curve_library.open_curve_library(library)
+    changed = library.stat().st_mtime_ns
+    assert curve_build.find_curve_library() == library
+    assert library.stat().st_mtime_ns == changed
+    for compiler, words in (
+        ("no-such-g++ -pipe", "'no-such-g++' cannot be run"),
+        ("false", "with 1"),
+    ):
+        monkeypatch.setenv("CXX", compiler)
+        with raises(OpsMissing, "curve-not-compiled") as caught:
+            curve_build.find_curve_library()
+        assert words in str(caught.value) and "Install g++" in str(caught.value)
+    cache.chmod(0o770)
+    with raises(OpsMissing, "curve-not-compiled") as caught:
+        curve_build.find_curve_library()
+    assert "chmod 700" in str(caught.value)
+
+
+def test_a_command_without_a_compiler_states_it_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-g++")
+    curve_library.load_curve_library.cache_clear()
+    try:
+        assert main(["functional", "--quick"]) == OpsMissing.exit_code
+        error = capsys.readouterr().err
+        assert error.startswith("tfe_bench: OpsMissing: ") and error.count("\n") == 1
+        assert "Install g++ 12 or later" in error and "[curve-not-compiled]" in error
+        assert main(["technologies", "--quick", "--job", "J1", "--only", "functional"]) == 0
+        assert "not measured. The curve of functional encryption" in capsys.readouterr().out
+    finally:
+        curve_library.load_curve_library.cache_clear()
 
 
 def compile_kernels(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:
