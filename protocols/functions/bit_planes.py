@@ -14,7 +14,6 @@ import numpy.typing as npt
 from tfe_bench.protocols.ring import compare, convert, logic, masked
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.cost import words_for_bits
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -57,8 +56,6 @@ def sum_weighted_planes(
     Rounds: 1 online (2 total). Bits sent: D 64 per bit, E1, E2 64 per element.
     """
     n = math.prod(shape)
-    if isinstance(party, CostParty):
-        return party.count_exchange(shape, 64 * len(weights) * n, bits)
     s = party.site("weighed", dealer=bits.dealer)
     share = convert.b2a_shares(s, bits, [len(weights), n], 0, 0)
     if not s.is_dealer:

@@ -17,7 +17,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.counting import CostSite
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -116,9 +116,6 @@ class OneRound(ExponentForm):
         modulus with an order of 2^9 and the omission of the wrap bit are this project's.
         """
         scale = self.fractional_bits
-        if isinstance(party, CostParty):
-            dealt = MODULUS_BITS * x.shape.num_elements()
-            return party.count_exchange(x.shape, dealt, x, scale=scale, width=self.ring_bits)
         s = party.site("exp_one_round", self, dealer=x.dealer)
         y = None
         if s.is_dealer:
@@ -163,6 +160,8 @@ def share_exp_product(
     Args:
         dealt: words of the dealer's message.
     """
+    if isinstance(s, CostSite):
+        return s.count_dealt(64 * dealt, x.any.shape, x), None
     y, low = ops.module().tfe_bench_exp_share(
         m=x.m,
         dealt=s.receive_dealt(dealt),

@@ -25,7 +25,6 @@ from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.ring.checks import check_choice, check_private
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -120,10 +119,6 @@ def _clamp_exp_result(
         constants.append((above, at_high))
     keep = logic.invert_bits(outside)
     scale, width = y.fractional_bits, y.ring_bits
-    if isinstance(party, CostParty):
-        n = x.shape.num_elements()
-        dealt = convert.bit_injection_dealt_bits(n, x.limbs) + len(constants) * width * n
-        return party.count_exchange(y.shape, dealt, keep, y, scale=scale, width=width)
     s = party.site("exp_clamp", low, high, clamp_high, dealer=x.dealer)
     shape = tensor_ops.dynamic_shape(y.any)
     z = convert.inject_shares(s, keep, y, tensor=0, slot=0)

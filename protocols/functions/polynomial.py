@@ -32,7 +32,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.approximation import Approximation
 from tfe_bench.protocols.ring import arithmetic, masked
 from tfe_bench.protocols.session import ops, sizes, tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.counting import CostSite
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -208,6 +208,10 @@ def share_polynomial(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, s
 
     Rounds: 0 online (1 total). Bits sent: D 64 * p.dealt_words per element.
     """
+    if isinstance(s, CostSite):
+        first = factors[0].any
+        dealt = 64 * p.dealt_words * first.shape.num_elements()
+        return s.count_dealt(dealt, first.shape, *factors)
     named = {**s._named(K1, tensor), **p.kernel_attributes()}
     if s.is_dealer:
         lam = [tensor_ops.add(x.l1, x.l2) for x in factors]
@@ -250,12 +254,6 @@ def evaluate_polynomial(
     """
     check_polynomial_factors(name, p, factors)
     first = factors[0]
-    if isinstance(party, CostParty):
-        dealt = 64 * p.dealt_words * sizes.tensor_size(first.any)
-        width = p.out_bits
-        return party.count_exchange(
-            first.shape, dealt, *factors, scale=fractional_bits, width=width
-        )
     s = party.site(name, p, fractional_bits, dealer=first.dealer)
     y = share_polynomial(s, p, factors, tensor=0, slot=0)
     shape = tensor_ops.dynamic_shape(first.any)

@@ -39,7 +39,6 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.ring.checks import check_fractional_bits_range, check_private_64bit_tensor
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -194,9 +193,6 @@ def _select_activation_magnitude(
 
     Rounds: 1 online, 2 in total. Bits sent: D 256, E1, E2 64 per element each.
     """
-    n = x.shape.num_elements()
-    if isinstance(party, CostParty):
-        return party.count_exchange([n], 256 * n, left, right, x, scale=f)
     s = party.site("magnitude", f, dealer=x.dealer)
     a, b = convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
     share = None if s.is_dealer else a - b
@@ -211,10 +207,7 @@ def _combine_sigmoid_halves(
     Rounds: 1 online, 2 in total. Bits sent: D those of two injections and 64, E1, E2 64 per element
     each.
     """
-    n, f_out = h.shape.num_elements(), h.fractional_bits
-    if isinstance(party, CostParty):
-        dealt = 2 * convert.bit_injection_dealt_bits(n, ring_bits=h.ring_bits) + 64 * n
-        return party.count_exchange([n], dealt, left, right, negative, h, scale=f_out)
+    f_out = h.fractional_bits
     s = party.site("sigmoid", f, dealer=h.dealer)
     shape = tensor_ops.dynamic_shape(h.any)
     a = convert.inject_shares(s, left, h, 0, 0, extend_ring=True)

@@ -14,7 +14,6 @@ from typing import Final, TypeAlias
 from tfe_bench.protocols.functions import piecewise, polynomial
 from tfe_bench.protocols.ring import compare, convert, masked
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -39,10 +38,6 @@ def relu_minus_terms(
     """
     f = x.fractional_bits
     plans = tuple(plan for plan, _ in terms)
-    if isinstance(party, CostParty):
-        n, words = x.shape.num_elements(), sum(plan.dealt_words for plan in plans)
-        term_values = [value for _, values in terms for value in values]
-        return party.count_exchange([n], (128 + 64 * words) * n, negative, x, *term_values, scale=f)
     s = party.site(name, plans, f, dealer=x.dealer)
     share = convert.inject_shares(s, negative, x, 0, 0, negated=True)
     for i, (plan, values) in enumerate(terms):

@@ -31,8 +31,7 @@ from tfe_bench.protocols.ring.checks import (
     check_private_word_tensor,
 )
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
-from tfe_bench.protocols.session.lazy_tensorflow import tf
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -342,13 +341,11 @@ def _select_extreme_with_index(
     value = sum_one_hot_selected(party, hot, x)
     if not index:
         return value, None
-    if isinstance(party, CostParty):
-        return value, party.count_exchange([rows], 64 * width * rows, hot)
     s = party.site("index", width, dealer=x.dealer)
-    y = convert.b2a_shares(s, hot, tf.constant([width, rows], tf.int64), 0, 0)
+    y = convert.b2a_shares(s, hot, [width, rows], 0, 0)
     if not s.is_dealer:
-        y = tf.reduce_sum(y * tf.range(width, dtype=tf.int64)[:, None], axis=0)
-    return value, masked.exchange_masked(s, y, tf.constant([rows], tf.int64), 1, 1)
+        y = tensor_ops.reduce_sum(y * np.arange(width, dtype=np.int64)[:, None], axis=0)
+    return value, masked.exchange_masked(s, y, [rows], 1, 1)
 
 
 def sum_one_hot_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
@@ -359,9 +356,6 @@ def sum_one_hot_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """
     check_private_word_tensor("pick", x)
     convert.check_inject("pick", hot, x)
-    if isinstance(party, CostParty):
-        dealt, scale = 128 * x.shape.num_elements(), x.fractional_bits
-        return replace(party.count_exchange(x.shape[1:], dealt, hot, x, scale=scale), bits=x.bits)
     s = party.site("pick", dealer=x.dealer)
     y = convert.inject_shares(s, hot, x, 0, 0)
     if not s.is_dealer:

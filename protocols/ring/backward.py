@@ -18,7 +18,6 @@ from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.checks import check_private_64bit_tensor, is_integer_between
 from tfe_bench.protocols.ring.truncation import MAX_DROPPED_BITS
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -61,9 +60,6 @@ def inject_truncated(
     """
     _check_injection(bits, x, drop)
     scale = x.fractional_bits - drop
-    if isinstance(party, CostParty):
-        dealt = convert.bit_injection_dealt_bits(x.shape.num_elements(), ring_bits=RING - drop)
-        return party.count_exchange(x.shape, dealt, bits, x, scale=scale)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
     share = convert.inject_shares(s, bits, x, 0, 0, negated=negated, output_mask=MASKS, drop=drop)
     return masked.exchange_masked(

@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, logic, masked
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
-from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.counting import CostParty, CostSite
 from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -75,6 +75,8 @@ def _exchange_masked(s: Site, bits: EvaluatorBits) -> Any:
 
 def unpack_bits_to_ring_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
     """Return masked or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
+    if isinstance(bits.masked, tensor_ops.SymbolicTensor):
+        return tensor_ops.symbolic_result(shape, bits.masked)
     ones = logic.unpack_bits(bits)
     if limbs == 2:
         ones = tensor_ops.stack([ones, tensor_ops.zeros_like(ones)], axis=-1)
@@ -154,10 +156,13 @@ def inject_shares(
         UsageError: bits and x have different dealers or numbers, or a wide x is to be extended.
     """
     check_inject("inject", bits, x, extend_ring)
+    k = x.ring_bits if extend_ring else 64 - drop
+    if isinstance(s, CostSite):
+        dealt = bit_injection_dealt_bits(x.shape.num_elements(), x.limbs, k)
+        return s.count_dealt(dealt, x.any.shape, bits, x)
     if x.limbs == 2:
         assert output_mask is None and not negated and not drop
         return _wide_inject_shares(s, bits, x, tensor, slot)
-    k = x.ring_bits if extend_ring else 64 - drop
     attributes = {**s.kernel_attributes(tensor), "bits": k, "drop": drop}
     if s.is_dealer:
         message = ops.module().tfe_bench_inject_deal(
@@ -253,14 +258,6 @@ def inject(
     """
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
-    if isinstance(party, CostParty):
-        dealt = bit_injection_dealt_bits(
-            x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64
-        )
-        y = party.count_exchange(
-            x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs
-        )
-        return replace(y, bits=ring)
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
     if x.limbs == 2:

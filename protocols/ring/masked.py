@@ -6,9 +6,12 @@ words, low word first). Of smaller rings the low bits are sent, packed in whole 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.cost import packed_bits
+from tfe_bench.protocols.session.counting import CostSite
 from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.packing import pack_ring_words, receive_packed_ring_words
 from tfe_bench.protocols.session.party import K1, K2, Site
@@ -33,6 +36,8 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
 
     Rounds: 0 online (1 total). Bits sent: D width per element.
     """
+    if isinstance(s, CostSite):
+        return s.count_dealt(packed_bits(math.prod(shape), min(width, RING)), shape)
     if s.is_dealer:
         message = s.apply_mask(value, K1, tensor, mask_operation("sub", width))
         s.send(pack_ring_words(message, width), s.e2, slot, run_ahead=True)
@@ -86,6 +91,8 @@ def exchange_masked(
 
     Rounds: 1. Bits sent: E1, E2 width per element each.
     """
+    if isinstance(s, CostSite):
+        return s.count_exchange(share, shape[:-1] if width == WIDE else shape, scale, width)
     m = None
     if not s.is_dealer:
         if is_masked:

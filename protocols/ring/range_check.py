@@ -189,8 +189,6 @@ class RangeMonitor:
         with probability 2^-61; a right computation never yields another number than 0.
         Rounds: 1. Bits sent: E1, E2 64 per row each.
         """
-        if isinstance(self._party, CostParty):
-            return self._party.count_exchange([self._rows], None, self._digest, dealer=self._dealer)
         s = self._party.site("watch_flag", dealer=self._dealer)
         share = -self._digest if s.is_e2 else self._digest
         return masked.exchange_masked(s, share, [self._rows], 0)

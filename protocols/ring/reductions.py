@@ -23,7 +23,6 @@ from tfe_bench.protocols.ring.checks import (
 )
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import tensor_ops
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.lazy_tensorflow import tf
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -205,8 +204,6 @@ def square(party: Party, x: Shared) -> Shared:
     """
     checks.check_private_64bit_tensor("square", x)
     scale = 2 * x.fractional_bits
-    if isinstance(party, CostParty):
-        return party.count_exchange(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
     s = party.site("square", x.fractional_bits, dealer=x.dealer)
     z = square_shares(s, x, tensor=0, slot=0)
     return masked.exchange_masked(s, z, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale)

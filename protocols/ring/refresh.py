@@ -13,7 +13,6 @@ from __future__ import annotations
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import tensor_ops, wide
-from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -37,8 +36,6 @@ def refresh(party: Party, x: Shared) -> Shared:
             received=repr(x),
         )
     scale, width = x.fractional_bits, x.ring_bits
-    if isinstance(party, CostParty):
-        return party.count_exchange(x.shape, None, x, scale=scale, width=width)
     s = party.site("refresh", x.limbs, x.bits, dealer=x.dealer)
     share = None
     if s.is_e1:

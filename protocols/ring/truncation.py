@@ -166,8 +166,6 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
             expected=f"2 to {RING - t}",
         )
     scale = x.fractional_bits - t
-    if isinstance(party, CostParty):
-        return party.count_exchange(x.shape, None, x, scale=scale, width=k)
     s = party.site("truncate_reduce", t, k, dealer=x.dealer)
     share = None if s.is_dealer else x.m - x.l1 if s.is_e1 else -x.l2
     share = masked.truncate_shares(s, share, t)

@@ -86,7 +86,7 @@ def unmask_bit_share(s: Site, masked_bits: Any, share: Any, limbs: int) -> Any:
 
 def apply_sign_to_share(masked_bits: Any, share: Any, limbs: int) -> Any:
     """Return (1 - 2 o) * share, o = 0 or 1."""
-    if limbs == 1:
+    if limbs == 1 or not tensor_ops.is_concrete(share):
         return (1 - 2 * masked_bits) * share
     return tf.where(tf.equal(masked_bits[..., :1], 1), wide.negate(share), share)
 
@@ -106,9 +106,6 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
             received=f"{x!r}, {y!r}",
         )
     scale = x.fractional_bits + y.fractional_bits
-    if isinstance(party, CostParty):
-        dealt = RING * x.shape.num_elements()
-        return party.count_exchange(x.shape, dealt, x, y, scale=scale, width=RING)
     s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     product = z = None
     if s.is_dealer:
@@ -117,7 +114,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     if s.is_e1:
         z = wide.sub(
             gamma,
-            wide.add(multiply_ring_elements(x.m, y.l1, 2), multiply_ring_elements(x.l1, y.m, 2)),
+            wide.add(multiply_ring_elements(x.m, y.l1, 2), multiply_ring_elements(y.m, x.l1, 2)),
         )
     elif s.is_e2:
         own_product = wide.sub(

@@ -2,9 +2,10 @@
 
     cost_of(relu.relu, Private([1000]))
 
-A protocol with messages of its own (with a site) declares to a `CostParty` the bits that it sends
-and the shape of its result. All other protocols consist of these: they are counted by running them
-on symbolic tensors (symbolic.SymbolicTensor), without TensorFlow and without kernels.
+Protocols are counted by running them on symbolic tensors (symbolic.SymbolicTensor), without
+TensorFlow and without kernels. A protocol that deals shares and exchanges their sum has a
+`CostSite`, which counts both. A protocol with other messages declares to a `CostParty` the bits
+that it sends and the shape of its result.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import functools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.session import symbolic
@@ -113,6 +114,7 @@ class CostParty(Party):
         self.index = (dealer + 1) % 3  # an evaluator: it holds masked values
         self.dealer = dealer
         self.site_names = {}
+        self.open_site: CostSite | None = None  # a site that has not exchanged yet
         self.largest = 0
         self.work = 0
         self.moved_words = 0
@@ -124,8 +126,12 @@ class CostParty(Party):
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Make this the thread's party, and count the words that the thread's local maps move."""
-        with super().active(), symbolic.count_moved_words(self.add_moved_words):
+        with super().active(), symbolic.count_moved_words(self._count_local_map):
             yield
+
+    def _count_local_map(self, words: int) -> None:
+        if self.open_site is None:
+            self.add_moved_words(words)
 
     def add_moved_words(self, count: int) -> None:
         """Add words that a local map reads or writes, of one part of a sharing."""
@@ -146,17 +152,18 @@ class CostParty(Party):
         return Cost(dealer, e1, e2, rounds, with_dealing)
 
     def site(self, name: str, *about: Any, dealer: int | None = None) -> Any:
-        """Refuse to start a site: a cost party sends nothing.
+        """Start a site that counts dealt shares and one exchange.
 
         Raises:
-            ProtocolError: always: the protocol does not declare its cost.
+            ProtocolError: the last one exchanges nothing: its protocol does not declare its cost.
         """
-        raise ProtocolError(
-            f"Expected a protocol that declares its cost to a party that counts. Received: {name}. "
-            "Add a branch for `CostParty`, or build it from protocols that have one.",
-            code="undeclared-cost",
-            operation=name,
-        )
+        self._check_no_site_is_open()
+        self.open_site = CostSite(self, name, self.dealer if dealer is None else dealer)
+        return self.open_site
+
+    def _check_no_site_is_open(self) -> None:
+        if self.open_site is not None:
+            self.open_site.refuse_undeclared_cost()
 
     def count_messages(
         self,
@@ -281,7 +288,9 @@ class CostParty(Party):
             self._in_call = True
             try:
                 with self.active():
-                    return function(*_reset_rounds(arguments))
+                    results = function(*_reset_rounds(arguments))
+                self._check_no_site_is_open()
+                return results
             finally:
                 self._in_call = False
                 self._finished_rounds = [
@@ -301,6 +310,53 @@ class CostParty(Party):
     def kept_graphs(self, *about: Hashable) -> Iterator[None]:
         """Do nothing: there are no graphs."""
         yield
+
+
+class CostSite:
+    """One protocol invocation of a party that counts: its cost follows from what it exchanges.
+
+    It runs E1's part of the protocol on symbolic tensors, where masks are constants. ring/masked.py
+    and other functions that deal shares count here. Any other use of a site is refused: such a
+    protocol declares its cost. Local steps before the exchange do not count as moved words.
+
+    Attributes:
+        name: name of the protocol's site.
+    """
+
+    is_dealer, is_e1, is_e2 = False, True, False
+
+    def __init__(self, party: CostParty, name: str, dealer: int) -> None:
+        self.name, self.dealer = name, dealer
+        self._party = party
+        self._dealt_bits: int | None = None  # None: D sends nothing
+
+    def count_dealt(self, bits: int, shape: Sequence[int], *operands: Any) -> Tensor:
+        """Count bits that D sends, and return E1's share, which waits for the operands."""
+        self._dealt_bits = bits + (self._dealt_bits or 0)
+        return symbolic_result(shape, *(_select_share_timing_tensor(v) for v in operands))
+
+    def count_exchange(self, share: Tensor, shape: Sequence[int], scale: int, width: int) -> Shared:
+        """Count the bits dealt so far and the exchange of a share, and return the result."""
+        if not isinstance(share, SymbolicTensor):
+            self.refuse_undeclared_cost()
+        self._party.open_site = None
+        dealt = self._dealt_bits
+        self._dealt_bits = None if dealt is None else 0
+        return self._party.count_exchange(
+            shape, dealt, share, scale=scale, width=width, dealer=self.dealer
+        )
+
+    def __getattr__(self, _: str) -> NoReturn:
+        self.refuse_undeclared_cost()
+
+    def refuse_undeclared_cost(self) -> NoReturn:
+        """Raise ProtocolError: the protocol does not declare its cost."""
+        raise ProtocolError(
+            "Expected a protocol that declares its cost to a party that counts. Received: "
+            f"{self.name}. Add a branch for `CostParty`, or build it from protocols that have one.",
+            code="undeclared-cost",
+            operation=self.name,
+        )
 
 
 def _select_share_timing_tensor(value: Any) -> Any:

@@ -396,6 +396,8 @@ def invert(a: Tensor) -> Tensor:
 
 def bit_signs(bits: Tensor) -> Tensor:
     """Return 1 where a word is 0, and -1 where it is 1."""
+    if isinstance(bits, SymbolicTensor):
+        return bits
     return sub(constant(1), mul(constant(2), bits))
 
 

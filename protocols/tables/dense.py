@@ -202,8 +202,6 @@ def _sum_columns_by_group_code(
 
     def exchange_group_sums(share: Any, dealer: int) -> Shared:
         shape = [1 + len(columns), groups]
-        if isinstance(party, CostParty):
-            return party.count_exchange(shape, None, share, width=width, dealer=dealer)
         s = party.site("dense_totals", width, dealer=dealer)
         return masked.exchange_masked(s, share, shape, 0, width=width)
 
