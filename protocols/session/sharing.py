@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Key: TypeAlias = "int | np.integer[Any] | slice | EllipsisType | None"  # key of an axis, in x[key]
 Public: TypeAlias = "npt.ArrayLike | tf.Tensor"
 Operand: TypeAlias = "Shared | MaskedBits | Public"
+_NumberOperator: TypeAlias = "Callable[[Shared, Operand], Shared]"
+_BitOperator: TypeAlias = "Callable[[_PrivateValue, Operand], MaskedBits]"
 
 # Functions of Python's operators by name: see `bind_operators`.
 _operations: dict[str, Callable[..., Any]] = {}
@@ -52,28 +54,20 @@ def _get_share_operation(name: str) -> Callable[..., Any]:
     return _operations[name]
 
 
-def _make_private_number_operator(
-    name: str, mirrored: bool = False
-) -> Callable[[Shared, Operand], Shared]:
-    """Return a binary operator of private numbers; mirrored: the private one is on the right."""
+def _make_operators(name: str) -> tuple[Any, Any]:
+    """Return a binary operator, and the same with the private value on the right."""
 
-    def apply_number_operator(x: Shared, y: Operand) -> Shared:
-        operation: Callable[..., Shared] = _get_share_operation(name)
-        return operation(y, x) if mirrored else operation(x, y)
+    def apply_operator(x: Any, y: Any) -> Any:
+        return _get_share_operation(name)(x, y)
 
-    return apply_number_operator
+    def apply_mirrored_operator(x: Any, y: Any) -> Any:
+        return _get_share_operation(name)(y, x)
+
+    return apply_operator, apply_mirrored_operator
 
 
-def _make_private_bit_operator(
-    name: str, mirrored: bool = False
-) -> Callable[[_PrivateValue, Operand], MaskedBits]:
-    """Return a binary operator whose result is private bits."""
-
-    def apply_bit_operator(x: _PrivateValue, y: Operand) -> MaskedBits:
-        operation: Callable[..., MaskedBits] = _get_share_operation(name)
-        return operation(y, x) if mirrored else operation(x, y)
-
-    return apply_bit_operator
+_make_number_operators: Callable[[str], tuple[_NumberOperator, _NumberOperator]] = _make_operators
+_make_bit_operators: Callable[[str], tuple[_BitOperator, _BitOperator]] = _make_operators
 
 
 class _PrivateValue:
@@ -157,44 +151,17 @@ class Shared(_PrivateValue):
         m, l1, l2 = (None if t is None else function(t) for t in (self.m, self.l1, self.l2))
         return replace(self, m=m, l1=l1, l2=l2)
 
-    __add__, __radd__ = (
-        _make_private_number_operator("add"),
-        _make_private_number_operator("add", mirrored=True),
-    )
-    __sub__, __rsub__ = (
-        _make_private_number_operator("subtract"),
-        _make_private_number_operator("subtract", mirrored=True),
-    )
-    __mul__, __rmul__ = (
-        _make_private_number_operator("multiply"),
-        _make_private_number_operator("multiply", mirrored=True),
-    )
-    __matmul__, __rmatmul__ = (
-        _make_private_number_operator("matmul"),
-        _make_private_number_operator("matmul", mirrored=True),
-    )
-    __truediv__, __rtruediv__ = (
-        _make_private_number_operator("divide"),
-        _make_private_number_operator("divide", mirrored=True),
-    )
-    __pow__, __rpow__ = (
-        _make_private_number_operator("pow"),
-        _make_private_number_operator("pow", mirrored=True),
-    )
-    __floordiv__, __rfloordiv__ = (
-        _make_private_number_operator("floordiv"),
-        _make_private_number_operator("floordiv", mirrored=True),
-    )
-    __mod__, __rmod__ = (
-        _make_private_number_operator("floormod"),
-        _make_private_number_operator("floormod", mirrored=True),
-    )
-    __lt__, __le__ = _make_private_bit_operator("less"), _make_private_bit_operator("less_equal")
-    __gt__, __ge__ = (
-        _make_private_bit_operator("greater"),
-        _make_private_bit_operator("greater_equal"),
-    )
-    __eq__, __ne__ = _make_private_bit_operator("equal"), _make_private_bit_operator("not_equal")  # type: ignore[assignment]
+    __add__, __radd__ = _make_number_operators("add")
+    __sub__, __rsub__ = _make_number_operators("subtract")
+    __mul__, __rmul__ = _make_number_operators("multiply")
+    __matmul__, __rmatmul__ = _make_number_operators("matmul")
+    __truediv__, __rtruediv__ = _make_number_operators("divide")
+    __pow__, __rpow__ = _make_number_operators("pow")
+    __floordiv__, __rfloordiv__ = _make_number_operators("floordiv")
+    __mod__, __rmod__ = _make_number_operators("floormod")
+    __lt__, __gt__ = _make_bit_operators("less")[0], _make_bit_operators("greater")[0]
+    __le__, __ge__ = _make_bit_operators("less_equal")[0], _make_bit_operators("greater_equal")[0]
+    __eq__, __ne__ = _make_bit_operators("equal")[0], _make_bit_operators("not_equal")[0]  # type: ignore[assignment]
 
     def __neg__(self) -> Shared:
         return _get_share_operation("negative")(self)  # type: ignore[no-any-return]
@@ -251,19 +218,10 @@ class MaskedBits(_PrivateValue):
 
     __hash__ = _PrivateValue.__hash__
 
-    __and__, __rand__ = (
-        _make_private_bit_operator("logical_and"),
-        _make_private_bit_operator("logical_and", mirrored=True),
-    )
-    __or__, __ror__ = (
-        _make_private_bit_operator("logical_or"),
-        _make_private_bit_operator("logical_or", mirrored=True),
-    )
-    __xor__, __rxor__ = (
-        _make_private_bit_operator("logical_xor"),
-        _make_private_bit_operator("logical_xor", mirrored=True),
-    )
-    __ne__ = _make_private_bit_operator("logical_xor")  # type: ignore[assignment]
+    __and__, __rand__ = _make_bit_operators("logical_and")
+    __or__, __ror__ = _make_bit_operators("logical_or")
+    __xor__, __rxor__ = _make_bit_operators("logical_xor")
+    __ne__ = _make_bit_operators("logical_xor")[0]  # type: ignore[assignment]
 
     def __eq__(self, other: Operand) -> MaskedBits:  # type: ignore[override]
         return ~(self ^ other)
