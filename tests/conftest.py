@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+
+from tests import fork_server
 
 # A background job of a shell ignores Ctrl-C, and all processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -94,6 +98,25 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the data of local workers out of the home folder, whose contents then affect no test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forked_workers() -> Iterator[None]:
+    """Fork the workers of local clusters; see fork_server.py."""
+    from tfe_bench.cluster import local_workers
+
+    functions = {**vars(subprocess), "Popen": fork_server.start_process}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_workers, "subprocess", types.SimpleNamespace(**functions))
+        yield
+
+
+@pytest.fixture(scope="module")
+def real_processes() -> Iterator[None]:
+    """Start the workers of a module as users do, for tests of starts and ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "forking", False)
         yield
 
 

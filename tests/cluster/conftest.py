@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 
 from tests.commands import Done, run_command
+from tests.fork_server import start_process
 from tfe_bench.cluster.launch import LocalCluster
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Processes:
         options.setdefault("stderr", subprocess.STDOUT)
         options.setdefault("env", environment())
         whole = [*options.pop("inside", ()), sys.executable, *command]
-        process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=out, **options)
+        process = start_process(whole, stdin=subprocess.DEVNULL, stdout=out, **options)
         self._started.append(process)
         return process
 

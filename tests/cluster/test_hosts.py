@@ -34,6 +34,8 @@ from tfe_bench.errors import (
 if TYPE_CHECKING:
     from tests.cluster.conftest import Hosts
 
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 ANALYST = ("--client", "analyst")
 
 

@@ -20,6 +20,8 @@ from tfe_bench.protocols.session.fixedpoint import FixedPoint
 if TYPE_CHECKING:
     from tests.cluster.conftest import Processes
 
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
