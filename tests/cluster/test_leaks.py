@@ -89,18 +89,26 @@ _ENDS = (
 )
 
 
-def _count_resources(trio: Trio) -> dict[str, int]:
-    """Count the process's resources, after the last job's have been released."""
-    gc.collect()
+def _list_jobs_and_sessions() -> list[Any]:
     from tfe_bench.cluster import transport
     from tfe_bench.cluster.worker import pending
 
     kinds = (pending.Job, transport.SessionLink)
+    return [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+
+def _count_resources(trio: Trio, earlier: set[int]) -> dict[str, int]:
+    """Count the process's resources, after the last job's have been released.
+
+    Args:
+        earlier: ids of jobs and sessions that earlier tests' servers still store.
+    """
+    gc.collect()
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "tasks": len(trio.tasks()),
         "threads": sum(not t.name.startswith("tfe-rpc") for t in threading.enumerate()),
-        "jobs and sessions": sum(isinstance(each, kinds) for each in gc.get_objects()),
+        "jobs and sessions": sum(id(each) not in earlier for each in _list_jobs_and_sessions()),
     }
 
 
@@ -108,6 +116,8 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     """Twenty jobs of five kinds, half of them four at a time, after ten that fill pools."""
     client = trio.client("analyst")
     errors: list[BaseException] = []
+    held = _list_jobs_and_sessions()  # (held, so that no new object gets the id of one of them)
+    earlier = {id(each) for each in held}
 
     def together(number: int) -> None:
         try:
@@ -128,7 +138,7 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     wait_until(trio.idle, "the first jobs have ended")
 
     def settled() -> dict[str, int] | None:
-        figures = _count_resources(trio)
+        figures = _count_resources(trio, earlier)
         # (each server stores its last call)
         return figures if figures["jobs and sessions"] <= 2 * 3 else None
 
@@ -139,7 +149,7 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
     four_at_a_time()
 
     def at_baseline() -> bool:
-        figures = _count_resources(trio)
+        figures = _count_resources(trio, earlier)
         print(figures)
         return all(figures[name] <= count for name, count in baseline.items())
 
