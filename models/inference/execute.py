@@ -15,10 +15,8 @@ from tfe_bench.models.convert import bound_analysis
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.convert.graph import LayerSpec
 from tfe_bench.models.inference import dealer_schedule, weights
-from tfe_bench.models.layers.base import registry
-from tfe_bench.models.layers.base.layer import PlacedLayer
+from tfe_bench.models.layers.base import ForwardContext, PlacedLayer, registry
 from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting
-from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, rotation, small_ring
 from tfe_bench.protocols.ring.range_check import RangeMonitor

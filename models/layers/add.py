@@ -6,32 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    broadcast_shapes,
-    check_options,
-    check_single_input,
-    check_value,
-    check_weights,
-    is_real,
-)
-from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.layout import add_reshape_layer
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, sum_to_shape
-from tfe_bench.models.layers.base.planning import LayerFormatPlanner
-from tfe_bench.models.layers.base.reading import LayerCall, Reader
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class BroadcastKind(Kind):
+class BroadcastKind(L.Kind):
     """A function of several broadcast values, without options and weights.
 
     Attributes:
@@ -41,21 +21,21 @@ class BroadcastKind(Kind):
     max_inputs: ClassVar[int] = 64
     is_pointwise = True
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         return r.add_layer(call.name, self.op, align_broadcast_ranks(r, call))
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_weights(weights)
-        check_value(
+        L.check_weights(weights)
+        L.check_value(
             2 <= len(input_shapes) <= self.max_inputs,
             f"2 to {self.max_inputs} inputs",
             len(input_shapes),
         )
-        check_options(options)
-        return broadcast_shapes(input_shapes)
+        L.check_options(options)
+        return L.broadcast_shapes(input_shapes)
 
 
-def align_broadcast_ranks(r: Reader, call: LayerCall) -> list[str]:
+def align_broadcast_ranks(r: L.Reader, call: L.LayerCall) -> list[str]:
     """Align the ranks of a call's inputs: add leading axes of 1, as Keras does."""
     rank = max(map(len, call.shapes))
     aligned = []
@@ -63,7 +43,7 @@ def align_broadcast_ranks(r: Reader, call: LayerCall) -> list[str]:
         leading_ones = (1,) * (rank - len(shape))
         name = f"{call.name}/input{i}"
         aligned.append(
-            add_reshape_layer(r, input_name, name, (*leading_ones, *shape))
+            L.add_reshape_layer(r, input_name, name, (*leading_ones, *shape))
             if leading_ones
             else input_name
         )
@@ -77,7 +57,7 @@ class Add(BroadcastKind):
     is_local = True
     keras_layers: ClassVar[tuple[str, ...]] = ("Add", "Average")
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if call.class_name != "Average":
             return super().convert_layer(r, call)
         total = r.add_layer(
@@ -86,26 +66,26 @@ class Add(BroadcastKind):
         share = {"scale": 1 / len(call.inputs), "offset": 0.0}
         return r.add_layer(call.name, "rescale", [total], None, **share)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(sum(values))
 
-    def check_format(self, node: PlacedLayer) -> None:
-        check_fractional_bits(node)
+    def check_format(self, node: L.PlacedLayer) -> None:
+        L.check_fractional_bits(node)
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return sum(node.align_limits(input_limits))
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         total, *others = p.align_scales(values, node)
         for x in others:
             total = p.ops.add(total, x)
         return total
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Pass g to each input."""
-        return [sum_to_shape(p.ops, g, p.add_batch_axis(shape, g)) for shape in node.input_shapes]
+        return [L.sum_to_shape(p.ops, g, p.add_batch_axis(shape, g)) for shape in node.input_shapes]
 
 
 class Subtract(Add):
@@ -115,7 +95,7 @@ class Subtract(Add):
     keras_layers = ("Subtract", "Maximum", "Minimum")
     max_inputs = 2
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         """Convert a difference, or a maximum or minimum of pairs.
 
         max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x).
@@ -141,53 +121,53 @@ class Subtract(Add):
             remaining = [*results, *remaining[2 * len(pairs) :]]
         return remaining[0]
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(values[0] - values[1])
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return p.ops.sub(*p.align_scales(values, node))
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Pass g to the first input, and -g to the second."""
         both = zip((g, p.ops.neg(g)), node.input_shapes, strict=True)
-        return [sum_to_shape(p.ops, part, p.add_batch_axis(shape, g)) for part, shape in both]
+        return [L.sum_to_shape(p.ops, part, p.add_batch_axis(shape, g)) for part, shape in both]
 
 
-class PublicShift(Kind):
+class PublicShift(L.Kind):
     """x or -x, plus a public number. Local."""
 
     op = "shift"
     is_pointwise = True
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "sign", "offset")
-        check_value(options["sign"] in (1, -1), "a sign 1 or -1", options["sign"])
-        check_value(is_real(options["offset"]), "a number", options["offset"])
-        return check_single_input(input_shapes, weights)
+        L.check_options(options, "sign", "offset")
+        L.check_value(options["sign"] in (1, -1), "a sign 1 or -1", options["sign"])
+        L.check_value(L.is_real(options["offset"]), "a number", options["offset"])
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(x.options["sign"] * values[0] + x.options["offset"])
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f, _ = planner.get_input_format(x)
         planner.check_added(x, abs(x.options["offset"]))
-        return FixedPointFormat(
+        return L.FixedPointFormat(
             max(f, planner.fraction)
         )  # a constant may need bits that its input lacks
 
-    def check_format(self, node: PlacedLayer) -> None:
-        check_fractional_bits(node)
+    def check_format(self, node: L.PlacedLayer) -> None:
+        L.check_fractional_bits(node)
 
-    def _offset_in_ring(self, node: PlacedLayer) -> int:
+    def _offset_in_ring(self, node: L.PlacedLayer) -> int:
         offset = float(node.layer.options["offset"])
         return round(offset * (1 << node.numbers.fraction))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return node.align_limits(input_limits)[0] + abs(self._offset_in_ring(node))
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         (x,) = p.align_scales(values, node)
         x = x if node.layer.options["sign"] > 0 else p.ops.neg(x)
         return p.ops.add_public(x, self._offset_in_ring(node))

@@ -9,19 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights, is_real
-from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer, get_common_axis
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext
-from tfe_bench.models.layers.base.planning import LayerFormatPlanner
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.nn import attention
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -49,7 +38,7 @@ def _build_attention_mask(options: Options, queries: int, keys: int) -> Array | 
     return np.tri(queries, keys, dtype=np.bool_) if options["causal"] else None
 
 
-class DotProductAttention(Kind):
+class DotProductAttention(L.Kind):
     """softmax(scale Q K^T) V of [..., n, depth], [..., m, depth] and [..., m, channels].
 
     A fourth input is a private mask of the keys, for all queries ([m]) or each ([n, m]). The option
@@ -64,62 +53,68 @@ class DotProductAttention(Kind):
     # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_weights(weights)
-        check_options({k: v for k, v in options.items() if k != "keys"}, "scale", "causal")
-        check_value(
+        L.check_weights(weights)
+        L.check_options({k: v for k, v in options.items() if k != "keys"}, "scale", "causal")
+        L.check_value(
             len(input_shapes) in (3, 4), "queries, keys, values and maybe a mask", len(input_shapes)
         )
         q, k, v = input_shapes[:3]
         is_valid = len(q) == len(k) == len(v) >= 2 and q[:-2] == k[:-2] == v[:-2]
         is_valid = is_valid and q[-1] == k[-1] and k[-2] == v[-2]
-        check_value(
+        L.check_value(
             is_valid,
             "[..., n, depth], [..., m, depth], [..., m, channels]",
             list(map(list, input_shapes)),
         )
         max_keys = attention.MAX_KEYS
-        check_value(k[-2] <= max_keys, f"{max_keys} keys at most", k[-2])
+        L.check_value(k[-2] <= max_keys, f"{max_keys} keys at most", k[-2])
         if len(input_shapes) == 4:
             masks = ((k[-2],), (1, k[-2]), (q[-2], k[-2]))
-            check_value(
+            L.check_value(
                 input_shapes[3] in masks,
                 f"a mask [{k[-2]}] of the keys, or for each query",
                 input_shapes[3],
             )
         scale, causal = options["scale"], options["causal"]
-        check_value(is_real(scale) and 2**-16 <= scale <= 2**8, "a scale from 2^-16 to 2^8", scale)
-        check_value(isinstance(causal, bool), "true or false for causal", causal)
+        L.check_value(
+            L.is_real(scale) and 2**-16 <= scale <= 2**8, "a scale from 2^-16 to 2^8", scale
+        )
+        L.check_value(isinstance(causal, bool), "true or false for causal", causal)
         if "keys" in options:
-            check_value(len(input_shapes) == 3, "a public mask or a private one", len(input_shapes))
+            L.check_value(
+                len(input_shapes) == 3, "a public mask or a private one", len(input_shapes)
+            )
             rows = options["keys"]
             is_valid = isinstance(rows, (list, tuple)) and len(rows) == q[-2]
             is_valid = is_valid and all(
                 isinstance(r, str) and 0 < len(r) <= k[-2] // 4 + 1 for r in rows
             )
             is_valid = is_valid and all(c in _DIGITS for r in rows for c in r)
-            check_value(
+            L.check_value(
                 is_valid and all(int(r, 16) >> k[-2] == 0 for r in rows), "keys of each query", rows
             )
             mask = _unpack_attention_mask(options, q[-2], k[-2])
-            check_value(bool(mask.any(1).all()), "a key for each query", rows)
+            L.check_value(bool(mask.any(1).all()), "a key for each query", rows)
         return (*q[:-1], v[-1])
 
     def find_position_axis(
-        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+        self, x: L.LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
         """Return the axis before the channels, for causal attention, which decoding supports."""
         if not x.options["causal"]:
-            raise NotPositionwise("attends to positions behind its own; causal attention does not")
+            raise L.NotPositionwise(
+                "attends to positions behind its own; causal attention does not"
+            )
         if len(axes) == 4:
-            raise NotPositionwise("has a private mask")
-        axis = get_common_axis(axes)
+            raise L.NotPositionwise("has a private mask")
+        axis = L.get_common_axis(axes)
         if axis != len(input_shapes[0]) - 1:
-            raise NotPositionwise("attends along an axis other than positions")
+            raise L.NotPositionwise("attends along an axis other than positions")
         return axis
 
     # ---- plaintext
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         q, k, v = values[:3]
         s = x.options["scale"] * (q @ np.swapaxes(k, -1, -2))
         keep = _build_attention_mask(x.options, *s.shape[-2:])
@@ -150,7 +145,7 @@ class DotProductAttention(Kind):
 
     # ---- fixed point
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f, m = planner.get_fractional_bits(x.inputs[2]), planner.get_magnitude(x.inputs[2])
         keys = planner.shapes[x.inputs[1]][-2]
         bits = max(f + 1 + m, 2)
@@ -159,13 +154,13 @@ class DotProductAttention(Kind):
         spread = planner.bounds.get(f"{x.name}:spread", 0.0)
         if spread > self._largest_spread(x, keys):
             planner.report_unfit(x, f"has scores {spread:g} apart")
-        return FixedPointFormat(f, 0, min(bits, 63))
+        return L.FixedPointFormat(f, 0, min(bits, 63))
 
     @staticmethod
-    def _largest_spread(x: LayerSpec, keys: int) -> float:
+    def _largest_spread(x: L.LayerSpec, keys: int) -> float:
         return attention.max_attention_score_spread(keys, len(x.inputs) == 4) * math.log(2)
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         if node.numbers.fraction != node.input_scales[2]:
             raise UsageError(
                 "has other fractional bits than its values.", code="invalid-fixed-point-format"
@@ -177,21 +172,21 @@ class DotProductAttention(Kind):
                 code="invalid-fixed-point-format",
             )
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         """Bound a mean of the values: weights add up to 1, except for their rounding."""
         return input_limits[2] + (input_limits[2] >> 8) + 16
 
-    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_comparison_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         """Return the bits of a value."""
         return max(input_limits[2].bit_length() + 1, 2)
 
-    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+    def can_check_range(self, node: L.PlacedLayer, input_limits: list[int] | None) -> bool:
         max_bits = attention.max_attention_value_bits(node.input_shapes[1][-2])
         return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
     # ---- private inference
 
-    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+    def count_input_bits(self, node: L.PlacedLayer, input_index: int) -> int:
         if input_index == 3:
             return 64
         (*_, depth), (*_, keys, _) = node.input_shapes[:2]
@@ -200,11 +195,11 @@ class DotProductAttention(Kind):
         of_scores, of_values = attention.attention_read_bits(query, key, depth, keys, bits, scale)
         return min(of_values if input_index == 2 else of_scores, 64)
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return self._run_attention(p, node, values, causal=node.layer.options["causal"])
 
     def _run_attention(
-        self, p: ForwardContext, node: PlacedLayer, values: Sequence[Shared], **more: Any
+        self, p: L.ForwardContext, node: L.PlacedLayer, values: Sequence[Shared], **more: Any
     ) -> Shared:
         query, key, value = values[:3]
         mask: Any = None

@@ -11,12 +11,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights, is_real
-from tfe_bench.models.layers.base.kind import Kind
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.layout import convert_layer_axis_last
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, canonicalize_axis, read_weights
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.linear import apply_fused_layers, backpropagate_fused_layers
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import batch_norm as protocol
@@ -27,21 +23,21 @@ from tfe_bench.protocols.session.sharing import Shared
 ROOT_PRECISION = 16
 
 
-class BatchNorm(Kind):
+class BatchNorm(L.Kind):
     """gamma (x - mean) / sqrt(variance + epsilon) + beta."""
 
     op = "batch_norm"
     keras_layers = ("BatchNormalization",)
     can_fuse = True
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         axis = call.layer.axis
         (axis,) = axis if isinstance(axis, (list, tuple)) and len(axis) == 1 else (axis,)
-        return convert_layer_axis_last(
-            self._convert_last_axis, r, call, canonicalize_axis(axis, len(call.shapes[0]) + 1)
+        return L.convert_layer_axis_last(
+            self._convert_last_axis, r, call, L.canonicalize_axis(axis, len(call.shapes[0]) + 1)
         )
 
-    def _convert_last_axis(self, r: Reader, call: LayerCall) -> str:
+    def _convert_last_axis(self, r: L.Reader, call: L.LayerCall) -> str:
         layer = call.layer
         weights = {"moving_mean": layer.moving_mean, "moving_variance": layer.moving_variance}
         if layer.scale:
@@ -52,7 +48,7 @@ class BatchNorm(Kind):
             numbers = {"momentum": float(layer.momentum), "epsilon": float(layer.epsilon)}
             frozen = not layer.trainable
             return r.add_layer(call.name, self.op, call.inputs, weights, frozen=frozen, **numbers)
-        arrays = {name: read_weights(call.name, name, w) for name, w in weights.items()}
+        arrays = {name: L.read_weights(call.name, name, w) for name, w in weights.items()}
         return r.add_layer(
             call.name,
             "affine",
@@ -61,19 +57,25 @@ class BatchNorm(Kind):
         )
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_value(len(input_shapes) == 1, "one input", len(input_shapes))
+        L.check_value(len(input_shapes) == 1, "one input", len(input_shapes))
         (x,) = input_shapes
-        check_options(options, "momentum", "epsilon", "frozen")
-        check_value(isinstance(options["frozen"], bool), "frozen true or false", options["frozen"])
-        check_weights(weights, "moving_mean", "moving_variance", optional=["gamma", "beta"])
+        L.check_options(options, "momentum", "epsilon", "frozen")
+        L.check_value(
+            isinstance(options["frozen"], bool), "frozen true or false", options["frozen"]
+        )
+        L.check_weights(weights, "moving_mean", "moving_variance", optional=["gamma", "beta"])
         for name, weight_shape in weights.items():
-            check_value(weight_shape == (x[-1],), f"{name} [{x[-1]}]", list(weight_shape))
+            L.check_value(weight_shape == (x[-1],), f"{name} [{x[-1]}]", list(weight_shape))
         momentum, epsilon = options["momentum"], options["epsilon"]
-        check_value(is_real(momentum) and 0 <= momentum <= 1, "a momentum from 0 to 1", momentum)
-        check_value(is_real(epsilon) and 1e-5 <= epsilon <= 1, "an epsilon from 1e-5 to 1", epsilon)
+        L.check_value(
+            L.is_real(momentum) and 0 <= momentum <= 1, "a momentum from 0 to 1", momentum
+        )
+        L.check_value(
+            L.is_real(epsilon) and 1e-5 <= epsilon <= 1, "an epsilon from 1e-5 to 1", epsilon
+        )
         return x
 
-    def prepare_inference(self, x: LayerSpec) -> LayerSpec:
+    def prepare_inference(self, x: L.LayerSpec) -> L.LayerSpec:
         """Fold the statistics into a factor and a shift for each channel.
 
         Raises:
@@ -82,7 +84,7 @@ class BatchNorm(Kind):
         weights = _fold_batch_statistics(x.name, x.weights, x.options["epsilon"])
         return replace(x, op="affine", options={}, weights=weights)
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Normalize, and run the fused layers after it.
 
         A frozen layer computes its inference form, as in Keras.
@@ -120,15 +122,17 @@ class BatchNorm(Kind):
         p.saved[node.output] = (factor if normalized is None else normalized, chosen)
         return y
 
-    def _inverse_deviation(self, p: ForwardContext, layer: LayerSpec, variances: Shared) -> Shared:
+    def _inverse_deviation(
+        self, p: L.ForwardContext, layer: L.LayerSpec, variances: Shared
+    ) -> Shared:
         """Return 1 / sqrt(variance + epsilon) of the running variance."""
         raised = p.ops.add_public(variances, round(layer.options["epsilon"] * 2**protocol.FACTOR))
         bits = protocol.VARIANCE_BITS
         return p.ops.run_protocol(roots.rsqrt, raised, bits, ROOT_PRECISION)
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Compute the gradients of the input, of gamma and of beta."""
         normalized, chosen = p.saved[node.output]
         if node.layer.options["frozen"]:

@@ -7,19 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import check_options, check_single_input, check_value
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext
-from tfe_bench.models.layers.base.planning import LayerFormatPlanner
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.ring import convert, logic, relational
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -33,7 +22,7 @@ def _compare_activation_to_zero(
     return convert.b2a(party, logic.invert_bits(masked_bits) if inverted else masked_bits, x.shape)
 
 
-class IsNegative(Kind):
+class IsNegative(L.Kind):
     """[x < 0], or with `inverted` [x >= 0]."""
 
     op = "negative"
@@ -41,32 +30,32 @@ class IsNegative(Kind):
     compare: ClassVar[Callable[..., MaskedBits]] = staticmethod(relational.is_negative)
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "inverted")
-        check_value(isinstance(options["inverted"], bool), "inverted", options["inverted"])
-        return check_single_input(input_shapes, weights)
+        L.check_options(options, "inverted")
+        L.check_value(isinstance(options["inverted"], bool), "inverted", options["inverted"])
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(self.compare_plaintext(values[0]) != x.options["inverted"], np.float64)
 
     def compare_plaintext(self, x: Array) -> Array:
         """Compare plaintext values."""
         return np.asarray(x < 0)
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f, m = planner.get_input_format(x)
-        return FixedPointFormat(0, 0, planner.choose_comparison_bits(x, f, m))
+        return L.FixedPointFormat(0, 0, planner.choose_comparison_bits(x, f, m))
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         """Refuse a format with fractional bits, whatever the input has."""
-        check_value(node.numbers.fraction == 0, "no fractional bits", node.numbers.fraction)
+        L.check_value(node.numbers.fraction == 0, "no fractional bits", node.numbers.fraction)
 
-    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_comparison_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         return input_limits[0].bit_length() + 1
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return 1
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         inverted = node.layer.options["inverted"]
         return p.ops.run_protocol(
             _compare_activation_to_zero, values[0], node.numbers.bits, type(self).compare, inverted

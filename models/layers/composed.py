@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.layers.base.layer import Options
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Options
 from tfe_bench.models.layers.identity import ComposedLayer
 
 
@@ -14,7 +14,7 @@ class TanhShrink(ComposedLayer):
     keras_functions = ("tanh_shrink",)
 
     def convert_activation(
-        self, r: Reader, value: str, name: str, function: str, arguments: Options
+        self, r: L.Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
         tanh = r.add_layer(r.make_unique(f"{name}/tanh"), "tanh", [value])
         return r.add_layer(name, "subtract", [value, tanh])
@@ -26,9 +26,9 @@ class ParametricRelu(ComposedLayer):
     op = "prelu"
     keras_layers = ("PReLU",)
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if not call.shapes[0]:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 "as the activation of another layer; add it as a layer after that one"
             )
         (x,), name = call.inputs, call.name

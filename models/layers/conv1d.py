@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.models.layers.base.checks import check_value, is_padding, is_whole
-from tfe_bench.models.layers.base.layer import Array, Options, PlacedLayer, Shape
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape
 from tfe_bench.models.layers.conv2d import Conv2D, Convolution, DepthwiseConv2D, GroupedConv2D
 from tfe_bench.models.layers.linear import BilinearMaps
 from tfe_bench.protocols.ring.products import BilinearMap
@@ -21,18 +21,20 @@ def lift_conv1d_options(options: Options) -> Options:
     lifted = dict(options)
     for name in ("strides", "dilations"):
         value = options.get(name)
-        fits = isinstance(value, (list, tuple)) and len(value) == 1 and is_whole(value[0])
-        check_value(fits, f"{name} as one positive integer", value)
+        fits = isinstance(value, (list, tuple)) and len(value) == 1 and L.is_whole(value[0])
+        L.check_value(fits, f"{name} as one positive integer", value)
         assert value is not None
         lifted[name] = [1, value[0]]
     if "size" in options:
         size = options["size"]
-        check_value(isinstance(size, (list, tuple)) and len(size) == 1, "size as one integer", size)
+        L.check_value(
+            isinstance(size, (list, tuple)) and len(size) == 1, "size as one integer", size
+        )
         lifted["size"] = [1, *size]
     padding = options.get("padding")
     if not isinstance(padding, str):
-        check_value(
-            is_padding(padding, 1), 'padding "SAME", "VALID" or ((before, behind),)', padding
+        L.check_value(
+            L.is_padding(padding, 1), 'padding "SAME", "VALID" or ((before, behind),)', padding
         )
         assert padding is not None
         lifted["padding"] = [[0, 0], *padding]
@@ -45,7 +47,7 @@ def lift_conv1d_shape(shape: Shape) -> Shape:
     Raises:
         InvalidOption: the shape is not that of rows.
     """
-    check_value(len(shape) == 2, "rows [steps, channels]", list(shape))
+    L.check_value(len(shape) == 2, "rows [steps, channels]", list(shape))
     return (1, *shape)
 
 
@@ -74,7 +76,7 @@ class RowConvolution(Convolution):
     """
 
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        check_value(len(kernel) == 3, "a kernel [width, channels, filters]", list(kernel))
+        L.check_value(len(kernel) == 3, "a kernel [width, channels, filters]", list(kernel))
         return super().infer_kernel_product_shape(
             lift_conv1d_shape(x), lift_conv1d_options(options), (1, *kernel)
         )[1:]
@@ -89,7 +91,7 @@ class RowConvolution(Convolution):
             self.get_convolution_map(lift_conv1d_options(options)), (1, 0, 1)
         )
 
-    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: L.PlacedLayer, x: Shape) -> BilinearMaps:
         kernel = (1, *(int(n) for n in node.layer.weights["kernel"].shape))
         maps = self.build_convolution_maps(
             lift_conv1d_options(node.layer.options), (1, *x[1:]), kernel

@@ -6,18 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    check_image,
-    check_options,
-    check_value,
-    is_padding,
-    is_whole,
-    read_pair,
-)
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape
-from tfe_bench.models.layers.base.layout import accept_channels_first
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.base.windows import iterate_window_cells, parse_layer_windows
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape
 from tfe_bench.models.layers.linear import (
     BilinearMaps,
     TrainableWeightedProduct,
@@ -45,30 +35,30 @@ class Convolution(TrainableWeightedProduct):
     window_options: ClassVar[tuple[str, ...]] = ("strides", "padding", "dilations")
 
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        check_image(x)
-        check_options(options, *self.window_options)
-        read_pair(options, "strides")
-        read_pair(options, "dilations")
+        L.check_image(x)
+        L.check_options(options, *self.window_options)
+        L.read_pair(options, "strides")
+        L.read_pair(options, "dilations")
         padding = options["padding"]
-        check_value(
-            padding in ("SAME", "VALID") or is_padding(padding),
+        L.check_value(
+            padding in ("SAME", "VALID") or L.is_padding(padding),
             'padding "SAME" or "VALID"',
             padding,
         )
-        check_value(
+        L.check_value(
             len(kernel) == 4 and kernel[2] == x[2], f"a kernel for {x[2]} channels", list(kernel)
         )
-        windows = parse_layer_windows(options)
+        windows = L.parse_layer_windows(options)
         fits = windows.padding == "SAME" or all(
             windows.free_extent(a, x[a], kernel[a]) >= 0 for a in (0, 1)
         )
-        check_value(fits, "a kernel no larger than the padded image", [list(x), list(kernel)])
+        L.check_value(fits, "a kernel no larger than the padded image", [list(x), list(kernel)])
         height, width = (int(windows.window_count(a, x[a], kernel[a])) for a in (0, 1))
         return height, width, kernel[2] * kernel[3] if self.depthwise else kernel[3]
 
     def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
         total: Any = 0.0
-        for i, j, cell in iterate_window_cells(x, kernel.shape[:2], options):
+        for i, j, cell in L.iterate_window_cells(x, kernel.shape[:2], options):
             total = total + self.cell_product(cell, kernel[i, j], options)
         return np.asarray(total)
 
@@ -81,21 +71,21 @@ class Convolution(TrainableWeightedProduct):
 
     def get_convolution_map(self, options: Options) -> BilinearMap:
         """Return the convolution of images on shares."""
-        windows = parse_layer_windows(options)
+        windows = L.parse_layer_windows(options)
         return lambda a, b: conv.convolve_ring_elements(a, b, windows, self.depthwise)
 
-    def has_no_padding(self, x: LayerSpec) -> bool:
+    def has_no_padding(self, x: L.LayerSpec) -> bool:
         padding = x.options["padding"]
         ones = set(x.weights["kernel"].shape[:-2]) == {1}
         return bool(padding == "VALID" or (padding == "SAME" and ones))
 
-    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: L.PlacedLayer, x: Shape) -> BilinearMaps:
         kernel = tuple(int(n) for n in node.layer.weights["kernel"].shape)
         return self.build_convolution_maps(node.layer.options, x[1:], kernel)
 
     def build_convolution_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
         """Build the maps for images of a shape, without the batch."""
-        windows = parse_layer_windows(options)
+        windows = L.parse_layer_windows(options)
         return BilinearMaps(
             self.get_convolution_map(options),
             conv_gradients.kernel_gradient(windows, kernel, self.depthwise),
@@ -103,11 +93,11 @@ class Convolution(TrainableWeightedProduct):
         )
 
 
-def read_conv_window_options(call: LayerCall) -> dict[str, Any]:
+def read_conv_window_options(call: L.LayerCall) -> dict[str, Any]:
     """Read the window options of a Keras convolution."""
     layer = call.layer
     if layer.padding not in ("same", "valid", "causal"):
-        raise UnsupportedLayer(f"padding {layer.padding!r}")
+        raise L.UnsupportedLayer(f"padding {layer.padding!r}")
     dilations = [int(n) for n in layer.dilation_rate]
     padding: Any = layer.padding.upper()
     if padding == "CAUSAL":
@@ -116,7 +106,7 @@ def read_conv_window_options(call: LayerCall) -> dict[str, Any]:
     return {"strides": strides, "padding": padding, "dilations": dilations}
 
 
-def convert_separable_conv(r: Reader, call: LayerCall, op: str) -> str:
+def convert_separable_conv(r: L.Reader, call: L.LayerCall, op: str) -> str:
     """Add a depthwise convolution followed by a pointwise one."""
     layer, options = call.layer, read_conv_window_options(call)
     axes = len(options["strides"])
@@ -137,8 +127,8 @@ class Conv2D(Convolution):
     depthwise = False
     mixes_channels = True
 
-    @accept_channels_first
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    @L.accept_channels_first
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if call.class_name.startswith("Separable"):
             return convert_separable_conv(r, call, self.op)
         options, weights = (
@@ -162,8 +152,8 @@ class DepthwiseConv2D(Convolution):
     keras_layers = ("DepthwiseConv2D",)
     depthwise = True
 
-    @accept_channels_first
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    @L.accept_channels_first
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         weights = collect_layer_weights(call, call.layer.kernel)
         return r.add_layer(
             call.name, self.op, call.inputs, weights, **read_conv_window_options(call)
@@ -191,11 +181,11 @@ class GroupedConv2D(Convolution):
 
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         groups = options.get("groups")
-        fits = isinstance(groups, int) and is_whole(groups) and groups <= _MOST_GROUPS
-        check_value(fits, f"1 to {_MOST_GROUPS} groups", groups)
+        fits = isinstance(groups, int) and L.is_whole(groups) and groups <= _MOST_GROUPS
+        L.check_value(fits, f"1 to {_MOST_GROUPS} groups", groups)
         assert isinstance(groups, int)
         even = len(kernel) > 0 and x[-1] % groups == kernel[-1] % groups == 0
-        check_value(even, f"channels in {groups} equal parts", [list(x), list(kernel)])
+        L.check_value(even, f"channels in {groups} equal parts", [list(x), list(kernel)])
         return super().infer_kernel_product_shape((*x[:-1], x[-1] // groups), options, kernel)
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:

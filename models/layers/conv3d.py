@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import check_options, check_value, is_whole
-from tfe_bench.models.layers.base.layer import Array, Options, PlacedLayer, Shape
-from tfe_bench.models.layers.base.layout import accept_channels_first
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.base.windows import parse_layer_windows
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape
 from tfe_bench.models.layers.conv2d import Conv2D, read_conv_window_options
 from tfe_bench.models.layers.linear import (
     BilinearMaps,
@@ -32,10 +29,10 @@ class Conv3D(TrainableWeightedProduct):
     op = "conv3d"
     keras_layers = ("Conv3D",)
 
-    @accept_channels_first
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    @L.accept_channels_first
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if call.layer.groups != 1:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"groups={call.layer.groups}; only 1 is supported in three dimensions"
             )
         weights = collect_layer_weights(call, call.layer.kernel)
@@ -44,18 +41,18 @@ class Conv3D(TrainableWeightedProduct):
         )
 
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        check_value(len(x) == 4, "volumes [depth, height, width, channels]", list(x))
-        check_value(
+        L.check_value(len(x) == 4, "volumes [depth, height, width, channels]", list(x))
+        L.check_value(
             len(kernel) == 5 and kernel[3] == x[3], f"a kernel for {x[3]} channels", list(kernel)
         )
-        check_options(options, "strides", "padding", "dilations")
+        L.check_options(options, "strides", "padding", "dilations")
         for name in ("strides", "dilations"):
             value = options[name]
             fits = (
-                isinstance(value, (list, tuple)) and len(value) == 3 and all(map(is_whole, value))
+                isinstance(value, (list, tuple)) and len(value) == 3 and all(map(L.is_whole, value))
             )
-            check_value(fits, f"{name} as three positive integers", value)
-        check_value(
+            L.check_value(fits, f"{name} as three positive integers", value)
+        L.check_value(
             options["padding"] in ("SAME", "VALID"), 'padding "SAME" or "VALID"', options["padding"]
         )
         depths = _IMAGES.infer_kernel_product_shape(
@@ -82,7 +79,7 @@ class Conv3D(TrainableWeightedProduct):
         return np.stack(images, 1)
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
-        windows = parse_layer_windows(_conv_plane_options(options))
+        windows = L.parse_layer_windows(_conv_plane_options(options))
 
         def convolve_volumes(a: list[Any], b: list[Any]) -> Any:
             flattened = _FlattenedVolumes.from_shapes(a[0].shape, b[0].shape, options)
@@ -96,12 +93,12 @@ class Conv3D(TrainableWeightedProduct):
 
         return convolve_volumes
 
-    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: L.PlacedLayer, x: Shape) -> BilinearMaps:
         options = node.layer.options
         kernel = tuple(int(n) for n in node.layer.weights["kernel"].shape)
         flattened, windows = (
             _FlattenedVolumes.from_shapes(x, kernel, options),
-            parse_layer_windows(_conv_plane_options(options)),
+            L.parse_layer_windows(_conv_plane_options(options)),
         )
         of_kernel = conv_gradients.kernel_gradient(windows, flattened.flat_kernel)
         of_image = conv_gradients.input_gradient(windows, flattened.flat_image)
@@ -210,7 +207,7 @@ def _conv_plane_options(options: Options) -> dict[str, Any]:
 
 def _list_conv_depths(depth: int, cells: int, options: Options) -> tuple[Array, tuple[int, int]]:
     """List the depths under each window, [windows, cells], and the zero padding at both ends."""
-    windows = parse_layer_windows(_conv_depth_options(options))
+    windows = L.parse_layer_windows(_conv_depth_options(options))
     count = int(windows.window_count(0, depth, cells))
     before = int(windows.padding_before(0, depth, cells))
     places = np.arange(count)[:, None] * windows.strides[0]

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    check_image,
-    check_options,
-    check_value,
-    is_padding,
-    read_pair,
-)
-from tfe_bench.models.layers.base.layer import Array, Options, Shape
-from tfe_bench.models.layers.base.layout import accept_channels_first
-from tfe_bench.models.layers.base.reading import LayerCall, Reader
-from tfe_bench.models.layers.base.windows import parse_layer_windows
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape
 from tfe_bench.models.layers.conv1d import RowConvolution
 from tfe_bench.models.layers.conv2d import Convolution, read_conv_window_options
 from tfe_bench.models.layers.linear import BilinearMaps, collect_layer_weights
@@ -34,28 +25,28 @@ class TransposedConvolution(Convolution):
     window_options = (*Convolution.window_options, "size")
 
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        check_image(x)
-        check_options(options, *self.window_options)
-        size = read_pair(options, "size")
+        L.check_image(x)
+        L.check_options(options, *self.window_options)
+        size = L.read_pair(options, "size")
         fits = len(kernel) == 4 and kernel[3] == x[2]
-        check_value(fits, f"a kernel of {x[2]} channels in its last axis", list(kernel))
-        read_pair(options, "strides")
-        read_pair(options, "dilations")
+        L.check_value(fits, f"a kernel of {x[2]} channels in its last axis", list(kernel))
+        L.read_pair(options, "strides")
+        L.read_pair(options, "dilations")
         padding = options["padding"]
-        check_value(
-            padding in ("SAME", "VALID") or is_padding(padding),
+        L.check_value(
+            padding in ("SAME", "VALID") or L.is_padding(padding),
             'padding "SAME" or "VALID"',
             padding,
         )
-        windows = parse_layer_windows(options)
+        windows = L.parse_layer_windows(options)
         convolved_size = tuple(int(windows.window_count(a, size[a], kernel[a])) for a in (0, 1))
-        check_value(
+        L.check_value(
             convolved_size == x[:2], "a size from which a convolution produces the input's", [*size]
         )
         return (*size, kernel[2])
 
     def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
-        windows, size = parse_layer_windows(options), options["size"]
+        windows, size = L.parse_layer_windows(options), options["size"]
         befores, reaches = [], []
         for axis in (0, 1):
             befores.append(int(windows.padding_before(axis, size[axis], kernel.shape[axis])))
@@ -79,10 +70,10 @@ class TransposedConvolution(Convolution):
 
     def get_convolution_map(self, options: Options) -> BilinearMap:
         # (the kernel determines the images' channels; the 1 is ignored)
-        return conv_gradients.input_gradient(parse_layer_windows(options), (*options["size"], 1))
+        return conv_gradients.input_gradient(L.parse_layer_windows(options), (*options["size"], 1))
 
     def build_convolution_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
-        windows = parse_layer_windows(options)
+        windows = L.parse_layer_windows(options)
         of_kernel = conv_gradients.kernel_gradient(windows, kernel)
         return BilinearMaps(
             self.get_convolution_map(options),
@@ -100,8 +91,8 @@ class Conv2DTranspose(TransposedConvolution):
     op = "conv2d_transpose"
     keras_layers = ("Conv2DTranspose",)
 
-    @accept_channels_first
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    @L.accept_channels_first
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         options = {**read_conv_window_options(call), "size": [int(n) for n in call.shape[:-1]]}
         return r.add_layer(
             call.name,

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import check_options, check_value
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape
-from tfe_bench.models.layers.base.reading import LayerCall, Reader
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape
 from tfe_bench.models.layers.linear import (
     BilinearMaps,
     TrainableWeightedProduct,
@@ -39,16 +38,20 @@ class Dense(TrainableWeightedProduct):
     keras_layers = ("Dense",)
     mixes_channels = True
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         r.add_layer(call.name, self.op, call.inputs, collect_layer_weights(call, call.layer.kernel))
         return r.add_layer_activation(call.layer, call.name)
 
     def infer_kernel_product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        check_options({k: v for k, v in options.items() if k != "transposed"})
-        check_value(options.get("transposed", True) is True, "transposed as true, or not", options)
-        check_value(len(kernel) == 2, "a matrix", list(kernel))
+        L.check_options({k: v for k, v in options.items() if k != "transposed"})
+        L.check_value(
+            options.get("transposed", True) is True, "transposed as true, or not", options
+        )
+        L.check_value(len(kernel) == 2, "a matrix", list(kernel))
         depth, units = kernel[::-1] if "transposed" in options else kernel
-        check_value(depth == x[-1], f"a kernel of {x[-1]} rows (transposed: columns)", list(kernel))
+        L.check_value(
+            depth == x[-1], f"a kernel of {x[-1]} rows (transposed: columns)", list(kernel)
+        )
         return (*x[:-1], units)
 
     def multiply_plaintext_kernel(self, x: Array, kernel: Array, options: Options) -> Array:
@@ -57,10 +60,10 @@ class Dense(TrainableWeightedProduct):
     def get_bilinear_map(self, options: Options) -> BilinearMap:
         return _multiply_by_transposed_kernel if "transposed" in options else sum_matrix_products
 
-    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
+    def explain_untrainable(self, x: L.LayerSpec, input_shapes: list[Shape]) -> str:
         return "a transposed product" if "transposed" in x.options else ""
 
-    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: L.PlacedLayer, x: Shape) -> BilinearMaps:
         return _MAPS
 
     def flatten_shape(self, shape: Shape) -> Shape:

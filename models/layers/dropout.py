@@ -10,23 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    check_options,
-    check_single_input,
-    check_value,
-    is_real,
-    read_axis,
-)
-from tfe_bench.models.layers.base.kind import Kind
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.passes import (
-    FACTOR_BITS,
-    ForwardContext,
-    Gradients,
-    multiply_public,
-)
-from tfe_bench.models.layers.base.public_randomness import draw_dropout_mask, draw_layer_noise
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.elu import ALPHA, SCALE
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -36,15 +21,15 @@ def dropout_mask_key(layer: str) -> str:
     return f"kept:{layer}"
 
 
-class RandomizedKind(Kind):
+class RandomizedKind(L.Kind):
     """A layer with public random factors or addends, drawn afresh in each step: `public_values`."""
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if not r.training:
             return call.inputs[0]
         return r.add_layer(call.name, self.op, call.inputs, None, **self.read_settings(call))
 
-    def read_settings(self, call: LayerCall) -> Options:
+    def read_settings(self, call: L.LayerCall) -> Options:
         """Read the options of a Keras layer.
 
         Raises:
@@ -53,33 +38,33 @@ class RandomizedKind(Kind):
         return {"rate": float(call.layer.rate)}
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "rate")
+        L.check_options(options, "rate")
         rate = options["rate"]
-        check_value(is_real(rate) and 0 <= rate < 1, "a rate below 1", rate)
-        return check_single_input(input_shapes, weights)
+        L.check_value(L.is_real(rate) and 0 <= rate < 1, "a rate below 1", rate)
+        return L.check_single_input(input_shapes, weights)
 
-    def prepare_inference(self, x: LayerSpec) -> LayerSpec:
+    def prepare_inference(self, x: L.LayerSpec) -> L.LayerSpec:
         return replace(x, op="identity", options={})
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Apply the random numbers in training; return the value itself in an evaluation."""
         (x,) = values
         return p.rescale_activation(self.apply_noise(p, node, x)) if p.is_training else x
 
-    def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_noise(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         """Apply the noise to a value; the result has more fractional bits."""
         return self.apply_factor(p, node, x)
 
-    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_factor(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         """Multiply x by the layer's factors; the result has more fractional bits."""
         raise NotImplementedError
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
-        return [self.apply_factor(p, node, p.rescale_gradient(g, FACTOR_BITS))]
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
+        return [self.apply_factor(p, node, p.rescale_gradient(g, L.FACTOR_BITS))]
 
-    def get_randomness(self, p: ForwardContext, node: PlacedLayer) -> Any:
+    def get_randomness(self, p: L.ForwardContext, node: L.PlacedLayer) -> Any:
         """Return the random numbers of a step, int64."""
         return p.public[dropout_mask_key(node.layer.name)]
 
@@ -90,25 +75,25 @@ class Dropout(RandomizedKind):
     op = "dropout"
     keras_layers: ClassVar[tuple[str, ...]] = ("Dropout",)
 
-    def read_settings(self, call: LayerCall) -> Options:
+    def read_settings(self, call: L.LayerCall) -> Options:
         if getattr(call.layer, "noise_shape", None) is not None:
-            raise UnsupportedLayer("noise_shape; only masks of the input's shape are supported")
+            raise L.UnsupportedLayer("noise_shape; only masks of the input's shape are supported")
         return super().read_settings(call)
 
-    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_factor(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         """Return the kept part of x, times 1 / (1 - rate)."""
         factor = 1 / (1 - Fraction(node.layer.options["rate"]))
-        return multiply_public(p.ops, p.ops.mul_public(x, self.get_randomness(p, node)), factor)
+        return L.multiply_public(p.ops, p.ops.mul_public(x, self.get_randomness(p, node)), factor)
 
-    def get_mask_shape(self, x: LayerSpec, shape: Shape) -> Shape:
+    def get_mask_shape(self, x: L.LayerSpec, shape: Shape) -> Shape:
         """Return the shape of the mask for values of a shape."""
         return shape
 
     def public_values(
-        self, x: LayerSpec, shape: Shape, seed: int, step: int
+        self, x: L.LayerSpec, shape: Shape, seed: int, step: int
     ) -> Mapping[str, Array]:
         mask_shape = self.get_mask_shape(x, shape)
-        mask = draw_dropout_mask(seed, step, x.name, math.prod(mask_shape), x.options["rate"])
+        mask = L.draw_dropout_mask(seed, step, x.name, math.prod(mask_shape), x.options["rate"])
         return {dropout_mask_key(x.name): mask.reshape(mask_shape).astype(np.int64)}
 
 
@@ -118,7 +103,7 @@ class SpatialDropout(Dropout):
     op = "spatial_dropout"
     keras_layers = ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D")
 
-    def read_settings(self, call: LayerCall) -> Options:
+    def read_settings(self, call: L.LayerCall) -> Options:
         first = getattr(call.layer, "data_format", None) == "channels_first"
         return {**super().read_settings(call), "axis": 1 if first else len(call.shapes[0])}
 
@@ -126,10 +111,10 @@ class SpatialDropout(Dropout):
         x = super().infer_shape(
             input_shapes, {k: v for k, v in options.items() if k != "axis"}, weights
         )
-        read_axis({"axis": options.get("axis")}, len(x))
+        L.read_axis({"axis": options.get("axis")}, len(x))
         return x
 
-    def get_mask_shape(self, x: LayerSpec, shape: Shape) -> Shape:
+    def get_mask_shape(self, x: L.LayerSpec, shape: Shape) -> Shape:
         return tuple(n if i in (0, x.options["axis"]) else 1 for i, n in enumerate(shape))
 
 
@@ -139,15 +124,15 @@ class AlphaDropout(Dropout):
     op = "alpha_dropout"
     keras_layers = ("AlphaDropout",)
 
-    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_factor(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         """Return the kept part of x."""
-        return multiply_public(
+        return L.multiply_public(
             p.ops,
             p.ops.mul_public(x, self.get_randomness(p, node)),
             alpha_dropout_scale(node.layer.options),
         )
 
-    def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_noise(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         """Return the kept part, replacements of the others, and a shift to restore the mean."""
         factor = alpha_dropout_scale(node.layer.options)
         y, low = self.apply_factor(p, node, x), -Fraction(SCALE) * Fraction(ALPHA)
@@ -156,7 +141,7 @@ class AlphaDropout(Dropout):
         return p.ops.add_public(y, (1 - self.get_randomness(p, node)) * lost + shift)
 
 
-def _dropout_rate(node: PlacedLayer) -> Fraction:
+def _dropout_rate(node: L.PlacedLayer) -> Fraction:
     return Fraction(node.layer.options["rate"])
 
 
@@ -173,16 +158,16 @@ class GaussianDropout(RandomizedKind):
     op = "gaussian_dropout"
     keras_layers = ("GaussianDropout",)
 
-    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-        return p.ops.mul_public(x, self.get_randomness(p, node), FACTOR_BITS)
+    def apply_factor(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
+        return p.ops.mul_public(x, self.get_randomness(p, node), L.FACTOR_BITS)
 
     def public_values(
-        self, x: LayerSpec, shape: Shape, seed: int, step: int
+        self, x: L.LayerSpec, shape: Shape, seed: int, step: int
     ) -> Mapping[str, Array]:
         rate = Fraction(x.options["rate"])
         deviation = math.isqrt(int(rate / (1 - rate) * (1 << 32)))
-        numbers = draw_layer_noise(seed, step, x.name, math.prod(shape)).reshape(shape)
-        return {dropout_mask_key(x.name): (1 << FACTOR_BITS) + (numbers * deviation >> 16)}
+        numbers = L.draw_layer_noise(seed, step, x.name, math.prod(shape)).reshape(shape)
+        return {dropout_mask_key(x.name): (1 << L.FACTOR_BITS) + (numbers * deviation >> 16)}
 
 
 class GaussianNoise(RandomizedKind):
@@ -191,24 +176,26 @@ class GaussianNoise(RandomizedKind):
     op = "gaussian_noise"
     keras_layers = ("GaussianNoise",)
 
-    def read_settings(self, call: LayerCall) -> Options:
+    def read_settings(self, call: L.LayerCall) -> Options:
         return {"stddev": float(call.layer.stddev)}
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "stddev")
+        L.check_options(options, "stddev")
         deviation = options["stddev"]
-        check_value(is_real(deviation) and 0 <= deviation <= 1, "a deviation up to 1", deviation)
-        return check_single_input(input_shapes, weights)
+        L.check_value(
+            L.is_real(deviation) and 0 <= deviation <= 1, "a deviation up to 1", deviation
+        )
+        return L.check_single_input(input_shapes, weights)
 
-    def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_noise(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         return p.ops.add_public(x, self.get_randomness(p, node))
 
-    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+    def apply_factor(self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared) -> Shared:
         return x
 
     def public_values(
-        self, x: LayerSpec, shape: Shape, seed: int, step: int
+        self, x: L.LayerSpec, shape: Shape, seed: int, step: int
     ) -> Mapping[str, Array]:
         deviation = round(Fraction(x.options["stddev"]) * (1 << 16))
-        numbers = draw_layer_noise(seed, step, x.name, math.prod(shape)).reshape(shape)
+        numbers = L.draw_layer_noise(seed, step, x.name, math.prod(shape)).reshape(shape)
         return {dropout_mask_key(x.name): numbers * deviation >> 16}

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base.layout import add_reshape_layer, add_transpose_layer
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.identity import ComposedLayer
 
 
@@ -18,7 +17,7 @@ class EinsumDense(ComposedLayer):
     op = "einsum_dense"
     keras_layers = ("EinsumDense",)
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, name, shape = call.layer, call.name, call.shapes[0]
         input_axes, kernel_axes, output_axes = _parse_einsum_equation(layer.equation, len(shape))
         summed_axes = [a for a in input_axes if a in kernel_axes]
@@ -34,7 +33,7 @@ class EinsumDense(ComposedLayer):
             and sorted(output_axes) == sorted([*free_axes, *new_axes])
         )
         if not (is_simple and is_product):
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"of {layer.equation!r}; expected summed axes in both operands, other axes in one"
             )
         sizes = dict(zip(input_axes[1:], shape, strict=True))
@@ -46,9 +45,9 @@ class EinsumDense(ComposedLayer):
         order = [input_axes.index(a) for a in (*kept_axes[1:], *summed_axes)]
         value = call.inputs[0]
         if order != sorted(order):
-            value = add_transpose_layer(r, value, f"{name}/turned", order)
+            value = L.add_transpose_layer(r, value, f"{name}/turned", order)
         depth = math.prod(int(sizes[a]) for a in summed_axes)
-        value = add_reshape_layer(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
+        value = L.add_reshape_layer(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
         weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
         if not r.training:
             kernel = np.asarray(layer.kernel).transpose(
@@ -60,17 +59,17 @@ class EinsumDense(ComposedLayer):
         elif (summed_axes, new_axes) != ([kernel_axes[0]], [kernel_axes[-1]]) or (
             layer.bias_axes or new_axes[0]
         ) != new_axes[0]:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"of {layer.equation!r} with bias_axes={layer.bias_axes!r}, which is not "
                 "trainable; one summed axis with a matrix and a bias of its columns is"
             )
         weights = {name: w for name, w in weights.items() if w is not None}
         value = r.add_layer(name, "dense", [value], weights)
-        value = add_reshape_layer(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
+        value = L.add_reshape_layer(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
         product_axes = [*kept_axes[1:], *new_axes]
         output_order = [product_axes.index(a) + 1 for a in output_axes[1:]]
         if output_order != sorted(output_order):
-            value = add_transpose_layer(r, value, f"{name}/back", output_order)
+            value = L.add_transpose_layer(r, value, f"{name}/back", output_order)
         return r.add_layer_activation(layer, value) if layer.activation is not None else value
 
 
@@ -95,7 +94,7 @@ def _expand_einsum_bias(
     """
     axes = layer.bias_axes or ""
     if not set(axes) <= set(new):
-        raise UnsupportedLayer(f"bias_axes {axes!r}; those of the kernel alone are supported")
+        raise L.UnsupportedLayer(f"bias_axes {axes!r}; those of the kernel alone are supported")
     # (the bias has its axes in the order of the output)
     order = sorted(axes, key=output_axes.index)
     bias = np.asarray(layer.bias)

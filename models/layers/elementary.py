@@ -10,20 +10,9 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.add import BroadcastKind
-from tfe_bench.models.layers.base.checks import check_value
-from tfe_bench.models.layers.base.kind import Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.layers.base.planning import LayerFormatPlanner
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.smooth import Function
 from tfe_bench.protocols.functions import logarithm, reciprocal, roots
 from tfe_bench.protocols.ring import relational
@@ -42,21 +31,21 @@ class Abs(Function):
     is_memory_heavy = False
     uses_wide_words = False
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.abs(values[0])
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
+        x = L.convert_scale(p.ops, values[0], node.numbers.fraction)
         return p.ops.run_protocol(relational.maximum, x, p.ops.neg(x), node.numbers.bits + 1)
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Return 2 max(x, 0) - x."""
         positive, p.saved[node.output] = p.ops.relu_with_derivative(values[0])
         return p.ops.sub(p.ops.mul_public(positive, 2), values[0])
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Return g or -g."""
         return [p.ops.sub(p.ops.mul_public(p.select_positive(node, g), 2), p.rescale_gradient(g))]
 
@@ -67,10 +56,10 @@ class Sqrt(Function):
     op = "sqrt"
     protocol = staticmethod(roots.sqrt)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(np.sqrt(np.maximum(values[0], 0)))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return math.isqrt(node.align_limits(input_limits)[0] << node.numbers.fraction) + 3
 
 
@@ -81,7 +70,7 @@ def _plaintext_reciprocal(x: Array) -> Array:
 class _InverseFunction(Function):
     """A function whose maximum is at one ulp."""
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return (1 << (2 * node.numbers.fraction)) + 2
 
 
@@ -91,7 +80,7 @@ class Rsqrt(_InverseFunction):
     op = "rsqrt"
     protocol = staticmethod(roots.rsqrt)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return _plaintext_reciprocal(np.sqrt(np.maximum(values[0], 0)))
 
 
@@ -100,11 +89,11 @@ class Reciprocal(_InverseFunction):
 
     op = "reciprocal"
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return _plaintext_reciprocal(values[0])
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
+        x = L.convert_scale(p.ops, values[0], node.numbers.fraction)
         return p.ops.run_protocol(reciprocal.reciprocal, x, node.numbers.bits, signed=True)
 
 
@@ -114,10 +103,10 @@ class Log(Function):
     op = "log"
     protocol = staticmethod(logarithm.log)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(np.log(np.maximum(values[0], 2.0**-16)))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return 64 << node.numbers.fraction
 
 
@@ -131,24 +120,24 @@ class Divide(BroadcastKind):
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         broadcast_shape = super().infer_shape(input_shapes, options, weights)
-        check_value(input_shapes[0] == input_shapes[1], "inputs of one shape", input_shapes)
+        L.check_value(input_shapes[0] == input_shapes[1], "inputs of one shape", input_shapes)
         return broadcast_shape
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return values[0] * _plaintext_reciprocal(values[1])
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f = max(planner.get_fractional_bits(i) for i in x.inputs)
         above, below = (planner.get_magnitude(i) for i in x.inputs)
         f = min(f, (_DIVISION_BITS - 1 - above) // 2)
         if f < _FEWEST:
             planner.report_unfit(x, f"divides values up to {2.0**above:g}")
             f = _FEWEST
-        return FixedPointFormat(
+        return L.FixedPointFormat(
             f, f + max(above, 0) + 1, planner.choose_comparison_bits(x, f, below)
         )
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         f, bits = node.numbers.fraction, node.numbers.scale
         if not _FEWEST <= f <= _MOST or not f < bits <= _DIVISION_BITS - f:
             raise UsageError(
@@ -156,12 +145,12 @@ class Divide(BroadcastKind):
                 code="invalid-fixed-point-format",
             )
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return None  # the protocol of the quotient wraps
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         numbers = node.numbers
-        x, y = (convert_scale(p.ops, v, numbers.fraction) for v in values)
+        x, y = (L.convert_scale(p.ops, v, numbers.fraction) for v in values)
         return p.ops.run_protocol(
             reciprocal.divide, x, y, numbers.bits, signed=True, numerator_bits=numbers.scale
         )

@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import (
-    check_options,
-    check_single_input,
-    check_value,
-    is_real,
-)
-from tfe_bench.models.layers.base.kind import Observer
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.passes import ForwardContext
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.smooth import JointSlopeActivation
 from tfe_bench.protocols.nn import elu
 from tfe_bench.protocols.session.sharing import Shared
@@ -24,7 +16,7 @@ SCALE = 1.0507009873554804934193349852946
 ALPHA = 1.6732632423543772848170429916717
 
 
-def _read_elu_form(x: LayerSpec) -> elu.EluForm:
+def _read_elu_form(x: L.LayerSpec) -> elu.EluForm:
     return elu.EluForm(**x.options)
 
 
@@ -35,7 +27,7 @@ class Elu(JointSlopeActivation):
     keras_layers = ("ELU",)
     keras_functions = ("elu", "selu", "celu")
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         arguments = {"alpha": call.layer.alpha}
         return self.convert_activation(r, call.inputs[0], call.name, "elu", arguments)
 
@@ -46,27 +38,27 @@ class Elu(JointSlopeActivation):
         try:
             elu.EluForm(**form)
         except UsageError as error:
-            raise UnsupportedLayer(f"its activation has alpha={alpha}: {error}") from None
+            raise L.UnsupportedLayer(f"its activation has alpha={alpha}: {error}") from None
         return form
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "positive", "negative", "decay")
-        check_value(all(is_real(v) for v in options.values()), "three numbers", options)
+        L.check_options(options, "positive", "negative", "decay")
+        L.check_value(all(L.is_real(v) for v in options.values()), "three numbers", options)
         elu.EluForm(**options)
-        return check_single_input(input_shapes, weights)
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         (v,), form = values, _read_elu_form(x)
         low = np.expm1(np.minimum(v, 0) / form.decay)
         return np.asarray(form.positive * np.maximum(v, 0) + form.negative * low)
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         form = _read_elu_form(node.layer)
         least = abs(form.negative) * 2**node.numbers.fraction
         return int(max(abs(form.positive) * node.align_limits(input_limits)[0], least)) + 4
 
     def compute_with_slope(
-        self, p: ForwardContext, node: PlacedLayer, x: Shared
+        self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared
     ) -> tuple[Shared, Shared]:
         form, bits = _read_elu_form(node.layer), node.numbers.bits
         if p.is_training:

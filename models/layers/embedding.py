@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.identity import InferenceOnlyLayer
 
 
@@ -18,7 +18,7 @@ class Embedding(InferenceOnlyLayer):
     keras_layers: ClassVar[tuple[str, ...]] = ("Embedding",)
     handles_masks = True
 
-    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+    def convert_inference(self, r: L.Reader, call: L.LayerCall) -> str:
         rows = r.add_lookup(call.name, call.inputs[0], call.layer.embeddings)
         if call.layer.mask_zero:
             name = r.make_unique(f"{call.name}/mask")
@@ -33,12 +33,12 @@ class ReversibleEmbedding(Embedding):
     keras_layers: ClassVar[tuple[str, ...]] = ("ReversibleEmbedding",)
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "reverse")
 
-    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+    def convert_inference(self, r: L.Reader, call: L.LayerCall) -> str:
         if not call.arguments.get("reverse"):
             return super().convert_inference(r, call)
         layer = call.layer
         if layer.logit_soft_cap is not None:
-            raise UnsupportedLayer(f"logit_soft_cap={layer.logit_soft_cap!r}")
+            raise L.UnsupportedLayer(f"logit_soft_cap={layer.logit_soft_cap!r}")
         if not layer.tie_weights:
             return r.add_layer(
                 call.name, "dense", call.inputs, {"kernel": layer.reverse_embeddings}

@@ -7,19 +7,8 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import check_options, check_single_input
-from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.functions import exponential
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -29,10 +18,12 @@ _FRACTIONS = (8, 20)
 def _largest_exponential_input(f: int) -> float:
     """Return the largest x whose e^x fits the format."""
     exp_form = exponential.choose_exp_form("one-round", 64, f)
-    return min(exp_form.highest_input, -exp_form.lowest_input, (PRODUCT_BITS - f - 1) * math.log(2))
+    return min(
+        exp_form.highest_input, -exp_form.lowest_input, (L.PRODUCT_BITS - f - 1) * math.log(2)
+    )
 
 
-class Exponential(Kind):
+class Exponential(L.Kind):
     """e^x."""
 
     op = "exponential"
@@ -41,14 +32,14 @@ class Exponential(Kind):
     is_pointwise = True
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options)
-        return check_single_input(input_shapes, weights)
+        L.check_options(options)
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(values[0]))
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f = min(max(planner.get_input_format(x)[0], _FRACTIONS[0]), _FRACTIONS[1])
         bound = max(planner.bounds[i] for i in x.inputs)
         if bound > _largest_exponential_input(f):
@@ -57,17 +48,17 @@ class Exponential(Kind):
                 f"takes the exponential of values up to {bound:g}, not "
                 f"{_largest_exponential_input(f):g}",
             )
-        return FixedPointFormat(f)
+        return L.FixedPointFormat(f)
 
-    def check_format(self, node: PlacedLayer) -> None:
-        check_fractional_bits(node)
+    def check_format(self, node: L.PlacedLayer) -> None:
+        L.check_fractional_bits(node)
         if not _FRACTIONS[0] <= node.numbers.fraction <= _FRACTIONS[1]:
             raise UsageError(
                 f"supports 8 to 20 fractional bits. Received: {node.numbers.fraction}.",
                 code="invalid-fixed-point-format",
             )
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         one = 2.0**node.numbers.fraction
         largest = min(
             node.align_limits(input_limits)[0] / one,
@@ -75,19 +66,19 @@ class Exponential(Kind):
         )
         return int(math.exp(largest) * one * 1.01) + 3
 
-    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+    def can_check_range(self, node: L.PlacedLayer, input_limits: list[int] | None) -> bool:
         f = node.numbers.fraction
         return (
             input_limits is None
             or node.align_limits(input_limits)[0] <= _largest_exponential_input(f) * 2**f
         )
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return p.ops.run_protocol(
-            exponential.exp, convert_scale(p.ops, values[0], node.numbers.fraction)
+            exponential.exp, L.convert_scale(p.ops, values[0], node.numbers.fraction)
         )
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Compute e^x; it is 0 below the range.
 
         Values of a training are below 2^14, and so is e^x of valid inputs.
@@ -96,7 +87,7 @@ class Exponential(Kind):
         return y
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Return g e^x."""
         return [p.multiply_slope(node, g)]

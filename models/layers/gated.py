@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.layers.base.layer import PlacedLayer
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.smooth import Curve, GatedActivation
 from tfe_bench.protocols.nn import mish, silu, softplus
 
@@ -32,7 +32,7 @@ class Softplus(GatedActivation):
     keras_functions = ("softplus",)
     curve = Curve(softplus.softplus, softplus.slope, lambda v: np.logaddexp(0, v))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return node.align_limits(input_limits)[0] + (1 << node.numbers.fraction) + 2
 
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from tfe_bench.models.layers.base.layer import Options
-from tfe_bench.models.layers.base.reading import Reader
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Options
 from tfe_bench.models.layers.smooth import Curve, GatedActivation
 from tfe_bench.protocols.nn import gelu, gelu_tanh
 
@@ -22,7 +22,7 @@ class Gelu(GatedActivation):
     curve = Curve(gelu.gelu, gelu.slope, lambda v: v * (1 + _ERF(v / math.sqrt(2))) / 2)
 
     def convert_activation(
-        self, r: Reader, value: str, name: str, function: str, arguments: Options
+        self, r: L.Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
         op = GeluTanh.op if arguments["approximate"] else self.op
         return r.add_layer(name, op, [value])

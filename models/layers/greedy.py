@@ -9,18 +9,8 @@ from typing import Final
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import check_value, is_whole
-from tfe_bench.models.layers.base.kind import Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.remembered import DecodingKind
 from tfe_bench.models.layers.sum import SumOfProducts
 from tfe_bench.protocols.nn import linear
@@ -51,8 +41,8 @@ class GreedyToken(SumOfProducts, DecodingKind):
 
     @classmethod
     def from_sum(
-        cls, x: LayerSpec, numbers: FixedPointFormat, fraction: int, noise: float = 0.0
-    ) -> tuple[LayerSpec, FixedPointFormat]:
+        cls, x: L.LayerSpec, numbers: L.FixedPointFormat, fraction: int, noise: float = 0.0
+    ) -> tuple[L.LayerSpec, L.FixedPointFormat]:
         """Return the choice among the values of a sum, and its fixed-point format.
 
         Args:
@@ -87,43 +77,47 @@ class GreedyToken(SumOfProducts, DecodingKind):
         if reach and noise:
             noise_units = math.ceil(noise * 2.0**numbers.scale)
             reach = ((1 << (reach - 1)) + noise_units).bit_length() + 1
-        return layer, FixedPointFormat(fraction, numbers.scale, max(bits, 3), reach=reach)
+        return layer, L.FixedPointFormat(fraction, numbers.scale, max(bits, 3), reach=reach)
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         rest = {k: v for k, v in options.items() if k not in ("fraction", "noisy")}
-        check_value(
+        L.check_value(
             type(options.get("noisy")) is bool, "true or false for noisy", options.get("noisy")
         )
-        check_value(
-            is_whole(options.get("fraction")), "fractional bits of logits", options.get("fraction")
+        L.check_value(
+            L.is_whole(options.get("fraction")),
+            "fractional bits of logits",
+            options.get("fraction"),
         )
-        check_value(options.get("activation") == "none", "no activation", options.get("activation"))
+        L.check_value(
+            options.get("activation") == "none", "no activation", options.get("activation")
+        )
         return super().infer_shape(input_shapes, rest, weights)
 
-    def describe_layer(self, x: LayerSpec) -> str:
+    def describe_layer(self, x: L.LayerSpec) -> str:
         return "largest of " + super().describe_layer(x)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         logits = super().compute_plaintext(x, values, observe)
         return np.asarray(np.eye(logits.shape[-1])[logits.argmax(-1)])
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return 1 << node.numbers.fraction
 
-    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+    def can_check_range(self, node: L.PlacedLayer, input_limits: list[int] | None) -> bool:
         return True
 
-    def count_dropped_bits(self, node: PlacedLayer) -> int:
+    def count_dropped_bits(self, node: L.PlacedLayer) -> int:
         return node.numbers.scale - int(node.layer.options["fraction"])
 
-    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+    def count_input_bits(self, node: L.PlacedLayer, input_index: int) -> int:
         least = self.count_dropped_bits(node) + node.numbers.bits
         return self.count_checked_bits(node, least) if node.is_range_checked else least
 
     def _compute_sum(
         self,
-        p: ForwardContext,
-        node: PlacedLayer,
+        p: L.ForwardContext,
+        node: L.PlacedLayer,
         products: list[BilinearShareProduct],
         addend: Shared | None,
     ) -> Shared:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfe_bench.models.layers.base.checks import check_options, check_single_input
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class ComposedLayer(Kind):
+class ComposedLayer(L.Kind):
     """A kind that is converted to other layers; by itself it is the identity."""
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options)
-        return check_single_input(input_shapes, weights)
+        L.check_options(options)
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return values[0]
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return values[0]
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         return [g]
 
 
@@ -38,12 +35,12 @@ class InferenceOnlyLayer(ComposedLayer):
     def can_train(self) -> bool:
         return False
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer("training is not supported; train the layers after it")
+            raise L.UnsupportedLayer("training is not supported; train the layers after it")
         return self.convert_inference(r, call)
 
-    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+    def convert_inference(self, r: L.Reader, call: L.LayerCall) -> str:
         """Convert the layer for a prediction, as `convert_layer` does.
 
         Raises:
@@ -60,5 +57,5 @@ class Identity(ComposedLayer):
     keras_functions = ("linear",)
     is_identity = True
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         return r.add_activation(call.layer.activation, call.inputs[0], call.name)

@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers import embedding
-from tfe_bench.models.layers.base.layer import Options, Shape
-from tfe_bench.models.layers.base.layout import add_reshape_layer, add_transpose_layer
-from tfe_bench.models.layers.base.reading import CallValue, LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.base import Options, Shape
 from tfe_bench.models.layers.identity import ComposedLayer, InferenceOnlyLayer
 from tfe_bench.models.layers.multi_head_attention import (
     convert_attention_key_mask,
@@ -44,20 +43,25 @@ class HubLayer(InferenceOnlyLayer):
         hub_class = _find_keras_hub_object(self.path)
         return [hub_class] if isinstance(hub_class, type) else []
 
-    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+    def convert_inference(self, r: L.Reader, call: L.LayerCall) -> str:
         try:
             return self.convert_parts(r, call)
         except AttributeError as error:
-            raise UnsupportedLayer(f"of an unsupported keras-hub version: {error}") from None
+            raise L.UnsupportedLayer(f"of an unsupported keras-hub version: {error}") from None
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         """Add the layers that it consists of."""
         raise NotImplementedError
 
 
 def convert_keras_hub_sublayer(
-    r: Reader, call: LayerCall, layer: Any, value: CallValue, name: str = "", same: bool = False
-) -> CallValue:
+    r: L.Reader,
+    call: L.LayerCall,
+    layer: Any,
+    value: L.CallValue,
+    name: str = "",
+    same: bool = False,
+) -> L.CallValue:
     """Convert an inner layer of another layer, of one value.
 
     Args:
@@ -66,13 +70,13 @@ def convert_keras_hub_sublayer(
     inferred_shape = value.shape if same else layer.compute_output_shape((None, *value.shape))[1:]
     shape = tuple(int(n) for n in inferred_shape)
     name = name or r.make_unique(f"{call.name}/{layer.name}")
-    inner = LayerCall(layer, name, [value.name], [value.shape], shape, {"inputs": value})
-    return CallValue(r.convert_inner_layer(layer, inner), shape)
+    inner = L.LayerCall(layer, name, [value.name], [value.shape], shape, {"inputs": value})
+    return L.CallValue(r.convert_inner_layer(layer, inner), shape)
 
 
-def add_sum_layer(r: Reader, name: str, x: CallValue, y: CallValue) -> CallValue:
+def add_sum_layer(r: L.Reader, name: str, x: L.CallValue, y: L.CallValue) -> L.CallValue:
     """Add x + y."""
-    return CallValue(r.add_layer(name, "add", [x.name, y.name]), x.shape)
+    return L.CallValue(r.add_layer(name, "add", [x.name, y.name]), x.shape)
 
 
 # ---- embeddings
@@ -97,15 +101,17 @@ class PositionEmbedding(HubLayer):
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "start_index", "positions")
     handles_masks = True
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         tokens = call.arguments["inputs"]
         more = {k: v for k, v in call.arguments.items() if k not in ("inputs", "training")}
-        if any(isinstance(v, CallValue) for v in more.values()):
-            raise UnsupportedLayer(f"called with private {', '.join(more)}")
+        if any(isinstance(v, L.CallValue) for v in more.values()):
+            raise L.UnsupportedLayer(f"called with private {', '.join(more)}")
         try:
             rows = call.layer(np.zeros((1, *tokens.shape), np.float32), **more)
         except Exception as error:  # Keras raises various errors for too few positions
-            raise UnsupportedLayer(f"of {tokens.shape[0]} places: {type(error).__name__}") from None
+            raise L.UnsupportedLayer(
+                f"of {tokens.shape[0]} places: {type(error).__name__}"
+            ) from None
         return r.add_layer(
             call.name, "constant", [tokens.name], {"bias": _keras_hub_array(r, rows)[0]}
         )
@@ -118,7 +124,7 @@ class SinePositionEncoding(PositionEmbedding):
     path = "keras_hub.layers.SinePositionEncoding"
 
 
-def _keras_hub_array(r: Reader, value: Any) -> Any:
+def _keras_hub_array(r: L.Reader, value: Any) -> Any:
     return np.asarray(r.keras.ops.convert_to_numpy(r.keras.ops.cast(value, "float32")))
 
 
@@ -130,7 +136,7 @@ class TokenAndPositionEmbedding(HubLayer):
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "start_index", "positions")
     handles_masks = True
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         tokens = convert_keras_hub_sublayer(
             r, call, call.layer.token_embedding, call.arguments["inputs"]
         )
@@ -138,8 +144,8 @@ class TokenAndPositionEmbedding(HubLayer):
         more = {**call.arguments, "inputs": tokens}
         position_name = r.make_unique(f"{call.name}/{layer.name}")
         shape = tokens.shape
-        inner = LayerCall(layer, position_name, [tokens.name], [shape], shape, more)
-        places = CallValue(r.convert_inner_layer(layer, inner), shape)
+        inner = L.LayerCall(layer, position_name, [tokens.name], [shape], shape, more)
+        places = L.CallValue(r.convert_inner_layer(layer, inner), shape)
         r.mask = token_mask
         return add_sum_layer(r, call.name, tokens, places).name
 
@@ -155,7 +161,7 @@ class CachedMultiHeadAttention(HubLayer):
     call_arguments: ClassVar[tuple[str, ...]] = ("query", "value", "key", "attention_mask")
     handles_masks = True
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         query, value = call.arguments["query"], call.arguments["value"]
         key = call.arguments.get("key") or value
         r.mask = query.mask
@@ -165,26 +171,26 @@ class CachedMultiHeadAttention(HubLayer):
 
 
 def _convert_keras_hub_attention(
-    r: Reader,
-    call: LayerCall,
+    r: L.Reader,
+    call: L.LayerCall,
     layer: Any,
-    query: CallValue,
-    value: CallValue,
+    query: L.CallValue,
+    value: L.CallValue,
     masks: Sequence[Any],
     causal: bool = False,
     rows: str = "",
-) -> CallValue:
+) -> L.CallValue:
     """Convert an inner attention layer."""
     inner_call = replace(
         call, layer=layer, name=r.make_unique(f"{call.name}/{layer.name}"), shape=query.shape
     )
-    return CallValue(
+    return L.CallValue(
         convert_multi_head_attention(r, inner_call, query, value, value, [*masks], causal, rows),
         query.shape,
     )
 
 
-def _merge_keras_hub_masks(r: Reader, value: CallValue, padding: Any, mask: Any) -> list[Any]:
+def _merge_keras_hub_masks(r: L.Reader, value: L.CallValue, padding: Any, mask: Any) -> list[Any]:
     """Merge masks as keras-hub does: a mask argument replaces the tensor's mask."""
     return [
         convert_attention_key_mask(r, value.mask if padding is None else padding, value.shape[0]),
@@ -200,7 +206,7 @@ class TransformerEncoder(HubLayer):
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "padding_mask", "attention_mask")
     handles_masks = True
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, x, arguments = call.layer, call.arguments["inputs"], call.arguments
         masks = _merge_keras_hub_masks(
             r, x, arguments.get("padding_mask"), arguments.get("attention_mask")
@@ -219,7 +225,7 @@ class TransformerEncoder(HubLayer):
         return _convert_transformer_feedforward(r, call, y)
 
 
-def _convert_transformer_feedforward(r: Reader, call: LayerCall, x: CallValue) -> str:
+def _convert_transformer_feedforward(r: L.Reader, call: L.LayerCall, x: L.CallValue) -> str:
     """Convert the dense layers at the end of an encoder or a decoder."""
     layer, first = call.layer, call.layer.normalize_first
     y = convert_keras_hub_sublayer(r, call, layer._feedforward_layer_norm, x) if first else x
@@ -243,7 +249,7 @@ class TransformerDecoder(HubLayer):
     )
     handles_masks = True
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, arguments = call.layer, call.arguments
         x, other = arguments["decoder_sequence"], arguments.get("encoder_sequence")
         masks = (arguments.get(f"decoder_{kind}_mask") for kind in ("padding", "attention"))
@@ -276,7 +282,7 @@ class Mlp(HubLayer):
     path = "keras_hub.src.models.vit.vit_layers.MLP"
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         y = convert_keras_hub_sublayer(r, call, call.layer.dense_1, call.arguments["inputs"])
         return convert_keras_hub_sublayer(r, call, call.layer.dense_2, y, call.name).name
 
@@ -288,13 +294,13 @@ class PatchingAndEmbedding(HubLayer):
     path = "keras_hub.src.models.vit.vit_layers.ViTPatchingAndEmbedding"
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, name, wide = call.layer, call.name, call.layer.hidden_dim
         image = convert_keras_hub_sublayer(r, call, layer.patch_embedding, call.arguments["inputs"])
         value = image.name
         if layer.data_format == "channels_first":
-            value = add_transpose_layer(r, value, f"{name}/channels_last", [2, 3, 1])
-        rows = add_reshape_layer(r, value, f"{name}/rows", (layer.num_patches, wide))
+            value = L.add_transpose_layer(r, value, f"{name}/channels_last", [2, 3, 1])
+        rows = L.add_reshape_layer(r, value, f"{name}/rows", (layer.num_patches, wide))
         if layer.use_class_token:
             token = {"bias": _keras_hub_array(r, layer.class_token)[0]}
             class_token = r.add_layer(
@@ -307,7 +313,7 @@ class PatchingAndEmbedding(HubLayer):
         ids = _keras_hub_array(r, layer.position_ids).astype(np.int64)[0]
         table = {"bias": _keras_hub_array(r, layer.position_embedding.embeddings)[ids]}
         places = r.add_layer(r.make_unique(f"{name}/position_embedding"), "constant", [rows], table)
-        return add_sum_layer(r, name, CallValue(rows, shape), CallValue(places, shape)).name
+        return add_sum_layer(r, name, L.CallValue(rows, shape), L.CallValue(places, shape)).name
 
 
 class EncoderBlock(HubLayer):
@@ -317,7 +323,7 @@ class EncoderBlock(HubLayer):
     path = "keras_hub.src.models.vit.vit_layers.ViTEncoderBlock"
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, x = call.layer, call.arguments["inputs"]
         y = convert_keras_hub_sublayer(r, call, layer.layer_norm_1, x)
         y = _convert_keras_hub_attention(r, call, layer.mha, y, y, ())
@@ -339,7 +345,7 @@ class Encoder(HubLayer):
     path = "keras_hub.src.models.vit.vit_layers.ViTEncoder"
     call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+    def convert_parts(self, r: L.Reader, call: L.LayerCall) -> str:
         x = call.arguments["inputs"]
         for block in call.layer.encoder_layers:
             x = convert_keras_hub_sublayer(r, call, block, x, same=True)
@@ -358,7 +364,7 @@ class GeluApproximate(ComposedLayer):
         return {gelu_approximate: self.op} if gelu_approximate is not None else {}
 
     def convert_activation(
-        self, r: Reader, value: str, name: str, function: str, arguments: Options
+        self, r: L.Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
         keras_gelu = functools.partial(r.keras.activations.gelu, approximate=True)
         return r.add_activation(keras_gelu, value, name)

@@ -10,11 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import check_bias, check_value, check_weights
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value, sum_axes
-from tfe_bench.models.layers.base.reading import LayerCall
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.ring.products import BilinearMap, BilinearShareProduct
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -34,7 +31,7 @@ class BilinearMaps:
     image: BilinearMap
 
 
-class WeightedProduct(Kind):
+class WeightedProduct(L.Kind):
     """x . kernel + bias under a bilinear map.
 
     Attributes:
@@ -61,7 +58,7 @@ class WeightedProduct(Kind):
 
     # ---- properties for graph passes
 
-    def has_no_padding(self, x: LayerSpec) -> bool:
+    def has_no_padding(self, x: L.LayerSpec) -> bool:
         """Return whether no product involves padding zeros."""
         return True
 
@@ -72,26 +69,26 @@ class WeightedProduct(Kind):
     # ---- a layer by itself
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_value(len(input_shapes) == 1, "one input", len(input_shapes))
-        check_weights(weights, "kernel", optional=["bias"])
+        L.check_value(len(input_shapes) == 1, "one input", len(input_shapes))
+        L.check_weights(weights, "kernel", optional=["bias"])
         product_shape = self.infer_kernel_product_shape(input_shapes[0], options, weights["kernel"])
-        check_bias(weights, product_shape[-1])
+        L.check_bias(weights, product_shape[-1])
         return product_shape
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         product = self.multiply_plaintext_kernel(
             values[0], np.asarray(x.weights["kernel"], np.float64), x.options
         )
         return add_layer_bias(product, x)
 
 
-def collect_layer_weights(call: LayerCall, kernel: Any) -> dict[str, Any]:
+def collect_layer_weights(call: L.LayerCall, kernel: Any) -> dict[str, Any]:
     """Return the weights of a Keras layer."""
     layer = call.layer
     return {"kernel": kernel, "bias": layer.bias} if layer.use_bias else {"kernel": kernel}
 
 
-def add_layer_bias(y: Array, x: LayerSpec) -> Array:
+def add_layer_bias(y: Array, x: L.LayerSpec) -> Array:
     """Add the layer's bias to y, if it has one."""
     return np.asarray(y + np.asarray(x.weights["bias"], np.float64) if "bias" in x.weights else y)
 
@@ -99,7 +96,9 @@ def add_layer_bias(y: Array, x: LayerSpec) -> Array:
 # ---- training: layers fused with a product
 
 
-def apply_fused_layers(p: ForwardContext, node: PlacedLayer, small: Shared) -> tuple[Shared, Any]:
+def apply_fused_layers(
+    p: L.ForwardContext, node: L.PlacedLayer, small: Shared
+) -> tuple[Shared, Any]:
     """Apply the fused max pooling and ReLU to a small ring's value; also returns the choices."""
     if node.pool is not None:
         return p.ops.max_pool(small, node.pool.options, node.activation is not None)
@@ -107,7 +106,7 @@ def apply_fused_layers(p: ForwardContext, node: PlacedLayer, small: Shared) -> t
 
 
 def backpropagate_fused_layers(
-    p: ForwardContext, node: PlacedLayer, g: Shared, chosen: Any
+    p: L.ForwardContext, node: L.PlacedLayer, g: Shared, chosen: Any
 ) -> Shared:
     """Return the gradient before the fused layers, at the gradients' scale."""
     f = p.precision.gradient
@@ -123,7 +122,7 @@ class TrainableWeightedProduct(WeightedProduct):
 
     can_fuse = True
 
-    def build_bilinear_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+    def build_bilinear_maps(self, node: L.PlacedLayer, x: Shape) -> BilinearMaps:
         """Build the maps of a node for an input of a shape, with the batch."""
         raise NotImplementedError
 
@@ -131,7 +130,7 @@ class TrainableWeightedProduct(WeightedProduct):
         """Return the shape in which the maps accept a value, with the batch."""
         return shape
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Compute x . w + bias, and a fused max pooling and ReLU."""
         (x,), ops, precision = values, p.ops, p.precision
         w, offset = p.get_weight(node.layer, "kernel"), p.get_optional_weight(node.layer, "bias")
@@ -157,8 +156,8 @@ class TrainableWeightedProduct(WeightedProduct):
         return y
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Compute the gradients of the kernel, of the bias and, if needed, of the input."""
         ops, name = p.ops, node.layer.name
         x, chosen, maps = p.saved[node.output]
@@ -170,7 +169,7 @@ class TrainableWeightedProduct(WeightedProduct):
                 [BilinearShareProduct(x, g, maps.kernel)]
             )
         if p.is_trained(node.layer, "bias"):
-            p.weight_gradients[f"{name}/bias"] = sum_axes(
+            p.weight_gradients[f"{name}/bias"] = L.sum_axes(
                 ops, g, list(range(len(ops.get_shape(g)) - 1))
             )
         if not needs_input_gradient:
@@ -181,14 +180,14 @@ class TrainableWeightedProduct(WeightedProduct):
         return [_restore_layer_row_shape(p, dx, shape, flat)]
 
 
-def _reshape_layer_value(p: ForwardContext, x: Shared, shape: Shape) -> Shared:
-    return x if p.ops.get_shape(x) == shape else reshape_value(p.ops, x, shape)
+def _reshape_layer_value(p: L.ForwardContext, x: Shared, shape: Shape) -> Shared:
+    return x if p.ops.get_shape(x) == shape else L.reshape_value(p.ops, x, shape)
 
 
-def _restore_layer_row_shape(p: ForwardContext, y: Shared, shape: Shape, flat: Shared) -> Shared:
+def _restore_layer_row_shape(p: L.ForwardContext, y: Shared, shape: Shape, flat: Shared) -> Shared:
     """Reshape the result for flattened rows to the rows' former shape, except for the channels."""
     return (
         y
         if p.ops.get_shape(flat) == shape
-        else reshape_value(p.ops, y, (*shape[:-1], p.ops.get_shape(y)[-1]))
+        else L.reshape_value(p.ops, y, (*shape[:-1], p.ops.get_shape(y)[-1]))
     )

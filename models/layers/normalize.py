@@ -2,7 +2,7 @@
 
 Without gamma and beta, which become an affine map, they compute y = u / sqrt(s + epsilon). s is
 never opened and costs one element for each row (a row is the set of values of one s).
-kinds/row_scheme.py defines how s is summed. A constant row has u = 0, and so y = 0, exactly.
+base/row_scheme.py defines how s is summed. A constant row has u = 0, and so y = 0, exactly.
 """
 
 from __future__ import annotations
@@ -16,45 +16,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import (
-    check_options,
-    check_single_input,
-    check_value,
-    is_real,
-    is_whole,
-)
-from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.layout import (
-    add_reshape_layer,
-    add_transpose_layer,
-    convert_layer_axis_last,
-)
-from tfe_bench.models.layers.base.passes import (
-    ForwardContext,
-    Gradients,
-    TrainingPrecision,
-    convert_scale,
-    sum_axes,
-)
-from tfe_bench.models.layers.base.planning import PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
-from tfe_bench.models.layers.base.reading import canonicalize_axis as axis_of_keras
-from tfe_bench.models.layers.base.row_scheme import (
-    RATIO_BITS,
-    NormalizationScheme,
-    narrow_norm_scheme,
-    plan_exact_norm_scheme,
-    plan_norm_scheme,
-)
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes, row_scheme
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.functions.normalize import shift_for_normalization
 from tfe_bench.protocols.ring import small_ring
@@ -75,7 +38,9 @@ TRAINED_BITS, _SLOPE_BITS = 14, 28
 _SPARE = 2
 
 
-def _build_norm_statistic_map(scheme: NormalizationScheme, axes: Sequence[int]) -> BilinearMap:
+def _build_norm_statistic_map(
+    scheme: row_scheme.NormalizationScheme, axes: Sequence[int]
+) -> BilinearMap:
     """Build the bilinear map of rows whose value at (u, u) is the statistic's sum."""
     centered = scheme.statistic == "variance" and not scheme.rounded_scale
     times = 1 if scheme.rounded_scale else scheme.numerator_factor
@@ -95,7 +60,7 @@ def _build_norm_statistic_map(scheme: NormalizationScheme, axes: Sequence[int]) 
     return compute_norm_statistic
 
 
-class Normalize(Kind):
+class Normalize(L.Kind):
     """Rows divided by the root of their variance, their mean square or their sum of squares."""
 
     op = "normalize"
@@ -107,24 +72,24 @@ class Normalize(Kind):
 
     # ---- conversion from Keras
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, rank = call.layer, len(call.shapes[0]) + 1
         if call.class_name == "GroupNormalization":
             if layer.axis != -1 and layer.axis < 1:
-                raise UnsupportedLayer(f"axis {layer.axis}; -1 and axes from 1 on are supported")
-            return convert_layer_axis_last(
-                self._read_groups, r, call, axis_of_keras(layer.axis, rank)
+                raise L.UnsupportedLayer(f"axis {layer.axis}; -1 and axes from 1 on are supported")
+            return L.convert_layer_axis_last(
+                self._read_groups, r, call, L.canonicalize_axis(layer.axis, rank)
             )
         if getattr(layer, "rms_scaling", False):
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 "rms_scaling=True, which divides by a deviation; use RMSNormalization"
             )
         axis_list = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
-        axes = sorted(axis_of_keras(axis, rank) for axis in axis_list)
+        axes = sorted(L.canonicalize_axis(axis, rank) for axis in axis_list)
         if len(set(axes)) < len(axes):
-            raise UnsupportedLayer(f"axis {layer.axis}; each axis once")
+            raise L.UnsupportedLayer(f"axis {layer.axis}; each axis once")
         if call.class_name == "RMSNormalization" and axes != [*range(rank - len(axes), rank)]:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"axis {layer.axis}; the last axes are supported"
             )  # (Keras scales these axes)
         if call.class_name == "UnitNormalization":
@@ -134,7 +99,7 @@ class Normalize(Kind):
         weights = {"kernel": getattr(layer, "scale" if by == "mean_square" else "gamma", None)}
         weights["bias"] = getattr(layer, "beta", None)
         if r.training and len(_present_norm_weights(weights)) > 0 and axes != [rank - 1]:
-            raise UnsupportedLayer("of other axes than the last, which is not trained")
+            raise L.UnsupportedLayer("of other axes than the last, which is not trained")
         options = {"axes": axes, "by": by, "epsilon": float(layer.epsilon)}
         name = (
             r.make_unique(f"{call.name}/normalized")
@@ -144,42 +109,44 @@ class Normalize(Kind):
         normalized = r.add_layer(name, self.op, call.inputs, None, **options)
         return _add_norm_affine_layer(r, call, normalized, axes, weights)
 
-    def _read_groups(self, r: Reader, call: LayerCall) -> str:
+    def _read_groups(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, shape = call.layer, call.shapes[0]
         groups = shape[-1] if layer.groups == -1 else int(layer.groups)
-        cut = add_reshape_layer(
+        cut = L.add_reshape_layer(
             r, call.inputs[0], f"{call.name}/groups", (*shape[:-1], groups, shape[-1] // groups)
         )
         axes = [*range(1, len(shape)), len(shape) + 1]
         name = r.make_unique(f"{call.name}/normalized")
         options = {"axes": axes, "by": "variance", "epsilon": float(layer.epsilon)}
         normalized = r.add_layer(name, self.op, [cut], None, **options)
-        normalized = add_reshape_layer(r, normalized, f"{call.name}/channels", shape)
+        normalized = L.add_reshape_layer(r, normalized, f"{call.name}/channels", shape)
         weights = {"kernel": layer.gamma, "bias": layer.beta}
         return _add_norm_affine_layer(r, call, normalized, [len(shape)], weights)
 
     # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = check_single_input(input_shapes, weights)
-        check_options(options, "axes", "by", "epsilon")
+        x = L.check_single_input(input_shapes, weights)
+        L.check_options(options, "axes", "by", "epsilon")
         axes = options["axes"]
-        fits = isinstance(axes, (list, tuple)) and len(axes) > 0 and all(map(is_whole, axes))
+        fits = isinstance(axes, (list, tuple)) and len(axes) > 0 and all(map(L.is_whole, axes))
         fits = fits and len(set(axes)) == len(axes) and max(axes) <= len(x)
-        check_value(fits, f"axes from 1 to {len(x)} (0 is the batch)", axes)
-        check_value(options["by"] in STATISTICS, f"a statistic of {STATISTICS}", options["by"])
+        L.check_value(fits, f"axes from 1 to {len(x)} (0 is the batch)", axes)
+        L.check_value(options["by"] in STATISTICS, f"a statistic of {STATISTICS}", options["by"])
         epsilon = options["epsilon"]
-        check_value(is_real(epsilon) and 0 <= epsilon <= 1024, "an epsilon from 0 to 1024", epsilon)
+        L.check_value(
+            L.is_real(epsilon) and 0 <= epsilon <= 1024, "an epsilon from 0 to 1024", epsilon
+        )
         return x
 
     def find_position_axis(
-        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+        self, x: L.LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
         if axes[0] in x.options["axes"]:
-            raise NotPositionwise("divides by a statistic of several positions")
+            raise L.NotPositionwise("divides by a statistic of several positions")
         return axes[0]
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         (v,), axes, by = values, tuple(x.options["axes"]), x.options["by"]
         u = v - v.mean(axes, keepdims=True) if by == "variance" else v
         s = (u * u).sum(axes, keepdims=True)
@@ -192,25 +159,25 @@ class Normalize(Kind):
 
     # ---- fixed point
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         input_scale, m = planner.get_input_format(x)
         shape, max_magnitude = planner.shapes[x.inputs[0]], m + _SPARE
         ends = [planner.bounds.get(f"{x.name}:{k}") for k in ("root", "inverse")]
-        scheme = plan_exact_norm_scheme(x, shape, input_scale, max_magnitude, *ends)
+        scheme = row_scheme.plan_exact_norm_scheme(x, shape, input_scale, max_magnitude, *ends)
         if scheme is None:
-            rounded = plan_norm_scheme(x, shape, input_scale, max_magnitude)
+            rounded = row_scheme.plan_norm_scheme(x, shape, input_scale, max_magnitude)
             if rounded is None:
                 planner.report_unfit(x, f"sums squares of values up to {2.0**m:g}")
             assert rounded is not None
-            scheme = narrow_norm_scheme(rounded, *ends)
+            scheme = row_scheme.narrow_norm_scheme(rounded, *ends)
         fraction = min(planner.fraction, scheme.product_bits - 1)
-        return FixedPointFormat(fraction, scheme.rounded_scale, scheme.bits, scheme.low)
+        return L.FixedPointFormat(fraction, scheme.rounded_scale, scheme.bits, scheme.low)
 
-    def _build_scheme(self, node: PlacedLayer) -> NormalizationScheme:
+    def _build_scheme(self, node: L.PlacedLayer) -> row_scheme.NormalizationScheme:
         o, numbers = node.layer.options, node.numbers
         count = math.prod(node.input_shapes[0][axis - 1] for axis in o["axes"])
         bits = numbers.scale, numbers.bits, numbers.low
-        scheme = NormalizationScheme(
+        scheme = row_scheme.NormalizationScheme(
             count, o["by"], float(o["epsilon"]), node.input_scales[0], *bits
         )
         if not scheme.is_exact:
@@ -223,19 +190,19 @@ class Normalize(Kind):
         return scheme.minimize_bits(limit, least) or scheme
 
     @staticmethod
-    def _count_dropped_bits(scheme: NormalizationScheme, node: PlacedLayer) -> int:
+    def _count_dropped_bits(scheme: row_scheme.NormalizationScheme, node: L.PlacedLayer) -> int:
         """Return the bits that u times its root loses."""
         return scheme.product_bits - node.numbers.fraction
 
-    def _choose_result_ring(self, node: PlacedLayer) -> int:
+    def _choose_result_ring(self, node: L.PlacedLayer) -> int:
         """Return the smallest ring for the result."""
         return min(self._largest_output(node).bit_length() + 2, node.used_bits)
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         scheme = self._build_scheme(node)
         fits = (
             scheme.rounded_scale <= scheme.input_scale
-            and scheme.lower_bits + 2 <= scheme.bits <= PRODUCT_BITS
+            and scheme.lower_bits + 2 <= scheme.bits <= L.PRODUCT_BITS
         )
         fits = fits and (not scheme.low or scheme.lower_bits == scheme.low)
         if not fits or not 1 <= scheme.product_bits - node.numbers.fraction <= _MOST_DROPPED:
@@ -244,15 +211,15 @@ class Normalize(Kind):
                 code="invalid-fixed-point-format",
             )
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         """Bound the output: no element is more than a root of n deviations away."""
         return self._largest_output(node)
 
-    def _largest_output(self, node: PlacedLayer) -> int:
+    def _largest_output(self, node: L.PlacedLayer) -> int:
         count = math.prod(node.input_shapes[0][axis - 1] for axis in node.layer.options["axes"])
         return math.isqrt(count << (2 * node.numbers.fraction)) * 17 // 16 + 2
 
-    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_comparison_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         """Return the bits of X: the planned ones if samples bound X, which is range-checked."""
         return (
             node.numbers.bits
@@ -260,29 +227,33 @@ class Normalize(Kind):
             else self._bound_statistic_bits(node, input_limits)
         )
 
-    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+    def can_check_range(self, node: L.PlacedLayer, input_limits: list[int] | None) -> bool:
         if input_limits is None:
             return True
         scheme = self._build_scheme(node)
         if scheme.is_exact:
             return scheme.minimize_bits(input_limits[0]) is not None
-        return self._bound_statistic_bits(node, input_limits) <= PRODUCT_BITS
+        return self._bound_statistic_bits(node, input_limits) <= L.PRODUCT_BITS
 
-    def _bound_statistic_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def _bound_statistic_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         return self._build_scheme(node).bound_bits(
             input_limits[0].bit_length() - node.input_scales[0]
         )
 
     # ---- private inference
 
-    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+    def count_input_bits(self, node: L.PlacedLayer, input_index: int) -> int:
         return self._build_scheme(node).read_bits
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return self._normalize_rows(p, node, values[0], self._build_scheme(node))[0]
 
     def _normalize_rows(
-        self, p: ForwardContext, node: PlacedLayer, x: Shared, scheme: NormalizationScheme
+        self,
+        p: L.ForwardContext,
+        node: L.PlacedLayer,
+        x: Shared,
+        scheme: row_scheme.NormalizationScheme,
     ) -> tuple[Shared, Shared]:
         """Return the value, and the reciprocal root over n (over 1 for a sum)."""
         ops = p.ops
@@ -290,7 +261,7 @@ class Normalize(Kind):
         x = replace(x, bits=0)  # (the bits that are used are right)
         u = ops.mul_public(x, scheme.numerator_factor)
         if scheme.statistic == "variance":
-            u = ops.sub(u, sum_axes(ops, x, axes, keepdims=True))
+            u = ops.sub(u, L.sum_axes(ops, x, axes, keepdims=True))
         v = x
         if scheme.rounded_scale:
             v = u if scheme.statistic == "variance" else x
@@ -312,7 +283,7 @@ class Normalize(Kind):
             roots.reciprocal_root,
             s,
             *(scheme.root_bits, scheme.bits, scheme.lower_bits, scheme.precision),
-            Fraction(scheme.root_ratio[0], 1 << RATIO_BITS),
+            Fraction(scheme.root_ratio[0], 1 << row_scheme.RATIO_BITS),
         )
         factor = replace(root, fractional_bits=scheme.product_bits - u.fractional_bits)
         return self._multiply_root(p, node, u, factor, scheme.read_bits), replace(
@@ -320,7 +291,7 @@ class Normalize(Kind):
         )
 
     def _multiply_root(
-        self, p: ForwardContext, node: PlacedLayer, u: Shared, root: Shared, read: int
+        self, p: L.ForwardContext, node: L.PlacedLayer, u: Shared, root: Shared, read: int
     ) -> Shared:
         """Multiply u, with this many right bits, by the root of its row; the result is bounded."""
         drop = u.fractional_bits + root.fractional_bits - node.numbers.fraction
@@ -337,19 +308,19 @@ class Normalize(Kind):
 
     # ---- training
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Normalize values of any size that a training has."""
         f = p.precision.activation
-        scheme = plan_norm_scheme(node.layer, node.input_shapes[0], f, TRAINED_BITS)
+        scheme = row_scheme.plan_norm_scheme(node.layer, node.input_shapes[0], f, TRAINED_BITS)
         assert scheme is not None  # (see explain_untrainable)
         y, root = self._normalize_rows(p, node, values[0], scheme)
         if p.is_training:
-            p.saved[node.output] = y, convert_scale(p.ops, root, _SLOPE_BITS)
+            p.saved[node.output] = y, L.convert_scale(p.ops, root, _SLOPE_BITS)
         return y
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Return (g - mean of g - y (mean of g y)) times the root, or without the mean of g.
 
         For a sum, the mean of g y is a sum too, and the root is not divided by n.
@@ -357,18 +328,20 @@ class Normalize(Kind):
         ops, axes, by = p.ops, list(node.layer.options["axes"]), node.layer.options["by"]
         count = math.prod(node.input_shapes[0][axis - 1] for axis in axes) if by != "sum" else 1
         (y, root), g = p.saved[node.output], p.rescale_gradient(g)
-        along = p.rescale_gradient(sum_axes(ops, ops.mul(g, y), axes, keepdims=True))
+        along = p.rescale_gradient(L.sum_axes(ops, ops.mul(g, y), axes, keepdims=True))
         gradient = ops.mul_public(g, count)
         if by == "variance":
-            gradient = ops.sub(gradient, sum_axes(ops, g, axes, keepdims=True))
+            gradient = ops.sub(gradient, L.sum_axes(ops, g, axes, keepdims=True))
         part = ops.mul(y, along)
         gradient = p.rescale_gradient(
             ops.sub(ops.add_fractional_bits(gradient, part.fractional_bits), part)
         )
         return [ops.mul(gradient, root)]
 
-    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
-        scheme = plan_norm_scheme(x, input_shapes[0], TrainingPrecision().activation, TRAINED_BITS)
+    def explain_untrainable(self, x: L.LayerSpec, input_shapes: list[Shape]) -> str:
+        scheme = row_scheme.plan_norm_scheme(
+            x, input_shapes[0], L.TrainingPrecision().activation, TRAINED_BITS
+        )
         return "" if scheme is not None else f"{x.op} of too many values"
 
 
@@ -377,13 +350,13 @@ def _present_norm_weights(weights: dict[str, Any]) -> list[Any]:
 
 
 def _add_norm_affine_layer(
-    r: Reader, call: LayerCall, normalized: str, axes: list[int], weights: dict[str, Any]
+    r: L.Reader, call: L.LayerCall, normalized: str, axes: list[int], weights: dict[str, Any]
 ) -> str:
     """Add gamma and beta of some axes: a factor and a shift of these axes, joined as the last."""
     if not _present_norm_weights(weights):
         return normalized
     if r.training and weights["kernel"] is None:
-        raise UnsupportedLayer("of a beta without gamma, which is not trained")
+        raise L.UnsupportedLayer("of a beta without gamma, which is not trained")
     shape, rank = call.shapes[0], len(call.shapes[0])
     count = math.prod(shape[axis - 1] for axis in axes)
     arrays = {name: w for name, w in weights.items() if w is not None}
@@ -393,15 +366,15 @@ def _add_norm_affine_layer(
     rest = [axis for axis in range(1, rank + 1) if axis not in axes]
     order = [*rest, *axes]
     if order != sorted(order):
-        normalized = add_transpose_layer(r, normalized, f"{call.name}/axes_last", order)
+        normalized = L.add_transpose_layer(r, normalized, f"{call.name}/axes_last", order)
     moved_shape = tuple(shape[axis - 1] for axis in order)
     if len(axes) > 1:
         flat = (*moved_shape[: len(rest)], count)
-        normalized = add_reshape_layer(r, normalized, f"{call.name}/row", flat)
+        normalized = L.add_reshape_layer(r, normalized, f"{call.name}/row", flat)
     normalized = r.add_layer(call.name, "affine", [normalized], arrays)
     if len(axes) > 1:
-        normalized = add_reshape_layer(r, normalized, f"{call.name}/axes", moved_shape)
+        normalized = L.add_reshape_layer(r, normalized, f"{call.name}/axes", moved_shape)
     if order != sorted(order):
         inverse_order = [order.index(axis) + 1 for axis in range(1, rank + 1)]
-        normalized = add_transpose_layer(r, normalized, f"{call.name}/axes_back", inverse_order)
+        normalized = L.add_transpose_layer(r, normalized, f"{call.name}/axes_back", inverse_order)
     return normalized

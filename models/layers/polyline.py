@@ -20,30 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    check_options,
-    check_single_input,
-    check_value,
-    is_real,
-)
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import (
-    ForwardContext,
-    Gradients,
-    add_aligned,
-    multiply_public,
-)
-from tfe_bench.models.layers.base.planning import MOST_FACTOR_BITS, PRODUCT_BITS, LayerFormatPlanner
-from tfe_bench.models.layers.base.reading import Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import convert, logic, shapes
@@ -106,7 +84,7 @@ class PiecewiseLine:
         }
 
 
-def read_piecewise_line(x: LayerSpec) -> PiecewiseLine:
+def read_piecewise_line(x: L.LayerSpec) -> PiecewiseLine:
     """Read the piecewise linear function of a layer."""
     return PiecewiseLine(**x.options)
 
@@ -166,11 +144,11 @@ def _find_activation_line(name: str, arguments: Options) -> PiecewiseLine | None
             [-edge, edge], [1.0, 0.0, 1.0], -edge, [edge, edge], [False, True]
         )
     if edge < 0:
-        raise UnsupportedLayer(f"its activation has threshold={edge}; 0 or more is supported")
+        raise L.UnsupportedLayer(f"its activation has threshold={edge}; 0 or more is supported")
     return _make_piecewise_line([-edge, edge], [1.0, 0.0, 1.0]) if edge else None
 
 
-class Polyline(Kind):
+class Polyline(L.Kind):
     """Straight lines between public knots, with optional jumps there."""
 
     op = "polyline"
@@ -181,7 +159,7 @@ class Polyline(Kind):
     )
 
     def convert_activation(
-        self, r: Reader, value: str, name: str, function: str, arguments: Options
+        self, r: L.Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
         line = _find_activation_line(function, arguments)
         return (
@@ -191,24 +169,24 @@ class Polyline(Kind):
         )
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "knots", "slopes", "jumps", "strict", "start")
+        L.check_options(options, "knots", "slopes", "jumps", "strict", "start")
         lists = {name: options[name] for name in ("knots", "slopes", "jumps", "strict")}
         for name, value in lists.items():
-            check_value(isinstance(value, (list, tuple)), f"{name} as a list", value)
+            L.check_value(isinstance(value, (list, tuple)), f"{name} as a list", value)
         knots, slopes, jumps, strict = lists.values()
         count = len(knots)
         sizes = (len(slopes) - 1, len(jumps), len(strict))
-        check_value(1 <= count <= _MOST_KNOTS and set(sizes) == {count}, "up to 8 knots", lists)
+        L.check_value(1 <= count <= _MOST_KNOTS and set(sizes) == {count}, "up to 8 knots", lists)
         bounded = [options["start"], *knots, *jumps]
-        fits = all(is_real(v) and abs(v) <= _LARGEST_KNOT for v in bounded)
-        check_value(fits, f"knots, jumps and a start up to {_LARGEST_KNOT}", bounded)
-        fits = all(is_real(v) and abs(v) <= _LARGEST_SLOPE for v in slopes)
-        check_value(fits, f"slopes up to {_LARGEST_SLOPE}", slopes)
-        check_value(all(isinstance(v, bool) for v in strict), "strict as true or false", strict)
-        check_value(all(a < b for a, b in itertools.pairwise(knots)), "ascending knots", knots)
-        return check_single_input(input_shapes, weights)
+        fits = all(L.is_real(v) and abs(v) <= _LARGEST_KNOT for v in bounded)
+        L.check_value(fits, f"knots, jumps and a start up to {_LARGEST_KNOT}", bounded)
+        fits = all(L.is_real(v) and abs(v) <= _LARGEST_SLOPE for v in slopes)
+        L.check_value(fits, f"slopes up to {_LARGEST_SLOPE}", slopes)
+        L.check_value(all(isinstance(v, bool) for v in strict), "strict as true or false", strict)
+        L.check_value(all(a < b for a, b in itertools.pairwise(knots)), "ascending knots", knots)
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         (v,), line = values, read_piecewise_line(x)
         y = line.start + line.slopes[0] * (v - line.knots[0])
         for i, knot in enumerate(line.knots):
@@ -216,36 +194,36 @@ class Polyline(Kind):
             y = y + line.jumps[i] * (v > knot if line.strict[i] else v >= knot)
         return np.asarray(y)
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         (f, m), line = planner.get_input_format(x), read_piecewise_line(x)
         top = math.ceil(math.log2(line.bound_value(2.0**m) + 1))
-        e = 0 if line.has_integer_slopes else min(MOST_FACTOR_BITS, PRODUCT_BITS - f - top)
-        if e < 0 or f + top > PRODUCT_BITS or (not line.has_integer_slopes and e < 8):
+        e = 0 if line.has_integer_slopes else min(L.MOST_FACTOR_BITS, L.PRODUCT_BITS - f - top)
+        if e < 0 or f + top > L.PRODUCT_BITS or (not line.has_integer_slopes and e < 8):
             planner.report_unfit(x, f"takes values up to {2.0**m:g}")
-        return FixedPointFormat(f, max(e, 0), planner.choose_comparison_bits(x, f, m + 1))
+        return L.FixedPointFormat(f, max(e, 0), planner.choose_comparison_bits(x, f, m + 1))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         line, f = read_piecewise_line(node.layer), node.numbers.fraction
         return math.ceil(line.bound_value(node.align_limits(input_limits)[0] / 2.0**f) * 2.0**f) + 2
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         numbers = node.numbers
         return evaluate_line(
             p, values[0], read_piecewise_line(node.layer), numbers.scale, numbers.bits
         )[0]
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return train_activation_line(p, node, values[0], read_piecewise_line(node.layer))
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Multiply g by the slope; a jump has no gradient."""
         return [backpropagate_activation_line(p, node, g, read_piecewise_line(node.layer))]
 
 
 def evaluate_line(
-    p: ForwardContext, x: Shared, line: PiecewiseLine, scale: int, bits: int
+    p: L.ForwardContext, x: Shared, line: PiecewiseLine, scale: int, bits: int
 ) -> tuple[Shared, list[MaskedBits]]:
     """Evaluate a piecewise linear function; also returns where x is below each knot.
 
@@ -278,7 +256,7 @@ def evaluate_line(
 
 
 def train_activation_line(
-    p: ForwardContext, node: PlacedLayer, x: Shared, line: PiecewiseLine
+    p: L.ForwardContext, node: L.PlacedLayer, x: Shared, line: PiecewiseLine
 ) -> Shared:
     """Evaluate the function in a step; the positions of x relative to the knots go to p.saved."""
     scale = 0 if line.has_integer_slopes else _TRAINED_BITS
@@ -287,7 +265,7 @@ def train_activation_line(
 
 
 def backpropagate_activation_line(
-    p: ForwardContext, node: PlacedLayer, g: Shared, line: PiecewiseLine
+    p: L.ForwardContext, node: L.PlacedLayer, g: Shared, line: PiecewiseLine
 ) -> Shared:
     """Multiply g by the slope at x."""
     ops, below_knots = p.ops, p.saved[node.output]
@@ -296,14 +274,14 @@ def backpropagate_activation_line(
     where = [*between, logic.invert_bits(below_knots[-1])]
     drop = max(0, g.fractional_bits - p.precision.gradient)
     first = Fraction(line.slopes[0])
-    parts = [multiply_public(ops, p.rescale_gradient(g), first)] if first else []
+    parts = [L.multiply_public(ops, p.rescale_gradient(g), first)] if first else []
     for bits, slope in zip(where, line.slopes[1:], strict=True):
         more = Fraction(slope) - first
         if more:
-            parts.append(multiply_public(ops, ops.inject_truncated(bits, g, drop), more))
+            parts.append(L.multiply_public(ops, ops.inject_truncated(bits, g, drop), more))
     if not parts:
         return ops.mul_public(p.rescale_gradient(g), 0)
     total, *others = parts
     for part in others:
-        total = add_aligned(ops, total, part)
+        total = L.add_aligned(ops, total, part)
     return total

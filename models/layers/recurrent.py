@@ -10,25 +10,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
-from tfe_bench.models.layers.base.planning import (
-    FEWEST_WEIGHT_BITS,
-    MOST_COMPARED,
-    SIGNIFICANT_BITS,
-    LayerFormatPlanner,
-    find_magnitude_exponent,
-)
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.nn import cells, recurrent
 from tfe_bench.protocols.nn.cells import GATES, STATES, RecurrentCell, RecurrentFormat
 from tfe_bench.protocols.nn.recurrent import RecurrentWeights
@@ -55,7 +38,7 @@ _IN_THE_CLEAR: Mapping[str, Any] = {
 }
 
 
-class Recurrent(Kind):
+class Recurrent(L.Kind):
     """Steps of a cell: [steps, inputs] becomes [rows, directions * units].
 
     Options: the cell, its activations, whether they use series; which directions start with the
@@ -80,44 +63,48 @@ class Recurrent(Kind):
     # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, *self._options)
+        L.check_options(options, *self._options)
         kind, activation, gate = (options[n] for n in ("cell", "activation", "gate"))
-        check_value(kind in list(GATES), f"a cell of {', '.join(GATES)}", kind)
+        L.check_value(kind in list(GATES), f"a cell of {', '.join(GATES)}", kind)
         for value, known in (
             (activation, cells.FUNCTIONS),
             (gate, cells.GATE_FUNCTIONS),
         ):
-            check_value(value in list(known), f"activations of {', '.join(known)}", value)
+            L.check_value(value in list(known), f"activations of {', '.join(known)}", value)
         for name in ("series", "sequences", "aligned", "memory", "masked", "zeroed"):
-            check_value(isinstance(options[name], bool), f"true or false for {name}", options[name])
-        check_value(
+            L.check_value(
+                isinstance(options[name], bool), f"true or false for {name}", options[name]
+            )
+        L.check_value(
             kind == "lstm" or not options["memory"], "an LSTM where a memory is given", kind
         )
         directions = options["backwards"]
         fits = isinstance(directions, (list, tuple)) and 1 <= len(directions) <= 2
-        check_value(
+        L.check_value(
             fits and all(isinstance(b, bool) for b in directions),
             "one direction or two",
             directions,
         )
-        check_value(
+        L.check_value(
             len(input_shapes) > 0 and len(input_shapes[0]) == 2,
             "[steps, inputs]",
             list(map(list, input_shapes)),
         )
         steps, inputs = input_shapes[0]
         max_steps = cells.MAX_STEPS
-        check_value(steps <= max_steps, f"{max_steps} steps at most", steps)
+        L.check_value(steps <= max_steps, f"{max_steps} steps at most", steps)
         units = self._check_weights(kind, len(directions), inputs, weights)
         masked, zeroed = options["masked"], options["zeroed"]
-        check_value(not zeroed or (masked and options["sequences"]), "a mask of all steps", zeroed)
-        check_value(
+        L.check_value(
+            not zeroed or (masked and options["sequences"]), "a mask of all steps", zeroed
+        )
+        L.check_value(
             not masked or input_shapes[-1] == (steps,), f"a mask [{steps}]", list(input_shapes[-1])
         )
         states = input_shapes[1 : len(input_shapes) - masked]
         counts = (0, len(directions) * STATES[kind])
-        check_value(len(states) in counts, f"{counts[1]} initial states or none", len(states))
-        check_value(
+        L.check_value(len(states) in counts, f"{counts[1]} initial states or none", len(states))
+        L.check_value(
             all(s == (units,) for s in states), f"states [{units}]", list(map(list, states))
         )
         rows = (steps if options["sequences"] else 1) + options["memory"]
@@ -127,7 +114,7 @@ class Recurrent(Kind):
     def _check_weights(self, kind: str, count: int, inputs: int, weights: Shapes) -> int:
         """Check the weights; returns the number of units."""
         optional = [f"{n}{d}" for d in range(count) for n in ("bias", "inner")]
-        check_weights(
+        L.check_weights(
             weights,
             *(f"{n}{d}" for d in range(count) for n in ("kernel", "recurrent")),
             optional=optional,
@@ -143,26 +130,26 @@ class Recurrent(Kind):
             for name, shape in expected_shapes.items():
                 if f"{name}{d}" in weights:
                     weight_shape = weights[f"{name}{d}"]
-                    check_value(
+                    L.check_value(
                         weight_shape == shape, f"{name}{d} {list(shape)}", list(weight_shape)
                     )
-                    check_value(
+                    L.check_value(
                         f"{name}0" in weights, f"{name}s of all directions", sorted(weights)
                     )
                 else:
-                    check_value(
+                    L.check_value(
                         f"{name}0" not in weights, f"{name}s of all directions", sorted(weights)
                     )
         inner = "inner0" in weights
-        check_value(
+        L.check_value(
             not inner or (kind == "gru" and "bias0" in weights), "inner of a GRU with biases", kind
         )
         return units
 
-    def use_series(self, x: LayerSpec) -> LayerSpec:
+    def use_series(self, x: L.LayerSpec) -> L.LayerSpec:
         return replace(x, options={**x.options, "series": True})
 
-    def describe_conversion_risk(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
+    def describe_conversion_risk(self, x: L.LayerSpec, input_shapes: list[Shape]) -> str:
         steps = input_shapes[0][0]
         if not x.options["series"] or steps <= MOST_SERIES_STEPS or x.options["cell"] == "simple":
             return ""
@@ -172,18 +159,20 @@ class Recurrent(Kind):
             'Compare with activations="exact".'
         )
 
-    def describe_layer(self, x: LayerSpec) -> str:
+    def describe_layer(self, x: L.LayerSpec) -> str:
         kind = str(x.options["cell"]).partition("_")[0]
         both = "bidirectional " if len(x.options["backwards"]) > 1 else ""
         return f"{both}{kind}{', series' if x.options['series'] else ''}"
 
     # ---- plaintext
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         f, s = (_IN_THE_CLEAR[str(x.options[n])] for n in ("activation", "gate"))
         return self._evaluate_plaintext(x, values, observe, (f, s, s))
 
-    def compute_approximation(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_approximation(
+        self, x: L.LayerSpec, values: list[Array], observe: L.Observer
+    ) -> Array:
         if not x.options["series"]:
             return self.compute_plaintext(x, values, observe)
         names = [str(x.options[n]) for n in ("activation", "gate")]
@@ -194,7 +183,11 @@ class Recurrent(Kind):
         return self._evaluate_plaintext(x, values, observe, (f, s, memory_gate))
 
     def _evaluate_plaintext(
-        self, x: LayerSpec, values: list[Array], observe: Observer, functions: PlaintextFunctions
+        self,
+        x: L.LayerSpec,
+        values: list[Array],
+        observe: L.Observer,
+        functions: PlaintextFunctions,
     ) -> Array:
         o, count = x.options, STATES[x.options["cell"]]
         outputs, memories, largest = [], [], [0.0]
@@ -227,23 +220,23 @@ class Recurrent(Kind):
     # scale
 
     @staticmethod
-    def _has_initial_states(x: LayerSpec) -> bool:
+    def _has_initial_states(x: L.LayerSpec) -> bool:
         """Return whether there are initial states."""
         return len(x.inputs) > 1 + bool(x.options["masked"])
 
-    def _build_cell(self, x: LayerSpec) -> RecurrentCell:
+    def _build_cell(self, x: L.LayerSpec) -> RecurrentCell:
         o = x.options
         return RecurrentCell(
             str(o["cell"]), str(o["activation"]), str(o["gate"]), bool(o["series"])
         )
 
-    def _plan_rings(self, node: PlacedLayer) -> RecurrentFormat:
+    def _plan_rings(self, node: L.PlacedLayer) -> RecurrentFormat:
         n = node.numbers
         initial = self._has_initial_states(node.layer)
         cell, steps = self._build_cell(node.layer), node.input_shapes[0][0]
         return cells.derive_recurrent_format(cell, n.fraction, n.scale, n.bits, steps, initial)
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         cell, steps = self._build_cell(x), planner.shapes[x.inputs[0]][0]
         min_bits, max_bits = cells.MIN_BITS[cell.series], cells.MAX_BITS[cell.series]
         f = min(max(planner.fraction, min_bits), max_bits)
@@ -261,45 +254,45 @@ class Recurrent(Kind):
             )
         else:
             top = planner.bounds[f"{x.name}:sum"]
-        bits = f + 1 + find_magnitude_exponent(max(top, start, 1.0), f)
+        bits = f + 1 + L.find_magnitude_exponent(max(top, start, 1.0), f)
         scale = max(self._choose_product_bits(x, input_scale, f), 2 * f)
         low = min(max(int(input_bound * 2.0**input_scale).bit_length() - 1, 1), 63)
-        if bits <= MOST_COMPARED:
+        if bits <= L.MOST_COMPARED:
             # (the dropped bits of sums and their ring fit a word)
             room = cells.derive_recurrent_format(
                 cell, f, 2 * f, bits, steps, self._has_initial_states(x)
             ).sum_ring
             scale = min(scale, f + 64 - room)
-            candidate = FixedPointFormat(f, scale, bits, low)
+            candidate = L.FixedPointFormat(f, scale, bits, low)
             planned = cells.derive_recurrent_format(
                 cell, f, scale, bits, steps, self._has_initial_states(x)
             )
-            if planned.is_valid and scale - max(input_scale, f) >= FEWEST_WEIGHT_BITS:
+            if planned.is_valid and scale - max(input_scale, f) >= L.FEWEST_WEIGHT_BITS:
                 return candidate
         planner.report_unfit(x, f"has sums up to {top:g} before its gates")
-        return FixedPointFormat(f, 2 * f, min(bits, MOST_COMPARED), low)
+        return L.FixedPointFormat(f, 2 * f, min(bits, L.MOST_COMPARED), low)
 
-    def _choose_product_bits(self, x: LayerSpec, input_scale: int, f: int) -> int:
+    def _choose_product_bits(self, x: L.LayerSpec, input_scale: int, f: int) -> int:
         """Choose the fractional bits of products: about SIGNIFICANT_BITS of the largest weights.
 
         With series two less: their effect on a sum is below the error of the series.
         """
-        product_bits, significant = 0, SIGNIFICANT_BITS - (2 if x.options["series"] else 0)
+        product_bits, significant = 0, L.SIGNIFICANT_BITS - (2 if x.options["series"] else 0)
         for name, w in x.weights.items():
             top = float(np.abs(w).max(initial=0.0))
             if top > 0 and name.startswith(("kernel", "recurrent")):
-                exact = max(significant - math.floor(math.log2(top)), FEWEST_WEIGHT_BITS)
+                exact = max(significant - math.floor(math.log2(top)), L.FEWEST_WEIGHT_BITS)
                 product_bits = max(
                     product_bits, (input_scale if name.startswith("kernel") else f) + min(exact, 24)
                 )
         return max(product_bits, max(input_scale, f) + significant)
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         n, planned = node.numbers, self._plan_rings(node)
         if (
             not planned.is_valid
             or n.scale < max(node.input_scales[0], n.fraction)
-            or n.bits > MOST_COMPARED
+            or n.bits > L.MOST_COMPARED
         ):
             raise UsageError(
                 f"has {n.fraction} fractional bits, {n.scale} of its products and sums of "
@@ -307,18 +300,18 @@ class Recurrent(Kind):
                 code="invalid-fixed-point-format",
             )
 
-    def weight_bits(self, node: PlacedLayer, name: str) -> int:
+    def weight_bits(self, node: L.PlacedLayer, name: str) -> int:
         scale = node.numbers.scale
         if name.startswith("kernel"):
             return scale - node.input_scales[0]
         return scale - node.numbers.fraction if name.startswith("recurrent") else scale
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         planned = self._plan_rings(node)
         max_bits = max(planned.h, planned.c if node.layer.options["memory"] else 0)
         return 1 << (max_bits + (0 if planned.cell.is_bounded else 1))
 
-    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_comparison_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         n, of = node.numbers, node.input_scales[0]
         if not self._build_cell(node.layer).is_bounded:
             return n.bits  # values within the range are planned for
@@ -328,22 +321,22 @@ class Recurrent(Kind):
         units = [v << (of - s) if of >= s else (v >> (s - of)) + 1 for v, s in pairs]
         return n.bits + max(max(units).bit_length() - n.low, 0)
 
-    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+    def can_check_range(self, node: L.PlacedLayer, input_limits: list[int] | None) -> bool:
         if input_limits is None:
             return True
         bits = self.bound_comparison_bits(node, input_limits)
         fits = self._plan_rings(
             replace(node, numbers=replace(node.numbers, bits=min(bits, 63)))
         ).is_valid
-        return bits <= MOST_COMPARED and fits
+        return bits <= L.MOST_COMPARED and fits
 
     # ---- private inference
 
-    def count_stages(self, node: PlacedLayer) -> int:
+    def count_stages(self, node: L.PlacedLayer) -> int:
         # (a dealer may prepare ten iterations of a loop at a time)
         return max(1, node.input_shapes[0][0] // 10)
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         x, o, n = node.layer, node.layer.options, node.numbers
         directions = o["backwards"]
         mask, states = (values[-1], values[1:-1]) if o["masked"] else (None, values[1:])
@@ -363,9 +356,9 @@ class Recurrent(Kind):
             weights,
             self._plan_rings(node),
             backwards=list(directions),
-            states=[convert_scale(p.ops, v, n.fraction) for v in states],
+            states=[L.convert_scale(p.ops, v, n.fraction) for v in states],
             sequences=bool(o["sequences"]),
-            mask=None if mask is None else convert_scale(p.ops, mask, 0),
+            mask=None if mask is None else L.convert_scale(p.ops, mask, 0),
             zero_masked=bool(o["zeroed"]),
             exchanges=p.ops.setting.choose_exchanges,
             monitor=p.ops.range_check,
@@ -393,7 +386,7 @@ class Recurrent(Kind):
         return y.map(align_recurrent_steps)
 
 
-def _largest_gate_sum(x: LayerSpec, d: int, inputs: float, states: float) -> float:
+def _largest_gate_sum(x: L.LayerSpec, d: int, inputs: float, states: float) -> float:
     """Bound a direction's sums before gates, from the magnitudes of its weights."""
 
     def compute_weight_magnitudes(name: str) -> Array:
@@ -410,7 +403,7 @@ def _largest_gate_sum(x: LayerSpec, d: int, inputs: float, states: float) -> flo
 
 
 def _run_recurrent_direction(
-    x: LayerSpec,
+    x: L.LayerSpec,
     d: int,
     steps: Array,
     states: list[Array],

@@ -7,25 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    check_options,
-    check_single_input,
-    check_value,
-    is_real,
-)
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients
-from tfe_bench.models.layers.base.planning import LayerFormatPlanner
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.polyline import (
     Polyline,
     backpropagate_activation_line,
@@ -43,7 +26,9 @@ INJECTED = 256 + 3 * 64
 
 def check_relu_max_value(value: Any) -> None:
     """Check the maximum of a ReLU."""
-    check_value(value is None or (is_real(value) and value > 0), "max_value above 0 or none", value)
+    L.check_value(
+        value is None or (L.is_real(value) and value > 0), "max_value above 0 or none", value
+    )
 
 
 def compute_plaintext_relu(x: Array, max_value: float | None) -> Array:
@@ -51,19 +36,19 @@ def compute_plaintext_relu(x: Array, max_value: float | None) -> Array:
     return np.asarray(np.maximum(x, 0) if max_value is None else np.clip(x, 0, max_value))
 
 
-def find_relu_max_value(x: LayerSpec, fraction: int) -> int | None:
+def find_relu_max_value(x: L.LayerSpec, fraction: int) -> int | None:
     """Return the maximum of a ReLU, in ring units."""
     max_value = x.options.get("max_value")
     return None if max_value is None else round(max_value * 2**fraction)
 
 
-def cap_relu_limit(node: PlacedLayer, limit: int) -> int:
+def cap_relu_limit(node: L.PlacedLayer, limit: int) -> int:
     """Bound a ReLU of values within a limit."""
     max_value = find_relu_max_value(node.layer, node.numbers.fraction)
     return limit if max_value is None else min(limit, max_value + 1)
 
 
-def rectify_value(p: ForwardContext, node: PlacedLayer, x: Shared, bits: int = 0) -> Shared:
+def rectify_value(p: L.ForwardContext, node: L.PlacedLayer, x: Shared, bits: int = 0) -> Shared:
     """Compute a node's ReLU of a value over Z_2^64 or a small ring.
 
     Args:
@@ -86,7 +71,7 @@ def rectify_value(p: ForwardContext, node: PlacedLayer, x: Shared, bits: int = 0
     )
 
 
-class Relu(Kind):
+class Relu(L.Kind):
     """max(x, 0), and at most max_value."""
 
     op = "relu"
@@ -94,20 +79,20 @@ class Relu(Kind):
     keras_layers = ("ReLU",)
     keras_functions = ("relu", "relu6")
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         names = ("negative_slope", "max_value", "threshold")
         arguments = {name: getattr(call.layer, name) for name in names}
         return self.convert_activation(r, call.inputs[0], call.name, "relu", arguments)
 
     def convert_activation(
-        self, r: Reader, value: str, name: str, function: str, arguments: Options
+        self, r: L.Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
         if function == "relu6":
             arguments = {"max_value": 6.0}
         slope, max_value = float(arguments.get("negative_slope") or 0), arguments.get("max_value")
         threshold = float(arguments.get("threshold") or 0)
         if max_value is not None and max_value < 0:
-            raise UnsupportedLayer(f"max_value={max_value}; 0 or more is supported")
+            raise L.UnsupportedLayer(f"max_value={max_value}; 0 or more is supported")
         if threshold or max_value == 0 or (slope and max_value is not None):
             return r.add_layer(
                 name,
@@ -122,39 +107,39 @@ class Relu(Kind):
         return r.add_layer(name, self.op, [value], None, max_value=max_value)
 
     @classmethod
-    def is_plain_relu(cls, x: LayerSpec) -> bool:
+    def is_plain_relu(cls, x: L.LayerSpec) -> bool:
         """Return whether a layer is a ReLU without a maximum."""
         return x.op == cls.op and x.options["max_value"] is None
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options, "max_value")
+        L.check_options(options, "max_value")
         check_relu_max_value(options["max_value"])
-        return check_single_input(input_shapes, weights)
+        return L.check_single_input(input_shapes, weights)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return compute_plaintext_relu(values[0], x.options["max_value"])
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f, _ = planner.get_input_format(x)
         m = planner.cap_magnitude(x, planner.bounds[x.inputs[0]])
-        return FixedPointFormat(f, 0, planner.choose_comparison_bits(x, f, m))
+        return L.FixedPointFormat(f, 0, planner.choose_comparison_bits(x, f, m))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return cap_relu_limit(node, node.align_limits(input_limits)[0])
 
-    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_comparison_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         max_value = find_relu_max_value(node.layer, node.numbers.fraction) or 0
         return (node.align_limits(input_limits)[0] + max_value).bit_length() + 1
 
-    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+    def count_input_bits(self, node: L.PlacedLayer, input_index: int) -> int:
         bits, max_bits = node.numbers.bits, max(node.used_bits, node.numbers.bits)
         saved = 3 * math.prod(node.shape) * (max_bits - bits)
         return bits if max_bits < 64 and saved > node.round_bits else max_bits
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return rectify_value(p, node, values[0])
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         if node.layer.options["max_value"] is not None:
             return train_activation_line(
                 p, node, values[0], capped_relu_line(node.layer.options["max_value"])
@@ -163,8 +148,8 @@ class Relu(Kind):
         return y
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Pass g where x is between 0 and the maximum."""
         if node.layer.options["max_value"] is not None:
             return [

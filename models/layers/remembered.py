@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.attend import DotProductAttention
-from tfe_bench.models.layers.base.checks import check_options, check_value, check_weights
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.passes import ForwardContext
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -22,7 +20,7 @@ from tfe_bench.protocols.session.sharing import Shared
 POSITION = "position"
 
 
-class DecodingKind(Kind):
+class DecodingKind(L.Kind):
     """A kind for one position, which does not occur in predictions."""
 
     @property
@@ -36,18 +34,18 @@ class KeyValueCache(DecodingKind):
     op = "remember"
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_weights(weights)
-        check_options(options)
-        check_value(len(input_shapes) == 2, "rows and a row", len(input_shapes))
+        L.check_weights(weights)
+        L.check_options(options)
+        L.check_value(len(input_shapes) == 2, "rows and a row", len(input_shapes))
         rows, row = input_shapes
         fits = len(rows) == len(row) >= 2 and (*rows[:-2], 1, rows[-1]) == row
-        check_value(fits, "[..., bucket, depth] and [..., 1, depth]", [list(rows), list(row)])
+        L.check_value(fits, "[..., bucket, depth] and [..., 1, depth]", [list(rows), list(row)])
         return rows
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return max(input_limits)
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         rows, row = values
         here = _one_hot_position(p.public[POSITION], node.shape[-2])
         kept_rows = p.ops.mul_public(rows, 1 - here)
@@ -61,17 +59,17 @@ class CachedAttention(DotProductAttention, DecodingKind):
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         output_shape = super().infer_shape(input_shapes, options, weights)
-        check_value(
+        L.check_value(
             len(input_shapes) == 3 and output_shape[-2] == 1,
             "one query and no mask",
             list(map(list, input_shapes)),
         )
         return output_shape
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         raise NotImplementedError
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return self._run_attention(p, node, values, last=p.public[POSITION])
 
 

@@ -6,21 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfe_bench.models.layers.base.checks import (
-    check_options,
-    check_single_input,
-    check_value,
-    is_whole,
-)
-from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.layout import accept_channels_first
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.layers.base.reading import LayerCall, Reader
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Reshape(Kind):
+class Reshape(L.Kind):
     """x in another shape."""
 
     op = "reshape"
@@ -28,23 +19,23 @@ class Reshape(Kind):
     keras_layers = ("Reshape",)
     is_reshape = True
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         return r.add_layer(
             call.name, self.op, call.inputs, None, shape=[int(n) for n in call.shape]
         )
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = check_single_input(input_shapes, weights)
-        check_options(options, "shape")
+        x = L.check_single_input(input_shapes, weights)
+        L.check_options(options, "shape")
         new = options["shape"]
-        fits = isinstance(new, (list, tuple)) and len(new) > 0 and all(is_whole(n) for n in new)
-        check_value(
+        fits = isinstance(new, (list, tuple)) and len(new) > 0 and all(L.is_whole(n) for n in new)
+        L.check_value(
             fits and math.prod(new) == math.prod(x), f"a shape of {math.prod(x)} elements", new
         )
         return tuple(new)
 
     def find_position_axis(
-        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+        self, x: L.LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
         """Return the axis of the new shape with as many elements before and after it."""
         (old,), (axis,), new = (
@@ -56,23 +47,23 @@ class Reshape(Kind):
         for axis_number, n in enumerate(new, 1):
             if n == count and math.prod(new[: axis_number - 1]) == before:
                 return axis_number
-        raise NotPositionwise("puts several positions into one axis")
+        raise L.NotPositionwise("puts several positions into one axis")
 
-    def resize_positions(self, x: LayerSpec, axis: int, count: int) -> LayerSpec:
+    def resize_positions(self, x: L.LayerSpec, axis: int, count: int) -> L.LayerSpec:
         shape = list(x.options["shape"])
         shape[axis - 1] = count
         return replace(x, options={"shape": shape})
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return values[0].reshape(len(values[0]), *x.options["shape"])
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        return reshape_value(p.ops, values[0], p.add_batch_axis(node.shape, values[0]))
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
+        return L.reshape_value(p.ops, values[0], p.add_batch_axis(node.shape, values[0]))
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
-        return [reshape_value(p.ops, g, p.add_batch_axis(node.input_shapes[0], g))]
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
+        return [L.reshape_value(p.ops, g, p.add_batch_axis(node.input_shapes[0], g))]
 
 
 class Flatten(Reshape):
@@ -81,16 +72,16 @@ class Flatten(Reshape):
     op = "flatten"
     keras_layers = ("Flatten",)
 
-    @accept_channels_first
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    @L.accept_channels_first
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         return r.add_layer(call.name, self.op, call.inputs)
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options)
-        return (math.prod(check_single_input(input_shapes, weights)),)
+        L.check_options(options)
+        return (math.prod(L.check_single_input(input_shapes, weights)),)
 
-    def resize_positions(self, x: LayerSpec, axis: int, count: int) -> LayerSpec:
+    def resize_positions(self, x: L.LayerSpec, axis: int, count: int) -> L.LayerSpec:
         return x
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return values[0].reshape(len(values[0]), -1)

@@ -6,32 +6,8 @@ import math
 
 import numpy as np
 
-from tfe_bench.models.layers.base.checks import (
-    check_image,
-    check_options,
-    check_single_input,
-    check_value,
-    read_pair,
-)
-from tfe_bench.models.layers.base.kind import Kind, Observer
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.layout import accept_channels_first
-from tfe_bench.models.layers.base.layout import add_reshape_layer as in_shape
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, reshape_value
-from tfe_bench.models.layers.base.planning import (
-    FEWEST_WEIGHT_BITS,
-    PRODUCT_BITS,
-    LayerFormatPlanner,
-)
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -85,7 +61,7 @@ def _exact_resize_bits(m: Array) -> int | None:
     return next((k for k in range(9) if np.array_equal(m * 2**k, np.rint(m * 2**k))), None)
 
 
-class Resize(Kind):
+class Resize(L.Kind):
     """Images of another size, a linear function of the old pixels."""
 
     op = "resize"
@@ -94,53 +70,53 @@ class Resize(Kind):
         *("AdaptiveAveragePooling1D", "AdaptiveAveragePooling2D"),
     )
 
-    @accept_channels_first
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    @L.accept_channels_first
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, old, new = call.layer, call.shapes[0], call.shape
         if call.class_name == "Resizing":
             aspect = layer.crop_to_aspect_ratio or layer.pad_to_aspect_ratio
             if aspect and old[0] * new[1] != old[1] * new[0]:
-                raise UnsupportedLayer(
+                raise L.UnsupportedLayer(
                     "of another aspect ratio, which it would keep; use CenterCrop before it"
                 )
             if layer.antialias:
-                raise UnsupportedLayer("antialias=True")
+                raise L.UnsupportedLayer("antialias=True")
             return add_resize_layer(r, call, str(layer.interpolation))
         if len(old) == 2:
-            row = in_shape(r, call.inputs[0], f"{call.name}/image", (1, *old))
+            row = L.add_reshape_layer(r, call.inputs[0], f"{call.name}/image", (1, *old))
             options = {"size": [1, new[0]], "method": "mean"}
-            return in_shape(
+            return L.add_reshape_layer(
                 r, r.add_layer(call.name, self.op, [row], None, **options), f"{call.name}/rows", new
             )
         return add_resize_layer(r, call, "mean")
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = check_single_input(input_shapes, weights)
-        check_image(x)
-        check_options(options, "size", "method")
-        size = read_pair(options, "size")
-        check_value(options["method"] in METHODS, f"a method of {METHODS}", options["method"])
+        x = L.check_single_input(input_shapes, weights)
+        L.check_image(x)
+        L.check_options(options, "size", "method")
+        size = L.read_pair(options, "size")
+        L.check_value(options["method"] in METHODS, f"a method of {METHODS}", options["method"])
         fits = all(old * new <= _MOST_ELEMENTS for old, new in zip(x[:2], size, strict=True))
-        check_value(fits, f"{_MOST_ELEMENTS} elements of a matrix at most", [list(x), list(size)])
+        L.check_value(fits, f"{_MOST_ELEMENTS} elements of a matrix at most", [list(x), list(size)])
         return (*size, x[2])
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         rows, columns = _build_resize_matrices(x, values[0].shape[1:])
         resized = np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
         return np.asarray(resized)
 
     # ---- fixed point
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f, m = planner.get_input_format(x)
         input_shape = planner.shapes[x.inputs[0]]
-        room = PRODUCT_BITS - f - max(m, 0) - 1
+        room = L.PRODUCT_BITS - f - max(m, 0) - 1
         exact = sum(_exact_resize_bits(a) or 0 for a in _build_resize_matrices(x, input_shape))
-        if room < max(exact, FEWEST_WEIGHT_BITS):
+        if room < max(exact, L.FEWEST_WEIGHT_BITS):
             planner.report_unfit(x, f"takes values up to {2.0**m:g}")
-        return FixedPointFormat(f, max(1, min(_FACTOR_BITS, room)))
+        return L.FixedPointFormat(f, max(1, min(_FACTOR_BITS, room)))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         sizes = [
             float(np.abs(a).sum(1).max())
             for a in _build_resize_matrices(node.layer, node.input_shapes[0])
@@ -149,23 +125,23 @@ class Resize(Kind):
 
     # ---- private inference
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         rows, columns = _build_resize_matrices(node.layer, node.input_shapes[0])
         return _apply_resize_matrices(p, values[0], rows, columns, node.numbers.scale)
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         rows, columns = _build_resize_matrices(node.layer, node.input_shapes[0])
         return _apply_resize_matrices(p, values[0], rows, columns, _FACTOR_BITS)
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Apply the transposed matrices."""
         rows, columns = _build_resize_matrices(node.layer, node.input_shapes[0])
         return [_apply_resize_matrices(p, p.rescale_gradient(g), rows.T, columns.T, _FACTOR_BITS)]
 
 
-def add_resize_layer(r: Reader, call: LayerCall, method: str) -> str:
+def add_resize_layer(r: L.Reader, call: L.LayerCall, method: str) -> str:
     """Add a resize to the size of a call's output.
 
     Raises:
@@ -173,12 +149,12 @@ def add_resize_layer(r: Reader, call: LayerCall, method: str) -> str:
     """
     if method not in METHODS:
         known = ", ".join(METHODS[:-1])
-        raise UnsupportedLayer(f"interpolation={method!r}; {known} are supported")
+        raise L.UnsupportedLayer(f"interpolation={method!r}; {known} are supported")
     options = {"size": [int(n) for n in call.shape[:2]], "method": method}
     return r.add_layer(call.name, Resize.op, call.inputs, None, **options)
 
 
-def _build_resize_matrices(x: LayerSpec, input_shape: Shape) -> tuple[Array, Array]:
+def _build_resize_matrices(x: L.LayerSpec, input_shape: Shape) -> tuple[Array, Array]:
     rows, columns = (
         build_resize_matrix(x.options["method"], old, new)
         for old, new in zip(input_shape[:2], x.options["size"], strict=True)
@@ -187,7 +163,7 @@ def _build_resize_matrices(x: LayerSpec, input_shape: Shape) -> tuple[Array, Arr
 
 
 def _apply_resize_matrices(
-    p: ForwardContext, x: Shared, rows: Array, columns: Array, max_bits: int
+    p: L.ForwardContext, x: Shared, rows: Array, columns: Array, max_bits: int
 ) -> Shared:
     """Compute rows . x . columns^T for each channel, at the scale of x.
 
@@ -203,13 +179,13 @@ def _apply_resize_matrices(
         ring = np.rint(a * 2.0**bits).astype(np.int64)
         old = (batch, height, width * channels) if axis else (batch, height, width, channels)
         new = (*old[:-2], len(a), old[-1])
-        x = reshape_value(ops, x, old) if axis else x
+        x = L.reshape_value(ops, x, old) if axis else x
 
         def multiply_resize_matrix(v: Shared, ring: Array = ring, bits: int = bits) -> Shared:
             return arithmetic.matmul_public(ring, v, bits)
 
         x = ops.apply_local(multiply_resize_matrix, x, new)
-        x = reshape_value(ops, x, (batch, len(a), width, channels)) if axis else x
+        x = L.reshape_value(ops, x, (batch, len(a), width, channels)) if axis else x
         if not once:
             x = ops.truncate(x, bits)
     drop = x.fractional_bits - f

@@ -8,15 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.layers.base import masks
-from tfe_bench.models.layers.base.layout import add_reshape_layer
-from tfe_bench.models.layers.base.reading import (
-    CallValue,
-    LayerCall,
-    Reader,
-    UnsupportedLayer,
-    read_weights,
-)
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.identity import InferenceOnlyLayer
 from tfe_bench.protocols.nn.cells import FUNCTIONS, GATES, MAX_STEPS, STATES
 
@@ -52,8 +44,8 @@ class _RecurrentCellLayers(InferenceOnlyLayer):
 
     def add_recurrent(
         self,
-        r: Reader,
-        call: LayerCall,
+        r: L.Reader,
+        call: L.LayerCall,
         name: str,
         input_name: str,
         directions: Sequence[_RecurrentDirection],
@@ -66,7 +58,7 @@ class _RecurrentCellLayers(InferenceOnlyLayer):
         """Add one layer of one direction or two."""
         steps = call.shapes[0][0]
         if steps > MAX_STEPS:
-            raise UnsupportedLayer(f"of {steps} steps; {MAX_STEPS} are supported")
+            raise L.UnsupportedLayer(f"of {steps} steps; {MAX_STEPS} are supported")
         first = directions[0]
         weights = {f"{n}{d}": w for d, way in enumerate(directions) for n, w in way.weights.items()}
         return r.add_layer(
@@ -87,7 +79,7 @@ class _RecurrentCellLayers(InferenceOnlyLayer):
         )
 
     @staticmethod
-    def read_mask(r: Reader, call: LayerCall, gives_all_steps: bool, zeroed: bool) -> str:
+    def read_mask(r: L.Reader, call: L.LayerCall, gives_all_steps: bool, zeroed: bool) -> str:
         """Return the name of the mask of the steps, "" for none; also sets the mask of the output.
 
         Args:
@@ -97,22 +89,24 @@ class _RecurrentCellLayers(InferenceOnlyLayer):
         mask_argument, steps = call.arguments.get("mask"), call.shapes[0][0]
         if mask_argument is None:
             sequences = call.arguments.get("sequences")
-            name = sequences.mask if isinstance(sequences, CallValue) else ""
-        elif not isinstance(mask_argument, CallValue) or mask_argument.shape != (steps,):
-            raise UnsupportedLayer(f"called with a mask that is not a value [{steps}] of the model")
+            name = sequences.mask if isinstance(sequences, L.CallValue) else ""
+        elif not isinstance(mask_argument, L.CallValue) or mask_argument.shape != (steps,):
+            raise L.UnsupportedLayer(
+                f"called with a mask that is not a value [{steps}] of the model"
+            )
         else:
-            name = masks.check_sequence_mask(r, mask_argument.name)
+            name = L.masks.check_sequence_mask(r, mask_argument.name)
         if name and call.arguments.get("initial_state") is not None:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 "of an initial_state and a mask, whose outputs would start with 0"
             )
         if name and zeroed and (not gives_all_steps or call.layer.return_state):
-            raise UnsupportedLayer("zero_output_for_mask without all steps, or with their states")
+            raise L.UnsupportedLayer("zero_output_for_mask without all steps, or with their states")
         r.mask = name if gives_all_steps else ""
         return name
 
     @staticmethod
-    def read_states(call: LayerCall, count: int, units: int) -> list[str]:
+    def read_states(call: L.LayerCall, count: int, units: int) -> list[str]:
         """Return the names of the initial states; none if they are zeros."""
         state_argument = call.arguments.get("initial_state")
         states = (
@@ -125,19 +119,19 @@ class _RecurrentCellLayers(InferenceOnlyLayer):
         if not states:
             return []
         fits = len(states) == count and all(
-            isinstance(s, CallValue) and s.shape == (units,) for s in states
+            isinstance(s, L.CallValue) and s.shape == (units,) for s in states
         )
         if not fits:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"initial_state; {count} values [{units}] of the model are supported"
             )
         return [s.name for s in states]
 
     @staticmethod
-    def read_sequences(call: LayerCall) -> str:
+    def read_sequences(call: L.LayerCall) -> str:
         """Return the name of the steps."""
         steps = call.arguments.get("sequences")
-        return steps.name if isinstance(steps, CallValue) else call.inputs[0]
+        return steps.name if isinstance(steps, L.CallValue) else call.inputs[0]
 
 
 def _check_recurrent_layer(layer: Any) -> None:
@@ -147,13 +141,13 @@ def _check_recurrent_layer(layer: Any) -> None:
         UnsupportedLayer: the layer has it.
     """
     if getattr(layer, "stateful", False):
-        raise UnsupportedLayer(
+        raise L.UnsupportedLayer(
             "stateful=True; each request starts from zero, pass states as initial_state"
         )
 
 
 def _read_recurrent_direction(
-    r: Reader, name: str, cell: Any, backwards: bool
+    r: L.Reader, name: str, cell: Any, backwards: bool
 ) -> _RecurrentDirection:
     """Read a cell as a direction.
 
@@ -163,7 +157,7 @@ def _read_recurrent_direction(
     known = {getattr(r.keras.layers, n): kind for n, kind in _CELLS.items()}
     kind = known.get(type(cell))
     if kind is None:
-        raise UnsupportedLayer(f"of a {type(cell).__name__}; {', '.join(_CELLS)} are supported")
+        raise L.UnsupportedLayer(f"of a {type(cell).__name__}; {', '.join(_CELLS)} are supported")
     if kind == "gru" and not cell.reset_after:
         kind = "gru_before"
     activation = _read_recurrent_activation(r, cell.activation, FUNCTIONS, "activation")
@@ -175,7 +169,7 @@ def _read_recurrent_direction(
     units, gates = int(recurrent.shape[0]), GATES[kind]
     bias, inner = np.zeros(gates * units), None
     if cell.use_bias:
-        bias = read_weights(name, "bias", cell.bias).astype(np.float64)
+        bias = L.read_weights(name, "bias", cell.bias).astype(np.float64)
         if bias.ndim == 2:  # rows: of x W, and of h U
             inner_bias = bias[1, 2 * units :]
             bias = np.concatenate([bias.sum(0)[: 2 * units], bias[0, 2 * units :]])
@@ -184,7 +178,7 @@ def _read_recurrent_direction(
         gate_places = {"lstm": (0, 1, 3)}.get(kind, (0, 1))
         is_gate = np.isin(np.arange(gates * units) // units, gate_places)
         arrays = [
-            read_weights(name, n, w) for n, w in (("kernel", kernel), ("recurrent", recurrent))
+            L.read_weights(name, n, w) for n, w in (("kernel", kernel), ("recurrent", recurrent))
         ]
         kernel, recurrent = (np.where(is_gate, w / np.float64(6), w) for w in arrays)
         bias = np.where(is_gate, bias / 6 + 0.5, bias)
@@ -195,11 +189,11 @@ def _read_recurrent_direction(
 
 
 def _read_recurrent_activation(
-    r: Reader, function: Any, known: Sequence[str], argument_name: str
+    r: L.Reader, function: Any, known: Sequence[str], argument_name: str
 ) -> str:
     text, _ = r.functions.get(function, (getattr(function, "__name__", str(function)), None))
     if text not in known:
-        raise UnsupportedLayer(f"{argument_name}={text!r}; {', '.join(known)} are supported")
+        raise L.UnsupportedLayer(f"{argument_name}={text!r}; {', '.join(known)} are supported")
     return str(text)
 
 
@@ -212,7 +206,7 @@ class Rnn(_RecurrentCellLayers):
     op = "rnn"
     keras_layers = _SUPPORTED
 
-    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+    def convert_inference(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, name = call.layer, call.name
         _check_recurrent_layer(layer)
         if isinstance(layer.cell, r.keras.layers.StackedRNNCells):
@@ -225,19 +219,19 @@ class Rnn(_RecurrentCellLayers):
             self, r, call, [direction], states, gives_all_steps, mask=mask, zeroed=zeroed
         )
 
-    def _convert_stacked(self, r: Reader, call: LayerCall) -> str:
+    def _convert_stacked(self, r: L.Reader, call: L.LayerCall) -> str:
         """Convert stacked cells: each layer returns all steps to the next."""
         layer, input_name = call.layer, self.read_sequences(call)
         if layer.return_state or call.arguments.get("initial_state") is not None:
-            raise UnsupportedLayer("states of several cells; write them as consecutive layers")
+            raise L.UnsupportedLayer("states of several cells; write them as consecutive layers")
         if type(layer.cell) is not r.keras.layers.StackedRNNCells:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"of a {type(layer.cell).__name__}; StackedRNNCells are supported"
             )
         gives_all_steps, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
         mask = self.read_mask(r, call, gives_all_steps, zeroed)
         if mask and layer.go_backwards and len(layer.cell.cells) > 1:
-            raise UnsupportedLayer("of several cells and a mask, beginning with the last step")
+            raise L.UnsupportedLayer("of several cells and a mask, beginning with the last step")
         cells = list(layer.cell.cells)
         for i, cell in enumerate(cells):
             last = i == len(cells) - 1
@@ -266,13 +260,13 @@ class Bidirectional(_RecurrentCellLayers):
     op = "bidirectional"
     keras_layers = ("Bidirectional",)
 
-    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+    def convert_inference(self, r: L.Reader, call: L.LayerCall) -> str:
         layer, name = call.layer, call.name
         known = {getattr(r.keras.layers, n) for n in _SUPPORTED}
         directions, inner_layers = [], (layer.forward_layer, layer.backward_layer)
         for inner_layer in inner_layers:
             if type(inner_layer) not in known:
-                raise UnsupportedLayer(
+                raise L.UnsupportedLayer(
                     f"around a {type(inner_layer).__name__}; {', '.join(_SUPPORTED)} are supported"
                 )
             _check_recurrent_layer(inner_layer)
@@ -280,10 +274,10 @@ class Bidirectional(_RecurrentCellLayers):
                 _read_recurrent_direction(r, name, inner_layer.cell, bool(inner_layer.go_backwards))
             )
         if directions[0].backwards or not directions[1].backwards:
-            raise UnsupportedLayer("whose backward_layer does not begin with the last step")
+            raise L.UnsupportedLayer("whose backward_layer does not begin with the last step")
         kinds = {(w.cell, w.activation, w.gate, w.units) for w in directions}
         if len(kinds) > 1:
-            raise UnsupportedLayer("of two unlike layers; write them as parallel layers")
+            raise L.UnsupportedLayer("of two unlike layers; write them as parallel layers")
         if any("inner" in w.weights for w in directions):
             directions = [
                 replace(w, weights={"inner": np.zeros(w.units), **w.weights}) for w in directions
@@ -294,7 +288,7 @@ class Bidirectional(_RecurrentCellLayers):
         zeroed = [bool(inner_layer.zero_output_for_mask) for inner_layer in inner_layers]
         mask = self.read_mask(r, call, gives_all_steps, any(zeroed))
         if mask and len(set(zeroed)) > 1:
-            raise UnsupportedLayer("of two layers of which one has zero_output_for_mask")
+            raise L.UnsupportedLayer("of two layers of which one has zero_output_for_mask")
         merge = layer.merge_mode or "none"
         return _convert_recurrent_directions(
             self, r, call, directions, states, gives_all_steps, merge, mask, zeroed[0]
@@ -303,8 +297,8 @@ class Bidirectional(_RecurrentCellLayers):
 
 def _convert_recurrent_directions(
     kind: _RecurrentCellLayers,
-    r: Reader,
-    call: LayerCall,
+    r: L.Reader,
+    call: L.LayerCall,
     directions: Sequence[_RecurrentDirection],
     states: list[str],
     gives_all_steps: bool,
@@ -344,7 +338,9 @@ def _convert_recurrent_directions(
             sides=sides if ranked else sides[1:],
         )
         flat = ranked and not all_rows
-        return add_reshape_layer(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
+        return (
+            L.add_reshape_layer(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
+        )
 
     others: list[str] = []
     for d, way in enumerate(directions if returned else ()):
@@ -367,7 +363,7 @@ def _convert_recurrent_directions(
     return first
 
 
-def _merge_recurrent_directions(r: Reader, call: LayerCall, both: list[str], merge: str) -> str:
+def _merge_recurrent_directions(r: L.Reader, call: L.LayerCall, both: list[str], merge: str) -> str:
     """Combine the outputs of two directions; with "none" the second becomes another output."""
     if merge == "none":
         call.other_outputs.append(both[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, ClassVar
 
-from tfe_bench.models.layers.base.reading import LayerCall, Reader
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.identity import ComposedLayer
 
 
@@ -24,7 +24,7 @@ class LayerScale(ComposedLayer):
         except (ImportError, AttributeError):
             return []
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         return r.add_layer(call.name, "affine", call.inputs, {"kernel": call.layer.gamma})
 
 
@@ -34,7 +34,7 @@ class ScaledSum(LayerScale):
     op = "scaled_sum"
     application_class = ("inception_resnet_v2", "CustomScaleLayer")
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         x, y = call.inputs
         options = {"scale": float(call.layer.scale), "offset": 0.0}
         part = r.add_layer(r.make_unique(f"{call.name}/scaled"), "rescale", [y], None, **options)

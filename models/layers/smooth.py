@@ -9,24 +9,13 @@ from typing import ClassVar
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.checks import check_options, check_single_input
-from tfe_bench.models.layers.base.kind import Kind, Observer, check_fractional_bits
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale
-from tfe_bench.models.layers.base.planning import LayerFormatPlanner
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Function(Kind):
+class Function(L.Kind):
     """A function of one value, whose protocol supports a range of scales.
 
     Attributes:
@@ -42,16 +31,16 @@ class Function(Kind):
     more: ClassVar[int] = 0
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_options(options)
-        return check_single_input(input_shapes, weights)
+        L.check_options(options)
+        return L.check_single_input(input_shapes, weights)
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         f, m = planner.get_input_format(x)
         min_scale, max_scale = self.fractions
         f = min(max(f, min_scale), max_scale)
-        return FixedPointFormat(f, 0, planner.choose_comparison_bits(x, f, m + self.more))
+        return L.FixedPointFormat(f, 0, planner.choose_comparison_bits(x, f, m + self.more))
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         min_scale, max_scale = self.fractions
         if not min_scale <= node.numbers.fraction <= max_scale:
             raise UsageError(
@@ -60,8 +49,8 @@ class Function(Kind):
                 code="invalid-fixed-point-format",
             )
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
+        x = L.convert_scale(p.ops, values[0], node.numbers.fraction)
         return p.ops.run_protocol(self.protocol, x, node.numbers.bits)
 
 
@@ -72,19 +61,19 @@ class SmoothActivation(Function):
     fractions = (8, 20)
     more = 1
 
-    def check_format(self, node: PlacedLayer) -> None:
-        check_fractional_bits(node)
+    def check_format(self, node: L.PlacedLayer) -> None:
+        L.check_fractional_bits(node)
         super().check_format(node)
 
 
 class TrainableSmoothActivation(SmoothActivation):
     """A smooth activation that can be trained."""
 
-    def compute_slope(self, p: ForwardContext, node: PlacedLayer, y: Shared) -> Shared:
+    def compute_slope(self, p: L.ForwardContext, node: L.PlacedLayer, y: Shared) -> Shared:
         """Return its derivative where its value is y, at the scale of y."""
         raise NotImplementedError
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Compute the value, and prepare the slope for the backward pass."""
         y = self.forward(p, node, *values)
         if p.is_training:
@@ -92,8 +81,8 @@ class TrainableSmoothActivation(SmoothActivation):
         return y
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         return [p.multiply_slope(node, g)]
 
 
@@ -117,20 +106,20 @@ class GatedActivation(TrainableSmoothActivation):
     curve: ClassVar[Curve]
     fractions = (gated.MIN_BITS, gated.MAX_BITS)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         return np.asarray(self.curve.exact(values[0]))
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         Function.check_format(self, node)  # inputs with more bits lose some
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return node.align_limits(input_limits)[0] + 2
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
+        x = L.convert_scale(p.ops, values[0], node.numbers.fraction)
         return p.ops.run_protocol(self.curve.value, x, node.numbers.bits)
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         if p.is_training:
             (x,) = values
             p.saved[node.output] = p.ops.run_protocol(self.curve.slope, x, node.numbers.bits)
@@ -143,21 +132,21 @@ class JointSlopeActivation(TrainableSmoothActivation):
     fractions = (gated.MIN_BITS, gated.MAX_BITS)
 
     def compute_with_slope(
-        self, p: ForwardContext, node: PlacedLayer, x: Shared
+        self, p: L.ForwardContext, node: L.PlacedLayer, x: Shared
     ) -> tuple[Shared, Shared]:
         """Return the value, and the part that the slope is computed from."""
         raise NotImplementedError
 
-    def finish_slope(self, p: ForwardContext, node: PlacedLayer, part: Shared) -> Shared:
+    def finish_slope(self, p: L.ForwardContext, node: L.PlacedLayer, part: Shared) -> Shared:
         """Return the slope."""
         return part
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         return self.compute_with_slope(
-            p, node, convert_scale(p.ops, values[0], node.numbers.fraction)
+            p, node, L.convert_scale(p.ops, values[0], node.numbers.fraction)
         )[0]
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         y, part = self.compute_with_slope(p, node, values[0])
         if p.is_training:
             p.saved[node.output] = self.finish_slope(p, node, part)
@@ -169,5 +158,5 @@ class BoundedSmoothActivation(SmoothActivation):
 
     is_bounded = True
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         return (1 << node.numbers.fraction) + 2

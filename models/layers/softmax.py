@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfe_bench.models.layers.base import reading
-from tfe_bench.models.layers.base.checks import check_single_input, read_axis
-from tfe_bench.models.layers.base.kind import NotPositionwise, Observer
-from tfe_bench.models.layers.base.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
-from tfe_bench.models.layers.base.passes import ForwardContext, Gradients, convert_scale, sum_axes
-from tfe_bench.models.layers.base.reading import LayerCall, Reader
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.smooth import BoundedSmoothActivation, SmoothActivation
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.session.sharing import Shared
@@ -23,23 +19,23 @@ class _AxisActivation(SmoothActivation):
     is_pointwise = False
 
     def map_activation_options(self, name: str, rank: int, arguments: Options) -> Options:
-        return {"axis": reading.canonicalize_axis(arguments["axis"], rank)}
+        return {"axis": L.canonicalize_axis(arguments["axis"], rank)}
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = check_single_input(input_shapes, weights)
-        read_axis(options, len(x))
+        x = L.check_single_input(input_shapes, weights)
+        L.read_axis(options, len(x))
         return x
 
     def find_position_axis(
-        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+        self, x: L.LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
         if x.options["axis"] == axes[0]:
-            raise NotPositionwise("divides by a sum over positions")
+            raise L.NotPositionwise("divides by a sum over positions")
         return axes[0]
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         bits, axis = node.numbers.bits, node.layer.options["axis"]
-        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+        x = L.convert_scale(p.ops, values[0], node.numbers.fraction)
         profile = p.ops.setting.profile
         return p.ops.run_protocol(self.protocol, x, axis, bits=bits, profile=profile)
 
@@ -52,26 +48,26 @@ class Softmax(_AxisActivation, BoundedSmoothActivation):
     keras_functions = ("softmax",)
     protocol = staticmethod(activations.softmax)
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        axis = reading.canonicalize_axis(call.layer.axis, r.rank)
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
+        axis = L.canonicalize_axis(call.layer.axis, r.rank)
         return r.add_layer(call.name, self.op, call.inputs, None, axis=axis)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         (v,), axis = values, x.options["axis"]
         e = np.exp(v - v.max(axis, keepdims=True))
         return np.asarray(e / e.sum(axis, keepdims=True))
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         p.saved[node.output] = y = self.forward(p, node, *values)
         return y
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Return y (g - the sum of g y)."""
         ops, y, axis = p.ops, p.saved[node.output], node.layer.options["axis"]
         part = ops.mul(p.rescale_gradient(g), y)
-        every = p.rescale_gradient(sum_axes(ops, part, [axis], keepdims=True))
+        every = p.rescale_gradient(L.sum_axes(ops, part, [axis], keepdims=True))
         return [ops.sub(part, ops.mul(y, every))]
 
 
@@ -82,12 +78,12 @@ class LogSoftmax(_AxisActivation):
     keras_functions = ("log_softmax",)
     protocol = staticmethod(activations.log_softmax)
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         (v,), axis = values, x.options["axis"]
         d = v - v.max(axis, keepdims=True)
         return np.asarray(d - np.log(np.exp(d).sum(axis, keepdims=True)))
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         """Bound the output: twice the largest input, plus the logarithm of the number of values."""
         classes = int(node.shape[node.layer.options["axis"] - 1])
         return (
@@ -96,7 +92,7 @@ class LogSoftmax(_AxisActivation):
             + 2
         )
 
-    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward_training(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         """Compute the value, and the softmax for the backward pass."""
         (x,), axis, bits = values, node.layer.options["axis"], node.numbers.bits
         if p.is_training:
@@ -106,10 +102,10 @@ class LogSoftmax(_AxisActivation):
         return self.forward(p, node, x)
 
     def backward(
-        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
-    ) -> Gradients:
+        self, p: L.ForwardContext, node: L.PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> L.Gradients:
         """Return g less the softmax times the sum of g."""
         ops, y, axis = p.ops, p.saved[node.output], node.layer.options["axis"]
         g = p.rescale_gradient(g)
-        part = ops.mul(y, sum_axes(ops, g, [axis], keepdims=True))
+        part = ops.mul(y, L.sum_axes(ops, g, [axis], keepdims=True))
         return [ops.sub(ops.add_fractional_bits(g, part.fractional_bits), part)]

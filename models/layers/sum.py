@@ -10,28 +10,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.affine import Affine
-from tfe_bench.models.layers.base.checks import check_bias, check_options, check_value
-from tfe_bench.models.layers.base.kind import Kind, NotPositionwise, Observer, get_common_axis
-from tfe_bench.models.layers.base.layer import (
-    Array,
-    FixedPointFormat,
-    LayerSpec,
-    Options,
-    PlacedLayer,
-    Shape,
-    Shapes,
-)
-from tfe_bench.models.layers.base.passes import ForwardContext, reshape_value
-from tfe_bench.models.layers.base.planning import (
-    FEWEST_BITS,
-    FEWEST_WEIGHT_BITS,
-    MOST_BITS,
-    MOST_WEIGHT_BITS,
-    PRODUCT_BITS,
-    SIGNIFICANT_BITS,
-    LayerFormatPlanner,
-)
+from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
 from tfe_bench.models.layers.conv1d import Conv1D, DepthwiseConv1D, GroupedConv1D
 from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D, GroupedConv2D
 from tfe_bench.models.layers.conv3d import Conv3D
@@ -63,26 +44,26 @@ def _find_weight_magnitudes(weights: Any, bits: int) -> Array:
     return np.asarray(np.rint(np.abs(np.asarray(weights, np.float64)) * 2.0**bits))
 
 
-def find_lifted_sum_ring(numbers: FixedPointFormat) -> int:
+def find_lifted_sum_ring(numbers: L.FixedPointFormat) -> int:
     """Return the bits k of the ring of a sum without comparison; right below 2^(k-2), its bound."""
     return min(63 - (numbers.scale - numbers.fraction), numbers.bits + 1)
 
 
-class SumOfProducts(Kind):
+class SumOfProducts(L.Kind):
     """sum_i +-x_i . kernel_i + sum_j +-x_j + bias, and optionally its ReLU."""
 
     op = "sum"
     is_bounded = True
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        check_value(len(input_shapes) > 0, "inputs", input_shapes)
-        check_options(options, "terms", "activation", "max_value")
+        L.check_value(len(input_shapes) > 0, "inputs", input_shapes)
+        L.check_options(options, "terms", "activation", "max_value")
         terms = options["terms"]
         fits = isinstance(terms, (list, tuple)) and len(terms) == len(input_shapes)
-        check_value(
+        L.check_value(
             fits and all(isinstance(t, Mapping) for t in terms), "a term for each input", terms
         )
-        check_value(
+        L.check_value(
             options["activation"] in ACTIVATIONS, "a known activation", options["activation"]
         )
         check_relu_max_value(options["max_value"])
@@ -90,46 +71,46 @@ class SumOfProducts(Kind):
         names = {"bias"} & set(weights)
         products = 0
         for i, (x, term) in enumerate(zip(input_shapes, terms, strict=True)):
-            check_value(term.get("sign") in (1, -1), "terms with sign 1 or -1", term.get("sign"))
+            L.check_value(term.get("sign") in (1, -1), "terms with sign 1 or -1", term.get("sign"))
             op = term.get("op")
             if op == "skip":
-                check_options(term, "op", "sign")
+                L.check_options(term, "op", "sign")
                 shape = x
             else:
-                check_value(op in TERMS, f"terms of {list(TERMS)} and skip", op)
+                L.check_value(op in TERMS, f"terms of {list(TERMS)} and skip", op)
                 name = f"kernel{i}"
-                check_value(name in weights, f"the weights {name!r}", sorted(weights))
+                L.check_value(name in weights, f"the weights {name!r}", sorted(weights))
                 rest = {k: v for k, v in term.items() if k not in ("op", "sign")}
                 shape = TERMS[str(op)].infer_kernel_product_shape(x, rest, weights[name])
                 names.add(name)
                 products += 1
-            check_value(result in (None, shape), "terms of one shape", [result, shape])
+            L.check_value(result in (None, shape), "terms of one shape", [result, shape])
             result = shape
-        check_value(products > 0, "a product among its terms", [t.get("op") for t in terms])
-        check_value(names == set(weights), f"the weights {sorted(names)}", sorted(weights))
+        L.check_value(products > 0, "a product among its terms", [t.get("op") for t in terms])
+        L.check_value(names == set(weights), f"the weights {sorted(names)}", sorted(weights))
         assert result is not None
-        check_bias(weights, result[-1])
+        L.check_bias(weights, result[-1])
         return result
 
-    def describe_layer(self, x: LayerSpec) -> str:
+    def describe_layer(self, x: L.LayerSpec) -> str:
         terms = "+".join(dict.fromkeys(str(t["op"]) for t in x.options["terms"]))
         activation = x.options["activation"]
         return terms if activation == "none" else f"{terms}, {activation}"
 
     def find_position_axis(
-        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+        self, x: L.LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
         """Return the positions' axis; products over the channels of a position keep it."""
-        axis = get_common_axis(axes)
+        axis = L.get_common_axis(axes)
         for i, (shape, term) in enumerate(zip(input_shapes, x.options["terms"], strict=True)):
             if term["op"] not in ("skip", Dense.op, Affine.op) or axis == len(shape):
-                raise NotPositionwise("multiplies values of several positions")
+                raise L.NotPositionwise("multiplies values of several positions")
             places = term["op"] == Affine.op and len(x.weights[f"kernel{i}"].shape) == len(shape)
             if places and x.weights[f"kernel{i}"].shape[axis - 1] != 1:
-                raise NotPositionwise("has a factor for each position")
+                raise L.NotPositionwise("has a factor for each position")
         return axis
 
-    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+    def compute_plaintext(self, x: L.LayerSpec, values: list[Array], observe: L.Observer) -> Array:
         total: Any = 0.0
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
             if term["op"] != "skip":
@@ -146,7 +127,7 @@ class SumOfProducts(Kind):
 
     # ---- fixed point
 
-    def plan_format(self, planner: LayerFormatPlanner, x: LayerSpec) -> FixedPointFormat:
+    def plan_format(self, planner: L.LayerFormatPlanner, x: L.LayerSpec) -> L.FixedPointFormat:
         is_fused = x.options["activation"] != "none"
         m = planner.cap_magnitude(x, planner.bounds[f"{x.name}:sum"])
         wanted_scales = []
@@ -155,38 +136,38 @@ class SumOfProducts(Kind):
                 wanted_scales.append(planner.get_fractional_bits(name) + 1)
                 continue
             top = float(np.abs(x.weights[f"kernel{i}"]).max(initial=0.0))
-            exact = SIGNIFICANT_BITS - math.floor(math.log2(top)) if top > 0 else 0
+            exact = L.SIGNIFICANT_BITS - math.floor(math.log2(top)) if top > 0 else 0
             wanted_scales.append(
                 planner.get_fractional_bits(name)
-                + min(max(planner.fraction, exact), MOST_WEIGHT_BITS)
+                + min(max(planner.fraction, exact), L.MOST_WEIGHT_BITS)
             )
-        scale = min(max(wanted_scales), PRODUCT_BITS - max(m, 0))
+        scale = min(max(wanted_scales), L.PRODUCT_BITS - max(m, 0))
         if not is_fused and x.name in planner.outputs:
             self._check_weight_bits(planner, x, scale, m)
             # no later layer needs a smaller value
-            return FixedPointFormat(scale, scale, min(max(scale + m + 1, 2), 63))
-        fraction = min(planner.choose_fractional_bits(x.name), MOST_BITS - 1 - m)
-        if fraction < FEWEST_BITS:
+            return L.FixedPointFormat(scale, scale, min(max(scale + m + 1, 2), 63))
+        fraction = min(planner.choose_fractional_bits(x.name), L.planning.MOST_BITS - 1 - m)
+        if fraction < L.FEWEST_BITS:
             planner.report_unfit(x, f"reaches {2.0**m:g}")
-        fraction = max(fraction, FEWEST_BITS)
+        fraction = max(fraction, L.FEWEST_BITS)
         self._check_weight_bits(planner, x, scale, m)
         scale = max(scale, fraction + 1)
-        return FixedPointFormat(
+        return L.FixedPointFormat(
             fraction, min(scale, fraction + 48), planner.choose_comparison_bits(x, fraction, m)
         )
 
     def _check_weight_bits(
-        self, planner: LayerFormatPlanner, x: LayerSpec, scale: int, m: int
+        self, planner: L.LayerFormatPlanner, x: L.LayerSpec, scale: int, m: int
     ) -> None:
         for name, term in zip(x.inputs, x.options["terms"], strict=True):
-            least = 0 if term["op"] == "skip" else FEWEST_WEIGHT_BITS
+            least = 0 if term["op"] == "skip" else L.FEWEST_WEIGHT_BITS
             if scale - planner.get_fractional_bits(name) < least:
                 planner.report_unfit(
                     x, f"reaches {2.0**m:g}, which leaves its weights too few bits"
                 )
                 return
 
-    def check_format(self, node: PlacedLayer) -> None:
+    def check_format(self, node: L.PlacedLayer) -> None:
         numbers = node.numbers
         if max(node.input_scales) > numbers.scale:
             raise UsageError(
@@ -203,7 +184,7 @@ class SumOfProducts(Kind):
                 code="invalid-fixed-point-format",
             )
 
-    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+    def bound_output(self, node: L.PlacedLayer, input_limits: list[int]) -> int | None:
         numbers = node.numbers
         if numbers.scale == numbers.fraction:
             return None  # an output without truncation
@@ -214,7 +195,7 @@ class SumOfProducts(Kind):
             else cap_relu_limit(node, max_value)
         )
 
-    def bound_sum_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_sum_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         x, scale, total = node.layer, node.numbers.scale, 0.0
         for i, (limit, shape, term) in enumerate(
             zip(input_limits, node.input_shapes, x.options["terms"], strict=True)
@@ -232,10 +213,10 @@ class SumOfProducts(Kind):
         # (rounding in double precision is less than one unit in the last place)
         return math.ceil(math.log2(total * (1 + 2.0**-32) + 1)) + 1
 
-    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+    def bound_comparison_bits(self, node: L.PlacedLayer, input_limits: list[int]) -> int:
         return 0  # values within the range are planned for
 
-    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+    def can_check_range(self, node: L.PlacedLayer, input_limits: list[int] | None) -> bool:
         numbers = node.numbers
         if numbers.scale == numbers.fraction:
             return True
@@ -243,7 +224,7 @@ class SumOfProducts(Kind):
 
     # ---- private inference
 
-    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+    def count_input_bits(self, node: L.PlacedLayer, input_index: int) -> int:
         numbers, is_fused = node.numbers, node.layer.options["activation"] != "none"
         drop = self.count_dropped_bits(node)
         if not drop:
@@ -259,18 +240,18 @@ class SumOfProducts(Kind):
         skipped = node.layer.options["terms"][input_index]["op"] == "skip"
         return read - (numbers.scale - node.input_scales[input_index] if skipped else 0)
 
-    def count_dropped_bits(self, node: PlacedLayer) -> int:
+    def count_dropped_bits(self, node: L.PlacedLayer) -> int:
         """Return the fractional bits that its truncation drops."""
         return node.numbers.scale - node.numbers.fraction
 
     @staticmethod
-    def count_checked_bits(node: PlacedLayer, least: int) -> int:
+    def count_checked_bits(node: L.PlacedLayer, least: int) -> int:
         """Return the bits of a checked sum that show whether its low bits are its value."""
         reach = node.numbers.reach or RING
         # (one more where rounding up the largest value could exceed the lift)
         return min(max(reach + (reach == least), least), RING)
 
-    def _plan_checked_rings(self, node: PlacedLayer, drop: int) -> tuple[int, int]:
+    def _plan_checked_rings(self, node: L.PlacedLayer, drop: int) -> tuple[int, int]:
         """Return (the bits of a checked sum that are used, the ring in which it is opened).
 
         The ring is twice as large as planned, as a lift requires, and twice again if the value
@@ -287,7 +268,7 @@ class SumOfProducts(Kind):
             return checked_bits, node.used_bits
         return checked_bits, ring
 
-    def _choose_plain_ring(self, node: PlacedLayer, drop: int) -> int:
+    def _choose_plain_ring(self, node: L.PlacedLayer, drop: int) -> int:
         """Choose the ring in which a sum without comparison is opened; a lift extends it.
 
         One more bit of it saves a bit of each value, and costs three and more of each input;
@@ -304,7 +285,7 @@ class SumOfProducts(Kind):
             else max_bits
         )
 
-    def _choose_relu_ring(self, node: PlacedLayer, drop: int) -> int:
+    def _choose_relu_ring(self, node: L.PlacedLayer, drop: int) -> int:
         """Choose the ring in which a ReLU's input is opened: the compared bits, or the value's.
 
         One more bit costs three and more of each value and of each input; opening all bits that are
@@ -315,12 +296,12 @@ class SumOfProducts(Kind):
         return bits if saved > node.round_bits or max_bits + drop > RING else max_bits
 
     @staticmethod
-    def _count_product_inputs(node: PlacedLayer) -> int:
+    def _count_product_inputs(node: L.PlacedLayer) -> int:
         """Count the input elements of products."""
         pairs = zip(node.input_shapes, node.layer.options["terms"], strict=True)
         return sum(math.prod(shape) for shape, term in pairs if term["op"] != "skip")
 
-    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+    def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
         products: list[BilinearShareProduct] = []
         addend: Shared | None = None
@@ -328,7 +309,7 @@ class SumOfProducts(Kind):
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
             value = replace(value, bits=0)  # (the bits of the sum's modulus are right)
             if flat:  # matrix products have rank 2
-                value = reshape_value(ops, value, Dense().flatten_shape(ops.get_shape(value)))
+                value = L.reshape_value(ops, value, Dense().flatten_shape(ops.get_shape(value)))
             if term["op"] == "skip":
                 part = ops.add_fractional_bits(value, numbers.scale)
                 part = part if term["sign"] > 0 else ops.neg(part)
@@ -340,12 +321,12 @@ class SumOfProducts(Kind):
         if offset is not None:
             addend = offset if addend is None else ops.add(addend, offset)
         y = self._compute_sum(p, node, products, addend)
-        return reshape_value(ops, y, p.add_batch_axis(node.shape, values[0])) if flat else y
+        return L.reshape_value(ops, y, p.add_batch_axis(node.shape, values[0])) if flat else y
 
     def _compute_sum(
         self,
-        p: ForwardContext,
-        node: PlacedLayer,
+        p: L.ForwardContext,
+        node: L.PlacedLayer,
         products: list[BilinearShareProduct],
         addend: Shared | None,
     ) -> Shared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfe_bench.models.layers.base.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.identity import Identity
 
 
@@ -14,7 +14,7 @@ class NamedIdentity(Identity):
     op = "same"
     keras_layers: ClassVar[tuple[str, ...]] = ("Identity",)
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         return call.inputs[0]
 
 
@@ -31,7 +31,7 @@ class InferenceIdentity(NamedIdentity):
         *("RandomShear", "RandomTranslation", "RandomZoom"),
     )
 
-    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+    def convert_layer(self, r: L.Reader, call: L.LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer("training changes values at random; remove it to train")
+            raise L.UnsupportedLayer("training changes values at random; remove it to train")
         return super().convert_layer(r, call)

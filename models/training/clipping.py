@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import convert_scale, reshape_value
+from tfe_bench.models.layers.base import Operations, convert_scale, reshape_value
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     CLIPPED_BITS,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.layers.base import registry
-from tfe_bench.models.layers.base.passes import ForwardContext, add_aligned
+from tfe_bench.models.layers.base import ForwardContext, add_aligned, registry
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.session.sharing import Shared
 

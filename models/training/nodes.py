@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.convert.graph import Graph, LayerSpec
-from tfe_bench.models.layers.base import registry
-from tfe_bench.models.layers.base.layer import FixedPointFormat, PlacedLayer
-from tfe_bench.models.layers.base.passes import TrainingPrecision
+from tfe_bench.models.layers.base import FixedPointFormat, PlacedLayer, TrainingPrecision, registry
 from tfe_bench.models.layers.max_pool2d import MaxPool2D
 from tfe_bench.models.layers.relu import Relu
 from tfe_bench.protocols.ring import compare

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.models.layers.base import registry
+from tfe_bench.models.layers.base import ForwardContext, registry
 from tfe_bench.models.layers.base.operations import Operations, ProtocolSetting
-from tfe_bench.models.layers.base.passes import ForwardContext
 from tfe_bench.models.training import gradients, nodes, penalties, state, updates
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.ring import shapes

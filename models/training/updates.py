@@ -14,8 +14,7 @@ from dataclasses import replace
 from decimal import localcontext
 from fractions import Fraction
 
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale
+from tfe_bench.models.layers.base import ForwardContext, Operations, convert_scale
 from tfe_bench.models.training import clipping, state
 from tfe_bench.models.training.optimizers.optimizer import (
     BOUND_BITS,

@@ -19,8 +19,7 @@ from tfe_bench.models.convert import plaintext
 from tfe_bench.models.convert.calibration import ModelPlan
 from tfe_bench.models.inference import execute, weights
 from tfe_bench.models.inference.private import convert
-from tfe_bench.models.layers.base import row_scheme
-from tfe_bench.models.layers.base.layer import PlacedLayer
+from tfe_bench.models.layers.base import PlacedLayer, row_scheme
 from tfe_bench.models.layers.normalize import Normalize
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party

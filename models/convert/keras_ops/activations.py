@@ -6,19 +6,20 @@ import functools
 import re
 from typing import Any
 
-from tfe_bench.models.layers.base.calls import KerasOperation, TensorValue, register_reader
-from tfe_bench.models.layers.base.reading import Reader
+from tfe_bench.models.layers import base as L
 
 _NAMES = {"exp": "exponential", "re_lu": "relu"}
 
 
-@register_reader(
+@L.register_reader(
     *("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "Silu", "Gelu", "Exp", "Softmax"),
     *("Celu", "Elu", "Glu", "HardSigmoid", "HardSilu", "HardShrink", "HardTanh", "LogSigmoid"),
     *("LogSoftmax", "Selu", "SoftShrink", "Softplus", "Softsign", "SparsePlus", "SparseSigmoid"),
     *("ReLU", "Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
 )
-def convert_keras_activation(r: Reader, op: KerasOperation, x: TensorValue, **settings: Any) -> str:
+def convert_keras_activation(
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, **settings: Any
+) -> str:
     """Convert to the keras.activations function of that name, which has the same settings."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(op.keras_operation).__name__).lower()
     function = getattr(r.keras.activations, _NAMES.get(words, words))

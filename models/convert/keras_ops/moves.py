@@ -12,74 +12,74 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base.calls import (
-    KerasOperation,
-    TensorValue,
-    check_same_rank,
-    read_constant,
-    register_reader,
-)
-from tfe_bench.models.layers.base.layer import Array, Shape
-from tfe_bench.models.layers.base.reading import Reader, UnsupportedLayer, canonicalize_axis
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array, Shape
 
 # Bound on the elements of an arbitrary rearrangement, which a model's header lists.
 _MOST_PLACES = 1 << 16
 _BATCH = 3
 
 
-@register_reader(
+@L.register_reader(
     *("Reshape", "Squeeze", "ExpandDims", "Ravel"),
     *("Transpose", "Swapaxes", "Moveaxis", "Rot90", "Flip", "Fliplr", "Roll"),
     *("Repeat", "Tile", "BroadcastTo", "DepthToSpace", "SpaceToDepth"),
 )
 def convert_keras_move(
-    r: Reader, op: KerasOperation, x: TensorValue | None = None, **settings: Any
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue | None = None, **settings: Any
 ) -> list[str]:
     """Convert an operation of one tensor; its further arguments are in the Keras object."""
     tensor = settings.pop("array", x)
-    if not isinstance(tensor, TensorValue):
-        raise UnsupportedLayer("requires a tensor")
+    if not isinstance(tensor, L.TensorValue):
+        raise L.UnsupportedLayer("requires a tensor")
     return convert_keras_placement(r, op, tensor, ())
 
 
-@register_reader("Split", "ArraySplit", "Unstack")
-def convert_keras_split(r: Reader, op: KerasOperation, x: TensorValue, **_: Any) -> list[str]:
+@L.register_reader("Split", "ArraySplit", "Unstack")
+def convert_keras_split(r: L.Reader, op: L.KerasOperation, x: L.TensorValue, **_: Any) -> list[str]:
     return convert_keras_placement(r, op, x, ())
 
 
-@register_reader("GetItem")
-def convert_keras_get_item(r: Reader, op: KerasOperation, x: TensorValue, key: Any) -> list[str]:
+@L.register_reader("GetItem")
+def convert_keras_get_item(
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, key: Any
+) -> list[str]:
     keys = key if isinstance(key, tuple) else (key,)
-    if any(isinstance(k, TensorValue) or type(k).__name__ == "KerasTensor" for k in keys):
-        raise UnsupportedLayer("at a private place")
+    if any(isinstance(k, L.TensorValue) or type(k).__name__ == "KerasTensor" for k in keys):
+        raise L.UnsupportedLayer("at a private place")
     return convert_keras_placement(r, op, x, (key,))
 
 
-@register_reader("Take")
+@L.register_reader("Take")
 def convert_keras_take(
-    r: Reader, op: KerasOperation, x: TensorValue, indices: Any, axis: Any
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, indices: Any, axis: Any
 ) -> list[str]:
-    if isinstance(indices, TensorValue):
-        raise UnsupportedLayer("at private places")
-    return convert_keras_placement(r, op, x, (read_constant(indices).astype(np.int64),))
+    if isinstance(indices, L.TensorValue):
+        raise L.UnsupportedLayer("at private places")
+    return convert_keras_placement(r, op, x, (L.read_constant(indices).astype(np.int64),))
 
 
-@register_reader("Pad")
+@L.register_reader("Pad")
 def convert_keras_pad(
-    r: Reader, op: KerasOperation, x: TensorValue, pad_width: Any, mode: str, constant_values: Any
+    r: L.Reader,
+    op: L.KerasOperation,
+    x: L.TensorValue,
+    pad_width: Any,
+    mode: str,
+    constant_values: Any,
 ) -> Any:
     """Convert padding: modes that repeat values are rearrangements; zeros need a layer."""
     if mode != "constant":
         return convert_keras_placement(r, op, x, ())
-    if constant_values is not None and read_constant(constant_values).any():
-        raise UnsupportedLayer("with numbers other than 0")
+    if constant_values is not None and L.read_constant(constant_values).any():
+        raise L.UnsupportedLayer("with numbers other than 0")
     sides = np.broadcast_to(np.asarray(pad_width, int), (len(x.shape) + 1, 2)).tolist()
     if any(sides[0]):
-        raise UnsupportedLayer("pads the batch")
+        raise L.UnsupportedLayer("pads the batch")
     if not any(sides[-1]) and 2 <= len(x.shape) <= 4:
         return r.add_layer(op.name, "zero_pad", [x.name], None, pads=sides[1:-1])
     if len(x.shape) > 3:
-        raise UnsupportedLayer("pads the last of more than three axes")
+        raise L.UnsupportedLayer("pads the last of more than three axes")
     # (a new channel axis, which is not padded)
     apart = _add_reshape_if_needed(
         r, r.make_unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1)
@@ -90,18 +90,20 @@ def convert_keras_pad(
     return _add_reshape_if_needed(r, op.name, padded, (*op.shape, 1), op.shape)
 
 
-@register_reader("Concatenate")
-def convert_keras_concatenate(r: Reader, op: KerasOperation, xs: Sequence[Any], axis: Any) -> str:
+@L.register_reader("Concatenate")
+def convert_keras_concatenate(
+    r: L.Reader, op: L.KerasOperation, xs: Sequence[Any], axis: Any
+) -> str:
     values = _check_keras_tensors(xs)
-    check_same_rank(values)
-    axis = canonicalize_axis(axis, len(op.shape) + 1)
+    L.check_same_rank(values)
+    axis = L.canonicalize_axis(axis, len(op.shape) + 1)
     return r.add_layer(op.name, "concat", [v.name for v in values], None, axis=axis)
 
 
-@register_reader("Stack")
-def convert_keras_stack(r: Reader, op: KerasOperation, x: Sequence[Any], axis: Any) -> str:
+@L.register_reader("Stack")
+def convert_keras_stack(r: L.Reader, op: L.KerasOperation, x: Sequence[Any], axis: Any) -> str:
     values = _check_keras_tensors(x)
-    axis = canonicalize_axis(axis, len(op.shape) + 1)
+    axis = L.canonicalize_axis(axis, len(op.shape) + 1)
     row_shape = list(op.shape)
     row_shape[axis - 1] = 1
     rows = [
@@ -111,10 +113,10 @@ def convert_keras_stack(r: Reader, op: KerasOperation, x: Sequence[Any], axis: A
     return r.add_layer(op.name, "concat", rows, None, axis=axis)
 
 
-def _check_keras_tensors(xs: Sequence[Any]) -> list[TensorValue]:
-    values = [v for v in xs if isinstance(v, TensorValue)]
+def _check_keras_tensors(xs: Sequence[Any]) -> list[L.TensorValue]:
+    values = [v for v in xs if isinstance(v, L.TensorValue)]
     if len(values) != len(xs):
-        raise UnsupportedLayer("of tensors and numbers; only tensors are supported")
+        raise L.UnsupportedLayer("of tensors and numbers; only tensors are supported")
     return values
 
 
@@ -122,7 +124,7 @@ def _check_keras_tensors(xs: Sequence[Any]) -> list[TensorValue]:
 
 
 def convert_keras_placement(
-    r: Reader, op: KerasOperation, x: TensorValue, arguments: tuple[Any, ...]
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, arguments: tuple[Any, ...]
 ) -> list[str]:
     """Add an operation that rearranges elements; returns the names of its outputs."""
     size = math.prod(x.shape)
@@ -132,7 +134,7 @@ def convert_keras_placement(
             r.keras.ops.convert_to_tensor(element_numbers), *arguments
         )
     except Exception as error:  # operations raise various errors for a batch of another size
-        raise UnsupportedLayer(
+        raise L.UnsupportedLayer(
             f"which fails for another batch size: {type(error).__name__}"
         ) from None
     output_list = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
@@ -140,32 +142,32 @@ def convert_keras_placement(
     for i, output in enumerate(output_list):
         places = np.asarray(r.keras.ops.convert_to_numpy(output))
         if len(output_list) != len(op.shapes) or places.shape != (_BATCH, *op.shapes[i]):
-            raise UnsupportedLayer("the batch's axis does not stay the first")
+            raise L.UnsupportedLayer("the batch's axis does not stay the first")
         if places.ndim == 1 and r.training:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 "gives one number for each sample, without an axis; keep the axis"
             )
         first = np.atleast_1d(places[0])  # (a number for each sample has an axis of 1 here)
         if first.size == 0:
-            raise UnsupportedLayer("leaves nothing")
+            raise L.UnsupportedLayer("leaves nothing")
         if (
             any((np.atleast_1d(places[b]) != first + b * size).any() for b in range(_BATCH))
             or first.max() >= size
         ):
-            raise UnsupportedLayer("puts values of one sample into another")
+            raise L.UnsupportedLayer("puts values of one sample into another")
         name = op.name if len(output_list) == 1 else r.make_unique(f"{op.name}/{i}")
         names.append(_add_placement_layers(r, name, x, first))
     return names
 
 
-def _add_placement_layers(r: Reader, name: str, x: TensorValue, places: Array) -> str:
+def _add_placement_layers(r: L.Reader, name: str, x: L.TensorValue, places: Array) -> str:
     """Add the elements at some places, by the simplest layers that select them."""
     if places.size == math.prod(x.shape) and (places.reshape(-1) == np.arange(places.size)).all():
         return _add_reshape_if_needed(r, name, x.name, x.shape, places.shape)
     axis_matches = _match_tensor_axes(x.shape, places)
     if axis_matches is None:
         if places.size > _MOST_PLACES:
-            raise UnsupportedLayer(
+            raise L.UnsupportedLayer(
                 f"moves {places.size} elements one by one; {_MOST_PLACES} are supported"
             )
         row = _add_reshape_if_needed(
@@ -200,7 +202,7 @@ def _add_placement_layers(r: Reader, name: str, x: TensorValue, places: Array) -
 
 
 def _add_selection_layer(
-    r: Reader, name: str, value: str, axis: int, places: list[int], size: int, rank: int
+    r: L.Reader, name: str, value: str, axis: int, places: list[int], size: int, rank: int
 ) -> str:
     """Add some places along an axis of a size: a slice, or any places."""
     if places == list(range(places[0], places[0] + len(places))):
@@ -208,13 +210,13 @@ def _add_selection_layer(
         sides[axis - 1] = [places[0], size - places[-1] - 1]
         return r.add_layer(r.make_unique(f"{name}/part"), "crop", [value], None, sides=sides)
     if len(places) > _MOST_PLACES:
-        raise UnsupportedLayer(f"selects {len(places)} places; {_MOST_PLACES} are supported")
+        raise L.UnsupportedLayer(f"selects {len(places)} places; {_MOST_PLACES} are supported")
     return r.add_layer(
         r.make_unique(f"{name}/taken"), "take", [value], None, axis=axis, places=places
     )
 
 
-def _add_reshape_if_needed(r: Reader, name: str, value: str, old: Shape, new: Shape) -> str:
+def _add_reshape_if_needed(r: L.Reader, name: str, value: str, old: Shape, new: Shape) -> str:
     if tuple(old) == tuple(new):
         return value
     return r.add_layer(name, "reshape", [value], None, shape=[int(n) for n in new])

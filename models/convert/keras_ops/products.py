@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 from tfe_bench.models.convert.keras_ops.arithmetic import broadcast_tensor
-from tfe_bench.models.layers.base.calls import (
-    KerasOperation,
-    Operand,
-    TensorValue,
-    check_same_rank,
-    read_constant,
-    register_reader,
-)
-from tfe_bench.models.layers.base.layer import Array
-from tfe_bench.models.layers.base.reading import Reader, UnsupportedLayer
+from tfe_bench.models.layers import base as L
+from tfe_bench.models.layers.base import Array
 
 
-@register_reader("Matmul", "Dot")
-def convert_keras_matmul(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> str:
-    if isinstance(x1, TensorValue) and isinstance(x2, TensorValue):
+@L.register_reader("Matmul", "Dot")
+def convert_keras_matmul(r: L.Reader, op: L.KerasOperation, x1: L.Operand, x2: L.Operand) -> str:
+    if isinstance(x1, L.TensorValue) and isinstance(x2, L.TensorValue):
         if type(op.keras_operation).__name__ == "Dot" or len(x1.shape) < 2:
-            raise UnsupportedLayer("of two tensors; use x @ y of matrices for each sample")
-        check_same_rank([x1, x2])
+            raise L.UnsupportedLayer("of two tensors; use x @ y of matrices for each sample")
+        L.check_same_rank([x1, x2])
         lead = op.shape[:-2]
         x1, x2 = (
             broadcast_tensor(r, f"{op.name}/spread", v, (*lead, *v.shape[-2:])) for v in (x1, x2)
         )
         return r.add_layer(op.name, "matmul", [x1.name, x2.name])
-    if isinstance(x1, TensorValue):
-        return _multiply_constant_matrix(r, op, x1, read_constant(x2))
-    assert isinstance(x2, TensorValue)
+    if isinstance(x1, L.TensorValue):
+        return _multiply_constant_matrix(r, op, x1, L.read_constant(x2))
+    assert isinstance(x2, L.TensorValue)
     if len(x2.shape) < 2 or type(op.keras_operation).__name__ == "Dot":
-        raise UnsupportedLayer("of numbers and a tensor; put the tensor first")
+        raise L.UnsupportedLayer("of numbers and a tensor; put the tensor first")
     # (A x)' = x' A'
     axes = [*range(1, len(x2.shape) + 1)]
     order = [*axes[:-2], axes[-1], axes[-2]]
@@ -41,13 +33,15 @@ def convert_keras_matmul(r: Reader, op: KerasOperation, x1: Operand, x2: Operand
     product = _add_dense_layer(
         r,
         r.make_unique(f"{op.name}/product"),
-        TensorValue(turned, shape, x2.dtype),
-        read_constant(x1).T,
+        L.TensorValue(turned, shape, x2.dtype),
+        L.read_constant(x1).T,
     )
     return r.add_layer(op.name, "permute", [product], None, order=order)
 
 
-def _multiply_constant_matrix(r: Reader, op: KerasOperation, x: TensorValue, kernel: Array) -> str:
+def _multiply_constant_matrix(
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, kernel: Array
+) -> str:
     """Multiply by a constant matrix, or by one column, whose axis is removed."""
     if kernel.ndim != 1 or r.training:
         return _add_dense_layer(r, op.name, x, kernel)
@@ -57,7 +51,9 @@ def _multiply_constant_matrix(r: Reader, op: KerasOperation, x: TensorValue, ker
     return r.add_layer(op.name, "reshape", [column], None, shape=list(op.shape))
 
 
-def _add_dense_layer(r: Reader, name: str, x: TensorValue, kernel: Array) -> str:
+def _add_dense_layer(r: L.Reader, name: str, x: L.TensorValue, kernel: Array) -> str:
     if kernel.ndim != 2:
-        raise UnsupportedLayer(f"with numbers of shape {list(kernel.shape)}; a matrix is supported")
+        raise L.UnsupportedLayer(
+            f"with numbers of shape {list(kernel.shape)}; a matrix is supported"
+        )
     return r.add_layer(name, "dense", [x.name], {"kernel": kernel})

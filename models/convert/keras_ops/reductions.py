@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.models.layers.base.calls import (
-    KerasOperation,
-    TensorValue,
-    add_reduction_layer,
-    register_reader,
-)
-from tfe_bench.models.layers.base.reading import Reader, UnsupportedLayer, canonicalize_axis
+from tfe_bench.models.layers import base as L
 
 _KINDS = {"Mean": "global_avg_pool2d", "Sum": "global_sum_pool2d", "Max": "global_max_pool2d"}
 
@@ -22,61 +16,61 @@ def read_reduction_axes(axis: Any, rank: int) -> list[int]:
         UnsupportedLayer: the batch is among them.
     """
     if axis is None:
-        raise UnsupportedLayer("over all axes, the batch too; select them with axis=")
+        raise L.UnsupportedLayer("over all axes, the batch too; select them with axis=")
     axis_list = axis if isinstance(axis, (list, tuple)) else [axis]
-    axes = sorted(canonicalize_axis(a, rank + 1) - 1 for a in axis_list)
+    axes = sorted(L.canonicalize_axis(a, rank + 1) - 1 for a in axis_list)
     if len(set(axes)) < len(axes):
-        raise UnsupportedLayer("over one axis twice")
+        raise L.UnsupportedLayer("over one axis twice")
     return axes
 
 
-@register_reader("Mean", "Sum", "Max", "Amax")
+@L.register_reader("Mean", "Sum", "Max", "Amax")
 def convert_keras_reduction(
-    r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, axis: Any, keepdims: bool
 ) -> str:
     kind = _KINDS[type(op.keras_operation).__name__.replace("Amax", "Max")]
-    return add_reduction_layer(
+    return L.add_reduction_layer(
         r, op.name, kind, x, read_reduction_axes(axis, len(x.shape)), op.shape
     )
 
 
-@register_reader("Min", "Amin")
+@L.register_reader("Min", "Amin")
 def convert_keras_minimum(
-    r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, axis: Any, keepdims: bool
 ) -> str:
     """Convert -max(-x)."""
     negated = _add_negation_layer(r, r.make_unique(f"{op.name}/neg"), x.name)
     axes = read_reduction_axes(axis, len(x.shape))
-    maximum = add_reduction_layer(
+    maximum = L.add_reduction_layer(
         r,
         r.make_unique(f"{op.name}/max"),
         _KINDS["Max"],
-        TensorValue(negated, x.shape, x.dtype),
+        L.TensorValue(negated, x.shape, x.dtype),
         axes,
         op.shape,
     )
     return _add_negation_layer(r, op.name, maximum)
 
 
-@register_reader("Var", "Std")
+@L.register_reader("Var", "Std")
 def convert_keras_variance(
-    r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
+    r: L.Reader, op: L.KerasOperation, x: L.TensorValue, axis: Any, keepdims: bool
 ) -> str:
     """Convert the mean of (x - mean)^2, or its root."""
     axes = read_reduction_axes(axis, len(x.shape))
     reduced_shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
-    mean = add_reduction_layer(
+    mean = L.add_reduction_layer(
         r, r.make_unique(f"{op.name}/mean"), _KINDS["Mean"], x, axes, reduced_shape
     )
     difference = r.add_layer(r.make_unique(f"{op.name}/apart"), "subtract", [x.name, mean])
     square = r.add_layer(r.make_unique(f"{op.name}/square"), "multiply", [difference, difference])
     root = type(op.keras_operation).__name__ == "Std"
     name = r.make_unique(f"{op.name}/var") if root else op.name
-    mean_square = add_reduction_layer(
-        r, name, _KINDS["Mean"], TensorValue(square, x.shape, x.dtype), axes, op.shape
+    mean_square = L.add_reduction_layer(
+        r, name, _KINDS["Mean"], L.TensorValue(square, x.shape, x.dtype), axes, op.shape
     )
     return r.add_layer(op.name, "sqrt", [mean_square]) if root else mean_square
 
 
-def _add_negation_layer(r: Reader, name: str, value: str) -> str:
+def _add_negation_layer(r: L.Reader, name: str, value: str) -> str:
     return r.add_layer(name, "rescale", [value], None, scale=-1.0, offset=0.0)

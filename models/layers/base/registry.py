@@ -31,9 +31,8 @@ def discover_layer_kinds() -> dict[str, Kind]:
         cls = point.load()
         if not (isinstance(cls, type) and issubclass(cls, Kind) and hasattr(cls, "op")):
             raise UsageError(
-                f"Expected a subclass of kinds.kind.Kind with an op as entry point {point.name!r} "
-                "of "
-                f"{GROUP}. Received: {cls!r}.",
+                f"Expected a subclass of models.layers.base.Kind with an op as entry point "
+                f"{point.name!r} of {GROUP}. Received: {cls!r}.",
                 code="invalid-entry-point",
                 operation=point.name,
             )

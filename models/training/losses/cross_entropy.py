@@ -13,9 +13,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.convert.graph import Array
-from tfe_bench.models.layers.base.layer import Shape
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import FACTOR_BITS, reshape_value
+from tfe_bench.models.layers.base import FACTOR_BITS, Operations, Shape, reshape_value
 from tfe_bench.models.training.losses.loss import (
     Loss,
     LossGradient,

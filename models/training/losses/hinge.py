@@ -9,9 +9,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.convert.graph import Array
-from tfe_bench.models.layers.base.layer import Shape
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import convert_scale, reshape_value, sum_axes
+from tfe_bench.models.layers.base import Operations, Shape, convert_scale, reshape_value, sum_axes
 from tfe_bench.models.training.losses.loss import (
     WHOLE_BITS,
     Loss,

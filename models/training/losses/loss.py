@@ -18,10 +18,15 @@ import numpy as np
 from tfe_bench.errors import RangeError, UsageError, check_one_of
 from tfe_bench.models.convert.graph import Array
 from tfe_bench.models.datasets.sharing import MAX_LABEL
-from tfe_bench.models.layers.base import renamed
-from tfe_bench.models.layers.base.layer import Shape
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import add_aligned, convert_scale, reshape_value, sum_axes
+from tfe_bench.models.layers.base import (
+    Operations,
+    Shape,
+    add_aligned,
+    convert_scale,
+    renamed,
+    reshape_value,
+    sum_axes,
+)
 from tfe_bench.models.training.schedules import is_real_schedule_option
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert, relational, shapes

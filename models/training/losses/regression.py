@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.convert.graph import Array
-from tfe_bench.models.layers.base.layer import Shape
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import convert_scale, reshape_value
+from tfe_bench.models.layers.base import Operations, Shape, convert_scale, reshape_value
 from tfe_bench.models.training.losses.loss import (
     LARGEST,
     NATURAL,

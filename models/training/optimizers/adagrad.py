@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
-from tfe_bench.models.layers.base.passes import ForwardContext, TrainingPrecision, convert_scale
+from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision, convert_scale
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     Optimizer,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
-from tfe_bench.models.layers.base.passes import ForwardContext, TrainingPrecision
+from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot, WeightUpdateTerms
 from tfe_bench.protocols.session.sharing import Shared

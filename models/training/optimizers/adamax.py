@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.passes import ForwardContext, TrainingPrecision
+from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import OptimizerSlot, WeightUpdateTerms
 from tfe_bench.protocols.session.sharing import Shared

@@ -15,9 +15,13 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base.layer import Shape
-from tfe_bench.models.layers.base.operations import Operations
-from tfe_bench.models.layers.base.passes import ForwardContext, convert_scale, reshape_value
+from tfe_bench.models.layers.base import (
+    ForwardContext,
+    Operations,
+    Shape,
+    convert_scale,
+    reshape_value,
+)
 from tfe_bench.models.training.optimizers.optimizer import (
     MOST_RAISED,
     RATE,

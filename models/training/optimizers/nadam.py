@@ -13,7 +13,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
-from tfe_bench.models.layers.base.passes import ForwardContext, TrainingPrecision
+from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     OptimizerSlot,

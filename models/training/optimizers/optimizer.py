@@ -14,8 +14,7 @@ from math import floor
 from typing import Any, ClassVar, TypeVar
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers.base import renamed
-from tfe_bench.models.layers.base.passes import ForwardContext, TrainingPrecision
+from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision, renamed
 from tfe_bench.models.training.schedules import (
     DIGITS,
     LearningRateSchedule,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import localcontext
 from fractions import Fraction
 
-from tfe_bench.models.layers.base.passes import ForwardContext, TrainingPrecision
+from tfe_bench.models.layers.base import ForwardContext, TrainingPrecision
 from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
