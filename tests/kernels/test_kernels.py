@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "protocols" / "kernels" / "core"
@@ -20,34 +21,34 @@ FLAGS = {
 }
 
 
-def _compile_test(source: Path, target: Path) -> Path:
+@pytest.fixture(scope="module")
+def core() -> list[Path]:
+    return compiled.compile_sources("core", sorted(CORE.glob("*.cc")), _list_flags)
+
+
+def _list_flags(source: Path) -> list[str]:
     flags = next((f for suffix, f in FLAGS.items() if source.stem.endswith(suffix)), [])
-    command = ["g++", "-O2", "-std=c++17", "-Wall", "-Wno-psabi", f"-I{ROOT}", *flags]
-    subprocess.run([*command, "-c", str(source), "-o", str(target)], check=True)
-    return target
+    return ["-O2", "-std=c++17", "-Wall", "-Wno-psabi", f"-I{ROOT}", *flags]
 
 
 @pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("core")
-    sources = sorted(CORE.glob("*.cc"))
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects = pool.map(lambda s: _compile_test(s, folder / f"{s.stem}.o"), sources)
-    return [str(o) for o in objects]
+def programs(core: list[Path]) -> dict[Path, Path]:
+    """Return the program of each test."""
+    objects = compiled.compile_sources("core", TESTS, _list_flags)
+    return {
+        test: compiled.link_objects(test.stem, [own, *core], ["-pthread"])
+        for test, own in zip(TESTS, objects, strict=True)
+    }
 
 
 @pytest.mark.parametrize("isa", ["native", "avx2"])
 @pytest.mark.parametrize("test", TESTS, ids=lambda p: p.stem)
-def test_core(test: Path, isa: str, core: list[str], tmp_path: Path) -> None:
-    program = core[0].rsplit("/", 1)[0] + f"/{test.stem}"
-    if not Path(program).exists():
-        compiled = _compile_test(test, tmp_path / "test.o")
-        subprocess.run(["g++", "-o", program, str(compiled), *core, "-pthread"], check=True)
+def test_core(test: Path, isa: str, programs: dict[Path, Path]) -> None:
     environment = dict(os.environ)
     if isa != "native":
         environment["TFE_BENCH_ISA"] = isa
     done = subprocess.run(
-        [program], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [programs[test]], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout
