@@ -70,22 +70,23 @@ _make_number_operators: Callable[[str], tuple[_NumberOperator, _NumberOperator]]
 _make_bit_operators: Callable[[str], tuple[_BitOperator, _BitOperator]] = _make_operators
 
 
-class _PrivateValue:
+class Unconvertible:
     """Base class that refuses every implicit conversion of a private value to a public one."""
 
-    # NumPy leaves `array + private` to the private side.
-    __array_ufunc__ = None
+    _reveal_advice = "Use reveal(x, to=...) where publishing it is what you mean."
     # Comparisons return private bits, so equality is not identity; hashing stays by identity.
     __hash__ = object.__hash__
 
-    def _refuse_conversion(self, target: str) -> NoReturn:
+    def _refuse_conversion(self, target: str, instead: str = "") -> NoReturn:
         raise TypeError(
             f"A private value cannot become {target} by itself. "
-            f"Received: {self!r}. Use reveal(x, to=...) where publishing it is what you mean."
+            f"Received: {self!r}. {instead}{self._reveal_advice}"
         )
 
     def __bool__(self) -> bool:
-        self._refuse_conversion("a truth value")
+        self._refuse_conversion(
+            "a truth value", "Choose between two values by tfe_bench.where(x, a, b). "
+        )
 
     def __float__(self) -> float:
         self._refuse_conversion("a float")
@@ -94,13 +95,18 @@ class _PrivateValue:
         self._refuse_conversion("an int")
 
     def __index__(self) -> int:
-        self._refuse_conversion("an index")
+        self._refuse_conversion("an index", "Look up elements by tfe_bench.gather(array, x). ")
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
         self._refuse_conversion("an array")
 
     def __iter__(self) -> NoReturn:
-        self._refuse_conversion("a sequence")
+        self._refuse_conversion("a sequence", "Take parts by x[0] or tfe_bench.unstack(x). ")
+
+
+class _PrivateValue(Unconvertible):
+    # NumPy leaves `array + private` to the private side.
+    __array_ufunc__ = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)

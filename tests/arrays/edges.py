@@ -17,8 +17,8 @@ import numpy as np
 from tests.arrays.simulated import Client, tfb
 from tfe_bench.arrays import planning
 from tfe_bench.arrays.array import PrivateArray
+from tfe_bench.arrays.array_spec import BITS, FIXED
 from tfe_bench.arrays.bounds import MAX_MAGNITUDE
-from tfe_bench.arrays.plan import BITS, FIXED
 from tfe_bench.errors import RangeError
 
 F = 16

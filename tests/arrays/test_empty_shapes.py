@@ -16,7 +16,7 @@ import pytest
 
 from tests.arrays.simulated import Client, Workers
 from tfe_bench.arrays import evaluate, operations
-from tfe_bench.arrays.plan import KINDS
+from tfe_bench.arrays.array_spec import KINDS
 from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.requests import PrivateInput

@@ -13,8 +13,9 @@ import pytest
 from tests.arrays.simulated import Client, Workers, tfb, traced_from_now
 from tests.protocols.test_pad_log import repeated_words, words_under_one_pad
 from tests.refusals import raises
-from tfe_bench.arrays import explaining, loops, plan
+from tfe_bench.arrays import explaining, plan
 from tfe_bench.arrays.building import build
+from tfe_bench.arrays.operations import loops
 from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import simulate

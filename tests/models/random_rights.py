@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tfe_bench.arrays import evaluate
+from tfe_bench.arrays.array_spec import ArraySpec
 from tfe_bench.cluster import stored_shares
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, StoredKind
@@ -89,7 +89,7 @@ class World:
         self.store = ShareStore(folder, 0, 64, 16, 99)
         self.live: dict[tuple[str, str], StoredItem] = {}
         self.past: list[StoredItem] = []
-        self.handles: dict[tuple[str, str], tuple[evaluate.ArraySpec, frozenset[Any]]] = {}
+        self.handles: dict[tuple[str, str], tuple[ArraySpec, frozenset[Any]]] = {}
         self.said: dict[tuple[str, bool], int] = {}
 
     # ---- the oracle

@@ -12,6 +12,7 @@ import pytest
 
 from tests.arrays.simulated import Client, Workers
 from tests.queries.asked import ANALYST, OWNER, StoredTable
+from tfe_bench.arrays import lineage
 from tfe_bench.arrays import plan as array_plans
 from tfe_bench.arrays.programs import compute
 from tfe_bench.cluster import jobs
@@ -46,12 +47,32 @@ def test_an_expression_is_parsed_and_priced_once(
     workers = Workers(tmp_path)
     x = Client(workers, "ann").private(np.arange(4.0))
     calls = _count_calls(
-        monkeypatch, (array_plans, "_parse_steps"), (compute, "price_expression_plan")
+        monkeypatch,
+        *((array_plans, "_parse_steps"), (compute, "price_expression_plan")),
+        *((lineage, "output_sources"), (array_plans.ExpressionPlan, "to_header")),
     )
-    np.testing.assert_allclose((x * 2.0 + 1.0).mean().reveal(), 4.0, atol=1e-3)
+    admit = compute.PROGRAM.admit
+    at_workers: list[Counter[str]] = []
+
+    def count_admission(*arguments: Any) -> Any:
+        before = calls.copy()
+        request = admit(*arguments)
+        at_workers.append(calls - before)
+        return request
+
+    monkeypatch.setattr(Program, "admit", lambda program, *arguments: count_admission(*arguments))
+    for _ in range(2):  # (nothing is remembered from one job to the next)
+        np.testing.assert_allclose((x * 2.0 + 1.0).mean().reveal(), 4.0, atol=1e-3)
     workers.close()
-    # at the client, which checks a job before it sends it, and at three workers
-    assert calls == {"_parse_steps": 4, "price_expression_plan": 4}
+    assert at_workers == [{"_parse_steps": 1, "price_expression_plan": 1}] * 6
+    # The client checks a job before it sends it. Each worker determines the sources at admission
+    # and again when the job starts, as rights may have changed.
+    assert calls == {
+        "_parse_steps": 2 + 6,
+        "price_expression_plan": 2 + 6,
+        "output_sources": 12,
+        "to_header": 2,
+    }
 
 
 def test_a_query_is_parsed_derived_and_priced_once(

@@ -19,16 +19,16 @@ from tfe_bench.arrays import (
     result_inference,
 )
 from tfe_bench.arrays import plan as plans
+from tfe_bench.arrays.array_spec import BITS, FIXED
 from tfe_bench.arrays.bounds import Bounds, OperandGuard, held_bounds
 from tfe_bench.arrays.methods import NumpyArrayMethods
 from tfe_bench.arrays.node import ExpressionNode
-from tfe_bench.arrays.plan import BITS, FIXED, LoopBody
+from tfe_bench.arrays.plan import LoopBody
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.sharing import Unconvertible
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
-
-_REVEAL_ADVICE = "Write x.reveal() to reveal it to this client"
 
 
 def apply_array_operation(name: str, *operands: Any, **public: Any) -> Any:
@@ -55,12 +55,12 @@ def apply_array_operation(name: str, *operands: Any, **public: Any) -> Any:
             apply_array_operation, name, bound.arguments, otherwise
         )
     aligned = operand_scales.align_operand_scales(
-        apply_array_operation, name, dict(bound.arguments)
+        apply_array_operation, operation, dict(bound.arguments)
     )
     bound.arguments.update(aligned)
-    composed = planning.compose_operation(apply_array_operation, name, bound.arguments)
+    composed = operation.compose(apply_array_operation, bound.arguments)
     if composed is not None:
-        guards = _build_operand_guards(composed.cluster, name, bound.arguments)
+        guards = _build_operand_guards(composed.cluster, operation, bound.arguments)
         if not guards:
             return composed
         node = composed._node
@@ -126,7 +126,7 @@ def _build_operation_node(
         bounds, node_named = planned_bounds, {**node_named, **more}
         guards = [count_guard_violations(cluster, guard) for guard in open_guards]
         wrapped = {key: _wrap_node(cluster, each) for key, each in bound.arguments.items()}
-        guards += _build_operand_guards(cluster, name, wrapped)
+        guards += _build_operand_guards(cluster, operation, wrapped)
     whole_node = ExpressionNode(
         specs[0],
         op=name,
@@ -147,11 +147,11 @@ def _build_operation_node(
 
 
 def _build_operand_guards(
-    cluster: Client, name: str, arguments: Mapping[str, Any]
+    cluster: Client, operation: operations.Operation, arguments: Mapping[str, Any]
 ) -> list[tuple[str, ExpressionNode]]:
     """Return the guards of values that an operation derives from its arguments."""
     guards: list[tuple[str, ExpressionNode]] = []
-    for value, guard in planning.derive_operand_guards(apply_array_operation, name, arguments):
+    for value, guard in operation.guards(apply_array_operation, arguments):
         node = value._node
         if not node.range.within(guard.low, guard.high):
             guards.append(count_guard_violations(cluster, replace(guard, nodes=(node,))))
@@ -194,14 +194,15 @@ def _binary_operator(
     return apply_binary
 
 
-class PrivateArray(NumpyArrayMethods):
+class PrivateArray(NumpyArrayMethods, Unconvertible):
     """An array whose elements only its owners know.
 
     Created by `cluster.private(array)` and by operations on other private arrays; nothing runs
     before `reveal`, `compute` or `keep`.
     """
 
-    __hash__ = object.__hash__
+    _reveal_advice = "Write x.reveal() to reveal it to this client."
+    __hash__ = Unconvertible.__hash__
 
     def __init__(self, cluster: Client, node: ExpressionNode) -> None:
         self._cluster = cluster
@@ -289,39 +290,13 @@ class PrivateArray(NumpyArrayMethods):
         counts = count_range_violations(self._cluster, [self._node], {})
         return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
 
-    def _refuse_conversion(self, target: str) -> NoReturn:
-        raise TypeError(f"{self!r} does not become {target} by itself. {_REVEAL_ADVICE}.")
-
-    def __bool__(self) -> bool:
-        self._refuse_conversion(
-            "a truth value; to choose between two arrays write tfe_bench.where(x, a, b)"
-        )
-
-    def __float__(self) -> float:
-        self._refuse_conversion("a float")
-
-    def __int__(self) -> int:
-        self._refuse_conversion("an int")
-
-    def __complex__(self) -> complex:
-        self._refuse_conversion("a number")
-
-    def __index__(self) -> int:
-        self._refuse_conversion(
-            "an index; to look up a private place write tfe_bench.gather(array, x)"
-        )
-
-    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
-        self._refuse_conversion("an array of NumPy's")
-
-    def __iter__(self) -> NoReturn:
-        self._refuse_conversion("a sequence; parts of it are x[0] or tfe_bench.unstack(x)")
-
     def __contains__(self, value: object) -> bool:
-        self._refuse_conversion("an answer; whether an element is there is (x == value).sum() > 0")
+        self._refuse_conversion(
+            "an answer", "Whether it contains a value is (x == value).sum() > 0, a private bit. "
+        )
 
     def __reduce__(self) -> NoReturn:
-        self._refuse_conversion("a file; the workers keep it with x.keep(name)")
+        self._refuse_conversion("a file", "Let the workers store it: x.keep(name). ")
 
     def __tfe_operation__(self, name: str, args: Any, named: Any) -> Any:
         """Apply the operation tfe_bench.NAME."""

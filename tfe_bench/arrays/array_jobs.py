@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.arrays import planning
+from tfe_bench.arrays.array_spec import BITS, INT, ArraySpec
 from tfe_bench.arrays.building import build
-from tfe_bench.arrays.evaluate import ArraySpec
 from tfe_bench.arrays.node import ExpressionNode, HeldArrayHandle
-from tfe_bench.arrays.plan import BITS, HANDLE, INT, KEEP, REVEAL, ExpressionLeaf
+from tfe_bench.arrays.plan import HANDLE, KEEP, REVEAL, ExpressionLeaf
 from tfe_bench.arrays.programs import compute as program
 from tfe_bench.cluster.requests import private_input_spec
 from tfe_bench.cluster.stored import check_name

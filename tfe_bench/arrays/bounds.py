@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfe_bench.arrays.evaluate import ArraySpec
-from tfe_bench.arrays.plan import BITS, INT
+from tfe_bench.arrays.array_spec import BITS, INT, ArraySpec
 
 LIMIT = 62
 MAX_MAGNITUDE = (1 << LIMIT) - 1
@@ -201,29 +200,12 @@ def _operand_limit_text(limit: int | None, value: PrivateOperand) -> str:
     return f"{limit / 2**value.scale:.6g}"
 
 
-Rule = Callable[[OperationCall], list[Bounds]]
-_RULES: dict[str, Rule] = {}
+BoundsRule = Callable[[OperationCall], list[Bounds]]
 
 
-def register_bounds_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of some operations."""
-
-    def register_rule(function: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register_rule
-
-
-def has_rule(name: str) -> bool:
-    """Return whether an operation has its own rule."""
-    return name in _RULES
-
-
-def apply_bounds_rule(call: OperationCall) -> list[Bounds]:
+def apply_bounds_rule(rule: BoundsRule, call: OperationCall) -> list[Bounds]:
     """Return the bounds of an operation's results, at most the widest of their kind."""
-    matching_rule = _RULES.get(call.op, _unknown_bounds)
-    bounds = matching_rule(call)
+    bounds = rule(call)
     if len(bounds) == 1:
         bounds = bounds * len(call.made)
     return [
@@ -239,7 +221,8 @@ def _clip_bounds(bounds: Bounds, spec: ArraySpec) -> Bounds:
     return Bounds(max(bounds.low, widest.low), min(bounds.high, widest.high))
 
 
-def _unknown_bounds(call: OperationCall) -> list[Bounds]:
+def widest_result_bounds(call: OperationCall) -> list[Bounds]:
+    """Return the bounds of results of which nothing else is known."""
     return [widest_bounds(spec) for spec in call.made]
 
 

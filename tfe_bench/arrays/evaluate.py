@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tfe_bench.arrays import operations
 from tfe_bench.arrays.arguments import MAX_PARTS, ValueReference
-from tfe_bench.arrays.plan import (
-    BITS,
-    DECIMAL,
-    FIXED,
-    INPUT,
-    INT,
-    REVEAL,
-    ExpressionLeaf,
-    ExpressionPlan,
-    ExpressionStep,
-)
+from tfe_bench.arrays.array_spec import BITS, DECIMAL, FIXED, INT, ArraySpec
+from tfe_bench.arrays.plan import INPUT, REVEAL, ExpressionLeaf, ExpressionPlan, ExpressionStep
 from tfe_bench.errors import ProtocolError, TfeBenchError, UsageError
 from tfe_bench.protocols.ring import refresh
 from tfe_bench.protocols.session import tensor_ops
@@ -39,20 +29,6 @@ _UNEXPECTED_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
     *(NotImplementedError, RecursionError, TypeError, ValueError),
 )
-
-
-@dataclass(frozen=True)
-class ArraySpec:
-    """Public facts about a private value: kind, shape and scale of its elements."""
-
-    kind: str
-    shape: tuple[int, ...]
-    scale: int
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
 
 
 def infer_array_spec(op: str, value: object) -> ArraySpec:
@@ -116,8 +92,8 @@ def run_step(
             code="missing-value",
             operation=step.op,
         ) from None
-    if step.op in ("unstack", "split"):
-        _check_parts(step.op, operation.bind_arguments(args, named).arguments)
+    if operation.check is not None:
+        operation.check(operation.bind_arguments(args, named).arguments)
     if step.body is not None:
         named["body"] = step.body
     try:
@@ -258,29 +234,6 @@ def run_expression_plan(
             if i not in stage_outputs:
                 results[i] = values[plan.outputs[i].ref]
     return [results[i] for i in range(len(plan.outputs))]
-
-
-def _check_parts(op: str, arguments: Mapping[str, Any]) -> None:
-    """Reject a split of an array into too many parts, before it runs."""
-    if op == "split":
-        parts = arguments["num_or_size_splits"]
-        if type(parts) is int and parts > MAX_PARTS:
-            raise UsageError(
-                f"split returns at most {MAX_PARTS} arrays. Received: {parts}.",
-                code="too-many-results",
-                operation="split",
-                received=parts,
-            )
-        return
-    sizes, axis = getattr(arguments["x"], "shape", None), arguments.get("axis", 0)
-    if sizes is None or type(axis) is not int:
-        return
-    if -len(sizes) <= axis < len(sizes) and int(sizes[axis]) > MAX_PARTS:
-        raise UsageError(
-            f"unstack returns at most {MAX_PARTS} arrays. Received: more.",
-            code="too-many-results",
-            operation="unstack",
-        )
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.arrays import plan as plans
+from tfe_bench.arrays.array_spec import BITS, ArraySpec
 from tfe_bench.arrays.building import BuiltExpressionPlan, build
-from tfe_bench.arrays.evaluate import ArraySpec, find_outputs_to_refresh
+from tfe_bench.arrays.evaluate import find_outputs_to_refresh
 from tfe_bench.arrays.node import ExpressionNode
-from tfe_bench.arrays.plan import BITS, HANDLE, INPUT, REVEAL, ExpressionLeaf
+from tfe_bench.arrays.plan import HANDLE, INPUT, REVEAL, ExpressionLeaf
 from tfe_bench.arrays.price import ExpressionPrice, price_expression_plan
 from tfe_bench.cluster import profiles
 

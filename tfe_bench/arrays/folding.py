@@ -11,6 +11,7 @@ import numpy as np
 from tfe_bench.arrays import array, building
 from tfe_bench.arrays.arguments import ValueReference, encode_operation_argument
 from tfe_bench.arrays.array import PrivateArray
+from tfe_bench.arrays.array_spec import FIXED, ArraySpec
 from tfe_bench.arrays.bounds import (
     Bounds,
     OperandGuard,
@@ -18,10 +19,8 @@ from tfe_bench.arrays.bounds import (
     union_bounds,
     widest_bounds,
 )
-from tfe_bench.arrays.evaluate import ArraySpec
 from tfe_bench.arrays.node import ExpressionNode
 from tfe_bench.arrays.plan import (
-    FIXED,
     LOOP_VARIABLE,
     MAX_ITERATIONS,
     ExpressionLeaf,

@@ -12,19 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.arrays.arguments import ValueReference, check_array_shape
-from tfe_bench.arrays.evaluate import ArraySpec
-from tfe_bench.arrays.plan import (
-    BITS,
-    DECIMAL,
-    FIXED,
-    HANDLE,
-    INPUT,
-    INT,
-    KINDS,
-    ExpressionLeaf,
-    ExpressionPlan,
-    ExpressionStep,
-)
+from tfe_bench.arrays.array_spec import BITS, DECIMAL, FIXED, INT, KINDS, ArraySpec
+from tfe_bench.arrays.plan import HANDLE, INPUT, ExpressionLeaf, ExpressionPlan, ExpressionStep
 from tfe_bench.cluster.store import ShareStore
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, client_input_source
 from tfe_bench.errors import UsageError

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.arrays import lineage
 from tfe_bench.arrays.array import PrivateArray
+from tfe_bench.arrays.array_spec import DECIMAL, FIXED, ArraySpec
 from tfe_bench.arrays.bounds import Bounds
-from tfe_bench.arrays.evaluate import ArraySpec
 from tfe_bench.arrays.node import ExpressionNode
-from tfe_bench.arrays.plan import DECIMAL, FIXED, STORED, ExpressionLeaf
+from tfe_bench.arrays.plan import STORED, ExpressionLeaf
 from tfe_bench.cluster.stored import ARRAY, DATA, LABEL_BITS, TABLE, check_name
 from tfe_bench.cluster.stored_shares import StoredEntry
 from tfe_bench.errors import UsageError, did_you_mean

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.arrays.plan import BITS, FIXED
+from tfe_bench.arrays.array_spec import BITS, FIXED
 from tfe_bench.errors import UsageError
 
 

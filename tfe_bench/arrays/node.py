@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfe_bench.arrays.array_spec import ArraySpec
 from tfe_bench.arrays.bounds import Bounds, widest_bounds
-from tfe_bench.arrays.evaluate import ArraySpec
 from tfe_bench.arrays.plan import ExpressionLeaf, LoopBody
 from tfe_bench.cluster.requests import PrivateInput
 

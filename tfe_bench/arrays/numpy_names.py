@@ -8,12 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tfe_bench.arrays import operations
+from tfe_bench.arrays.array_spec import BITS
 from tfe_bench.arrays.methods import NumpyArrayMethods
-from tfe_bench.arrays.plan import BITS
+from tfe_bench.arrays.operations import Apply
 from tfe_bench.errors import UsageError, did_you_mean
 
-# array.apply_operation, which builds an expression.
-Apply = Callable[..., Any]
 # Operations by the name of NumPy's ufunc.
 _UFUNCS: Mapping[str, str] = {
     **{

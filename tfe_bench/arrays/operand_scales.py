@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.arrays.plan import BITS
+from tfe_bench.arrays.array_spec import BITS
+from tfe_bench.arrays.operations import BITS_OR_NUMBERS, FACTORS, Apply, Operation
 from tfe_bench.protocols.api.operands import WEIGHT_BITS
-
-# Operations that count truth values as 0 and 1, and take factors of any scale.
-_PRODUCTS = frozenset(("matmul", "matvec", "multiply", "tensordot"))
-# Operations on numbers of one scale.
-_ONE_SCALE = frozenset(
-    (
-        *("add", "add_n", "atan2", "clip_by_value", "divide", "equal", "floor_div", "floordiv"),
-        *("floormod", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum"),
-        *("mod", "not_equal", "subtract"),
-    )
-)
-# Operations that also take truth values, if all operands are.
-_BITS_OR_NUMBERS = frozenset(("concat", "stack", "tensor_scatter_nd_update", "where"))
 
 
 def align_operand_scales(
-    apply: Callable[..., Any], name: str, arguments: dict[str, Any]
+    apply: Apply, operation: Operation, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """Convert private integers and truth values among arguments to numbers of one scale.
 
     A value of fewer fractional bits gets zero bits appended, which is exact; nothing is rounded.
     """
-    if name not in _PRODUCTS | _ONE_SCALE | _BITS_OR_NUMBERS:
+    if operation.operands is None:
         return arguments
     operands = {key: each for key, each in arguments.items() if key not in ("condition", "indices")}
     private = [
@@ -40,7 +28,9 @@ def align_operand_scales(
     others = [
         v for each in operands.values() for v in _iterate_operand_values(each) if _is_real_number(v)
     ]
-    if not private or (name in _BITS_OR_NUMBERS and all(v.kind == BITS for v in private)):
+    if not private or (
+        operation.operands == BITS_OR_NUMBERS and all(v.kind == BITS for v in private)
+    ):
         return arguments
     scale = max(v.fractional_bits for v in private)
     if scale == 0 and any(not _is_whole(v) for v in others):
@@ -52,7 +42,7 @@ def align_operand_scales(
         if not hasattr(value, "kind"):
             return value
         value = apply("cast", value) if value.kind == BITS else value
-        fits = name in _PRODUCTS or value.fractional_bits == scale
+        fits = operation.operands == FACTORS or value.fractional_bits == scale
         return value if fits else apply("cast", value, scale)
 
     return {key: cast_operand(each) if key in operands else each for key, each in arguments.items()}

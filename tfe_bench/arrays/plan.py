@@ -6,7 +6,6 @@ Workers do not trust a plan's description of its leaves: each compares it with i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,17 +27,13 @@ from tfe_bench.arrays.arguments import (
     iter_refs,
     parse_reference,
 )
+from tfe_bench.arrays.array_spec import DECIMAL, FIXED, KINDS
 from tfe_bench.cluster.stored import check_client_names, check_deployment_identifier, check_name
 from tfe_bench.errors import UsageError
 from tfe_bench.queries.types import MAX_DIGITS
 
 MAX_STEPS, MAX_LEAVES, MAX_OUTPUTS = 1000, 256, 256
 MAX_ITERATIONS = 1 << 16
-FIXED, INT, BITS = "fixed", "int", "bits"
-KINDS = (FIXED, INT, BITS)
-# Kind of a stored leaf of decimals, whose scale is their digits: the plan begins with its
-# conversion to fixed point.
-DECIMAL = "decimal"
 INPUT, HANDLE, STORED = "input", "handle", "stored"
 LOOP_VARIABLE = "turn"  # a loop variable, while a loop's body is built
 REVEAL, KEEP = "reveal", "keep"
@@ -154,19 +149,6 @@ class ExpressionPlan:
             "steps": [step.to_header() for step in self.steps],
             "outputs": [output.to_header() for output in self.outputs],
         }
-
-    def cost_key(self) -> str:
-        """Return a key of everything that graphs and costs depend on: neither names
-        nor handles.
-        """
-        return json.dumps(
-            [
-                [leaf.to_header()[:4] for leaf in self.leaves],
-                [step.to_header() for step in self.steps],
-                [[encode_operation_argument(o.ref), o.then] for o in self.outputs],
-            ],
-            sort_keys=True,
-        )
 
     @classmethod
     def from_header(cls, value: object) -> ExpressionPlan:

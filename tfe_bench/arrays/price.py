@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.arrays import evaluate
-from tfe_bench.arrays.evaluate import ArraySpec
+from tfe_bench.arrays.array_spec import ArraySpec
 from tfe_bench.arrays.plan import ExpressionPlan
 from tfe_bench.cluster.jobs import shape_extent
 from tfe_bench.errors import UsageError
@@ -18,15 +16,11 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.tensor_ops import Tensor
 from tfe_bench.queries.price import estimate_query_seconds
 
-# Plans with a cached price: a loop at a client requests the same one repeatedly.
-_MAX_CACHED = 256
 # Exchanges and local maps of a plan's graphs, for a loop those of one iteration: they take a
 # worker's time for counting and tracing, and memory of about this many bytes each (measured with
 # 990 softmaxes).
 MAX_OPS = 20_000
 OP_BYTES = 32 << 10
-_known: OrderedDict[str, ExpressionPrice] = OrderedDict()
-_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -109,26 +103,11 @@ class _LimitedCostParty(CostParty):
 
 
 def price_expression_plan(plan: ExpressionPlan) -> ExpressionPrice:
-    """Count the cost of a checked plan, or return the cached cost of one with the same key.
+    """Count the cost of a checked plan.
 
     Raises:
         UsageError: operations that do not take their operands.
     """
-    key = plan.cost_key()
-    with _lock:
-        price = _known.get(key)
-        if price is not None:
-            _known.move_to_end(key)
-            return price
-    price = _count_plan(plan)
-    with _lock:
-        _known[key] = price
-        while len(_known) > _MAX_CACHED:
-            _known.popitem(last=False)
-    return price
-
-
-def _count_plan(plan: ExpressionPlan) -> ExpressionPrice:
     party = _LimitedCostParty()
     base = len(plan.leaves)
     specs_by_step: dict[int, tuple[ArraySpec, ...]] = {}

@@ -11,10 +11,10 @@ import numpy as np
 from tfe_bench.arrays import arguments
 from tfe_bench.arrays import bounds as rules
 from tfe_bench.arrays import plan as plans
+from tfe_bench.arrays.array_spec import BITS, FIXED, INT, KINDS, ArraySpec
 from tfe_bench.arrays.bounds import Bounds
-from tfe_bench.arrays.evaluate import ArraySpec
 from tfe_bench.arrays.node import ExpressionNode
-from tfe_bench.arrays.plan import BITS, FIXED, INT, ExpressionLeaf
+from tfe_bench.arrays.plan import ExpressionLeaf
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -38,9 +38,9 @@ def make_leaf(
         )
     default = {"b": BITS, "f": FIXED}.get(elements.dtype.kind, INT)
     chosen = default if kind is None else kind
-    if chosen not in plans.KINDS:
+    if chosen not in KINDS:
         raise UsageError(
-            f"kind is one of {', '.join(plans.KINDS)}. Received: {kind!r}.",
+            f"kind is one of {', '.join(KINDS)}. Received: {kind!r}.",
             code="unknown-name",
             operation="kind",
             received=kind,

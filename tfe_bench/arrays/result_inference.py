@@ -8,9 +8,9 @@ from typing import Any
 from tfe_bench.arrays import arguments, evaluate, operations
 from tfe_bench.arrays import plan as plans
 from tfe_bench.arrays.arguments import ValueReference
-from tfe_bench.arrays.evaluate import ArraySpec
+from tfe_bench.arrays.array_spec import BITS, ArraySpec
 from tfe_bench.arrays.node import ExpressionNode
-from tfe_bench.arrays.plan import BITS, LoopBody
+from tfe_bench.arrays.plan import LoopBody
 from tfe_bench.protocols.session.counting import CostParty, PrivateBits
 from tfe_bench.protocols.session.counting import Private as Counted
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.arrays import evaluate, lineage
+from tfe_bench.arrays.array_spec import DECIMAL, ArraySpec
 from tfe_bench.arrays.plan import (
-    DECIMAL,
     HANDLE,
     INPUT,
     KEEP,
@@ -155,7 +155,7 @@ def _permit_outputs(
     return list(sources)
 
 
-def _held_array_bytes(meaning: evaluate.ArraySpec) -> int:
+def _held_array_bytes(meaning: ArraySpec) -> int:
     """Return the bytes of a party's two fields of a value."""
     return 2 * _WORD_BYTES * meaning.elements
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from tfe_bench.arrays import evaluate, operations
 from tfe_bench.arrays.arguments import ValueReference
+from tfe_bench.arrays.array_spec import ArraySpec
+from tfe_bench.arrays.bounds import Bounds, OperationCall, widest_result_bounds
 from tfe_bench.arrays.evaluate import Value
 from tfe_bench.arrays.plan import MAX_ITERATIONS, LoopBody
 from tfe_bench.errors import UsageError
@@ -84,9 +86,7 @@ class LoopIteration:
         meanings: specifications of its loop variables and of its outputs.
     """
 
-    def __init__(
-        self, running: party.Party, body: LoopBody, meanings: Sequence[evaluate.ArraySpec]
-    ) -> None:
+    def __init__(self, running: party.Party, body: LoopBody, meanings: Sequence[ArraySpec]) -> None:
         self._party, self._body, self._meanings = running, body, meanings
 
     def run_iteration(self, *parts: Sequence[Value]) -> list[Value]:
@@ -115,4 +115,7 @@ class LoopIteration:
         return outputs
 
 
-operations.add_loop("foldl", run_array_loop)
+@operations.array_operation(aliases={"foldl": run_array_loop}, between=True, loops=True)
+def _bound_loop_variables(call: OperationCall) -> list[Bounds]:
+    """Return the widest bounds: folding.py sets those of the values that a loop carries."""
+    return widest_result_bounds(call)

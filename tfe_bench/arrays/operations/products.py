@@ -1,32 +1,36 @@
-"""Bounds of products, of sums of products, and of means.
+"""Products, sums of products, and means.
 
-Each rule belongs to the operations that it names; see bounds.py.
+An operation that is linear in each operand takes one of them in two parts if its exact sum may
+exceed 62 bits (wide_range.in_parts).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.arrays import wide_range
+from tfe_bench.arrays.array_spec import FIXED, INT
 from tfe_bench.arrays.bounds import (
     LIMIT,
     MAX_MAGNITUDE,
     WORDS,
     Bounds,
+    OperandGuard,
     OperationCall,
     PrivateOperand,
     first_private_operand,
     operation_parameter_bits,
-    register_bounds_rule,
     sum_bounds,
     terms_per_result,
     union_bounds,
 )
-from tfe_bench.arrays.plan import INT
-from tfe_bench.protocols.api import operands
+from tfe_bench.arrays.operations import FACTORS, MAX_REPEATS, Apply, Composer, array_operation
+from tfe_bench.protocols.api import contractions, neural, operands, operators, pooling, scans
 
 # ---- products
 
@@ -136,7 +140,7 @@ def _truncated_bounds(sizes: list[Bounds], terms: int, drop: int) -> Bounds:
     return Bounds(exact.low >> drop, -(-exact.high >> drop)).spread(2)
 
 
-@register_bounds_rule("multiply")
+@array_operation(wide_range.in_parts(operators.multiply), operands=FACTORS)
 def _bound_multiply(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     if isinstance(x, PrivateOperand) and isinstance(y, PrivateOperand) and x.node is y.node:
@@ -158,7 +162,7 @@ def _square_bounds(call: OperationCall, x: PrivateOperand, split: int) -> Bounds
     return Bounds(0, x.bounds.most**2 >> x.scale).spread(2)
 
 
-@register_bounds_rule("square")
+@array_operation(wide_range.square)
 def _bound_square(call: OperationCall) -> list[Bounds]:
     return [_square_bounds(call, first_private_operand(call), 0)]
 
@@ -167,26 +171,26 @@ def _product_operand_shape(value: Any) -> tuple[int, ...]:
     return value.spec.shape if isinstance(value, PrivateOperand) else np.shape(value)
 
 
-@register_bounds_rule("matmul")
+@array_operation(wide_range.in_parts(operators.matmul), operands=FACTORS)
 def _bound_matmul(call: OperationCall) -> list[Bounds]:
     shape = _product_operand_shape(call.given["x"])
     is_transposed = bool(call.given.get("transpose_a", False)) and len(shape) > 1
     return [_bound_product(call, ("x", "y"), shape[-2 if is_transposed else -1])]
 
 
-@register_bounds_rule("matvec")
+@array_operation(wide_range.in_parts(contractions.matvec), operands=FACTORS)
 def _bound_matvec(call: OperationCall) -> list[Bounds]:
     return [_bound_product(call, ("a", "b"), _product_operand_shape(call.given["b"])[-1])]
 
 
-@register_bounds_rule("tensordot")
+@array_operation(wide_range.in_parts(contractions.tensordot), operands=FACTORS)
 def _bound_tensordot(call: OperationCall) -> list[Bounds]:
     both = [math.prod(_product_operand_shape(call.given[name])) for name in ("a", "b")]
     terms = math.isqrt(max(1, both[0] * both[1] // max(1, call.made[0].elements)))
     return [_bound_product(call, ("a", "b"), max(1, terms))]
 
 
-@register_bounds_rule("einsum")
+@array_operation(wide_range.in_parts(contractions.einsum))
 def _bound_einsum(call: OperationCall) -> list[Bounds]:
     values = call.given["inputs"]
     indexes = math.prod(
@@ -215,16 +219,76 @@ def _einsum_axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str
     return sizes
 
 
-@register_bounds_rule("conv2d", "depthwise_conv2d")
+def _compose_convolution_bias(name: str) -> Composer:
+    """Return a composition of a convolution and its bias, each planned separately."""
+
+    def add_bias(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+        bias = arguments.get("bias")
+        if bias is None:
+            return None
+        shape = bias.shape if hasattr(bias, "kind") else np.shape(bias)
+        plain = apply(name, **{**arguments, "bias": None})
+        pairs = zip(shape[::-1], plain.shape[::-1], strict=False)
+        if len(shape) > plain.ndim or any(n not in (1, size) for n, size in pairs):
+            return None  # (the operation itself raises the error)
+        return apply("add", plain, bias)
+
+    return add_bias
+
+
+@array_operation(wide_range.in_parts(neural.conv2d), compose=_compose_convolution_bias("conv2d"))
+@array_operation(
+    wide_range.in_parts(neural.depthwise_conv2d),
+    compose=_compose_convolution_bias("depthwise_conv2d"),
+)
 def _bound_convolution(call: OperationCall) -> list[Bounds]:
     shape = _product_operand_shape(call.given["filters"])
-    # (a bias is a separate sum, planning.py)
+    # (a bias is a separate sum)
     return [
         _bound_product(call, ("x", "filters"), math.prod(shape[: 3 if call.op == "conv2d" else 2]))
     ]
 
 
-@register_bounds_rule("reduce_prod", "cumprod")
+def _compose_product(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+    """Multiply halves by halves, in the order of protocols.api.ranking; each product is planned
+    separately.
+    """
+    x = arguments["x"]
+    if getattr(x, "kind", None) != FIXED or x.size == 0:
+        return None
+    axis = arguments.get("axis")
+    if axis is not None and type(axis) is not int:
+        return None
+    if axis is not None and not -x.ndim <= axis < x.ndim:
+        return None
+    rows = apply("reshape", x, [-1]) if axis is None else _move_axis_first(apply, x, axis % x.ndim)
+    count = rows.shape[0]
+    while count > 1:
+        half = count // 2
+        low, high = (apply("getitem", rows, slice(i * half, (i + 1) * half)) for i in (0, 1))
+        joined = apply("multiply", low, high)
+        if count % 2:
+            rest = apply("getitem", rows, slice(2 * half, count))
+            joined = apply("concat", [joined, rest], 0)
+        rows, count = joined, count - half
+    if arguments.get("keepdims", False):
+        shape = (
+            [1] * x.ndim
+            if axis is None
+            else [1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)]
+        )
+        return apply("reshape", rows, shape)
+    return apply("getitem", rows, 0)
+
+
+def _move_axis_first(apply: Apply, x: Any, axis: int) -> Any:
+    if axis == 0:
+        return x
+    return apply("transpose", x, [axis, *(i for i in range(x.ndim) if i != axis)])
+
+
+@array_operation(scans.reduce_prod, compose=_compose_product)
+@array_operation(scans.cumprod)
 def _bound_prod(call: OperationCall) -> list[Bounds]:
     x = first_private_operand(call)
     if x.is_integer:
@@ -245,7 +309,28 @@ def _bound_prod(call: OperationCall) -> list[Bounds]:
     return [Bounds(-magnitude, magnitude).spread(count)]
 
 
-@register_bounds_rule("scaled_dot_product_attention")
+# Scores of a row that differ by more get wrong weights; the second limit is for a private mask.
+_SPREAD, _MASKED_SPREAD = 119.0, 50.0
+
+
+def _guard_attention_scores(
+    apply: Apply, arguments: Mapping[str, Any]
+) -> list[tuple[Any, OperandGuard]]:
+    query, key = arguments["query"], arguments["key"]
+    rank = query.ndim
+    transposed_key = apply("transpose", key, [*range(rank - 2), rank - 1, rank - 2])
+    scale = arguments["scale"]
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    spread = _SPREAD if arguments["spread"] is None else float(arguments["spread"])
+    if arguments["spread"] is None and hasattr(arguments["mask"], "kind"):
+        spread = _MASKED_SPREAD
+    scores = apply("multiply", apply("matmul", query, transposed_key), scale)
+    limit = math.floor(spread / 2 * 2.0**scores.fractional_bits)
+    text = f"scaled_dot_product_attention: scores are {spread:.4g} or more apart"
+    return [(scores, OperandGuard((), text, -limit, limit))]
+
+
+@array_operation(neural.scaled_dot_product_attention, bits=45, guards=_guard_attention_scores)
 def _bound_attention(call: OperationCall) -> list[Bounds]:
     value = call.given["value"]
     for name in ("query", "key"):
@@ -263,7 +348,7 @@ def _bound_attention(call: OperationCall) -> list[Bounds]:
 _PLAIN = 30
 
 
-@register_bounds_rule("reduce_mean")
+@array_operation(wide_range.reduce_mean)
 def _bound_mean(call: OperationCall) -> list[Bounds]:
     x, result = first_private_operand(call), call.made[0]
     x = call.require_bits(x, LIMIT - 1 - (result.scale - x.scale))
@@ -273,7 +358,8 @@ def _bound_mean(call: OperationCall) -> list[Bounds]:
     return [Bounds(x.bounds.low << up, x.bounds.high << up).spread(4)]
 
 
-@register_bounds_rule("avg_pool2d", "adaptive_avg_pool2d")
+@array_operation(neural.avg_pool2d, sizes={"ksize": MAX_REPEATS})
+@array_operation(pooling.adaptive_avg_pool2d, sizes={"output_size": MAX_REPEATS})
 def _bound_average_pool(call: OperationCall) -> list[Bounds]:
     x, up = first_private_operand(call), call.made[0].scale - first_private_operand(call).scale
     x = call.require_bits(x, 31)
@@ -291,7 +377,7 @@ def _cap_squared_operand(call: OperationCall, more: int) -> tuple[PrivateOperand
     return x, x.bounds.bits + more, terms
 
 
-@register_bounds_rule("norm")
+@array_operation(wide_range.norm)
 def _bound_norm(call: OperationCall) -> list[Bounds]:
     x = first_private_operand(call)
     order = call.given.get("ord", "euclidean")
@@ -305,7 +391,7 @@ def _bound_norm(call: OperationCall) -> list[Bounds]:
     return [Bounds(0, root + (root >> 18)).spread(4)]
 
 
-@register_bounds_rule("reduce_variance", "reduce_std")
+@array_operation(wide_range.reduce_variance, wide_range.reduce_std)
 def _bound_variance(call: OperationCall) -> list[Bounds]:
     x, bits, terms = _cap_squared_operand(call, 1)
     # (a variance is at most a quarter of the range's square)

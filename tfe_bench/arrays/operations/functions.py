@@ -1,16 +1,16 @@
-"""Bounds of quotients and elementary functions.
-
-Each rule belongs to the operations that it names; see bounds.py.
-"""
+"""Quotients, powers and elementary functions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from tfe_bench.arrays import flooring, wide_range
+from tfe_bench.arrays.array_spec import BITS, FIXED
 from tfe_bench.arrays.bounds import (
     LIMIT,
     MAX_MAGNITUDE,
@@ -20,12 +20,12 @@ from tfe_bench.arrays.bounds import (
     PrivateOperand,
     first_private_operand,
     operation_parameter_bits,
-    register_bounds_rule,
     widest_bounds,
 )
-from tfe_bench.arrays.bounds_products import product_bounds
-from tfe_bench.errors import RangeError
-from tfe_bench.protocols.api import rounding
+from tfe_bench.arrays.operations import ONE_SCALE, Apply, array_operation
+from tfe_bench.arrays.operations.products import product_bounds
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols.api import elementary, neural, powers, rounding
 
 # ---- elementary functions
 
@@ -34,7 +34,8 @@ def _result_scale_unit(call: OperationCall) -> int:
     return 1 << call.made[0].scale
 
 
-@register_bounds_rule("sigmoid", "tanh", "erf", "softmax", "gelu", "silu")
+@array_operation(neural.sigmoid, neural.tanh, neural.softmax, neural.gelu, neural.silu, bits=62)
+@array_operation(elementary.erf, bits=62)
 def _bound_smooth_activation(call: OperationCall) -> list[Bounds]:
     room = operation_parameter_bits(call) - (2 if call.op == "softmax" else 1)
     x, one = call.require_bits(first_private_operand(call), room), _result_scale_unit(call)
@@ -44,7 +45,33 @@ def _bound_smooth_activation(call: OperationCall) -> list[Bounds]:
     return [Bounds(low, one).spread(4)]
 
 
-@register_bounds_rule("sin", "cos", "atan2")
+# Bits of coordinates that atan2 takes.
+_NEAR = 30
+
+
+def _compose_atan2(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+    """Replace distant points by nearer ones in the same direction."""
+    y, x = arguments["y"], arguments["x"]
+    if not all(getattr(v, "kind", None) == FIXED for v in (y, x)) or "bits" in arguments:
+        return None
+    bits, f = max(v._node.range.bits for v in (y, x)), y.fractional_bits
+    drop = bits - _NEAR + 1
+    if bits <= _NEAR or drop >= f or x.fractional_bits != f:
+        return None
+    whole = list(np.broadcast_shapes(y.shape, x.shape))
+    both = [v if list(v.shape) == whole else apply("broadcast_to", v, whole) for v in (y, x)]
+    far = [apply("logical_not", apply("in_range", v, _NEAR)) for v in both]
+    is_far = apply("logical_or", *far)
+    nearer = [
+        apply("where", is_far, apply("bitcast", apply("cast", v, f - drop), f), v) for v in both
+    ]
+    # (a y that is rounded to 0 keeps its sign: the angle of -0 is -pi on the left)
+    size = apply("abs", apply("atan2", *nearer, bits=_NEAR + 1))
+    return apply("where", apply("less", y, 0.0), apply("negative", size), size)
+
+
+@array_operation(elementary.sin, elementary.cos)
+@array_operation(elementary.atan2, operands=ONE_SCALE, compose=_compose_atan2)
 def _bound_angle(call: OperationCall) -> list[Bounds]:
     if call.op == "atan2":
         for name in ("y", "x"):
@@ -55,13 +82,13 @@ def _bound_angle(call: OperationCall) -> list[Bounds]:
 # Largest error of roundings in ring units.
 _ROUNDING = 8
 # Largest exponent x for which e^x is representable.
-MAX_EXPONENT = 31.75
+_LARGEST_EXPONENT = 31.75
 
 
-@register_bounds_rule("exp")
+@array_operation(elementary.exp)
 def _bound_exp(call: OperationCall) -> list[Bounds]:
     x = first_private_operand(call)
-    top = math.floor(MAX_EXPONENT * (1 << x.scale))
+    top = math.floor(_LARGEST_EXPONENT * (1 << x.scale))
     if x.scale > 16:
         top = min(top, math.floor((61 - x.scale) * math.log(2) * (1 << x.scale)))
     x = call.require_range(x, None, top, f"an exponent is above {top / 2**x.scale:.6g}")
@@ -69,7 +96,7 @@ def _bound_exp(call: OperationCall) -> list[Bounds]:
     return [Bounds(0, math.ceil(largest * (1 + 2.0**-20))).spread(4)]
 
 
-@register_bounds_rule("log")
+@array_operation(elementary.log, undefined=("x", "less_equal"))
 def _bound_log(call: OperationCall) -> list[Bounds]:
     x = call.require_range(
         first_private_operand(call),
@@ -81,7 +108,8 @@ def _bound_log(call: OperationCall) -> list[Bounds]:
     return [Bounds(math.floor(ends[0]), math.ceil(ends[1])).spread(4)]
 
 
-@register_bounds_rule("sqrt", "rsqrt")
+@array_operation(elementary.sqrt, undefined=("x", "less"))
+@array_operation(elementary.rsqrt, undefined=("x", "less_equal"))
 def _bound_root(call: OperationCall) -> list[Bounds]:
     # (rounding may make a variance slightly negative; its root is 0)
     highest = (1 << operation_parameter_bits(call, 62)) - 1
@@ -99,7 +127,7 @@ def _bound_root(call: OperationCall) -> list[Bounds]:
     ]
 
 
-@register_bounds_rule("reciprocal")
+@array_operation(elementary.reciprocal, undefined=("x", "equal"))
 def _bound_reciprocal(call: OperationCall) -> list[Bounds]:
     x = first_private_operand(call)
     x = call.require_bits(x, operation_parameter_bits(call, 62))
@@ -120,7 +148,7 @@ def _bound_reciprocal(call: OperationCall) -> list[Bounds]:
 _MAX_REST_BITS = 12
 
 
-@register_bounds_rule("divide")
+@array_operation(wide_range.divide, operands=ONE_SCALE, undefined=("y", "equal"))
 def _bound_divide(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     if not isinstance(y, PrivateOperand):
@@ -158,7 +186,12 @@ def _bound_divide(call: OperationCall) -> list[Bounds]:
 _MAX_FLOORED_BITS = 59
 
 
-@register_bounds_rule("floordiv", "floor_div", "floormod", "mod")
+@array_operation(
+    *(flooring.floordiv, flooring.floormod),
+    aliases={"floor_div": flooring.floor_div, "mod": flooring.mod},
+    operands=ONE_SCALE,
+    undefined=("y", "equal"),
+)
 def _bound_floordiv(call: OperationCall) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     scale, remainder = call.made[0].scale, call.op in ("floormod", "mod")
@@ -210,14 +243,14 @@ def _bound_floordiv(call: OperationCall) -> list[Bounds]:
     return [Bounds(-largest_quotient - unit, largest_quotient + unit)]
 
 
-@register_bounds_rule("ceil", "floor", "round")
+@array_operation(rounding.ceil, rounding.floor, rounding.round)
 def _bound_rounding(call: OperationCall) -> list[Bounds]:
     x = call.require_bits(first_private_operand(call), LIMIT - 1)
     unit = 1 << x.scale
     return [Bounds(x.bounds.low - unit, x.bounds.high + unit)]
 
 
-@register_bounds_rule("polyval")
+@array_operation(elementary.polyval, bits=61)
 def _bound_polyval(call: OperationCall) -> list[Bounds]:
     x = call.require_bits(first_private_operand(call), operation_parameter_bits(call) - 1)
     coefficients = [abs(Fraction(float(c))) for c in np.asarray(call.given["coeffs"]).reshape(-1)]
@@ -236,9 +269,79 @@ def _bound_polyval(call: OperationCall) -> list[Bounds]:
     return [Bounds(-magnitude, magnitude)]
 
 
-@register_bounds_rule("pow")
+# ---- powers
+
+# The exponent multiplies an error of the logarithm: beyond this limit powers have no correct bit.
+_MAX_POWER = 1 << 14
+
+
+def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+    x, y = arguments["x"], arguments["y"]
+    if hasattr(y, "kind"):
+        return None if y.kind == BITS else _compose_private_power(apply, x, y)
+    exponent = np.asarray(y)
+    if getattr(x, "kind", None) != FIXED or exponent.size != 1 or exponent.dtype.kind not in "iuf":
+        return None
+    power = float(exponent.item())
+    if not np.isfinite(power):
+        return None  # (the operation itself raises the error)
+    if power == int(power) and 1 <= abs(power) <= 64:
+        return _compose_integer_power(
+            apply, apply("reciprocal", x) if power < 0 else x, abs(int(power))
+        )
+    if power in (0.5, -0.5):
+        return apply("sqrt" if power > 0 else "rsqrt", x)
+    if power == int(power):
+        return None
+    if abs(power) > _MAX_POWER:
+        raise UsageError(
+            f"pow expects an exponent of at most {_MAX_POWER} in magnitude. Received: {power:g}.",
+            code="number-out-of-range",
+            operation="pow",
+            received=power,
+            expected=f"{-_MAX_POWER} to {_MAX_POWER}",
+        )
+    return apply("exp", apply("multiply", apply("log", x), power))
+
+
+def _compose_integer_power(apply: Apply, x: Any, n: int) -> Any:
+    result: Any = None
+    while n:
+        if n & 1:
+            result = x if result is None else apply("multiply", result, x)
+        n >>= 1
+        if n:
+            x = apply("square", x)
+    return result
+
+
+def _compose_private_power(apply: Apply, x: Any, y: Any) -> Any:
+    """Compute x ** y: for whole private y also where x < 0, with the sign of odd powers."""
+    if not hasattr(x, "kind"):
+        base = np.asarray(x)
+        usable = base.dtype.kind in "iuf" and bool(np.all(np.isfinite(base) & (base > 0)))
+        if y.kind != FIXED or not usable:
+            return None
+        return apply("exp", apply("multiply", y, np.log(base.astype(np.float64))))
+    if x.kind != FIXED:
+        return None
+    if y.kind == FIXED:
+        return apply("exp", apply("multiply", y, apply("log", x)))
+    size = apply("exp", apply("multiply", apply("log", apply("abs", x)), y))
+    odd = apply("logical_and", apply("less", x, 0.0), apply("bit_extract", y, 0))
+    return apply("where", odd, apply("negative", size), size)
+
+
+def _guard_exponent(apply: Apply, arguments: Mapping[str, Any]) -> list[tuple[Any, OperandGuard]]:
+    exponent = arguments["y"]
+    if not all(hasattr(arguments[key], "kind") for key in ("x", "y")):
+        return []
+    limit = _MAX_POWER << exponent.fractional_bits
+    text = f"pow: an exponent is above {_MAX_POWER} in magnitude"
+    return [(exponent, OperandGuard((), text, -limit, limit))]
+
+
+@array_operation(powers.pow, compose=_compose_power, guards=_guard_exponent)
 def _bound_pow(call: OperationCall) -> list[Bounds]:
-    """Return the bounds of remaining powers: those of integers (others are products,
-    planning.py).
-    """
+    """Return the bounds of remaining powers: those of integers (others are products)."""
     return [widest_bounds(call.made[0])]
