@@ -116,7 +116,7 @@ class _ModelJobs(client.Client):
         fractional_bits: int | None = None,
         bound: Any = None,
     ) -> PrivateArray:
-        """Return an array of this client as a private array; see arrays.array.make_private."""
+        """Return an array of this client as a private array; see `make_private_array`."""
         from tfe_bench.arrays import array as arrays
 
         return arrays.make_private_array(self, array, kind, fractional_bits, bound)

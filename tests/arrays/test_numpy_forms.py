@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 
 from tests.arrays.simulated import Client, Workers, tfb
 from tests.refusals import raises
+from tfe_bench.arrays.building import build
+from tfe_bench.arrays.methods import NumpyArrayMethods
 from tfe_bench.errors import UsageError
 
 
@@ -39,6 +43,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     "whole parts": lambda x, n, b: x.astype(int),
     "reals": lambda x, n, b: n.astype(float) / 2,
     "truths": lambda x, n, b: n.astype(bool),
+    "dot": lambda x, n, b: x.dot(n) + x.dot(2.0) + np.dot(x, x[0]),
 }
 BETWEEN: dict[str, Callable[..., Any]] = {
     "a quantile": lambda x, n, b: np.quantile(x, 0.25),
@@ -70,6 +75,12 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a mask": (lambda x: x[x > 1], "private-index", r"where\(mask, x, 0\)"),
     "places": (lambda x: x[tfb.argmax(x, 0)], "private-index", "gather"),
     "a text": (lambda x: x.astype("U3"), "unsupported-type", "float, int or bool"),
+    "an integer that wraps around": (lambda x: x.astype(np.uint8), "unsupported-type", "float"),
+    "stacks of matrices": (
+        lambda x: x.dot(np.ones((2, x.shape[1], 2))),
+        "unsupported-operation",
+        "tensordot",
+    ),
     "freedom": (lambda x: x.std(ddof=4), "number-out-of-range", "ddof .* 0 to 3"),
 }
 
@@ -80,6 +91,35 @@ def test_what_is_refused_says_what_to_write(client: Client, name: str) -> None:
     with raises(UsageError, code) as caught:
         of(client.private(X))
     assert re.search(advice, str(caught.value))
+
+
+# Another value of each parameter of NumPy's methods, by the parameter's name.
+OTHER_VALUES: dict[str, Any] = {
+    **{"axis": 1, "keepdims": True, "ddof": 1, "min": 0.5, "max": 0.25},
+    **{"fractional_bits": 8, "method": "exact"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(vars(NumpyArrayMethods)) - {"dtype", "T", "kind"}))
+def test_every_parameter_of_a_method_is_read(client: Client, name: str) -> None:
+    method = getattr(NumpyArrayMethods, name)
+    if name.startswith("_") or not callable(method):
+        return
+    x = client.private(X[:, :1])
+    parameters = inspect.signature(method).parameters
+    for parameter in list(parameters.values())[1:]:
+        if parameter.default is inspect.Parameter.empty:
+            continue  # (a value without default is an operand, a type or a shape)
+        usual = {"fractional_bits": 4} if parameter.name == "method" else {}
+        plans = [
+            _plan_text(getattr(x, name)(**usual, **options))
+            for options in ({}, {parameter.name: OTHER_VALUES[parameter.name]})
+        ]
+        assert plans[0] != plans[1], parameter.name
+
+
+def _plan_text(value: Any) -> str:
+    return json.dumps(build([value._node], [("reveal", {})]).plan.to_header())
 
 
 def test_a_loop_may_begin_with_public_values(client: Client) -> None:

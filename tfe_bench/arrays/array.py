@@ -288,7 +288,8 @@ class PrivateArray(NumpyArrayMethods, Unconvertible):
     def explain(self, profile: str | None = None) -> str:
         """Describe the cost and the disclosures of revealing the array; nothing is sent."""
         counts = count_range_violations(self._cluster, [self._node], {})
-        return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
+        name = self._cluster.profile.name if profile is None else profile
+        return explaining.explain_array(self._node, name, counts)
 
     def __contains__(self, value: object) -> bool:
         self._refuse_conversion(

@@ -31,7 +31,8 @@ class NumpyArrayMethods:
             UsageError: another type.
         """
         kind = np.dtype(dtype).kind
-        if kind not in "biuf":
+        # (integers of other types would wrap around)
+        if kind not in "bif" or (kind == "i" and np.dtype(dtype) != np.int64):
             raise UsageError(
                 f"astype takes float, int or bool. Received: {dtype!r}.",
                 code="unsupported-type",
@@ -125,8 +126,8 @@ class NumpyArrayMethods:
     ravel = flatten
 
     def dot(self, other: Any) -> Any:
-        """Compute the product with a vector or a matrix, x @ y."""
-        return self._apply("matmul", other)
+        """Compute the product with a number, a vector or a matrix, x @ y."""
+        return self._apply(choose_dot_operation(self, other), other)
 
     def clip(self, min: Any = None, max: Any = None) -> Any:
         """Clip to two limits, one of which may be None."""
@@ -142,6 +143,24 @@ class NumpyArrayMethods:
     def cast(self, fractional_bits: int = 0, method: str = "safe") -> Any:
         """Convert to another scale; truth values to 0 and 1."""
         return self._apply("cast", fractional_bits, method)
+
+
+def choose_dot_operation(x: Any, y: Any) -> str:
+    """Return the operation that is NumPy's dot of two arrays.
+
+    Raises:
+        UsageError: y has more axes than a matrix, for which dot is no matrix product.
+    """
+    axes = [v.ndim if isinstance(v, NumpyArrayMethods) else np.ndim(v) for v in (x, y)]
+    if axes[1] > 2:
+        raise UsageError(
+            f"dot takes a number, a vector or a matrix. Received: {axes[1]} axes. Write x @ y for "
+            "products of matrices, or tfe_bench.tensordot(x, y, 1).",
+            code="unsupported-operation",
+            operation="dot",
+            received=axes[1],
+        )
+    return "multiply" if 0 in axes else "matmul"
 
 
 def _as_number(x: Any) -> Any:

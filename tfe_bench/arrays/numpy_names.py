@@ -9,7 +9,7 @@ import numpy as np
 
 from tfe_bench.arrays import operations
 from tfe_bench.arrays.array_spec import BITS
-from tfe_bench.arrays.methods import NumpyArrayMethods
+from tfe_bench.arrays.methods import NumpyArrayMethods, choose_dot_operation
 from tfe_bench.arrays.operations import Apply
 from tfe_bench.errors import UsageError, did_you_mean
 
@@ -142,10 +142,7 @@ def _apply_tensordot(apply: Apply, a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 def _apply_dot(apply: Apply, a: Any, b: Any) -> Any:
-    if max(np.ndim(v) if not isinstance(v, NumpyArrayMethods) else v.ndim for v in (a, b)) > 2:
-        _refuse_numpy_name("dot of more than two axes (write x @ y)")
-    scalars = [np.ndim(v) if not isinstance(v, NumpyArrayMethods) else v.ndim for v in (a, b)]
-    return apply("multiply" if 0 in scalars else "matmul", a, b)
+    return apply(choose_dot_operation(a, b), a, b)
 
 
 def _apply_expand_dims(apply: Apply, x: Any, axis: int) -> Any:

@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.fixedpoint import FixedPoint
 def make_leaf(
     array: Any, kind: str | None, fractional_bits: int | None, bound: Any, default_bits: int
 ) -> ExpressionNode:
-    """Make a leaf of this client's data; as array.make_private.
+    """Make a leaf of this client's data; as array.make_private_array.
 
     Args:
         default_bits: default fractional bits of reals.
