@@ -75,9 +75,7 @@ class Arithmetic(Definitions):
 
     mul = _define_binary_operation("multiply", np.multiply, "Return x y, truncated for reals.")
 
-    def mul_trunc2(self, x: Any, y: Any) -> Any:
-        """Return x y, as mul."""
-        return self.mul(x, y)
+    mul_trunc2 = _define_binary_operation("multiply", np.multiply, "Return x y, as mul.")
 
     def mul_pow2(self, x: Any, exponent: int) -> Any:
         """Return x 2^exponent."""

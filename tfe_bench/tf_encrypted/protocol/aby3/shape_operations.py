@@ -75,14 +75,22 @@ class ShapeOperations(Bits):
             return ABY3PublicTensor(self, array, like.is_scaled, like.backing_dtype)
         return x.like(private(x.array))
 
+    def _apply_alike(
+        self, x: Any, name: str, public: Callable[..., Any], argument: Any, word_axis: Any = ()
+    ) -> Any:
+        """Apply tfe_bench's operation or NumPy's of one argument, which words of bits extend."""
+        word_argument = (
+            [*argument, *word_axis] if word_axis and is_private(x) and x.is_word else argument
+        )
+        return self._apply_to_elements(
+            x, lambda a: getattr(tfb, name)(a, word_argument), lambda v: public(v, argument)
+        )
+
     def transpose(self, x: Any, perm: Any = None) -> Any:
         """Permute the axes."""
         rank = _get_tensor_rank(x)
         order = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
-        extra = [rank] if is_private(x) and x.is_word else []
-        return self._apply_to_elements(
-            x, lambda a: tfb.transpose(a, order + extra), lambda v: v.transpose(order)
-        )
+        return self._apply_alike(x, "transpose", np.transpose, order, [rank])
 
     def indexer(self, x: Any, slc: Any) -> Any:
         """Return x[slc]."""
@@ -105,18 +113,13 @@ class ShapeOperations(Bits):
 
     def reshape(self, x: Any, axe: Any) -> Any:
         """Return x in another shape."""
-        shape = [int(n) for n in axe]
-        extra = [x.backing_dtype.nbits] if is_private(x) and x.is_word else []
-        return self._apply_to_elements(
-            x, lambda a: tfb.reshape(a, shape + extra), lambda v: v.reshape(shape)
-        )
+        bits = [x.backing_dtype.nbits] if is_private(x) else []
+        return self._apply_alike(x, "reshape", np.reshape, [int(n) for n in axe], bits)
 
     def expand_dims(self, x: Any, axis: int) -> Any:
         """Add an axis."""
         at = _positive_tensor_axis(axis, _get_tensor_rank(x) + 1)
-        return self._apply_to_elements(
-            x, lambda a: tfb.expand_dims(a, at), lambda v: np.expand_dims(v, at)
-        )
+        return self._apply_alike(x, "expand_dims", np.expand_dims, at)
 
     def squeeze(self, x: Any, axis: Any = None) -> Any:
         """Remove axes of one element."""
@@ -124,35 +127,23 @@ class ShapeOperations(Bits):
         removed_axes = (
             [i for i, n in enumerate(sizes) if n == 1] if axis is None else np.atleast_1d(axis)
         )
-        at = [_positive_tensor_axis(int(i), len(sizes)) for i in removed_axes]
-        if not at:
-            return x
-        return self._apply_to_elements(
-            x, lambda a: tfb.squeeze(a, at), lambda v: np.squeeze(v, tuple(at))
-        )
+        at = tuple(_positive_tensor_axis(int(i), len(sizes)) for i in removed_axes)
+        return self._apply_alike(x, "squeeze", np.squeeze, at) if at else x
 
     def tile(self, x: Any, multiples: Any) -> Any:
         """Repeat x along each axis."""
-        times = [int(n) for n in multiples]
-        extra = [1] if is_private(x) and x.is_word else []
-        return self._apply_to_elements(
-            x, lambda a: tfb.tile(a, times + extra), lambda v: np.tile(v, times)
-        )
+        return self._apply_alike(x, "tile", np.tile, [int(n) for n in multiples], [1])
 
     def reverse(self, x: Any, axis: Any) -> Any:
         """Reverse the order along axes."""
-        at = [_positive_tensor_axis(int(i), _get_tensor_rank(x)) for i in np.atleast_1d(axis)]
-        return self._apply_to_elements(
-            x, lambda a: tfb.reverse(a, at), lambda v: np.flip(v, tuple(at))
-        )
+        rank = _get_tensor_rank(x)
+        at = tuple(_positive_tensor_axis(int(i), rank) for i in np.atleast_1d(axis))
+        return self._apply_alike(x, "reverse", np.flip, at)
 
     def pad(self, x: Any, paddings: Any) -> Any:
         """Add zeros at the edges."""
         edges = [[int(n) for n in pair] for pair in paddings]
-        extra = [[0, 0]] if is_private(x) and x.is_word else []
-        return self._apply_to_elements(
-            x, lambda a: tfb.pad(a, edges + extra), lambda v: np.pad(v, edges)
-        )
+        return self._apply_alike(x, "pad", np.pad, edges, [[0, 0]])
 
     def gather(self, x: Any, indices: Any, axis: int = 0) -> Any:
         """Return the slices at public indices along an axis."""

@@ -97,10 +97,8 @@ class ABY3Tensor(TFETensor):
     matmul = __matmul__ = dot = _define_protocol_method("matmul")
     negative = __neg__ = _define_protocol_method("negative")
     __lt__, __le__ = _define_protocol_method("less_than"), _define_protocol_method("less_equal")
-    __gt__, __ge__ = (
-        _define_protocol_method("greater_than"),
-        _define_protocol_method("greater_equal"),
-    )
+    __gt__ = _define_protocol_method("greater_than")
+    __ge__ = _define_protocol_method("greater_equal")
     bitwise_xor = __xor__ = _define_protocol_method("xor")
     __rxor__ = _define_protocol_method("xor", True)
     bitwise_and = __and__ = _define_protocol_method("and_")
