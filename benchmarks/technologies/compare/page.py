@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tfe_bench.benchmarks.report import cells
 from tfe_bench.benchmarks.report.drawing import Maker, Picture
-from tfe_bench.benchmarks.report.parts import Cell, Figure, Items, Part, Section, Table
+from tfe_bench.benchmarks.report.parts import Figure, Items, Part, Section, Table
+from tfe_bench.benchmarks.technologies import columns
+from tfe_bench.benchmarks.technologies.columns import Column
 from tfe_bench.benchmarks.technologies.compare import pictures as drawn
 from tfe_bench.benchmarks.technologies.compare import table
 from tfe_bench.benchmarks.technologies.compare.cells import TECHNOLOGIES
@@ -55,70 +57,13 @@ def build_sections(
     )
     drawn = zip(NAMES, captions, strict=True)
     parts += [Figure(pictures[name], *words) for name, words in drawn if name in pictures]
-    parts += [_build_technology_table(cells), _list_protections(cells), *_list_missing(cells)]
+    known = [m for m in cells if "unsupported" not in m.figures]
+    parts += [
+        columns.build_table(_COLUMNS, known, _CAPTION),
+        _list_protections(cells),
+        *_list_missing(cells),
+    ]
     return [Section("technologies", "What private computing costs", parts)]
-
-
-def _build_technology_table(measured_cells: Sequence[Measurement]) -> Table:
-    known = [m for m in measured_cells if "unsupported" not in m.figures]
-
-    def seconds(network: str) -> Callable[[Measurement], Cell]:
-        def cell(m: Measurement) -> Cell:
-            value = table.technology_cell_seconds(m, network)
-            return cells.seconds(None if value is None else 1000 * value)
-
-        return cell
-
-    def number(name: str, show: Callable[[float | None], Cell]) -> Callable[[Measurement], Cell]:
-        return lambda m: show(table.read_technology_figure(m, name))
-
-    def percent(name: str) -> Callable[[Measurement], Cell]:
-        def cell(m: Measurement) -> Cell:
-            value = table.read_technology_figure(m, name)
-            return cells.percent(None if value is None else 100 * value)
-
-        return cell
-
-    def whole(name: str) -> Callable[[Measurement], Cell]:
-        def cell(m: Measurement) -> Cell:
-            value = table.read_technology_figure(m, name)
-            return cells.whole(None if value is None else round(value))
-
-        return cell
-
-    columns: dict[str, Callable[[Measurement], Cell]] = {
-        "job": lambda m: f"{m.job} {table.technology_cell_variant(m)}".strip(),
-        "technology": lambda m: m.technology,
-        "here, ms": seconds("local"),
-        "": _mark_leakage,
-        "LAN, ms (modeled)": seconds("lan"),
-        "WAN, ms (modeled)": seconds("wan"),
-        "slowdown": number("slowdown", cells.ratio),
-        "per second": number("samples_per_second", cells.seconds),
-        "up, MB": number("up_bytes", cells.megabytes),
-        "down, MB": number("down_bytes", cells.megabytes),
-        "all, MB": number("total_bytes", cells.megabytes),
-        "rounds": whole("rounds"),
-        "others learn": lambda m: str(m.figures.get("leakage", "")),
-        "key rank / length, %": percent("key_rank_over_length"),
-        "setup, s": number("setup_seconds", cells.seconds),
-        "keys, MB": number("key_bytes", cells.megabytes),
-        "memory, MB": number("memory_bytes", cells.megabytes),
-        "largest error": number(
-            "max_error", functools.partial(cells.report_number_cell, "{:.2g}".format, "")
-        ),
-        "accuracy, %": percent("accuracy"),
-        "plaintext, %": percent("accuracy_plain"),
-        "security, bits": whole("security_bits"),
-    }
-    caption = (
-        "All cells. Slowdown: of the time here against plaintext's. Up and down: between client "
-        "and servers; all: with what servers send each other. A round is a message on the "
-        "critical path, the client's question and its answer among them. Accuracy is of as many "
-        "test pictures as the record says."
-    )
-    rows = [[cell(m) for cell in columns.values()] for m in known]
-    return Table([*columns], rows, caption)
 
 
 def _mark_leakage(m: Measurement) -> str:
@@ -129,6 +74,47 @@ def _mark_leakage(m: Measurement) -> str:
     return "projected" if "latency_seconds" in m.modeled else ""
 
 
+_COLUMNS: Final[Mapping[str, Column]] = {
+    "job": lambda m: f"{m.job} {table.technology_cell_variant(m)}".strip(),
+    "technology": lambda m: m.technology,
+    "here, ms": columns.figure_column("latency_seconds", scale=1000),
+    "": _mark_leakage,
+    "LAN, ms (modeled)": columns.figure_column("lan_seconds", scale=1000),
+    "WAN, ms (modeled)": columns.figure_column("wan_seconds", scale=1000),
+    "slowdown": columns.figure_column("slowdown", cells.ratio),
+    "per second": columns.figure_column("samples_per_second"),
+    "up, MB": columns.figure_column("up_bytes", cells.megabytes),
+    "down, MB": columns.figure_column("down_bytes", cells.megabytes),
+    "all, MB": columns.figure_column("total_bytes", cells.megabytes),
+    "rounds": columns.figure_column("rounds", columns.format_rounded),
+    "others learn": columns.text_column("leakage"),
+    "key rank / length, %": columns.figure_column("key_rank_over_length", cells.percent, 100),
+    "setup, s": columns.figure_column("setup_seconds"),
+    "keys, MB": columns.figure_column("key_bytes", cells.megabytes),
+    "memory, MB": columns.figure_column("memory_bytes", cells.megabytes),
+    "largest error": columns.figure_column(
+        "max_error", functools.partial(cells.report_number_cell, "{:.2g}".format, "")
+    ),
+    "accuracy, %": columns.figure_column("accuracy", cells.percent, 100),
+    "plaintext, %": columns.figure_column("accuracy_plain", cells.percent, 100),
+    "security, bits": columns.figure_column("security_bits", columns.format_rounded),
+}
+_CAPTION: Final = (
+    "All cells. Slowdown: of the time here against plaintext's. Up and down: between client and "
+    "servers; all: with what servers send each other. A round is a message on the critical path, "
+    "the client's question and its answer among them. Accuracy is of as many test pictures as the "
+    "record says."
+)
+_PROTECTION_COLUMNS: Final[Mapping[str, Column]] = {
+    "technology": lambda m: m.technology,
+    "who learns what": columns.text_column("learns"),
+    "others learn": columns.text_column("leakage"),
+    "protects from": columns.text_column("adversary"),
+    "parties": columns.text_column("parties"),
+    "whom one trusts": columns.text_column("trust"),
+}
+
+
 def _list_protections(cells: Sequence[Measurement]) -> Table:
     """Build a table of security promises, from the first cell of each technology."""
     first: dict[tuple[str, str], Measurement] = {}
@@ -136,16 +122,8 @@ def _list_protections(cells: Sequence[Measurement]) -> Table:
         for m in cells:
             if m.technology == name and "learns" in m.figures:
                 first.setdefault((name, str(m.figures["learns"])), m)
-    columns: dict[str, Callable[[Measurement], Cell]] = {
-        "technology": lambda m: m.technology,
-        "who learns what": lambda m: str(m.figures["learns"]),
-        "others learn": lambda m: str(m.figures.get("leakage", "")),
-        "protects from": lambda m: str(m.figures.get("adversary", "")),
-        "parties": lambda m: str(m.figures.get("parties", "")),
-        "whom one trusts": lambda m: str(m.figures.get("trust", "")),
-    }
-    rows = [[cell(m) for cell in columns.values()] for m in first.values()]
-    return Table([*columns], rows, "What each technology promises, besides the client's own part.")
+    caption = "What each technology promises, besides the client's own part."
+    return columns.build_table(_PROTECTION_COLUMNS, first.values(), caption)
 
 
 def _list_missing(cells: Sequence[Measurement]) -> list[Part]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
 from tfe_bench.benchmarks.report.parts import NOTHING, Cell, Figure, Number, Part, Section, Table
+from tfe_bench.benchmarks.technologies import columns
+from tfe_bench.benchmarks.technologies.columns import Column
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -93,33 +95,34 @@ def _format_time(seconds: float) -> str:
     return f"{seconds * 1e9:.4g} ns"
 
 
-def _format_figure(measurement: Measurement, name: str, factor: float) -> Cell:
-    value = measurement.figures.get(name)
-    return NOTHING if value is None else Number(value, f"{value * factor:.4g}")
+def _time_column(name: str, factor: float) -> Column:
+    def show(value: float | None) -> Cell:
+        return NOTHING if value is None else Number(value, f"{value * factor:.4g}")
+
+    return columns.figure_column(name, show)
 
 
-_HEAD: Final = (
-    *("length", "bits", "batch", "scheme", "threads"),
-    *("encrypt ms", "key us", "unpack ms", "product us", "logarithm us", "decrypt us"),
+def _size_column(name: str) -> Column:
+    return lambda m: Number(m.parameters[name], str(m.parameters[name]))
+
+
+_SWEEP_COLUMNS: Final[Mapping[str, Column]] = {
+    "length": _size_column("length"),
+    "bits": _size_column("result_bits"),
+    "batch": _size_column("batch"),
+    "scheme": columns.text_column("scheme", "parameters"),
+    "threads": _size_column("threads"),
+    "encrypt ms": _time_column("encrypt_seconds", 1e3),
+    "key us": _time_column("derive_seconds", 1e6),
+    "unpack ms": _time_column("decode_seconds", 1e3),
+    "product us": _time_column("evaluate_seconds", 1e6),
+    "logarithm us": _time_column("logarithm_seconds", 1e6),
+    "decrypt us": _time_column("decrypt_seconds", 1e6),
+}
+_SWEEP_CAPTION: Final = (
+    "Encryption and unpacking of one message, one key, and one result: decryption is a result's "
+    "part of unpacking, product and logarithm."
 )
-_FIGURES: Final = (
-    *(("encrypt_seconds", 1e3), ("derive_seconds", 1e6), ("decode_seconds", 1e3)),
-    *(("evaluate_seconds", 1e6), ("logarithm_seconds", 1e6), ("decrypt_seconds", 1e6)),
-)
-
-
-def _build_sweep(measurements: Sequence[Measurement]) -> Table:
-    rows: list[list[Cell]] = []
-    for m in measurements:
-        p = m.parameters
-        sizes = [Number(p[n], str(p[n])) for n in ("length", "result_bits", "batch")]
-        threads = Number(p["threads"], str(p["threads"]))
-        rows.append([*sizes, p["scheme"], threads, *(_format_figure(m, n, f) for n, f in _FIGURES)])
-    caption = (
-        "Encryption and unpacking of one message, one key, and one result: decryption is a "
-        "result's part of unpacking, product and logarithm."
-    )
-    return Table(_HEAD, rows, caption)
 
 
 def _build_training_hours(measurement: Measurement) -> Table:
@@ -156,7 +159,7 @@ def build_sections(
         parts += [
             "A key authority gives a server keys for weights; the server learns the inner products "
             "of encrypted vectors with those weights, in the clear, and nothing else.",
-            _build_sweep(sweep),
+            columns.build_table(_SWEEP_COLUMNS, sweep, _SWEEP_CAPTION),
         ]
     if NAMES[0] in pictures:
         words = "Time for a logarithm against the bits of a result, by three means."

@@ -10,6 +10,8 @@ from tfe_bench.benchmarks.report import cells, drawing
 from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
 from tfe_bench.benchmarks.report.parts import NOTHING, Cell, Figure, Part, Section, Table
 from tfe_bench.benchmarks.table import format_three_digits
+from tfe_bench.benchmarks.technologies import columns
+from tfe_bench.benchmarks.technologies.columns import Column
 from tfe_bench.benchmarks.technologies.homomorphic import advice, published
 from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, DEPTH, OPERATIONS
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual_primes
@@ -54,14 +56,12 @@ def build_sections(
         )
         parts.append(Figure(pictures["homomorphic"], words, caption))
     if table:
-        parts += [
-            _build_scheme_operations(table),
-            published.DEFECT,
-            *_build_scheme_security(table),
-            _build_advice(table),
-        ]
+        parts += [_build_scheme_operations(table), published.DEFECT]
+        if depths := [m for m in table if m.job == DEPTH]:
+            parts.append(columns.build_table(_SECURITY_COLUMNS, depths, _SECURITY_CAPTION))
+        parts.append(_build_advice(table))
     if jobs:
-        parts.append(_build_homomorphic_jobs(jobs))
+        parts.append(columns.build_table(_JOB_COLUMNS, jobs, _JOB_CAPTION))
     return [Section("homomorphic", "Homomorphic encryption", parts)] if parts else []
 
 
@@ -106,8 +106,12 @@ def _label_measurement(m: Measurement) -> str:
     return f"{m.parameters['scheme']}, N = {m.parameters['degree']:,}"
 
 
-def _format_milliseconds(value: float | None) -> Cell:
-    return NOTHING if value is None else cells.seconds(value * 1e3)
+# At the largest degree.
+_LARGEST_COLUMNS: Final = {
+    "per slot, ns": columns.figure_column("per_slot_seconds", scale=1e9),
+    "noise left, bits": columns.figure_column("noise_budget_bits", cells.whole),
+    "error": columns.figure_column("max_abs_error", columns.format_error),
+}
 
 
 def _build_scheme_operations(table: Sequence[Measurement]) -> Table:
@@ -122,11 +126,8 @@ def _build_scheme_operations(table: Sequence[Measurement]) -> Table:
         row: list[Cell] = [scheme, job]
         for degree in degrees:
             row += _compare_published(by_degree.get(degree))
-        figures = by_degree[max(by_degree)].figures
-        row.append(cells.seconds(figures["per_slot_seconds"] * 1e9))
-        row.append(cells.whole(figures.get("noise_budget_bits")))
-        row.append(f"{figures['max_abs_error']:.1e}" if "max_abs_error" in figures else NOTHING)
-        rows.append(row)
+        largest = by_degree[max(by_degree)]
+        rows.append([*row, *(cell(largest) for cell in _LARGEST_COLUMNS.values())])
     each = [(f"N = {n:,}, ms", "published, ms", "ratio") for n in degrees]
     head = ("scheme", "operation", *(name for names in each for name in names))
     caption = (
@@ -134,7 +135,7 @@ def _build_scheme_operations(table: Sequence[Measurement]) -> Table:
         "the values in a ciphertext. BFV and BGV compute exactly until no noise budget is left; "
         "CKKS has an error. With ?: an error of copying in the published table."
     )
-    return Table((*head, "per slot, ns", "noise left, bits", "error"), rows, caption)
+    return Table((*head, *_LARGEST_COLUMNS), rows, caption)
 
 
 def _describe_scheme(m: Measurement) -> str:
@@ -154,39 +155,12 @@ def _compare_published(m: Measurement | None) -> list[Cell]:
     theirs = figures.get("published_seconds")
     suspect = " ?" if "published_suspect" in figures else ""
     return [
-        _format_milliseconds(m.seconds.median),
+        cells.seconds(m.seconds.median * 1e3),
         NOTHING
         if theirs is None
         else cells.report_number_cell(format_three_digits, suspect, theirs * 1e3),
         cells.ratio(figures.get("published_ratio")),
     ]
-
-
-def _build_scheme_security(table: Sequence[Measurement]) -> list[Part]:
-    rows: list[list[Cell]] = []
-    for m in table:
-        if m.job != DEPTH:
-            continue
-        figures, parameters = m.figures, m.parameters
-        security = int(parameters["security_bits"])
-        rows.append(
-            [
-                _label_measurement(m),
-                ", ".join(map(str, parameters["prime_bits"])),
-                cells.whole(security) if security else "below 128",
-                cells.whole(figures["depth"]),
-                *(cells.megabytes(figures[name]) for name in _SIZES),
-            ]
-        )
-    head = (
-        *("parameters", "bits of the primes", "security, bits", "depth", "ciphertext, MB"),
-        *("key for products, MB", "all rotation keys, MB", "peak memory, MB"),
-    )
-    caption = (
-        "Security by the Homomorphic Encryption Standard's table; depth is the number of "
-        "consecutive squarings with a correct result."
-    )
-    return [Table(head, rows, caption)] if rows else []
 
 
 def _build_advice(table: Sequence[Measurement]) -> Table:
@@ -211,33 +185,38 @@ def _build_advice(table: Sequence[Measurement]) -> Table:
     return Table(("job", "take", "ms", "results side by side"), rows, caption)
 
 
-def _build_homomorphic_jobs(jobs: Sequence[Measurement]) -> Table:
-    rows: list[list[Cell]] = []
-    for m in jobs:
-        figures, parameters = m.figures, m.parameters
-        rows.append(
-            [
-                m.job,
-                _label_measurement(m),
-                cells.whole(parameters.get("batch", parameters.get("images"))),
-                _format_milliseconds(m.seconds.median if m.seconds else None),
-                cells.seconds(figures.get("throughput_per_second")),
-                cells.megabytes(figures.get("bytes_up")),
-                cells.megabytes(figures.get("bytes_down")),
-                cells.megabytes(figures.get("key_bytes")),
-                f"{figures['max_abs_error']:.1e}" if "max_abs_error" in figures else NOTHING,
-                cells.part(100 * figures["accuracy"] if "accuracy" in figures else None),
-            ]
-        )
-    head = (
-        *("job", "parameters", "batch", "ms", "a second", "up, MB", "down, MB", "keys, MB"),
-        *("error", "accuracy"),
-    )
-    caption = (
-        "Encrypting, computing and decrypting. The server learns nothing; the client has the "
-        "secret key and decrypts alone."
-    )
-    return Table(head, rows, caption)
+_SECURITY_COLUMNS: Final[Mapping[str, Column]] = {
+    "parameters": _label_measurement,
+    "bits of the primes": lambda m: ", ".join(map(str, m.parameters["prime_bits"])),
+    "security, bits": lambda m: (
+        cells.whole(security) if (security := int(m.parameters["security_bits"])) else "below 128"
+    ),
+    "depth": columns.figure_column("depth", cells.whole),
+    "ciphertext, MB": columns.figure_column(_SIZES[0], cells.megabytes),
+    "key for products, MB": columns.figure_column(_SIZES[1], cells.megabytes),
+    "all rotation keys, MB": columns.figure_column(_SIZES[2], cells.megabytes),
+    "peak memory, MB": columns.figure_column(_SIZES[3], cells.megabytes),
+}
+_SECURITY_CAPTION: Final = (
+    "Security by the Homomorphic Encryption Standard's table; depth is the number of consecutive "
+    "squarings with a correct result."
+)
+_JOB_COLUMNS: Final[Mapping[str, Column]] = {
+    "job": lambda m: m.job,
+    "parameters": _label_measurement,
+    "batch": lambda m: cells.whole(m.parameters.get("batch", m.parameters.get("images"))),
+    "ms": columns.median_column(1e3),
+    "a second": columns.figure_column("throughput_per_second"),
+    "up, MB": columns.figure_column("bytes_up", cells.megabytes),
+    "down, MB": columns.figure_column("bytes_down", cells.megabytes),
+    "keys, MB": columns.figure_column("key_bytes", cells.megabytes),
+    "error": columns.figure_column("max_abs_error", columns.format_error),
+    "accuracy": columns.figure_column("accuracy", cells.part, 100),
+}
+_JOB_CAPTION: Final = (
+    "Encrypting, computing and decrypting. The server learns nothing; the client has the secret "
+    "key and decrypts alone."
+)
 
 
 def _draw_operations(newest: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:

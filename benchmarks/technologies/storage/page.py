@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tfe_bench.benchmarks.report import cells, drawing
 from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
-from tfe_bench.benchmarks.report.parts import Cell, Figure, Part, Section, Table
+from tfe_bench.benchmarks.report.parts import Figure, Part, Section
+from tfe_bench.benchmarks.technologies import columns
+from tfe_bench.benchmarks.technologies.columns import Column
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage.projections import (
     PROJECTION,
@@ -29,6 +31,69 @@ _LOOKS: Final = {
 _MOST_ROWS: Final = 200
 
 
+def _percent_column(name: str, digits: int) -> Column:
+    show = functools.partial(cells.report_number_cell, f"{{:+.{digits}f}}".format, " %")
+    return columns.figure_column(name, show, 100)
+
+
+def _giga_column(name: str) -> Column:
+    return columns.figure_column(name, lambda v: cells.seconds(None if v is None else v / 1e9))
+
+
+def _milliseconds_column(name: str) -> Column:
+    return columns.figure_column(name, columns.format_rounded, 1000)
+
+
+_PUBLISHED_COLUMNS: Final[Mapping[str, Column]] = {
+    "configuration": lambda m: _LOOKS.get(str(m.parameters.get("configuration")), ("", "?"))[1],
+    "devices": columns.parameter_column("devices", cells.whole),
+    "GB/s each": columns.parameter_column("gigabytes_per_second"),
+    "published, ms": lambda m: (
+        _milliseconds_column("published_seconds")(m)
+        if "published_seconds" in m.figures
+        else str(m.figures.get("published", ""))
+    ),
+    "ours, ms (modeled)": _milliseconds_column("latency_seconds"),
+    "simulated, ms (modeled)": _milliseconds_column("simulated_seconds"),
+    "difference": _percent_column("difference", 2),
+}
+_VALIDATION_COLUMNS: Final = {
+    "GB/s": columns.parameter_column("gigabytes_per_second"),
+    "reached": columns.figure_column("reached_gigabytes_per_second"),
+    "measured, s": columns.median_column(),
+    "predicted, s": columns.figure_column("predicted_seconds"),
+    "off by": _percent_column("difference", 1),
+    "from costs, s": columns.figure_column("predicted_from_costs_seconds"),
+    "off by ": _percent_column("difference_from_costs", 1),
+}
+_VALIDATION_CAPTION: Final = (
+    "A real network under CKKS on this machine, its weights read from a file that gives them at a "
+    "set rate, and what the model predicts: from when each plaintext is asked for with all of them "
+    "in memory, and layer by layer from counts of operations times costs."
+)
+_PROJECTION_COLUMNS: Final = {
+    "model": columns.text_column("model", "parameters"),
+    "device": columns.text_column("device", "parameters"),
+    "devices": columns.parameter_column("devices", cells.whole),
+    "clients": columns.parameter_column("clients", cells.whole),
+    "GB/s each": columns.parameter_column("gigabytes_per_second"),
+    "asked per s": columns.parameter_column("arrivals_per_second"),
+    "alone, s": columns.figure_column("latency_seconds"),
+    "median, s": columns.figure_column("median_seconds"),
+    "p95, s": columns.figure_column("p95_seconds"),
+    "per s": columns.figure_column("throughput_per_second"),
+    "computing": columns.figure_column("computing", cells.part, 100),
+    "keys there": columns.figure_column("key_hits", cells.whole),
+    "memory, MB": columns.figure_column("peak_memory_bytes", cells.megabytes),
+    "breaks even, GB/s": _giga_column("break_even_bytes_per_second"),
+    "reading is free from, GB/s": _giga_column("hidden_bytes_per_second"),
+}
+_PROJECTION_CAPTION: Final = (
+    "Projections: all figures are modeled, by a simulation of events. It breaks even where a "
+    "device is as fast as the processor that its costs were measured on."
+)
+
+
 def list_pictures(measured: Sequence[Measurement]) -> dict[str, Maker]:
     """Return the maker of the picture of both published tables."""
     return {
@@ -46,9 +111,9 @@ def build_sections(
     if tables := _latest_storage_measurements(measured, PUBLISHED):
         parts += _build_published_storage(tables, pictures)
     if runs := _latest_storage_measurements(measured, VALIDATION):
-        parts.append(_build_storage_validation(runs))
+        parts.append(columns.build_table(_VALIDATION_COLUMNS, runs, _VALIDATION_CAPTION))
     if projected := _latest_storage_measurements(measured, PROJECTION):
-        parts.append(_build_storage_projections(projected))
+        parts.append(columns.build_table(_PROJECTION_COLUMNS, projected, _PROJECTION_CAPTION))
     return [Section("storage", "Homomorphic inference on storage devices", parts)] if parts else []
 
 
@@ -59,20 +124,10 @@ def _latest_storage_measurements(measured: Sequence[Measurement], job: str) -> l
     return list(newest.values())[:_MOST_ROWS]
 
 
-def _read_storage_figure(m: Measurement, name: str) -> float | None:
-    """Read a number of an untrusted record; None if it is missing or no number."""
-    value = m.figures.get(name)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _read_parameter(m: Measurement, name: str) -> str:
-    return str(m.parameters.get(name, ""))
-
-
 def _build_published_storage(
     tables: list[Measurement], pictures: Mapping[str, Picture]
 ) -> list[Part]:
-    worst = max((abs(_read_storage_figure(m, "difference") or 0.0) for m in tables), default=0.0)
+    worst = max(abs(columns.read_number(m.figures, "difference") or 0.0) for m in tables)
     parts: list[Part] = [
         "A published simulation runs a homomorphic network where its weights lie: 3.3 GB of "
         "plaintexts and 0.5 GB of keys go through each inference. Three layers that are read in "
@@ -88,102 +143,8 @@ def _build_published_storage(
                 "empty: FPGA and SSD, 32 devices.",
             )
         )
-    columns: dict[str, Callable[[Measurement], Cell]] = {
-        "configuration": lambda m: _LOOKS.get(_read_parameter(m, "configuration"), ("", "?"))[1],
-        "devices": lambda m: cells.whole(_format_number(m, "devices")),
-        "GB/s each": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
-        "published, ms": lambda m: (
-            _format_milliseconds(m, "published_seconds")
-            if "published_seconds" in m.figures
-            else str(m.figures.get("published", ""))
-        ),
-        "ours, ms (modeled)": lambda m: _format_milliseconds(m, "latency_seconds"),
-        "simulated, ms (modeled)": lambda m: _format_milliseconds(m, "simulated_seconds"),
-        "difference": lambda m: cells.report_number_cell(
-            "{:+.2f}".format, " %", _format_percent(m, "difference")
-        ),
-    }
-    return [*parts, _build_storage_table(columns, tables, "Both published tables, cell by cell.")]
-
-
-def _build_storage_validation(runs: list[Measurement]) -> Table:
-    columns: dict[str, Callable[[Measurement], Cell]] = {
-        "GB/s": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
-        "reached": lambda m: cells.seconds(_read_storage_figure(m, "reached_gigabytes_per_second")),
-        "measured, s": lambda m: cells.seconds(m.seconds.median if m.seconds else None),
-        "predicted, s": lambda m: cells.seconds(_read_storage_figure(m, "predicted_seconds")),
-        "off by": lambda m: cells.report_number_cell(
-            "{:+.1f}".format, " %", _format_percent(m, "difference")
-        ),
-        "from costs, s": lambda m: cells.seconds(
-            _read_storage_figure(m, "predicted_from_costs_seconds")
-        ),
-        "off by ": lambda m: cells.report_number_cell(
-            "{:+.1f}".format, " %", _format_percent(m, "difference_from_costs")
-        ),
-    }
-    return _build_storage_table(
-        columns,
-        runs,
-        "A real network under CKKS on this machine, its weights read from a file that gives them "
-        "at a set rate, and what the model predicts: from when each plaintext is asked for with "
-        "all of them in memory, and layer by layer from counts of operations times costs.",
-    )
-
-
-def _build_storage_projections(projected: list[Measurement]) -> Table:
-    columns: dict[str, Callable[[Measurement], Cell]] = {
-        "model": lambda m: _read_parameter(m, "model"),
-        "device": lambda m: _read_parameter(m, "device"),
-        "devices": lambda m: cells.whole(_format_number(m, "devices")),
-        "clients": lambda m: cells.whole(_format_number(m, "clients")),
-        "GB/s each": lambda m: cells.seconds(_format_number(m, "gigabytes_per_second")),
-        "asked per s": lambda m: cells.seconds(_format_number(m, "arrivals_per_second")),
-        "alone, s": lambda m: cells.seconds(_read_storage_figure(m, "latency_seconds")),
-        "median, s": lambda m: cells.seconds(_read_storage_figure(m, "median_seconds")),
-        "p95, s": lambda m: cells.seconds(_read_storage_figure(m, "p95_seconds")),
-        "per s": lambda m: cells.seconds(_read_storage_figure(m, "throughput_per_second")),
-        "computing": lambda m: cells.part(_format_percent(m, "computing")),
-        "keys there": lambda m: cells.whole(m.figures.get("key_hits")),
-        "memory, MB": lambda m: cells.megabytes(_read_storage_figure(m, "peak_memory_bytes")),
-        "breaks even, GB/s": lambda m: cells.seconds(
-            _per_giga(_read_storage_figure(m, "break_even_bytes_per_second"))
-        ),
-        "reading is free from, GB/s": lambda m: cells.seconds(
-            _per_giga(_read_storage_figure(m, "hidden_bytes_per_second"))
-        ),
-    }
-    return _build_storage_table(
-        columns,
-        projected,
-        "Projections: all figures are modeled, by a simulation of events. It breaks even where a "
-        "device is as fast as the processor that its costs were measured on.",
-    )
-
-
-def _build_storage_table(
-    columns: Mapping[str, Callable[[Measurement], Cell]], rows: list[Measurement], caption: str
-) -> Table:
-    return Table([*columns], [[cell(m) for cell in columns.values()] for m in rows], caption)
-
-
-def _format_number(m: Measurement, name: str) -> float | None:
-    value = m.parameters.get(name)
-    return value if isinstance(value, int | float) else None
-
-
-def _format_milliseconds(m: Measurement, name: str) -> Cell:
-    value = _read_storage_figure(m, name)
-    return cells.whole(None if value is None else round(1000 * value))
-
-
-def _format_percent(m: Measurement, name: str) -> float | None:
-    value = _read_storage_figure(m, name)
-    return None if value is None else 100 * value
-
-
-def _per_giga(value: float | None) -> float | None:
-    return None if value is None else value / 1e9
+    caption = "Both published tables, cell by cell."
+    return [*parts, columns.build_table(_PUBLISHED_COLUMNS, tables, caption)]
 
 
 # ---- the picture
@@ -217,20 +178,17 @@ def _draw_lines(
     across: str,
     looks: Mapping[str, tuple[str, str]],
 ) -> None:
-    for name, (color, label) in looks.items():
-        cells = [m for m in tables if m.parameters.get("configuration") == name]
-        ours = [
-            (x, y)
-            for m in cells
-            if (x := _format_number(m, across))
-            and (y := _read_storage_figure(m, "latency_seconds"))
-        ]
-        theirs = [
-            (x, y)
-            for m in cells
-            if (x := _format_number(m, across))
-            and (y := _read_storage_figure(m, "published_seconds"))
-        ]
+    for configuration, (color, label) in looks.items():
+        cells = [m for m in tables if m.parameters.get("configuration") == configuration]
+        ours, theirs = (
+            [
+                (x, y)
+                for m in cells
+                if (x := columns.read_number(m.parameters, across))
+                and (y := columns.read_number(m.figures, name))
+            ]
+            for name in ("latency_seconds", "published_seconds")
+        )
         if theirs:
             axes.scatter(
                 *zip(*theirs, strict=True),
