@@ -4,55 +4,40 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.technologies.commands import options
 from tfe_bench.benchmarks.technologies.functional import energy
+from tfe_bench.benchmarks.technologies.functional.sweep import SweepCell
 from tfe_bench.cli import common
 from tfe_bench.cli.command import Command
 from tfe_bench.cli.progress import ProgressBar
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 BITS = (16, 20, 24, 28, 32)
 LENGTHS = (10, 100, 784, 1024)
 BATCHES = (1, 16)
-_ENERGY = dataclasses.fields(energy.EnergyInputs)
+_ENERGY = [each.name for each in dataclasses.fields(energy.EnergyInputs)]
+
+
+def _list_sizes(sizes: Sequence[int]) -> str:
+    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
 
 
 def _add_functional_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--scheme",
-        choices=("selective", "adaptive"),
-        default="selective",
-        help="security: selective, or adaptive with twice as many numbers (default: selective)",
-    )
-    common.add_option(
-        p, "--length L", "length of the vectors (default: 10, 100, 784 and 1024)", type=int
-    )
-    common.add_option(
-        p,
-        "--result-bits B",
-        "size of the results in bits (default: 16, 20, 24, 28 and 32)",
-        type=int,
-    )
-    common.add_option(p, "--batch N", "number of messages in a batch (default: 1 and 16)", type=int)
-    common.add_option(
-        p, "--outputs N", "number of results of each message (default: 16)", type=int, default=16
-    )
-    common.add_option(
-        p, "--threads N", "number of threads (default: 1, and one for each processor)", type=int
-    )
-    common.add_option(
-        *(p, "--table-bits B", "binary logarithm of the number of baby steps (default: 20)"),
-        type=int,
-        default=20,
-    )
+    sizes = {"length": LENGTHS, "result_bits": BITS, "batch": BATCHES}
+    texts = {
+        name: " and ".join([*", ".join(map(str, of)).rsplit(", ", 1)]) for name, of in sizes.items()
+    }
+    threads = {"threads": "1, and one for each processor"}
+    defaults = {"scheme": None, **texts, "outputs": None, **threads, "table_bits": None}
+    options.add_job_options(p, SweepCell, defaults)
     common.add_option(p, "--quick", "use fewer and smaller cases")
     common.add_option(
         *(
@@ -80,9 +65,7 @@ def _add_functional_options(p: argparse.ArgumentParser) -> None:
     )
     year = p.add_argument_group("energy and cost per year")
     common.add_option(year, "--energy", "estimate energy and cost instead, without measuring")
-    for each in _ENERGY:
-        flag = f"--{each.name.replace('_', '-')} X"
-        common.add_option(year, flag, each.metadata["about"], type=float)
+    options.add_job_options(year, energy.EnergyInputs, dict.fromkeys(_ENERGY, ""))
     options.add_technology_options(p)
 
 
@@ -96,7 +79,7 @@ def run_functional(arguments: argparse.Namespace) -> int:
     options.check_technology_options(arguments)
     common.check_dependent_options(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
     common.check_dependent_options(arguments, "modulus", "insecure_for_comparison")
-    common.check_dependent_options(arguments, "energy", *(each.name for each in _ENERGY))
+    common.check_dependent_options(arguments, "energy", *_ENERGY)
     _check_functional_modes(arguments)
     check_range("--table-bits", arguments.table_bits, 4, 28)
     if arguments.threads is not None:
@@ -147,37 +130,23 @@ def _load_curve(bar: ProgressBar) -> None:
 
 def _functional_sweep_cells(arguments: argparse.Namespace) -> Iterator[SweepCell]:
     """Yield the cells that the sweep measures."""
-    from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
-
-    quick = arguments.quick
-    lengths = (arguments.length,) if arguments.length else LENGTHS[1:3] if quick else LENGTHS
-    bits = (arguments.result_bits,) if arguments.result_bits else BITS[::2] if quick else BITS
-    batches = (arguments.batch,) if arguments.batch else BATCHES[:1] if quick else BATCHES
-    threads = (arguments.threads,) if arguments.threads else sorted({1, _count_processors()})
-    for at_once in threads:
-        for length in lengths:
-            for batch in batches:
-                for result_bits in bits:
-                    yield SweepCell(
-                        length=length,
-                        result_bits=result_bits,
-                        batch=batch,
-                        outputs=arguments.outputs,
-                        scheme=arguments.scheme,
-                        threads=at_once,
-                        table_bits=arguments.table_bits,
-                    )
+    quick, threads = arguments.quick, sorted({1, _count_processors()})
+    sizes = {
+        "threads": threads,
+        "length": LENGTHS[1:3] if quick else LENGTHS,
+        "batch": BATCHES[:1] if quick else BATCHES,
+        "result_bits": BITS[::2] if quick else BITS,
+    }
+    given = {name: (v,) for name in sizes if (v := getattr(arguments, name)) is not None}
+    same = {name: getattr(arguments, name) for name in ("outputs", "scheme", "table_bits")}
+    for values in itertools.product(*(sizes | given).values()):
+        yield SweepCell(**dict(zip(sizes, values, strict=True)), **same)
 
 
 def _run_functional_sweep(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.functional import compared, measuring
     from tfe_bench.benchmarks.technologies.functional.curve import Table
 
-    for name in ("length", "result_bits", "batch"):
-        if (value := getattr(arguments, name)) is not None:
-            check_range(f"--{name.replace('_', '-')}", value, 1)
-    if arguments.length is not None:
-        check_range("--length", arguments.length, 1, 1 << 14)
     cells = list(_functional_sweep_cells(arguments))
     with common.command_progress_bar(arguments) as bar:
         _load_curve(bar)
@@ -292,7 +261,7 @@ def _describe_encryption_hours(encryption: str, training: str) -> str:
 def _estimate_encryption_energy(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
-    option_values = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
+    option_values = {name: v for name in _ENERGY if (v := getattr(arguments, name)) is not None}
     inputs = energy.EnergyInputs(**option_values)
     sheet = dataclasses.asdict(energy.compute_energy_sheet(inputs))
     measurement = Measurement(

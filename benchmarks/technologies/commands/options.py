@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfe_bench import atomic
+from tfe_bench.benchmarks.technologies.job_options import format_flag, get_job_option
 from tfe_bench.benchmarks.technologies.libraries import import_library as import_library
 from tfe_bench.cli import common
 from tfe_bench.errors import check_range
@@ -25,6 +26,29 @@ def add_technology_options(p: argparse.ArgumentParser, repeat: int = 3) -> None:
     )
     common.add_option(p, "--json", "print only the measurements, as JSON lines")
     common.add_option(p, "--record FILE", "append the measurements to a .jsonl file")
+
+
+def add_job_options(
+    p: argparse._ActionsContainer, job: type, defaults: Mapping[str, str | None]
+) -> None:
+    """Add the options that are fields of a job's dataclass.
+
+    Args:
+        job: the dataclass.
+        defaults: by field, in the order of the help: None for the field's default, else the text of
+            a default that depends on the command, whose option is None if it is not given.
+    """
+    for name, text in defaults.items():
+        option, default = get_job_option(job, name)
+        shown = default if text is None else text
+        about = option.about if text == "" else f"{option.about} (default: {shown})"
+        default = default if text is None else None
+        flag = format_flag(name)
+        if option.choices:
+            p.add_argument(flag, choices=option.choices, default=default, help=about)
+        else:
+            kind = int if isinstance(option.least, int) else float
+            common.add_option(p, f"{flag} {option.value}", about, type=kind, default=default)
 
 
 def check_technology_options(arguments: argparse.Namespace) -> None:

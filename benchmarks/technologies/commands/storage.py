@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tfe_bench.benchmarks.technologies.commands import options
+from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad
 from tfe_bench.cli import common
 from tfe_bench.cli.command import Command
 from tfe_bench.errors import UsageError, check_range
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
     from tfe_bench.benchmarks.technologies.storage.device import StorageDevice
     from tfe_bench.benchmarks.technologies.storage.model import Costs, DeviceModel
-    from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad
 
 _PROJECTED = (
     "device",
@@ -49,24 +49,15 @@ def _add_storage_options(p: argparse.ArgumentParser) -> None:
         type=int,
         default=8192,
     )
-    common.add_option(
-        p, "--devices N", "number of devices that share the host's lanes (default: 1)", type=int
-    )
-    common.add_option(
+    options.add_job_options(
         p,
-        "--clients N",
-        "number of clients, each with its own keys (default: the number of devices)",
-        type=int,
-    )
-    common.add_option(
-        p, "--requests N", "total number of inferences (default: 8 for each device)", type=int
-    )
-    common.add_option(
-        p,
-        "--arrivals R",
-        "rate of random arrivals per second (default: each client requests an inference when it "
-        "has received the previous one)",
-        type=float,
+        InferenceLoad,
+        {
+            "devices": "1",
+            "clients": "the number of devices",
+            "requests": "8 for each device",
+            "arrivals": "each client requests an inference when it has received the previous one",
+        },
     )
     common.add_option(
         p,
@@ -76,7 +67,7 @@ def _add_storage_options(p: argparse.ArgumentParser) -> None:
     common.add_option(
         p, "--no-affinity", "choose devices without regard to the keys that they hold"
     )
-    p.add_argument("--seed", type=int, default=1, help="seed of random arrivals (default: 1)")
+    options.add_job_options(p, InferenceLoad, {"seed": None})
     common.add_option(
         p,
         "--validate",
@@ -271,8 +262,6 @@ def _validate_storage_model(arguments: argparse.Namespace, rates: Sequence[float
 
 
 def _parse_storage_load(arguments: argparse.Namespace) -> InferenceLoad:
-    from tfe_bench.benchmarks.technologies.storage.simulation import InferenceLoad
-
     devices = 1 if arguments.devices is None else arguments.devices
     check_range("--devices", devices, 1)
     clients = devices if arguments.clients is None else arguments.clients
@@ -281,7 +270,7 @@ def _parse_storage_load(arguments: argparse.Namespace) -> InferenceLoad:
         devices=devices,
         clients=clients,
         requests=requests,
-        per_second=arguments.arrivals,
+        arrivals=arguments.arrivals,
         affinity=not arguments.no_affinity,
         seed=arguments.seed,
     )

@@ -11,12 +11,12 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.functional import curve, modular, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Table
 from tfe_bench.benchmarks.technologies.functional.measuring import (
-    SweepCell,
     draw_sweep_inputs,
     median_or_zero,
     time_call,
 )
 from tfe_bench.benchmarks.technologies.functional.published import published_gpu_speed_up
+from tfe_bench.benchmarks.technologies.functional.sweep import SweepCell
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import SecurityError
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
+from tfe_bench.benchmarks.technologies.job_options import JobOption, format_flag, option_field
 from tfe_bench.errors import UsageError
 
 HOURS: Final = 24 * 365
@@ -20,8 +21,7 @@ KG_CO2_PER_KWH: Final = 0.706
 
 
 def _input_field(default: float, about: str) -> Any:
-    """Return a dataclass field with its help text."""
-    return field(default=default, metadata={"about": about})
+    return option_field(JobOption(about, "X"), default=default)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EnergyInputs:
         for input_field in dataclasses.fields(self):
             value = getattr(self, input_field.name)
             if not (math.isfinite(value) and 0 < value <= 1e12):
-                name = f"--{input_field.name.replace('_', '-')}"
+                name = format_flag(input_field.name)
                 raise UsageError(
                     f"{name} is a number above 0, at most 10^12. Received: {value}.",
                     code="number-out-of-range",

@@ -12,12 +12,12 @@ from tfe_bench.benchmarks.technologies.functional import convolution, leakage, l
 from tfe_bench.benchmarks.technologies.functional.curve import Table
 from tfe_bench.benchmarks.technologies.functional.measuring import (
     SECURITY_BITS,
-    SweepCell,
     measure_inner_products,
     median_or_zero,
     peak_process_memory,
     time_call,
 )
+from tfe_bench.benchmarks.technologies.functional.sweep import SweepCell
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.models.datasets import mnist
 

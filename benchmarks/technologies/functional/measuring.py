@@ -16,8 +16,8 @@ from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.functional import curve, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table
 from tfe_bench.benchmarks.technologies.functional.leakage import Leakage, compute_leakage_rank
+from tfe_bench.benchmarks.technologies.functional.sweep import SweepCell
 from tfe_bench.benchmarks.technologies.measurement import Measurement
-from tfe_bench.errors import UsageError, check_range
 
 SECURITY_BITS: Final = 128
 
@@ -30,69 +30,6 @@ def peak_process_memory() -> int:
 def median_or_zero(times: list[float]) -> float:
     """Return the median, or 0 for an empty list."""
     return statistics.median(times) if times else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepCell:
-    """One cell of the sweep: sizes, scheme and threads of a measurement.
-
-    Attributes:
-        length: values in a message.
-        result_bits: results are from -2^(result_bits - 1) to 2^(result_bits - 1).
-        batch: number of messages.
-        outputs: number of keys, that is of results for each message.
-        scheme: "selective" or "adaptive".
-        threads: threads at work.
-        table_bits: base-2 logarithm of the number of steps of the table of logarithms.
-
-    Raises:
-        UsageError: a size is outside its limits, or the results are too small for the length.
-    """
-
-    length: int
-    result_bits: int
-    batch: int = 1
-    outputs: int = 16
-    scheme: str = "selective"
-    threads: int = 1
-    table_bits: int = 20
-
-    def __post_init__(self) -> None:
-        check_range("Result bits", self.result_bits, 4, 40)
-        check_range("A batch", self.batch, 1, 1024)
-        check_range("Outputs", self.outputs, 1, 4096)
-        check_range("A vector's length", self.length, 1, scheme.MOST_LENGTH)
-        # Checked before any of it is in memory.
-        for name, rows in (("batch", self.batch), ("outputs", self.outputs)):
-            most = scheme.MOST_ELEMENTS // (self.length + 2)
-            check_range(f"Of length {self.length}, --{name}", rows, 1, most)
-        if self.free_bits < 2:
-            raise UsageError(
-                f"Results of {self.result_bits} bits hold no vectors of length {self.length}. "
-                "Received: both. Take more bits or a shorter vector.",
-                code="result-bits-too-few",
-                received=self.result_bits,
-            )
-
-    @property
-    def free_bits(self) -> int:
-        """Bits that remain for a value and a weight together."""
-        return self.result_bits - 1 - (self.length - 1).bit_length()
-
-    @property
-    def input_bits(self) -> int:
-        """Bits of a message's values, which are 0 or more."""
-        return min((self.free_bits + 1) // 2, 16)
-
-    @property
-    def weight_most(self) -> int:
-        """The largest weight."""
-        return (1 << min(self.free_bits // 2, 16)) - 1
-
-    @property
-    def bound(self) -> int:
-        """Largest magnitude of results."""
-        return 1 << (self.result_bits - 1)
 
 
 def draw_sweep_inputs(cell: SweepCell, seed: int) -> tuple[Numbers, Numbers]:

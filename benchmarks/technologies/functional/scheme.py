@@ -31,13 +31,12 @@ import numpy as np
 from tfe_bench.benchmarks.technologies.functional import curve
 from tfe_bench.benchmarks.technologies.functional.curve import ELEMENT, Bytes, Numbers, Rows, Words
 from tfe_bench.benchmarks.technologies.functional.integers import to_bounded_integers
+from tfe_bench.benchmarks.technologies.functional.sweep import MOST_ELEMENTS, MOST_LENGTH
 from tfe_bench.errors import DataError, SecurityError, UsageError, check_one_of, check_range
 
 SCHEMES: Final = ("selective", "adaptive")
 HEADS: Final = {"selective": 1, "adaptive": 2}
 """Elements of a ciphertext before those of its message; also numbers of a key."""
-MOST_LENGTH: Final = 1 << 14
-MOST_ELEMENTS: Final = 1 << 25
 """Most elements of a batch of ciphertexts, and most entries of a batch of keys: 1 GB."""
 FINGERPRINT: Final = 32
 

@@ -139,7 +139,7 @@ def project_device_costs(
             "devices": load.devices,
             "clients": load.clients,
             "requests": load.requests,
-            "arrivals_per_second": load.per_second,
+            "arrivals_per_second": load.arrivals,
             "affinity": load.affinity,
             "prefetch": device.prefetch,
             "memory_gigabytes": device.memory_gigabytes,

@@ -15,10 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tfe_bench.benchmarks.technologies.job_options import (
+    JobOption,
+    check_job_options,
+    option_field,
+)
 from tfe_bench.benchmarks.technologies.storage.device import GIGA, StorageDevice
 from tfe_bench.benchmarks.technologies.storage.links import SharedLink
 from tfe_bench.benchmarks.technologies.storage.model import DeviceModel
-from tfe_bench.errors import ConfigError, UsageError, check_range
+from tfe_bench.errors import ConfigError, UsageError
 
 CHUNKS: Final = 200  # per layer; more chunks change latencies by 0.2 % at most
 MOST_DEVICES: Final = 1024
@@ -36,18 +41,24 @@ class InferenceLoad:
         devices: number of devices.
         clients: number of clients, each with its own keys.
         requests: number of inferences of all clients together.
-        per_second: rate of the Poisson arrivals of all clients together; None if each client
+        arrivals: rate of the Poisson arrivals of all clients together; None if each client
             requests its next inference after the answer to the last one.
         affinity: whether an inference prefers a free device that holds its client's keys.
         seed: seed of the arrivals.
     """
 
-    devices: int = 1
-    clients: int = 1
-    requests: int = 1
-    per_second: float | None = None
+    devices: int = option_field(
+        JobOption("number of devices that share the host's lanes", "N", 1, MOST_DEVICES), default=1
+    )
+    clients: int = option_field(
+        JobOption("number of clients, each with its own keys", "N", 1, MOST_CLIENTS), default=1
+    )
+    requests: int = option_field(JobOption("total number of inferences", "N", 1, 10**6), default=1)
+    arrivals: float | None = option_field(
+        JobOption("rate of random arrivals per second", "R", 1e-6, 1e6), default=None
+    )
     affinity: bool = True
-    seed: int = 1
+    seed: int = option_field(JobOption("seed of random arrivals", "SEED", 0), default=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +144,7 @@ def check_inference_load(device: StorageDevice, model: DeviceModel, load: Infere
         UsageError: a number is outside its bounds.
         ConfigError: the disk or the memory is too small.
     """
-    check_range("--devices", load.devices, 1, MOST_DEVICES)
-    check_range("--clients", load.clients, 1, MOST_CLIENTS)
-    check_range("--requests", load.requests, 1, 10**6)
-    if load.per_second is not None:
-        check_range("--arrivals", load.per_second, 1e-6, 1e6)
+    check_job_options(load)
     chunks = load.requests * len(model.layers) * CHUNKS
     if chunks > _MOST_CHUNKS:
         most = _MOST_CHUNKS // (len(model.layers) * CHUNKS)
@@ -278,7 +285,7 @@ class _Simulation:
 
     def _send_first_requests(self) -> None:
         load = self._load
-        if load.per_second is None:
+        if load.arrivals is None:
             for request in range(min(load.clients, load.requests)):
                 self._add_request(request, 0.0)
             return
@@ -286,7 +293,7 @@ class _Simulation:
         for request in range(load.requests):
             self._client[request] = rng.randrange(load.clients)
             self._add_request(request, time)
-            time += rng.expovariate(load.per_second)
+            time += rng.expovariate(load.arrivals)
 
     def _add_request(self, request: int, time: float) -> None:
         self._asked[request] = time
@@ -301,7 +308,7 @@ class _Simulation:
     def _finish_request(self, request: int) -> None:
         self._latencies.append(self._now - self._asked[request])
         following = request + self._load.clients
-        if self._load.per_second is None and following < self._load.requests:
+        if self._load.arrivals is None and following < self._load.requests:
             self._add_request(following, self._now)
 
     def _schedule_event(self, time: float, kind: str, of: int) -> None:

@@ -15,7 +15,7 @@ from tfe_bench.benchmarks.records import append_record
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.technologies.functional import compared, jobs, measuring, page
 from tfe_bench.benchmarks.technologies.functional.curve import Table
-from tfe_bench.benchmarks.technologies.functional.measuring import SweepCell
+from tfe_bench.benchmarks.technologies.functional.sweep import SweepCell
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError
 
@@ -79,7 +79,7 @@ def test_the_group_modulo_a_prime_beside_the_curve(capsys: pytest.CaptureFixture
         (["--table-bits", "3"], 2, "[number-out-of-range]"),
         (["--table-bits", "29"], 2, "[number-out-of-range]"),
         (["--threads", "0"], 2, "--threads"),
-        (["--outputs", "0"], 2, "Outputs"),
+        (["--outputs", "0"], 2, "--outputs is"),
         (["--batch", "2000"], 2, "batch"),
         (["--length", "16384", "--outputs", "4096"], 2, "--outputs is 1 to 2047"),
         (["--repeat", "0"], 2, "--repeat"),

@@ -201,7 +201,7 @@ def test_keys_that_are_kept_are_not_read_again() -> None:
 
 def test_affinity_finds_more_keys_and_lets_nobody_starve() -> None:
     workload = make_model((0.2, 1.0, 0, 0.02))
-    load = {"devices": 2, "clients": 6, "requests": 120, "per_second": 20.0}
+    load = {"devices": 2, "clients": 6, "requests": 120, "arrivals": 20.0}
     profile = make_device(key_cache_gigabytes=2)
     loose = simulate_load(profile, workload, **load, affinity=False)
     close = simulate_load(profile, workload, **load, affinity=True)
@@ -210,15 +210,15 @@ def test_affinity_finds_more_keys_and_lets_nobody_starve() -> None:
 
 
 def test_a_queue_grows_with_arrivals_and_an_idle_device_answers_at_once() -> None:
-    seldom = simulate_load(make_device(), PUBLISHED, requests=50, per_second=0.01, clients=5)
-    often = simulate_load(make_device(), PUBLISHED, requests=50, per_second=5.0, clients=5)
+    seldom = simulate_load(make_device(), PUBLISHED, requests=50, arrivals=0.01, clients=5)
+    often = simulate_load(make_device(), PUBLISHED, requests=50, arrivals=5.0, clients=5)
     alone = simulate_load(make_device(), PUBLISHED).latencies[0]
     assert seldom.latency_quantile(0.5) == pytest.approx(alone)
     assert often.latency_quantile(0.95) > 10 * alone
     assert often.throughput == pytest.approx(1 / alone, rel=0.02)
-    again = simulate_load(make_device(), PUBLISHED, requests=50, per_second=5.0, clients=5)
+    again = simulate_load(make_device(), PUBLISHED, requests=50, arrivals=5.0, clients=5)
     assert again.latencies == often.latencies
-    other = simulate_load(make_device(), PUBLISHED, requests=50, per_second=5.0, clients=5, seed=2)
+    other = simulate_load(make_device(), PUBLISHED, requests=50, arrivals=5.0, clients=5, seed=2)
     assert other.latencies != often.latencies
 
 
@@ -245,7 +245,7 @@ def test_work_is_conserved(rng: np.random.Generator) -> None:
         profile = make_device(weights_on=where, lanes=float(rng.integers(1, 16)))
         load: dict[str, Any] = {"devices": devices, "clients": clients, "requests": requests}
         if rng.integers(2):
-            load["per_second"] = float(rng.uniform(0.1, 10))
+            load["arrivals"] = float(rng.uniform(0.1, 10))
         timing = simulate_load(profile, workload, **load)
         alone = simulate_load(profile, workload).latencies[0]
         assert len(timing.latencies) == requests
@@ -378,8 +378,8 @@ def test_an_unknown_operation_of_a_model_is_named(tmp_path: Path) -> None:
         (make_device(), {"devices": 1025}, "--devices"),
         (make_device(), {"clients": 0}, "--clients"),
         (make_device(), {"requests": 10**6}, "--requests is at most"),
-        (make_device(), {"per_second": math.nan}, "--arrivals"),
-        (make_device(), {"per_second": 0.0}, "--arrivals"),
+        (make_device(), {"arrivals": math.nan}, "--arrivals"),
+        (make_device(), {"arrivals": 0.0}, "--arrivals"),
     ],
 )
 def test_what_a_device_cannot_do_is_refused(
