@@ -76,9 +76,8 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
             registered[other] = load_command(points[other])
         except ConfigError as error:  # of another package: all other commands work
             refused[other] = error
-    if not name:
-        for error in refused.values():
-            _report_command_error(error)
+    for refusal in () if name else refused.values():
+        _report_command_error(refusal)
     parser = parsing.CommandParser(
         groups=listing.group_commands(registered),
         prog=parsing.typed_command(),

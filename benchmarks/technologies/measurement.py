@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, ClassVar, Final
@@ -172,3 +172,8 @@ class Measurement(AnnexRecord):
                 f"The fields of a measurement are invalid. {error}",
                 code="invalid-measurement",
             ) from error
+
+
+def select_measurements(records: Iterable[object]) -> list[Measurement]:
+    """Return the records that are measurements of other technologies."""
+    return [record for record in records if isinstance(record, Measurement)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.technologies.commands import options
-from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.technologies.measurement import Measurement, select_measurements
 from tfe_bench.cli import common
 from tfe_bench.cli.command import Command
 from tfe_bench.cli.progress import ProgressBar
@@ -219,8 +219,7 @@ def _print_technology_advice(arguments: argparse.Namespace, job: str, only: Sequ
     if arguments.records is not None:
         from tfe_bench.benchmarks.report import reading
 
-        others = reading.read_report_input([arguments.records]).others
-        measured = [record for record in others if isinstance(record, Measurement)]
+        measured = select_measurements(reading.read_report_input([arguments.records]).others)
     else:
         measured = [
             *_measure_technology_cells(

@@ -26,13 +26,12 @@ from tfe_bench.benchmarks.technologies.functional.curve import (
 from tfe_bench.benchmarks.technologies.functional.scheme import (
     FINGERPRINT,
     HEADS,
-    MOST_ELEMENTS,
-    MOST_LENGTH,
     SCHEMES,
     Ciphertexts,
     FunctionKeys,
     PublicKey,
 )
+from tfe_bench.benchmarks.technologies.functional.sweep import MOST_ELEMENTS, MOST_LENGTH
 from tfe_bench.errors import DataError, SecurityError
 
 _MAGIC: Final = b"TFEF\x01"

@@ -17,7 +17,6 @@ from tfe_bench.benchmarks.technologies.functional import curve, encoding, scheme
 from tfe_bench.benchmarks.technologies.functional.curve import Rows, Table
 from tfe_bench.benchmarks.technologies.functional.scheme import (
     HEADS,
-    MOST_LENGTH,
     SCHEMES,
     Encryptor,
     MasterKey,
@@ -26,6 +25,7 @@ from tfe_bench.benchmarks.technologies.functional.scheme import (
     decrypt,
     setup,
 )
+from tfe_bench.benchmarks.technologies.functional.sweep import MOST_LENGTH
 from tfe_bench.errors import DataError, RangeError, SecurityError, TfeBenchError, UsageError
 
 
