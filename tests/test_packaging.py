@@ -182,6 +182,20 @@ def _named_modules(path: Path, modules: set[str]) -> Iterator[str]:
                     yield max(known, key=len)  # name of a module, or a module of a package
         elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
             yield from {str(node.value).partition(":")[0]} & modules
+        else:
+            yield from _discovered_modules(node, path, modules)
+
+
+def _discovered_modules(node: ast.AST, path: Path, modules: set[str]) -> Iterator[str]:
+    """Yield the modules of a package whose `__path__` is passed to discovery."""
+    calls_discovery = isinstance(node, ast.Call) and "discovery." in ast.unparse(node.func)
+    for argument in node.args if isinstance(node, ast.Call) and calls_discovery else ():
+        if ast.unparse(argument).endswith("__path__"):
+            owner = ast.unparse(argument).rpartition(".")[0]
+            folder = path.parent if not owner else path.parents[1]
+            assert owner in ("", folder.name), f"{path} discovers another package: {owner}"
+            package = ".".join(("tfe_bench", *folder.relative_to(ROOT).parts))
+            yield from {name for name in modules if name.rpartition(".")[0] == package}
 
 
 def _import_circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:

@@ -411,8 +411,7 @@ class KerasReader(reading.Reader):
     def _read_operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
         """Read x + y, keras.ops.relu(x), ...; return no names if the operation is rejected."""
         keras_operation = node.operation
-        calls.load_keras_op_readers(keras_ops.__name__, *keras_ops.__path__)
-        if not calls.is_supported_keras_op(keras_operation):
+        if not keras_ops.is_supported_keras_op(keras_operation):
             self._reject_layer(keras_operation, prefix, "an operation that is not supported")
             return []
         name = self.make_unique(prefix + keras_operation.name)
@@ -425,7 +424,7 @@ class KerasReader(reading.Reader):
             return calls.TensorValue(values[id(t)], tuple(t.shape[1:]), str(t.dtype))
 
         try:
-            return calls.convert_keras_operation(self, operation, node, wrap_tensor)
+            return keras_ops.convert_keras_operation(self, operation, node, wrap_tensor)
         except reading.UnsupportedLayer as error:
             self._reject_layer(keras_operation, prefix, str(error))
             return []

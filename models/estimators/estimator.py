@@ -8,7 +8,7 @@ columns to mean 0 and deviation 1, exactly and locally, so that columns of any u
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -56,14 +56,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has 
         n_iter_: epochs of the training.
     """
 
-    cluster: Any
     max_iter: int
     batch_size: int | str
+    learning_rate_init: float | str
+    momentum: float
     random_state: Any
     predict_on: str
+    cluster: Any
     verbose: Any
 
     _layers: list[tuple[Array, Array]]
+
+    def _store_hyperparameters(self, arguments: Mapping[str, Any]) -> None:
+        """Set the arguments of the constructor, unchanged, as scikit-learn requires it."""
+        for name in self._get_param_names():
+            setattr(self, name, arguments[name])
 
     # ---- properties of a type of model
 

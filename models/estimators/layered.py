@@ -23,6 +23,11 @@ _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu":
 class _LayeredEstimator(PrivateEstimator):
     """Hidden layers with one activation."""
 
+    hidden_layer_sizes: Any
+    activation: str
+    solver: str
+    alpha: float
+
     def __init__(
         self,
         hidden_layer_sizes: Any = (100,),
@@ -39,18 +44,7 @@ class _LayeredEstimator(PrivateEstimator):
         cluster: Any = None,
         verbose: Any = 0,
     ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.solver = solver
-        self.alpha = alpha
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.momentum = momentum
-        self.random_state = random_state
-        self.predict_on = predict_on
-        self.cluster = cluster
-        self.verbose = verbose
+        self._store_hyperparameters(locals())
 
     def _hidden_widths(self) -> tuple[int, ...]:
         sizes = self.hidden_layer_sizes

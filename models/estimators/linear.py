@@ -26,9 +26,6 @@ class _LinearEstimator(PrivateEstimator):
     number bounds the curvature in any direction.
     """
 
-    learning_rate_init: float | str
-    momentum: float
-
     def __init__(
         self,
         *,
@@ -41,14 +38,7 @@ class _LinearEstimator(PrivateEstimator):
         cluster: Any = None,
         verbose: Any = 0,
     ) -> None:
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.momentum = momentum
-        self.random_state = random_state
-        self.predict_on = predict_on
-        self.cluster = cluster
-        self.verbose = verbose
+        self._store_hyperparameters(locals())
 
     def _check_converged(self, x: Array, y: Array, weights: Array | None, penalty: float) -> None:
         [(kernel, bias)] = self._layers
@@ -93,6 +83,9 @@ class PrivateLogisticRegression(Classifier, _LinearEstimator):
     Attributes `classes_`, `n_features_in_`, `feature_names_in_` and `n_iter_` as in scikit-learn.
     """
 
+    C: float
+    class_weight: Mapping[Any, float] | str | None
+
     def __init__(
         self,
         *,
@@ -107,18 +100,7 @@ class PrivateLogisticRegression(Classifier, _LinearEstimator):
         cluster: Any = None,
         verbose: Any = 0,
     ) -> None:
-        super().__init__(
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate_init=learning_rate_init,
-            momentum=momentum,
-            random_state=random_state,
-            predict_on=predict_on,
-            cluster=cluster,
-            verbose=verbose,
-        )
-        self.C = C
-        self.class_weight = class_weight
+        self._store_hyperparameters(locals())
 
     def _penalty_factor(self, total: float) -> float:
         return 1.0 / (2.0 * check_positive_hyperparameter("C", self.C, math.inf) * total)

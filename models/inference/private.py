@@ -27,7 +27,6 @@ from tfe_bench.models.inference import agreement, weights
 from tfe_bench.models.inference import request as requests
 from tfe_bench.models.inference.summary import Summary, summarize_plan
 from tfe_bench.models.layers.base import registry
-from tfe_bench.models.layers.series import FourierSeries
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -347,7 +346,7 @@ def build_private_model(
     optimized = optimize.optimize_graph(graph, merge)
     if activations == "series":
         optimized = graphs.replace_layers(
-            optimized, [FourierSeries.replace_activation(x) for x in optimized.layers]
+            optimized, [registry.get_layer_kind(x.op).use_series(x) for x in optimized.layers]
         )
     for x in optimized.layers:
         warning = registry.get_layer_kind(x.op).describe_conversion_risk(

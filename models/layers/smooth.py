@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.layers import base as L
 from tfe_bench.models.layers.base import Array, Options, Shape, Shapes
-from tfe_bench.protocols.nn import gated
+from tfe_bench.protocols.nn import gated, series
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -48,6 +48,11 @@ class Function(L.Kind):
                 f"{node.numbers.fraction}.",
                 code="invalid-fixed-point-format",
             )
+
+    def use_series(self, x: L.LayerSpec) -> L.LayerSpec:
+        if x.op not in series.ACTIVATIONS or x.options:
+            return x
+        return replace(x, op="series", options={"function": x.op})
 
     def forward(self, p: L.ForwardContext, node: L.PlacedLayer, *values: Shared) -> Shared:
         x = L.convert_scale(p.ops, values[0], node.numbers.fraction)

@@ -7,7 +7,6 @@ result is overlooked.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.models.layers.base import discovery, renamed
+from tfe_bench.models.layers.base import renamed
 from tfe_bench.models.layers.base.layer import Array, Shape
 from tfe_bench.models.layers.base.reading import Reader, UnsupportedLayer
 
@@ -74,13 +73,6 @@ def register_reader(*names: str) -> Callable[[OperationReader], OperationReader]
         return read
 
     return register
-
-
-@functools.cache
-def load_keras_op_readers(package: str, *path: str) -> None:
-    """Import all readers; returns them by the class name that each reads."""
-    for _ in discovery.import_package_modules(package, path):
-        pass
 
 
 def is_supported_keras_op(operation: Any) -> bool:
