@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import logging
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -26,13 +28,57 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The longest files start first; otherwise one process runs them alone in the last minutes.
-LONG = ("test_types", "test_layers", "test_optimizers", "test_service", "test_execute", "test_fit")
+# The longest files start first; otherwise one process runs them alone in the last minutes.  These
+# are seconds of files for a checkout without an earlier run.
+LONG = {
+    **{"test_types": 125.0, "test_kernels": 60.0, "test_layers": 25.0, "test_optimizers": 25.0},
+    **{"test_service": 24.0, "test_execute": 20.0, "test_fit": 20.0},
+}
+_DURATIONS = "tfe_bench/durations"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files; the option --no-loadscope-reorder keeps this order."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
+class _Durations:
+    """Durations of tests, kept for the order of files in the next run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.cache = config.cache
+        self.earlier: dict[str, float] = self.cache.get(_DURATIONS, {}) if self.cache else {}
+        self._measured: collections.Counter[str] = collections.Counter()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Give every process the same durations, so that all collect in the same order."""
+        node.workerinput["durations"] = self.earlier
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._measured[report.nodeid] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self) -> None:
+        """Replace the durations of the tests that have run; short ones need no entry."""
+        kept = {name: s for name, s in self.earlier.items() if name not in self._measured}
+        kept |= {name: round(s, 1) for name, s in self._measured.items() if s >= 0.1}
+        if self.cache:
+            self.cache.set(_DURATIONS, kept)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure durations in the process that distributes the tests."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Durations(config), "durations")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files by their last durations; --no-loadscope-reorder keeps this order."""
+    if hasattr(config, "workerinput"):
+        earlier = config.workerinput["durations"]
+    else:
+        earlier = config.pluginmanager.get_plugin("durations").earlier
+    seconds: collections.Counter[Path] = collections.Counter()
+    for item in items:
+        seconds[item.path] += earlier.get(item.nodeid, 0.0)
+    for path in seconds:
+        seconds[path] = seconds[path] or LONG.get(path.stem, 0.0)
+    items.sort(key=lambda item: -seconds[item.path])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
