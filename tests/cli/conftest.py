@@ -1,4 +1,4 @@
-"""Run the command line as users do: in a separate process, without a terminal."""
+"""Run the command line as users do, in a separate process without a terminal, or here."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.commands import Done, run_command
+from tfe_bench.__main__ import main
 
 Command = Callable[..., Done]
 
@@ -31,6 +32,28 @@ def command(tmp_path: Path) -> Command:
     def run(*arguments: str, **environment: str) -> Done:
         env = plain_environment(**environment)
         return run_command(*arguments, patience=PATIENCE, env=env, cwd=tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def command_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Return a function that runs ``tfe_bench arguments...`` in the test's folder.
+
+    It runs in this process: an interpreter for each command line would take most of the time.
+    """
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.chdir(tmp_path)
+        try:
+            code = main([*arguments])
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            code = end.code
+        out, err = capfd.readouterr()
+        return Done([*arguments], code, out, err)
 
     return run
 

@@ -74,8 +74,8 @@ def test_help_fits_80_columns(
         assert "SUPPRESS" not in out and "--local" not in out, words
 
 
-def test_help_names_every_command(command: Command) -> None:
-    text = command("--help").stdout
+def test_help_names_every_command(command_here: Command) -> None:
+    text = command_here("--help").stdout
     for words in COMMANDS:
         if words:
             assert f"\n  {words[0]} " in text
@@ -89,8 +89,8 @@ def test_help_needs_neither_tensorflow_nor_grpc(command: Command) -> None:
     assert not {"tensorflow", "numpy.random"} & imported
 
 
-def test_an_abbreviation_of_an_option_is_no_surprise(command: Command) -> None:
-    done = command("sort", "--n", "-1", "--desc")
+def test_an_abbreviation_of_an_option_is_no_surprise(command_here: Command) -> None:
+    done = command_here("sort", "--n", "-1", "--desc")
     assert done.returncode == 2
 
 

@@ -36,12 +36,12 @@ _COLOR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|9[0-7]|4[0-7])[0-9;]*m")
 
 
 def test_json_prints_one_record_and_the_result_goes_to_a_private_file(
-    command: Command, tmp_path: Path
+    command_here: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "people.csv").write_text(
         "name,salary,bonus\n" + "".join(f'"{n}",{s},{b}\n' for n, s, b in _ROWS)
     )
-    done = command(
+    done = command_here(
         *("sort", "--input", "people.csv", "--column", "salary", "--payload", "bonus,name"),
         *("--descending", "--output", "result.csv", "--record", "records.jsonl", "--json"),
     )
@@ -248,13 +248,13 @@ def test_every_workload_prints_one_record(command: Command, workload: str) -> No
     json.loads(done.stdout)
 
 
-def test_advice_on_a_range_needs_no_worker(command: Command, tmp_path: Path) -> None:
-    done = command("exp", "--advise", "-10", "10", "--n", "1000")
+def test_advice_on_a_range_needs_no_worker(command_here: Command, tmp_path: Path) -> None:
+    done = command_here("exp", "--advise", "-10", "10", "--n", "1000")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" and "one-round" in done.stdout and "modeled" in done.stdout
-    document = json.loads(command("exp", "--advise", "-40", "0", "--json").stdout)
+    document = json.loads(command_here("exp", "--advise", "-40", "0", "--json").stdout)
     assert document["forms"] and document["forms"][0]["modeled_network_seconds"]["net2"] > 0
-    assert "no form covers it" in command("exp", "--advise", "0", "900").stdout
+    assert "no form covers it" in command_here("exp", "--advise", "0", "900").stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -302,8 +302,8 @@ def test_what_is_interrupted_leaves_no_folder_record_or_trace(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trace_of_several_operations_is_one_file(command: Command, tmp_path: Path) -> None:
-    done = command(
+def test_a_trace_of_several_operations_is_one_file(command_here: Command, tmp_path: Path) -> None:
+    done = command_here(
         *("ops", "--only", "relu,mul", "--scale", "0.001", "--repeat", "1"),
         *("--trace", "t.json", "--json"),
     )
@@ -320,12 +320,12 @@ def test_a_trace_of_several_operations_is_one_file(command: Command, tmp_path: P
 
 
 def test_a_trace_that_could_not_be_written_is_refused_before_anything_runs(
-    command: Command, tmp_path: Path
+    command_here: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "here").mkdir()
     for path in ("here", "none/t.json"):
-        done = command("sort", "--n", "10", "--trace", path)
+        done = command_here("sort", "--n", "10", "--trace", path)
         assert done.returncode == 10 and "--trace" in done.stderr
-    done = command("sort", "--n", "10", "--trace", "a", "--record", "./a")
+    done = command_here("sort", "--n", "10", "--trace", "a", "--record", "./a")
     assert done.returncode == 2 and "[conflicting-options]" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["here"]

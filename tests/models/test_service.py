@@ -330,7 +330,7 @@ def test_waiting_requests_are_one_batch(
             begun.set()
 
         # until the others wait, however long that takes
-        images = _draw_images(rng, 1500)
+        images = _draw_images(rng, 700)
         got, _ = service.predict(hospital, model, images, batch=1, progress=progress)
         np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
 

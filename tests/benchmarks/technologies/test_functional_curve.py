@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import compiled
 from tests.benchmarks.technologies import ristretto
 from tests.refusals import raises
 from tfe_bench.__main__ import main
@@ -414,26 +415,25 @@ def test_a_command_without_a_compiler_states_it_in_one_line(
         curve_library.load_curve_library.cache_clear()
 
 
-def compile_kernels(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:
-    """Compile all kernels, each for its instruction set; return the compiler's errors."""
-    common = ["g++", "-O1", "-std=c++17", "-fPIC", f"-I{ROOT}", *flags]
-    objects = []
-    for source in (*KERNELS.glob("*.cc"), *extra):
-        isa = IFMA if source.stem.endswith("_ifma") else []
-        objects.append(str(target.with_name(f"{source.stem}.o")))
-        command = [*common, *isa, "-c", str(source), "-o", objects[-1]]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return done.stderr
-    command = [*common, *objects, "-o", str(target)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+def _compile_kernels(name: str, flags: list[str], extra: tuple[Path, ...] = ()) -> Path:
+    """Compile all kernels, each for its instruction set, and link them.
+
+    Raises:
+        subprocess.CalledProcessError: with the compiler's messages.
+    """
+    common = ["-O1", "-std=c++17", "-fPIC", f"-I{ROOT}", *flags]
+    objects = compiled.compile_sources(
+        name,
+        sorted((*KERNELS.glob("*.cc"), *extra)),
+        lambda source: [*common, *(IFMA if source.stem.endswith("_ifma") else [])],
+    )
+    return compiled.link_objects("linked", objects, common)
 
 
 @pytest.fixture(scope="module")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def counting() -> Iterator[Any]:
     """Yield the library with a counter of field products, which only portable code increments."""
-    target = tmp_path_factory.mktemp("counting") / "curve.so"
-    assert not compile_kernels(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
+    target = _compile_kernels("counting", ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
     library = curve_library.open_curve_library(target)
     library.tfe_curve_products.restype = ctypes.c_uint64
     with pytest.MonkeyPatch.context() as patch:
@@ -465,16 +465,16 @@ def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> Non
 
 
 @pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sanitized() -> Path:
     """Return a program that calls the library with arrays of the exact sizes."""
-    program = tmp_path_factory.mktemp("sanitized") / "bounds"
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
     own = Path(__file__).with_name("curve_bounds.cc")
-    compiler_output = compile_kernels(program, ["-Wall", "-Wextra", "-Werror", *checks], (own,))
-    if "cannot find -l" in compiler_output:
-        pytest.skip("this compiler has no sanitizers")
-    assert not compiler_output, compiler_output
-    return program
+    try:
+        return _compile_kernels("sanitized", ["-Wall", "-Wextra", "-Werror", *checks], (own,))
+    except subprocess.CalledProcessError as error:
+        if "cannot find -l" in error.stderr:
+            pytest.skip("this compiler has no sanitizers")
+        raise AssertionError(error.stderr) from None
 
 
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
