@@ -13,13 +13,14 @@ import pytest
 from tests.models.test_execute import make_case, run_all
 from tests.models.training.bench import Case, train_cases
 from tests.refusals import Matching, raises
+from tfe_bench import discovery
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
 from tfe_bench.models import layers
 from tfe_bench.models.convert.graph import Graph
 from tfe_bench.models.inference import execute
 from tfe_bench.models.inference.private import convert
-from tfe_bench.models.layers.base import discovery, registry
+from tfe_bench.models.layers.base import registry
 from tfe_bench.models.layers.base.checks import check_options, check_single_input
 from tfe_bench.models.layers.base.kind import Kind, Observer
 from tfe_bench.models.layers.base.layer import (

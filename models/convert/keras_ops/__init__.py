@@ -4,7 +4,8 @@ A reader is a function of a module of this package, registered under the names o
 keras.ops (`register_reader`). Importing the package registers all readers.
 """
 
-from tfe_bench.models.layers.base import calls, discovery
+from tfe_bench import discovery
+from tfe_bench.models.layers.base import calls
 
 for _module in discovery.import_package_modules(__name__, __path__):
     pass

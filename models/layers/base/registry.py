@@ -9,9 +9,9 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
+from tfe_bench import discovery
 from tfe_bench.errors import UsageError, unknown_name_error
 from tfe_bench.models import layers
-from tfe_bench.models.layers.base import discovery
 from tfe_bench.models.layers.base.checks import InvalidOption
 from tfe_bench.models.layers.base.kind import Kind
 from tfe_bench.models.layers.base.layer import LayerSpec, Shape, Shapes

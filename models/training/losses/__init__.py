@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfe_bench import discovery
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.layers.base import discovery
 from tfe_bench.models.training.losses.loss import MEAN, Loss
 
 # Options of Keras' losses with one supported value, and that value.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from tfe_bench import discovery
 from tfe_bench.errors import UsageError, did_you_mean, unknown_name_error
-from tfe_bench.models.layers.base import discovery
 from tfe_bench.models.training import schedules
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.schedules import LearningRateSchedule
