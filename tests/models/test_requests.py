@@ -86,14 +86,14 @@ def test_a_query_is_parsed_derived_and_priced_once(
     plan = sql.compile_sql("select v + 1 w from t where v > 2", {"t": TableAccess(*facts)})
     calls = _count_calls(
         monkeypatch,
-        (query_plans, "_parse_query_step"),
+        (query_plans, "parse_query_step"),
         (relations, "derive_relations"),
         (query, "price_query_plan"),
     )
     Client(workers, ANALYST).run("query", {"plan": plan}, {})
     workers.close()
     steps = len(plan["steps"])
-    assert calls == {"_parse_query_step": 3 * steps, "derive_relations": 3, "price_query_plan": 3}
+    assert calls == {"parse_query_step": 3 * steps, "derive_relations": 3, "price_query_plan": 3}
 
 
 def test_a_program_of_the_former_interface_runs_with_a_warning() -> None:

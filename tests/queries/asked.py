@@ -17,11 +17,14 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 from tfe_bench.queries import checks, execute, hash_bins, io, price, relations, sql, stored, upload
 from tfe_bench.queries.client import decode_query_result
+from tfe_bench.queries.execution_context import QueryExecutionContext
 from tfe_bench.queries.io import decode_column_element
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.privacy import NoisyRelease
+from tfe_bench.queries.relation_facts import Relation as Facts
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.schema import TableColumn, TableSchema
+from tfe_bench.queries.steps.top import Top
 from tfe_bench.queries.types import HASHES, TEXT, hash_column_text, parse_type
 
 OWNER, ANALYST = "bank", "analyst"
@@ -73,7 +76,7 @@ def compile_plan(
     return plan
 
 
-def derive_plan(plan: QueryPlan, tables: Mapping[str, StoredTable]) -> list[relations.Relation]:
+def derive_plan(plan: QueryPlan, tables: Mapping[str, StoredTable]) -> list[Facts]:
     """Derive the relations of a plan as a worker does."""
     return relations.derive_relations(
         plan, {a: tables[n].client_view(n) for a, (n, _) in plan.tables.items()}
@@ -127,7 +130,7 @@ def run_queries(
                 i: draw(party.index, f.release, f.rows) for i, f in enumerate(fact) if f.release
             }
             scope = None if graphs is None else (graphs, len(values))
-            setting = execute.QueryExecutionContext(
+            setting = QueryExecutionContext(
                 load_columns, load_link, scope, unit_of=units.__getitem__, noise_draws=drawn
             )
             values.append(execute.run_query_plan(party, plan, fact, setting))
@@ -146,8 +149,8 @@ def run_queries(
         # (the number of comparisons of a selection depends on its shuffle)
         off = 0.1 if any("quantile" in str(plan) for plan in plans) else 0
         selected = any(
-            step.op == "top"
-            and select.is_selection_cheaper(facts[i][step.inputs[0]].rows, step["count"])
+            isinstance(step, Top)
+            and select.is_selection_cheaper(facts[i][step.inputs[0]].rows, step.count)
             for i, plan in enumerate(plans)
             for step in plan.steps
         )

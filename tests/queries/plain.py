@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.queries.asked import StoredTable
 from tfe_bench.queries import io
-from tfe_bench.queries.plan import PARTS, QueryPlan, QueryStep, parse_quantile
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.plan_syntax import PARTS, parse_quantile
 from tfe_bench.queries.types import HASHES, UNITS, days_to_date, hash_column_text
 
 Row = dict[str, Any]
@@ -46,46 +47,43 @@ def _as_result(value: Any) -> Any:
     return value
 
 
-def _run_scan(step: QueryStep, _: Any, plan: QueryPlan, tables: Mapping[str, StoredTable]) -> Any:
-    table = tables[plan.tables[step["table"]][0]]
+def _run_scan(step: Any, _: Any, plan: QueryPlan, tables: Mapping[str, StoredTable]) -> Any:
+    table = tables[plan.tables[step.table][0]]
     at = {name: i for i, name in enumerate(table.types)}
-    names = [f"{step['table']}.{name}" for name in step["columns"]]
+    names = [f"{step.table}.{name}" for name in step.columns]
     rows = [
-        {
-            n: _as_exact(row[at[c]], table.types[c])
-            for n, c in zip(names, step["columns"], strict=True)
-        }
+        {n: _as_exact(row[at[c]], table.types[c]) for n, c in zip(names, step.columns, strict=True)}
         for row in table.rows
     ]
     return names, rows
 
 
-def _run_filter(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_filter(step: Any, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
-    return names, [row for row in rows if compute_value(step["where"], row) is True]
+    return names, [row for row in rows if compute_value(step.where, row) is True]
 
 
-def _run_project(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_project(step: Any, inputs: Any, *_: Any) -> Any:
     [(_names, rows)] = inputs
-    return [n for n, _ in step["columns"]], [
-        {name: compute_value(e, row) for name, e in step["columns"]} for row in rows
+    return [n for n, _ in step.columns], [
+        {name: compute_value(e, row) for name, e in step.columns} for row in rows
     ]
 
 
-def _run_group(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_group(step: Any, inputs: Any, *_: Any) -> Any:
     [(_names, rows)] = inputs
-    keys, groups = step["keys"], dict[Any, list[Row]]()
+    keys, groups = step.keys, dict[Any, list[Row]]()
     for row in rows:
         groups.setdefault(tuple(row[k] for k in keys), []).append(row)
     if not keys:
         groups.setdefault((), [])
-    names = [*keys, *(name for name, _, _ in step["aggregates"])]
+    names = [*keys, *(name for name, _, _ in step.aggregates)]
     output_rows = [
         {
             **dict(zip(keys, key, strict=True)),
             **{
                 name: compute_aggregate(function, [r[a] if a else 1 for r in several])
-                for name, function, a in step["aggregates"]
+                for name, function, a in step.aggregates
             },
         }
         for key, several in groups.items()
@@ -113,7 +111,7 @@ def compute_aggregate(function: str, values: Sequence[Any]) -> Any:
     )()
 
 
-def _run_distinct(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_distinct(step: Any, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
     return names, list({tuple(row[n] for n in names): row for row in rows}.values())
 
@@ -127,31 +125,31 @@ def _sort_rows(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
     return ordered
 
 
-def _run_order(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_order(step: Any, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
-    return names, _sort_rows(rows, step["by"])[: step["count"] if step.op == "top" else None]
+    return names, _sort_rows(rows, step.by)[: step.count if step.op == "top" else None]
 
 
-def _run_limit(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_limit(step: Any, inputs: Any, *_: Any) -> Any:
     [(names, rows)] = inputs
-    return names, rows[: step["count"]]
+    return names, rows[: step.count]
 
 
-def _run_union(_step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_union(_step: Any, inputs: Any, *_: Any) -> Any:
     first, output_rows = inputs[0][0], []
     for names, rows in inputs:
         output_rows += [dict(zip(first, (row[n] for n in names), strict=True)) for row in rows]
     return first, output_rows
 
 
-def _run_join(step: QueryStep, inputs: Any, *_: Any) -> Any:
+def _run_join(step: Any, inputs: Any, *_: Any) -> Any:
     (names, rows), (others, more) = inputs
-    kind, output_rows = step["kind"], []
+    kind, output_rows = step.kind, []
     for row in rows:
         matches = [
             other
             for other in more
-            if all(row[a] is not None and row[a] == other[b] for a, b in step["on"])
+            if all(row[a] is not None and row[a] == other[b] for a, b in step.on)
         ]
         if kind in ("semi", "anti"):
             output_rows += [row] if bool(matches) == (kind == "semi") else []

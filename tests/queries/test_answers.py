@@ -24,6 +24,7 @@ from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import select
 from tfe_bench.queries import io
+from tfe_bench.queries.steps.top import Top
 
 # One query for several kinds of steps: a session is traced once for all of them.
 TEXTS = [
@@ -199,9 +200,9 @@ def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) ->
     ]
     check_all(texts, {"t": table})
     plan = compile_plan(texts[0], {"t": table})
-    [first] = [step for step in plan.steps if step.op == "top"]
+    [first] = [step for step in plan.steps if isinstance(step, Top)]
     assert (
-        first["count"] == 7
+        first.count == 7
         and select.is_selection_cheaper(500, 7)
         and not select.is_selection_cheaper(500, 499)
     )

@@ -12,11 +12,13 @@ from tests.queries.asked import (
     check_all,
     check_same,
     compile_plan,
+    derive_plan,
     duckdb_answers,
     run_queries,
 )
 from tests.refusals import raises
 from tfe_bench.errors import UsageError
+from tfe_bench.queries.relation_facts import visible_columns
 
 DAYS = [datetime.date(2024, 1, 31), datetime.date(2024, 2, 29), datetime.date(2023, 12, 31)]
 TIMES = [
@@ -228,4 +230,4 @@ def _split_items(text: str) -> list[str]:
 
 def _output_names(text: str) -> list[str]:
     plan = compile_plan(text, TABLES)
-    return [name for name, _ in plan.steps[plan.output]["columns"]]
+    return visible_columns(derive_plan(plan, TABLES)[plan.output].columns)

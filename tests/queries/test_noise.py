@@ -20,6 +20,7 @@ from tfe_bench.queries import dp_noise, explain, notes, price, privacy, sql
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.privacy import NoisyRelease
 from tfe_bench.queries.schema import TableSchema
+from tfe_bench.queries.steps.group import Group
 
 RIGHTS = {
     ANALYST: {
@@ -328,7 +329,7 @@ def test_a_query_says_what_it_spends() -> None:
     # a released result needs no right
     text = "select sum(a.n), count(*) from (select seg, count(*) n from t group by seg) a"
     plan = compile_plan(text, tables, rho="0.1")
-    assert [s.about.get("loss") for s in plan.steps if s.op == "group"] == [10**8, None]
+    assert [s.loss for s in plan.steps if isinstance(s, Group)] == [10**8, 0]
     # two groupings share the loss
     plan = compile_plan(
         "select n from (select count(*) n from t) a union all select n from (select sum(w) n from "

@@ -14,7 +14,9 @@ from tests.queries.asked import ANALYST, StoredTable, compile_plan
 from tests.refusals import raises
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.queries import relations, sql, types
-from tfe_bench.queries.plan import MAX_DEPTH, QueryPlan
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.plan_syntax import MAX_DEPTH
+from tfe_bench.queries.steps.scan import Scan
 
 SECRET = 271828
 TABLES = {
@@ -199,7 +201,7 @@ def test_columns_that_nothing_uses_are_not_read() -> None:
         "select sum(p) from t where k > 3",
         {"t": StoredTable({"k": "int", "p": "int", "x": "int", "y": "text"}, [(1, 2, 3, "a")])},
     )
-    assert [step["columns"] for step in plan.steps if step.op == "scan"] == [["k", "p"]]
+    assert [step.columns for step in plan.steps if isinstance(step, Scan)] == [["k", "p"]]
 
 
 def test_expressions_are_bounded() -> None:

@@ -20,7 +20,7 @@ from tests.queries.asked import (
 )
 from tests.refusals import raises
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.queries import plan, sql
+from tfe_bench.queries import plan_syntax, sql
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.programs import query
 from tfe_bench.queries.rights import ColumnUse, TableRecords, check_row_bound_disclosure
@@ -210,7 +210,7 @@ def test_hidden_columns_have_no_name_and_take_rights(
     with raises(UsageError, "invalid-name", received="?"):
         QueryPlan.from_header(header)
     # even if the name passed the check, its rights would be required
-    monkeypatch.setattr(plan, "_check_name", lambda value: value)
+    monkeypatch.setattr(plan_syntax, "check_column_name", lambda value: value)
     with raises(PolicyError, "missing-right", operation="who"):
         derive_plan(QueryPlan.from_header(header), {"t": t, "o": o})
 

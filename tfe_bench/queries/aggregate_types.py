@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
-from tfe_bench.queries.expressions import MAX_DIVISOR, ColumnFact, ratio_type
-from tfe_bench.queries.plan import PARTS, parse_quantile
+from tfe_bench.queries.column_facts import ColumnFact
+from tfe_bench.queries.expressions import MAX_DIVISOR, ratio_type
+from tfe_bench.queries.plan_syntax import PARTS, parse_quantile
 from tfe_bench.queries.types import (
     BOOL,
     CATEGORY,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.queries.accepted import sql_node_name, unsupported_sql_error
-from tfe_bench.queries.plan import PARTS
+from tfe_bench.queries.plan_syntax import PARTS
 
 
 def parse_aggregate(call: Any, distinct_counts: list[str]) -> tuple[str, Any]:

@@ -9,9 +9,12 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.queries import relations
-from tfe_bench.queries.plan import MAX_STEPS, NEIGHBORS
+from tfe_bench.queries.plan import MAX_STEPS, QueryPlan
+from tfe_bench.queries.relation_facts import Relation
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.scalars import SqlScalarCompiler
+from tfe_bench.queries.steps import parse_query_step
+from tfe_bench.queries.steps.step import QueryStep
 
 # Columns of a plan by alias and name in the query.
 Names = dict[tuple[str, str], str]
@@ -57,21 +60,18 @@ class QueryPlanBuilder(ABC):
         # names of tables are case-insensitive, as in DuckDB; columns keep their owner's spelling
         self._tables = {name.lower(): table for name, table in tables.items()}
         self._scanned: dict[str, TableAccess] = {}
-        self._steps: list[dict[str, Any]] = []
-        self._facts: list[relations.Relation] = []
+        self._steps: list[QueryStep] = []
+        self._facts: list[Relation] = []
         self._fresh = 0
 
     @abstractmethod
     def compile_query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         """Compile a SELECT or a UNION; return its step and the names of its columns."""
 
-    def build_plan(self, output: int) -> dict[str, Any]:
+    def build_plan(self, output: int) -> QueryPlan:
         """Return all steps as a plan with `output` as its result."""
-        tables = {
-            alias: {"name": t.name, "deployment": t.deployment}
-            for alias, t in self._scanned.items()
-        }
-        return {"tables": tables, "steps": self._steps, "output": output}
+        tables = {alias: (t.name, t.deployment) for alias, t in self._scanned.items()}
+        return QueryPlan(tables, tuple(self._steps), output)
 
     def _add_step(self, op: str, inputs: Sequence[int], **about: Any) -> int:
         if len(self._steps) >= _MAX_BUILT:
@@ -80,9 +80,9 @@ class QueryPlanBuilder(ABC):
                 code="plan-too-large",
                 expected=MAX_STEPS,
             )
-        step = {"op": op, "in": list(inputs), **about}
+        step = parse_query_step({"op": op, "in": list(inputs), **about}, len(self._steps))
         self._facts.append(
-            relations.derive_step_relation(step, [self._facts[i] for i in inputs], self._scanned)
+            relations.derive_relation(step, [self._facts[i] for i in inputs], self._scanned)
         )
         self._steps.append(step)
         return len(self._steps) - 1
@@ -125,22 +125,5 @@ class QueryPlanBuilder(ABC):
         while pending:
             if (number := pending.pop()) not in visited:
                 visited.add(number)
-                pending.extend(self._steps[number]["in"])
-        return all(self._is_deterministic(number) for number in visited)
-
-    def _is_deterministic(self, step: int) -> bool:
-        """Return whether neither a free choice nor noise affects the output of a step."""
-        about, unique = self._steps[step], self._facts[step].unique
-        match about["op"]:
-            case "limit" | "trim":
-                return False
-            case "top":
-                return any(name in unique for name, _ in about["by"])
-            case "window":
-                return any(name in unique for name, _ in about["order"]) or not any(
-                    function in ("row_number", *NEIGHBORS)
-                    or detail == "rows"
-                    or type(detail) is int
-                    for _, function, _, detail in about["functions"]
-                )
-        return "loss" not in about
+                pending.extend(self._steps[number].inputs)
+        return all(self._steps[i].is_repeatable(self._facts[i]) for i in visited)

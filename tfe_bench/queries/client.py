@@ -28,9 +28,10 @@ from tfe_bench.cluster.stored_shares import StorageRequest, StoredEntry
 from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
 from tfe_bench.queries import explain, hash_bins, io, notes, reading, relations, sql
 from tfe_bench.queries.execute import OVER, ROWS, query_result_words
-from tfe_bench.queries.plan import BOUNDED, QueryPlan
+from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.price import Price, price_query_plan
 from tfe_bench.queries.programs import table_put as put_program
+from tfe_bench.queries.relation_facts import Relation
 from tfe_bench.queries.report import TableReport
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.schema import ALL, DEFAULT_MIN_GROUP, TableColumn, TableSchema, parse_rights
@@ -321,7 +322,7 @@ class Query:
 
 
 def _check_query_bounds(result: JobResult, plan: QueryPlan) -> None:
-    bounded = [(i, step) for i, step in enumerate(plan.steps) if step.op in BOUNDED]
+    bounded = [(i, step) for i, step in enumerate(plan.steps) if step.row_bound is not None]
     exceeded = result.outputs.get(OVER, np.zeros(0))
     if exceeded.shape != (len(bounded),):
         raise ProtocolError(
@@ -329,21 +330,20 @@ def _check_query_bounds(result: JobResult, plan: QueryPlan) -> None:
         )
     for (number, step), over in zip(bounded, exceeded, strict=True):
         if over:
-            subject = "The join" if step.op == "many_join" else "The result"
             raise RangeError(
-                f"{subject} (step {number}) has more than {step['bound']} rows; partial "
+                f"{step.over_subject} (step {number}) has more than {step.row_bound} rows; partial "
                 "results are never returned. Raise the bound (--max-rows), or request fewer "
                 "rows.",
                 code="row-bound-exceeded",
                 operation=step.op,
-                expected=step["bound"],
+                expected=step.row_bound,
             )
 
 
 def decode_query_result(
     result: JobResult,
     plan: QueryPlan,
-    step_facts: Sequence[relations.Relation],
+    step_facts: Sequence[Relation],
     tables: Mapping[str, TableAccess],
 ) -> io.Result:
     """Decode the words of a result to rows.

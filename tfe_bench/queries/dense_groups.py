@@ -12,7 +12,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, dense, groups, results
 from tfe_bench.protocols.tables.relation import Column, Relation
-from tfe_bench.queries.expressions import ColumnFact
+from tfe_bench.queries.column_facts import ColumnFact
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -26,7 +26,6 @@ from tfe_bench.protocols.tables.relation import Column, Relation
 from tfe_bench.protocols.tables.windows import WindowFunction, compute_windows
 from tfe_bench.queries.division import compute_group_mean
 from tfe_bench.queries.evaluate import ColumnValue, constant_truth_column, value_to_column
-from tfe_bench.queries.plan import QueryStep
 from tfe_bench.queries.privacy import (
     VALUES,
     Label,
@@ -34,7 +33,7 @@ from tfe_bench.queries.privacy import (
     column_count_label,
     max_noised_count,
 )
-from tfe_bench.queries.relations import Relation as Facts
+from tfe_bench.queries.relation_facts import Relation as Facts
 
 # Noise of one worker: int64 [totals, groups].
 NoiseDraw = Any
@@ -120,16 +119,17 @@ def _clip_contributions(party: Party, x: Shared, low: int, high: int, width: int
 
 def noised_aggregates(
     party: Party,
-    step: QueryStep,
+    aggregates: Sequence[Sequence[Any]],
     input_facts: Facts,
     output_facts: Facts,
     release: NoisyRelease,
     totals: Mapping[Label, Shared],
     noise: NoiseDraw | None,
 ) -> dict[str, Column]:
-    """Compute the aggregates of a step from totals with noise; nothing else is released.
+    """Compute aggregates from totals with noise; nothing else is released.
 
     Args:
+        aggregates: name, function and column of each.
         input_facts, output_facts: facts about the input rows and the output.
         noise: noise that this worker drew.
 
@@ -138,7 +138,7 @@ def noised_aggregates(
     """
     noised_totals = _add_dp_noise(party, release, totals, noise)
     columns = {}
-    for name, function, argument in step["aggregates"]:
+    for name, function, argument in aggregates:
         label = column_count_label(argument, input_facts.columns)
         if function == "count":
             data = noised_totals[label]

@@ -23,22 +23,24 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.relation import Column
-from tfe_bench.queries.days import timestamps_to_days
-from tfe_bench.queries.division import divide_bounded_columns, multiply_by_public_ratio
-from tfe_bench.queries.expressions import (
+from tfe_bench.queries.column_facts import (
     ColumnFact,
-    Facts,
     case_result_type,
     column_scale_factor,
     common_column_type,
     constant_column_element,
+)
+from tfe_bench.queries.days import timestamps_to_days
+from tfe_bench.queries.division import divide_bounded_columns, multiply_by_public_ratio
+from tfe_bench.queries.expressions import (
+    Facts,
     dropped_bits,
     first_days,
     infer_expression_fact,
     public_reciprocal,
     ratio_type,
 )
-from tfe_bench.queries.plan import COMPARISONS, Expression
+from tfe_bench.queries.plan_syntax import COMPARISONS, Expression
 from tfe_bench.queries.types import BITS, BOOL, TEXT, ColumnType, units_per_day
 
 # Bits of a comparison.

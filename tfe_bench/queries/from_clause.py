@@ -13,6 +13,7 @@ from tfe_bench.queries.accepted import unsupported_sql_error
 from tfe_bench.queries.builder import CommonTables, Names, QueryPlanBuilder
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.scalars import typed_sql_null
+from tfe_bench.queries.steps.group import Group
 
 _FALSE = ["bool", False]
 
@@ -345,7 +346,7 @@ class FromBuilder(QueryPlanBuilder):
             return self._add_step("filter", [step], where=_FALSE) if negated else step
         keys = list(dict.fromkeys(b for _, b in pairs))
         right, grouped, more = self._compile_group(node, calls, right, right_names, keys)
-        named = dict(zip(keys, self._steps[right]["keys"], strict=False))
+        named = dict(zip(keys, self._group_step(right).keys, strict=False))
         pairs = [[a, named[b]] for a, b in pairs]
         if having is None:
             return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
@@ -369,10 +370,15 @@ class FromBuilder(QueryPlanBuilder):
             "filter", [step], where=["not", holds_condition] if negated else holds_condition
         )
 
+    def _group_step(self, number: int) -> Group:
+        step = self._steps[number]
+        assert isinstance(step, Group)
+        return step
+
     def _empty_group_condition(self, group: int, condition: Any) -> Any:
         """Return a condition on a group's aggregates as it is for a group without rows."""
         counts = {
-            name: function == "count" for name, function, _ in self._steps[group]["aggregates"]
+            name: function == "count" for name, function, _ in self._group_step(group).aggregates
         }
         facts = self._facts[group].columns
 

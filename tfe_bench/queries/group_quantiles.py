@@ -13,8 +13,8 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.quantiles import CONT, DISC, group_quantiles, rows_at_ranks
 from tfe_bench.protocols.tables.relation import Column, Relation
-from tfe_bench.queries.plan import PARTS, parse_quantile
-from tfe_bench.queries.relations import Relation as Facts
+from tfe_bench.queries.plan_syntax import PARTS, parse_quantile
+from tfe_bench.queries.relation_facts import Relation as Facts
 
 
 def compute_group_quantiles(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from tfe_bench.protocols.tables import bits, groups
 from tfe_bench.protocols.tables.relation import Column, Relation, limit_rows
 from tfe_bench.queries import dp_noise, group_quantiles, privacy_units
 from tfe_bench.queries.aggregate_types import public_code_group_count
+from tfe_bench.queries.column_facts import ColumnFact
 from tfe_bench.queries.dense_groups import GroupColumns, and_bits, group_by_codes
 from tfe_bench.queries.division import compute_group_mean
 from tfe_bench.queries.dp_noise import NoiseDraw
@@ -26,17 +28,16 @@ from tfe_bench.queries.evaluate import (
     constant_truth_column,
     value_to_column,
 )
-from tfe_bench.queries.expressions import ColumnFact
-from tfe_bench.queries.plan import QueryStep
 from tfe_bench.queries.privacy import COUNT, VALUES, Label
-from tfe_bench.queries.relations import Relation as Facts
+from tfe_bench.queries.relation_facts import Relation as Facts
 from tfe_bench.queries.rights import min_records_for_aggregate
 from tfe_bench.queries.types import BOOL
 
 
 def group_rows(
     party: Party,
-    step: QueryStep,
+    key_names: Sequence[str],
+    aggregates: Sequence[Sequence[Any]],
     valid: Shared,
     named: Mapping[str, Column],
     input_facts: Facts,
@@ -50,6 +51,8 @@ def group_rows(
     rows, and of the rows that an aggregate counts; of its units if these repeat.
 
     Args:
+        key_names: columns whose values define the groups.
+        aggregates: name, function and column of each aggregate.
         valid, named, input_facts: validity, columns and facts of the input rows.
         output_facts: facts about the output.
         noise: noise that this worker drew, for a release with noise (`dp_noise.draw_noise`).
@@ -58,40 +61,40 @@ def group_rows(
     marks = privacy_units.Marks()
     if repeated:
         valid, named, marks = privacy_units.mark_privacy_units(
-            party, step, valid, named, input_facts, repeated, profile
+            party, key_names, aggregates, valid, named, input_facts, repeated, profile
         )
     if output_facts.release is not None:
         valid, named = dp_noise.bound_contributions(
             party, valid, named, input_facts, output_facts.release, profile
         )
-    labels = _needed_totals(step, input_facts, output_facts, marks)
-    keys = [named[name] for name in step["keys"]]
+    labels = _needed_totals(aggregates, input_facts, output_facts, marks)
+    keys = [named[name] for name in key_names]
     extremes_of = [
         (function, named[argument], input_facts.columns[argument])
-        for _, function, argument in step["aggregates"]
+        for _, function, argument in aggregates
         if function in ("min", "max")
     ]
-    key_facts = [input_facts.columns[name] for name in step["keys"]]
-    functions = [function for _, function, _ in step["aggregates"]]
+    key_facts = [input_facts.columns[name] for name in key_names]
+    functions = [function for _, function, _ in aggregates]
     if not keys:
         sums = _aggregate_values_to_sum(party, labels, valid, named, input_facts)
         group_columns = _aggregate_all(party, valid, sums, extremes_of)
     else:
-        rows, aggregates = _group_by_input(party, valid, keys, labels, named)
+        rows, sums_to_group = _group_by_input(party, valid, keys, labels, named)
         dense = public_code_group_count(key_facts, functions)
         if dense or output_facts.release is not None:
             count = dense or output_facts.rows
             group_columns = group_by_codes(
-                party, rows, aggregates, count, key_facts, profile, by_sort=not dense
+                party, rows, sums_to_group, count, key_facts, profile, by_sort=not dense
             )
         else:
             group_columns = _group_sorted(
-                party, rows, len(keys), aggregates, extremes_of, output_facts.rows, profile
+                party, rows, len(keys), sums_to_group, extremes_of, output_facts.rows, profile
             )
 
     ranked = group_quantiles.compute_group_quantiles(
         party,
-        step["aggregates"],
+        aggregates,
         Relation(tuple(keys), valid),
         named,
         input_facts,
@@ -114,14 +117,15 @@ def group_rows(
                     )
         if output_facts.release is not None:
             columns = dp_noise.noised_aggregates(
-                party, step, input_facts, output_facts, output_facts.release, totals, noise
+                party, aggregates, input_facts, output_facts, output_facts.release, totals, noise
             )
-            columns = dict(zip(step["keys"], group_columns.keys, strict=True)) | columns
+            columns = dict(zip(key_names, group_columns.keys, strict=True)) | columns
             # (whether a group has rows is also secret)
             there = constant_truth_column(group_columns.valid, True)
             return Relation(tuple(columns[name] for name in output_facts.columns), there)
         return _finish_columns(
-            party, step, input_facts, output_facts, group_columns, totals, ranked, marks
+            *(party, key_names, aggregates, input_facts, output_facts),
+            *(group_columns, totals, ranked, marks),
         )
 
     result: Relation = party.function(finish_groups)(group_columns, ranked, noise)
@@ -129,13 +133,13 @@ def group_rows(
 
 
 def _needed_totals(
-    step: QueryStep, about: Facts, facts: Facts, marks: privacy_units.Marks
+    aggregates: Sequence[Sequence[Any]], about: Facts, facts: Facts, marks: privacy_units.Marks
 ) -> list[Label]:
-    """Return the totals that a step's aggregates require: the number of rows, then sums and counts
+    """Return the totals that aggregates require: the number of rows, then sums and counts
     of values.
     """
     labels: list[Label] = [(None, COUNT)]
-    for _, function, argument in step["aggregates"]:
+    for _, function, argument in aggregates:
         if argument is None:
             continue
         if function in ("sum", "avg") and (argument, VALUES) not in labels:
@@ -289,7 +293,8 @@ def _group_sorted(
 
 def _finish_columns(
     party: Party,
-    step: QueryStep,
+    key_names: Sequence[str],
+    aggregates: Sequence[Sequence[Any]],
     about: Facts,
     facts: Facts,
     group_columns: GroupColumns,
@@ -303,9 +308,9 @@ def _finish_columns(
     def count_for(argument: str | None) -> Shared:
         return totals.get((argument, COUNT), rows)
 
-    columns: dict[str, Column] = dict(zip(step["keys"], group_columns.keys, strict=True))
-    extreme_values, keys_given = iter(group_columns.extremes), bool(step["keys"])
-    for name, function, argument in step["aggregates"]:
+    columns: dict[str, Column] = dict(zip(key_names, group_columns.keys, strict=True))
+    extreme_values, keys_given = iter(group_columns.extremes), bool(key_names)
+    for name, function, argument in aggregates:
         fact, count = facts.columns[name], count_for(argument)
         null: Shared | bool = False
         if fact.nullable:
@@ -333,7 +338,7 @@ def _finish_columns(
         counts: dict[str | None, int] = {presence: least}
         if alias in marks:
             counts = dict.fromkeys(marks[alias].values(), least)
-        for _, function, argument in step["aggregates"] if alias not in marks else ():
+        for _, function, argument in aggregates if alias not in marks else ():
             if argument is None or alias not in {s.alias for s in about.columns[argument].sources}:
                 continue
             counted = argument if (argument, COUNT) in totals else None

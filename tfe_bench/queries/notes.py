@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tfe_bench.queries import privacy
-from tfe_bench.queries.plan import QueryPlan, QueryStep
-from tfe_bench.queries.relations import Relation
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.relation_facts import Relation
 from tfe_bench.queries.rights import Tables
-
-# Steps that keep their input's columns under the same names.
-_KEEPING = ("filter", "order", "top", "limit", "trim", "window", "join", "many_join", "distinct")
+from tfe_bench.queries.steps.group import Group
 
 
 def query_result_notes(plan: QueryPlan, facts: Sequence[Relation], tables: Tables) -> list[str]:
@@ -21,7 +19,7 @@ def query_result_notes(plan: QueryPlan, facts: Sequence[Relation], tables: Table
             table = tables[alias]
             threshold_text = f"fewer than {least} records of {table.name!r}"
             rule = f"a rule of {table.owner!r}"
-            if step.op == "group" and not step["keys"]:
+            if step.is_total:
                 lines.append(f"A total of {threshold_text} is withheld and shown as NULL ({rule}).")
             else:
                 lines.append(f"Groups with {threshold_text} are left out ({rule}).")
@@ -42,10 +40,10 @@ def noise_deviations(plan: QueryPlan, facts: Sequence[Relation]) -> dict[str, di
     shown = _result_columns(plan, facts)
     deviations: dict[str, dict[str, float]] = {}
     for number, (step, relation) in enumerate(zip(plan.steps, facts, strict=True)):
-        if (release := relation.release) is None:
+        if (release := relation.release) is None or not isinstance(step, Group):
             continue
         before = facts[step.inputs[0]].columns
-        for name, function, argument in step["aggregates"]:
+        for name, function, argument in step.aggregates:
             parts = deviations[shown[number].get(name) or str(name)] = {}
             if function != "sum":
                 label = privacy.column_count_label(argument, before)
@@ -65,15 +63,11 @@ def is_single_total_row(plan: QueryPlan, facts: Sequence[Relation]) -> bool:
     number = plan.output
     while True:
         step = plan.steps[number]
-        if step.op == "group":
-            return not step["keys"] and bool(facts[number].least)
-        if step.op not in ("project", "order", "top", "limit") or _is_limit_zero(step):
+        if step.is_total:
+            return bool(facts[number].least)
+        if not step.keeps_single_row():
             return False
         number = step.inputs[0]
-
-
-def _is_limit_zero(step: QueryStep) -> bool:
-    return step.op == "limit" and step["count"] == 0
 
 
 def _result_columns(plan: QueryPlan, facts: Sequence[Relation]) -> list[dict[str, str]]:
@@ -81,16 +75,8 @@ def _result_columns(plan: QueryPlan, facts: Sequence[Relation]) -> list[dict[str
     names_by_step: list[dict[str, str]] = [{} for _ in plan.steps]
     names_by_step[plan.output] = {name: name for name in facts[plan.output].columns}
     for number in range(plan.output, -1, -1):
-        step, result_names = plan.steps[number], names_by_step[number]
-        kept_names: Mapping[str, str] = {}
-        if step.op == "project":
-            kept_names = {
-                e[1]: result_names[n]
-                for n, e in step["columns"]
-                if e[0] == "col" and n in result_names
-            }
-        elif step.op in _KEEPING:
-            kept_names = result_names
+        step = plan.steps[number]
+        kept_names = step.unchanged_columns(names_by_step[number])
         for i in step.inputs:
             names_by_step[i] = {**kept_names, **names_by_step[i]}
     return names_by_step

@@ -12,8 +12,9 @@ from tfe_bench.protocols.session.counting import CostParty, Private
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 from tfe_bench.queries import execute, stored
+from tfe_bench.queries.execution_context import QueryExecutionContext
 from tfe_bench.queries.plan import QueryPlan
-from tfe_bench.queries.relations import Relation as Facts
+from tfe_bench.queries.relation_facts import Relation as Facts
 from tfe_bench.queries.rights import Tables
 
 # Measured with three workers on two cores over all of `suite tables`: bytes of all three per
@@ -104,7 +105,7 @@ def price_query_plan(
         totals.append((*astuple(party.total_cost), party.moved_words))
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    setting = execute.QueryExecutionContext(
+    setting = QueryExecutionContext(
         load_columns, load_link, "", network, record_totals, units.__getitem__
     )
     with party.active():

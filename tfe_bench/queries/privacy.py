@@ -18,12 +18,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 from tfe_bench.cluster.ledger import UNIT, format_privacy_loss
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.protocols.tables.noise import MAX_SIGMA, MIN_SIGMA
 from tfe_bench.queries.aggregate_types import MAX_RELEASED
-from tfe_bench.queries.expressions import MAX_DIVISOR, ColumnFact, ratio_type
+from tfe_bench.queries.column_facts import ColumnFact
+from tfe_bench.queries.expressions import MAX_DIVISOR, ratio_type
 from tfe_bench.queries.rights import ColumnUse, Control, TableRecords, Tables
 from tfe_bench.queries.types import NUMBER, ColumnType, int_column_type, rescaled_column_type
 
@@ -33,8 +35,6 @@ VALUES, COUNT = "values", "count"
 NOISED = ("sum", "count", "avg")
 # Noise exceeds this many deviations with a probability below 2^-120.
 _TAIL = 16
-# Steps each of whose rows depends on one unit of each table.
-_LOCAL = ("scan", "filter", "project", "join", "group")
 # Bits of an exact truncation.
 _MAX_BITS = 61
 
@@ -99,28 +99,19 @@ def budgeted_aliases(
     return sorted(alias for alias in aliases if has_budget(tables, alias))
 
 
-def check_step_keeps_units(
-    tables: Tables, op: str, kind: str, left: Sequence[str], right: Sequence[str]
-) -> None:
-    """Reject a step after which a row may depend on further units of a table with a budget.
+def reject_repeated_units(tables: Tables, aliases: Sequence[str], subject: str) -> None:
+    """Reject a step after which a row may depend on further units of tables with a budget.
 
     Args:
-        kind: kind of a join.
-        left, right: aliases that the first input, and the other inputs, depend on.
+        aliases: aliases of these tables.
+        subject: description of the step.
 
     Raises:
-        PolicyError: naming the table and its owner.
+        PolicyError: naming the first table and its owner.
     """
-    affected = [*left, *right]
-    if op in _LOCAL:
-        affected = list(right) if kind in ("left", "anti") else []
-    if affected:
-        step_text = (
-            f"A {kind} join that looks it up" if op == "join" else f"A step `{op}` of its rows"
-        )
-        raise _budget_error(
-            tables, affected[0], f"{step_text} is not supported before a release, but after it"
-        )
+    if aliases:
+        reason = f"{subject} is not supported before a release, but after it"
+        raise _budget_error(tables, aliases[0], reason)
 
 
 def _budget_error(tables: Tables, alias: str, reason: str) -> PolicyError:
@@ -136,7 +127,7 @@ def _budget_error(tables: Tables, alias: str, reason: str) -> PolicyError:
 
 
 def distinct_total_labels(
-    aggregates: Iterable[tuple[str, str, str | None]], columns: Mapping[str, ColumnFact]
+    aggregates: Iterable[Sequence[Any]], columns: Mapping[str, ColumnFact]
 ) -> list[Label]:
     """Return the distinct totals that the aggregates of a step require."""
     labels: dict[Label, None] = {}
@@ -158,7 +149,7 @@ def column_count_label(argument: str | None, columns: Mapping[str, ColumnFact]) 
 def plan_release(
     tables: Tables,
     closed: Sequence[str],
-    aggregates: Sequence[tuple[str, str, str | None]],
+    aggregates: Sequence[Sequence[Any]],
     columns: Mapping[str, ColumnFact],
     records: Mapping[str, TableRecords],
     loss: int,

@@ -8,6 +8,7 @@ units.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.keys import OrderKey
 from tfe_bench.protocols.tables.relation import Column, Relation
 from tfe_bench.protocols.tables.windows import WindowFunction, compute_windows
-from tfe_bench.queries.plan import QueryStep
-from tfe_bench.queries.relations import Relation as Facts
+from tfe_bench.queries.relation_facts import Relation as Facts
 
 # Columns of marks by table: of units with a value in a column, or (None) in any row.
 Marks = dict[str, dict[str | None, str]]
@@ -27,7 +27,8 @@ Marks = dict[str, dict[str | None, str]]
 
 def mark_privacy_units(
     party: Party,
-    step: QueryStep,
+    keys: Sequence[str],
+    aggregates: Sequence[Sequence[Any]],
     valid: Shared,
     named: Mapping[str, Column],
     input_facts: Facts,
@@ -40,6 +41,7 @@ def mark_privacy_units(
     there.
 
     Args:
+        keys, aggregates: those of the step.
         valid, named, input_facts: validity, columns and facts of the rows.
         aliases: aliases of the tables whose units are counted.
     """
@@ -48,14 +50,14 @@ def mark_privacy_units(
         unit = input_facts.records[alias].unit
         counted = {
             argument
-            for _, _, argument in step["aggregates"]
+            for _, _, argument in aggregates
             if argument is not None
             and input_facts.columns[argument].nullable
             and alias in {source.alias for source in input_facts.columns[argument].sources}
         }
         arguments: list[str | None] = [None, *sorted(counted)]
         names = list(columns)
-        parted = [names.index(name) for name in dict.fromkeys([*step["keys"], unit])]
+        parted = [names.index(name) for name in dict.fromkeys([*keys, unit])]
         # any order is suitable
         narrowest = min(parted, key=lambda i: columns[names[i]].bits)
         functions = [

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from tfe_bench.cluster.stored import TABLE, Source
 from tfe_bench.errors import PolicyError
-from tfe_bench.queries.expressions import ColumnFact
-from tfe_bench.queries.plan import PARTS, parse_quantile
+from tfe_bench.queries.column_facts import ColumnFact
+from tfe_bench.queries.plan_syntax import PARTS, parse_quantile
 from tfe_bench.queries.schema import (
     AGGREGATE,
     FILTER,

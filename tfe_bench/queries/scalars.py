@@ -11,7 +11,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.queries.accepted import sql_node_name, unsupported_sql_error
 from tfe_bench.queries.expressions import Facts, infer_expression_fact
-from tfe_bench.queries.plan import COMPARISONS, Expression
+from tfe_bench.queries.plan_syntax import COMPARISONS, Expression
 from tfe_bench.queries.types import (
     BOOL,
     DATE,

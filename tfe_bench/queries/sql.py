@@ -16,10 +16,12 @@ from tfe_bench.queries.accepted import unsupported_sql_error
 from tfe_bench.queries.builder import CommonTables, Names
 from tfe_bench.queries.from_clause import FromBuilder
 from tfe_bench.queries.naming import name_columns
-from tfe_bench.queries.plan import check_row_bound
+from tfe_bench.queries.plan import QueryPlan
+from tfe_bench.queries.plan_syntax import check_row_bound
 from tfe_bench.queries.privacy import budgeted_aliases, has_budget
 from tfe_bench.queries.rights import TableAccess
 from tfe_bench.queries.scalars import typed_sql_null
+from tfe_bench.queries.steps.group import Group
 
 _TYPES = {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}
 
@@ -114,19 +116,19 @@ def compile_tree(
     if max_rows is not None:
         check_row_bound(max_rows)
     plan = _build_query_plan(tables, whole, max_rows, loss)
-    if (parts := sum("loss" in each for each in plan["steps"])) > 1:
+    if (parts := sum(step.loss > 0 for step in plan.steps if isinstance(step, Group))) > 1:
         plan = _build_query_plan(tables, whole, max_rows, loss // parts)
-    elif loss and not any(has_budget(tables, each["name"]) for each in plan["tables"].values()):
+    elif loss and not any(has_budget(tables, name) for name, _ in plan.tables.values()):
         raise UsageError(
             "Expected no rho, as no table of this query has another owner's privacy budget.",
             code="unexpected-rho",
         )
-    return plan
+    return plan.to_header()
 
 
 def _build_query_plan(
     tables: Mapping[str, TableAccess], whole: Any, max_rows: int | None, loss: int
-) -> dict[str, Any]:
+) -> QueryPlan:
     builder = _QueryBuilder(tables, whole, max_rows, loss)
     step, _ = builder.compile_query(whole, {})
     return rewrite.prune_columns(builder.build_plan(step))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.queries.accepted import unsupported_sql_error
-from tfe_bench.queries.plan import NEIGHBORS, PLACES
+from tfe_bench.queries.plan_syntax import NEIGHBORS, PLACES
 
 
 def window_steps(

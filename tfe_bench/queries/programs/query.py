@@ -22,8 +22,10 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 from tfe_bench.queries import dp_noise, execute, privacy, relations, stored
+from tfe_bench.queries.execution_context import QueryExecutionContext
 from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.price import price_query_plan
+from tfe_bench.queries.relation_facts import Relation as Facts
 from tfe_bench.queries.rights import TableAccess
 
 
@@ -39,7 +41,7 @@ class QueryRequest(TimedRequest, DerivingRequest):
 
     def derive_relations(
         self, client: str, store: ShareStore
-    ) -> tuple[dict[str, TableAccess], Sequence[relations.Relation]]:
+    ) -> tuple[dict[str, TableAccess], Sequence[Facts]]:
         """Return the plan's tables as this worker stores them, and the relations of its steps.
 
         Raises:
@@ -79,7 +81,7 @@ def permit_query(
 
 
 def _compute_privacy_charges(
-    facts: Sequence[relations.Relation], tables: Mapping[str, TableAccess]
+    facts: Sequence[Facts], tables: Mapping[str, TableAccess]
 ) -> dict[str, PrivacyLossCharge]:
     """Return the privacy loss of a plan by table name; empty for most plans."""
     lost = privacy.total_privacy_losses((fact.release for fact in facts), tables)
@@ -165,7 +167,7 @@ def run_query(context: Context) -> dict[str, Shared]:
     name = ("query", query_graph_key(context.parameters["plan"], tables), profile)
 
     def execute_plan(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        setting = execute.QueryExecutionContext(
+        setting = QueryExecutionContext(
             load_relation, load_link, name, profile, progress, units.__getitem__, drawn
         )
         return execute.run_query_plan(party, plan, facts, setting)

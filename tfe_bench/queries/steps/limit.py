@@ -1,0 +1,65 @@
+"""The step `limit`: a public number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tfe_bench.protocols.tables.relation import Relation, limit_rows
+from tfe_bench.queries.dense_groups import gather_valid_rows
+from tfe_bench.queries.evaluate import constant_truth_column
+from tfe_bench.queries.plan_syntax import check_row_count
+from tfe_bench.queries.relation_facts import Relation as Facts
+from tfe_bench.queries.rights import Tables
+from tfe_bench.queries.steps.step import NeededColumns, QueryStep, StepContext, declare_field
+
+
+def limit_facts(relation: Facts, count: int) -> Facts:
+    """Return the facts of the first rows of a relation."""
+    rows = max(1, min(count, relation.rows))
+    return replace(relation, rows=rows, valid=relation.valid and count > 0, least={})
+
+
+@dataclass(frozen=True)
+class Limit(QueryStep):
+    """Keep the first rows; of unordered rows, random ones.
+
+    Attributes:
+        count: number of rows.
+    """
+
+    op = "limit"
+    keeps_names = True
+
+    count: int = declare_field(check_row_count)
+
+    def derive(self, inputs: Sequence[Facts], tables: Tables) -> Facts:
+        return limit_facts(inputs[0], self.count)
+
+    def is_repeatable(self, facts: Facts) -> bool:
+        """Return False: the choice of rows is free."""
+        return False
+
+    def keeps_single_row(self) -> bool:
+        return self.count > 0
+
+    def run(self, context: StepContext) -> Relation:
+        """Keep the first rows, of unordered rows after a shuffle."""
+        party, [rows] = context.party, context.inputs
+        if (
+            not context.output_facts.ordered
+        ):  # the choice of rows is arbitrary, and the shuffle makes it independent of the data
+            rows = gather_valid_rows(party, rows)
+        limited = limit_rows(rows, context.output_facts.rows)
+        if self.count == 0:
+            return replace(
+                limited,
+                valid=party.function(lambda v: constant_truth_column(v, False))(limited.valid),
+            )
+        return limited
+
+    def explain(self, inputs: Sequence[Facts], output: Facts) -> str:
+        return f"limit {self.input_text} to {self.count}"
+
+    def needs(self, needed: NeededColumns) -> list[NeededColumns]:
+        return [needed]
