@@ -74,12 +74,12 @@ class ComparisonPlan:
         """Return the number of nodes before a level."""
         return len(self.widths) if level == 0 else len(self.groups[level - 1])
 
-    @property
+    @functools.cached_property
     def exchanged_bits(self) -> int:
         """Bits that each evaluator sends per comparison."""
         return sum(2 * self.node_count(level) - 1 for level in range(self.exchange_count))
 
-    @property
+    @functools.cached_property
     def dealt_bits(self) -> int:
         """Bits that the dealer sends per comparison (without lam's top bit)."""
         tables = sum((1 << w) - 1 for w in self.widths)

@@ -130,10 +130,11 @@ def symbolic_result(shape: Sequence[int], *operands: Any, work: int = 0) -> Symb
         operands: symbolic tensors; others are known from the beginning.
         work: multiplications of the result.
     """
-    symbolic = [v for v in operands if isinstance(v, SymbolicTensor)]
-    rounds, with_dealing, masks = (
-        max((getattr(v, k) for v in symbolic), default=0)
-        for k in ("rounds", "with_dealing", "masks")
-    )
-    e1, e2 = (max((v.rounds - (v.first == k) for v in symbolic), default=0) for k in (1, -1))
+    rounds = with_dealing = masks = 0
+    e1 = e2 = -1
+    for v in operands:  # (a plain loop: counting a plan calls this for each local map)
+        if isinstance(v, SymbolicTensor):
+            rounds, with_dealing = max(rounds, v.rounds), max(with_dealing, v.with_dealing)
+            masks = max(masks, v.masks)
+            e1, e2 = max(e1, v.rounds - (v.first == 1)), max(e2, v.rounds - (v.first == -1))
     return SymbolicTensor(Shape(int(n) for n in shape), rounds, with_dealing, masks, work, e2 - e1)
