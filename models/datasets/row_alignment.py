@@ -192,6 +192,5 @@ def price_alignment(
         align_rows(
             party, order, alignment, tables, load_placeholders, profiles.get_profile(profile).plan
         )
-    return Price(
-        profile, (party.total_cost,), (party.moved_words,), party.total_cost, party.largest
-    )
+    cost = party.total_cost
+    return Price(profile, (cost,), (party.moved_words,), cost=cost, largest=party.largest)

@@ -10,11 +10,11 @@ from tfe_bench.arrays import evaluate
 from tfe_bench.arrays.array_spec import ArraySpec
 from tfe_bench.arrays.plan import ExpressionPlan
 from tfe_bench.cluster.jobs import shape_extent
+from tfe_bench.cluster.pricing import PlanPrice, estimate_work_seconds
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.tensor_ops import Tensor
-from tfe_bench.queries.price import estimate_query_seconds
 
 # Exchanges and local maps of a plan's graphs, for a loop those of one iteration: they take a
 # worker's time for counting and tracing, and memory of about this many bytes each (measured with
@@ -24,24 +24,20 @@ OP_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
-class ExpressionPrice:
+class ExpressionPrice(PlanPrice):
     """Cost of a plan.
 
     Attributes:
-        cost: bits by party, and rounds.
         steps: bits that the three workers send in each step.
         step_specs: public facts about each step's values.
         output_specs: public facts about the words of each output.
-        largest: 64-bit words of the largest intermediate array.
         moved: words that local maps move.
         ops: exchanges and local maps of its graphs.
     """
 
-    cost: Cost
     steps: tuple[int, ...]
     step_specs: tuple[tuple[ArraySpec, ...], ...]
     output_specs: tuple[ArraySpec, ...]
-    largest: int
     moved: int
     ops: int = 0
 
@@ -50,18 +46,13 @@ class ExpressionPrice:
         """Approximate bytes of its graphs at a worker."""
         return self.ops * OP_BYTES
 
-    @property
-    def sent(self) -> int:
-        """Bytes that the three workers send in total."""
-        return self.cost.total // 8
-
     def seconds(self, profile: str) -> float:
         """Estimate the time under a network profile.
 
         Raises:
             UsageError: the profile does not exist.
         """
-        return estimate_query_seconds(self.cost, self.moved, profile)
+        return estimate_work_seconds(self.cost, self.moved, profile)
 
 
 class _LimitedCostParty(CostParty):
@@ -137,11 +128,11 @@ def price_expression_plan(plan: ExpressionPlan) -> ExpressionPrice:
     sizes = [shape_extent(m.shape) for each in specs_by_step.values() for m in each]
     sizes += [shape_extent(leaf.shape) for leaf in plan.leaves]
     return ExpressionPrice(
-        party.total_cost,
         tuple(totals[n] for n in numbers),
         tuple(specs_by_step[n] for n in numbers),
         tuple(output_specs),
-        max([party.largest, *sizes], default=0),
         party.moved_words,
         party.op_count,
+        cost=party.total_cost,
+        largest=max([party.largest, *sizes], default=0),
     )

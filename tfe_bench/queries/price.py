@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.pricing import PlanPrice, estimate_work_seconds
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty, Private
 from tfe_bench.protocols.session.sharing import Shared
@@ -17,16 +18,9 @@ from tfe_bench.queries.plan import QueryPlan
 from tfe_bench.queries.relation_facts import Relation as Facts
 from tfe_bench.queries.rights import Tables
 
-# Measured with three workers on two cores over all of `suite tables`: bytes of all three per
-# second, the overhead of a round, and words per second that local maps move
-# (CostReport.moved_words).
-_BYTES_PER_SECOND = 730e6
-_ROUND_SECONDS = 1.1e-3
-_WORDS_PER_SECOND = 350e6
-
 
 @dataclass(frozen=True)
-class Price:
+class Price(PlanPrice):
     """Cost of a plan under a network profile.
 
     Attributes:
@@ -34,45 +28,22 @@ class Price:
         steps: bits by party, and rounds, of each step of the plan and last of the delivery. The
             number of comparisons of a sort depends on a secret shuffle; the average is stated.
         moved: words that local maps move, by step.
-        cost: total of all steps.
-        largest: 64-bit words of the largest intermediate array.
     """
 
     profile: str
     steps: tuple[Cost, ...]
     moved: tuple[int, ...]
-    cost: Cost
-    largest: int
-
-    @property
-    def sent(self) -> int:
-        """Bytes that the three workers send in total."""
-        return self.cost.total // 8
 
     @property
     def least_seconds(self) -> float:
         """Estimated time of all steps without network delay."""
-        return estimate_query_seconds(self.cost, sum(self.moved), "local")
+        return estimate_work_seconds(self.cost, sum(self.moved), "local")
 
     def seconds(self, step: int | None = None) -> float:
         """Estimate the time of one step, or of all."""
         if step is None:
-            return estimate_query_seconds(self.cost, sum(self.moved), self.profile)
-        return estimate_query_seconds(self.steps[step], self.moved[step], self.profile)
-
-
-def estimate_query_seconds(cost: Cost, moved_words: int, profile: str) -> float:
-    """Estimate the seconds of counted work under a network profile.
-
-    Raises:
-        UsageError: the profile does not exist.
-    """
-    network = profiles.get_profile(profile)
-    computing = cost.total / 8 / _BYTES_PER_SECOND + cost.rounds * _ROUND_SECONDS
-    computing += moved_words / _WORDS_PER_SECOND
-    if not network.shaped:
-        return computing
-    return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
+            return estimate_work_seconds(self.cost, sum(self.moved), self.profile)
+        return estimate_work_seconds(self.steps[step], self.moved[step], self.profile)
 
 
 def price_query_plan(
@@ -116,4 +87,5 @@ def price_query_plan(
         for a, b in itertools.pairwise(totals)
     ]
     costs = tuple(Cost(*step[:-1]) for step in steps)
-    return Price(profile, costs, tuple(s[-1] for s in steps), party.total_cost, party.largest)
+    moved = tuple(step[-1] for step in steps)
+    return Price(profile, costs, moved, cost=party.total_cost, largest=party.largest)
