@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfe_bench import atomic
-from tfe_bench.benchmarks.technologies.job_options import format_flag, get_job_option
+from tfe_bench.benchmarks.technologies.job_options import format_flag, get_option
 from tfe_bench.benchmarks.technologies.libraries import import_library as import_library
 from tfe_bench.cli import common
 from tfe_bench.errors import check_range
@@ -39,16 +39,17 @@ def add_job_options(
             a default that depends on the command, whose option is None if it is not given.
     """
     for name, text in defaults.items():
-        option, default = get_job_option(job, name)
-        shown = default if text is None else text
-        about = option.about if text == "" else f"{option.about} (default: {shown})"
-        default = default if text is None else None
-        flag = format_flag(name)
-        if option.choices:
-            p.add_argument(flag, choices=option.choices, default=default, help=about)
+        option, default = get_option(job, name)
+        about = option["about"]
+        if text != "":
+            about += f" (default: {default if text is None else text})"
+        default, usage = default if text is None else None, f"{format_flag(name)} {option['value']}"
+        if option["value"].startswith("{"):
+            flag, _, choices = usage.partition(" ")
+            p.add_argument(flag, choices=choices[1:-1].split(","), default=default, help=about)
         else:
-            kind = int if isinstance(option.least, int) else float
-            common.add_option(p, f"{flag} {option.value}", about, type=kind, default=default)
+            kind = int if isinstance(option["range"][0], int) else float
+            common.add_option(p, usage, about, type=kind, default=default)
 
 
 def check_technology_options(arguments: argparse.Namespace) -> None:

@@ -10,18 +10,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from tfe_bench.benchmarks.technologies.job_options import JobOption, format_flag, option_field
+from tfe_bench.benchmarks.technologies.job_options import format_flag, option_field
 from tfe_bench.errors import UsageError
 
 HOURS: Final = 24 * 365
 KG_CO2_PER_KWH: Final = 0.706
 """The figure of the published sheet (the US EPA's, for saved energy)."""
-
-
-def _input_field(default: float, about: str) -> Any:
-    return option_field(JobOption(about, "X"), default=default)
 
 
 @dataclass(frozen=True)
@@ -32,14 +28,16 @@ class EnergyInputs:
         UsageError: an input is not finite, not above 0, or above 10^12.
     """
 
-    speed_up: float = _input_field(2.2, "of the application by one accelerator")
-    accelerators: float = _input_field(8, "in a node")
-    node_watts: float = _input_field(1100, "of a node without accelerators, computing")
-    node_network_watts: float = _input_field(46.4, "its part of the network")
-    accelerated_watts: float = _input_field(6500, "of a node with accelerators, computing")
-    accelerated_network_watts: float = _input_field(93, "its part of the network")
-    dollars_per_kwh: float = _input_field(0.34, "price of energy")
-    kg_co2_per_kwh: float = _input_field(KG_CO2_PER_KWH, "carbon dioxide")
+    speed_up: float = option_field("of the application by one accelerator", "X", default=2.2)
+    accelerators: float = option_field("in a node", "X", default=8)
+    node_watts: float = option_field("of a node without accelerators, computing", "X", default=1100)
+    node_network_watts: float = option_field("its part of the network", "X", default=46.4)
+    accelerated_watts: float = option_field(
+        "of a node with accelerators, computing", "X", default=6500
+    )
+    accelerated_network_watts: float = option_field("its part of the network", "X", default=93)
+    dollars_per_kwh: float = option_field("price of energy", "X", default=0.34)
+    kg_co2_per_kwh: float = option_field("carbon dioxide", "X", default=KG_CO2_PER_KWH)
 
     def __post_init__(self) -> None:
         for input_field in dataclasses.fields(self):

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tfe_bench.benchmarks.technologies.job_options import (
-    JobOption,
-    check_job_options,
-    option_field,
-)
+from tfe_bench.benchmarks.technologies.job_options import check_job_options, option_field
 from tfe_bench.errors import UsageError, check_range
 
 MOST_LENGTH: Final = 1 << 14
@@ -33,22 +29,18 @@ class SweepCell:
         UsageError: a size is outside its limits, or the results are too small for the length.
     """
 
-    length: int = option_field(JobOption("length of the vectors", "L", 1, MOST_LENGTH))
-    result_bits: int = option_field(JobOption("size of the results in bits", "B", 4, 40))
-    batch: int = option_field(JobOption("number of messages in a batch", "N", 1, 1024), default=1)
-    outputs: int = option_field(
-        JobOption("number of results of each message", "N", 1, 4096), default=16
-    )
+    length: int = option_field("length of the vectors", "L", 1, MOST_LENGTH)
+    result_bits: int = option_field("size of the results in bits", "B", 4, 40)
+    batch: int = option_field("number of messages in a batch", "N", 1, 1024, default=1)
+    outputs: int = option_field("number of results of each message", "N", 1, 4096, default=16)
     scheme: str = option_field(
-        JobOption(
-            "security: selective, or adaptive with twice as many numbers",
-            choices=("selective", "adaptive"),
-        ),
+        "security: selective, or adaptive with twice as many numbers",
+        "{selective,adaptive}",
         default="selective",
     )
-    threads: int = option_field(JobOption("number of threads", "N", 1), default=1)
+    threads: int = option_field("number of threads", "N", 1, default=1)
     table_bits: int = option_field(
-        JobOption("binary logarithm of the number of baby steps", "B", 4, 28), default=20
+        "binary logarithm of the number of baby steps", "B", 4, 28, default=20
     )
 
     def __post_init__(self) -> None:

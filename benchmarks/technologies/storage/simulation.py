@@ -15,11 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tfe_bench.benchmarks.technologies.job_options import (
-    JobOption,
-    check_job_options,
-    option_field,
-)
+from tfe_bench.benchmarks.technologies.job_options import check_job_options, option_field
 from tfe_bench.benchmarks.technologies.storage.device import GIGA, StorageDevice
 from tfe_bench.benchmarks.technologies.storage.links import SharedLink
 from tfe_bench.benchmarks.technologies.storage.model import DeviceModel
@@ -48,17 +44,17 @@ class InferenceLoad:
     """
 
     devices: int = option_field(
-        JobOption("number of devices that share the host's lanes", "N", 1, MOST_DEVICES), default=1
+        "number of devices that share the host's lanes", "N", 1, MOST_DEVICES, default=1
     )
     clients: int = option_field(
-        JobOption("number of clients, each with its own keys", "N", 1, MOST_CLIENTS), default=1
+        "number of clients, each with its own keys", "N", 1, MOST_CLIENTS, default=1
     )
-    requests: int = option_field(JobOption("total number of inferences", "N", 1, 10**6), default=1)
+    requests: int = option_field("total number of inferences", "N", 1, 10**6, default=1)
     arrivals: float | None = option_field(
-        JobOption("rate of random arrivals per second", "R", 1e-6, 1e6), default=None
+        "rate of random arrivals per second", "R", 1e-6, 1e6, default=None
     )
     affinity: bool = True
-    seed: int = option_field(JobOption("seed of random arrivals", "SEED", 0), default=1)
+    seed: int = option_field("seed of random arrivals", "SEED", 0, default=1)
 
 
 @dataclass(frozen=True, kw_only=True)
