@@ -61,7 +61,7 @@ def test_an_expression_is_parsed_and_priced_once(
         return request
 
     monkeypatch.setattr(Program, "admit", lambda program, *arguments: count_admission(*arguments))
-    for _ in range(2):  # (nothing is remembered from one job to the next)
+    for _ in range(2):
         np.testing.assert_allclose((x * 2.0 + 1.0).mean().reveal(), 4.0, atol=1e-3)
     workers.close()
     assert at_workers == [{"_parse_steps": 1, "price_expression_plan": 1}] * 6

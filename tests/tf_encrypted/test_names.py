@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.refusals import raises, refuses
 from tests.tf_encrypted.simulated import simulated, tfe
-from tfe_bench.arrays import array_jobs, building, evaluate
+from tfe_bench.arrays import array_jobs, building
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3, ShareType
 from tfe_bench.tf_encrypted.tensor import factories
@@ -333,7 +333,7 @@ def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.Mon
 
     def built(*arguments: Any) -> Any:
         expression = build(*arguments)
-        plans.append((evaluate.plan_graph_key(expression.plan), len(expression.inputs)))
+        plans.append((expression.plan.graph_digest, len(expression.inputs)))
         return expression
 
     monkeypatch.setattr(array_jobs, "build", built)

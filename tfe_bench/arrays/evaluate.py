@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from tfe_bench.arrays import operations
 from tfe_bench.arrays.arguments import MAX_PARTS, ValueReference
 from tfe_bench.arrays.array_spec import BITS, DECIMAL, FIXED, INT, ArraySpec
-from tfe_bench.arrays.plan import INPUT, REVEAL, ExpressionLeaf, ExpressionPlan, ExpressionStep
+from tfe_bench.arrays.plan import ExpressionLeaf, ExpressionPlan, ExpressionStep
 from tfe_bench.errors import ProtocolError, TfeBenchError, UsageError
 from tfe_bench.protocols.ring import refresh
 from tfe_bench.protocols.session import tensor_ops
@@ -191,7 +190,7 @@ def run_expression_plan(
     values: dict[ValueReference, Any] = {
         ValueReference(n): leaves[n] for n, leaf in enumerate(plan.leaves) if leaf.kind not in _RAW
     }
-    fresh = find_outputs_to_refresh(plan)
+    fresh = plan.outputs_to_refresh
     results: dict[int, Shared] = {}
 
     def compute_step(number: int, known: Mapping[ValueReference, Any]) -> dict[ValueReference, Any]:
@@ -290,30 +289,6 @@ def _deliver_output(party: Party, value: Value, fresh: bool) -> Shared:
 
         return predicates.cast(value)  # (exchanged under a fresh mask)
     return refresh.refresh(party, value) if fresh else value
-
-
-def find_outputs_to_refresh(plan: ExpressionPlan) -> list[bool]:
-    """Return which outputs go to a client that does not know the masks of their sources."""
-    from_others = [leaf.source != INPUT for leaf in plan.leaves]
-    for step in plan.steps:
-        from_others.append(any(from_others[ref.number] for ref in step.operand_refs()))
-    return [o.then == REVEAL and from_others[o.ref.number] for o in plan.outputs]
-
-
-def plan_graph_key(plan: ExpressionPlan) -> str:
-    """Return a key of everything that the graphs of a plan depend on: neither names nor the origin
-    of leaves.
-    """
-    fresh = find_outputs_to_refresh(plan)
-    ends = [[o.ref.number, o.ref.place, fresh[i]] for i, o in enumerate(plan.outputs)]
-    return json.dumps(
-        [
-            [leaf.to_header()[1:4] for leaf in plan.leaves],
-            [step.to_header() for step in plan.steps],
-            [end for i, end in enumerate(ends) if _is_computed_output(plan, i, fresh)],
-        ],
-        sort_keys=True,
-    )
 
 
 def _is_computed_output(plan: ExpressionPlan, i: int, fresh: Sequence[bool]) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 from tfe_bench.arrays import plan as plans
 from tfe_bench.arrays.array_spec import BITS, ArraySpec
 from tfe_bench.arrays.building import BuiltExpressionPlan, build
-from tfe_bench.arrays.evaluate import find_outputs_to_refresh
 from tfe_bench.arrays.node import ExpressionNode
 from tfe_bench.arrays.plan import HANDLE, INPUT, REVEAL, ExpressionLeaf
 from tfe_bench.arrays.price import ExpressionPrice, price_expression_plan
@@ -70,7 +69,7 @@ def explain_array(node: ExpressionNode, profile: str, counted: Counted = ((), ()
         )
         for row in rows
     ]
-    if any(find_outputs_to_refresh(plan)):
+    if any(plan.outputs_to_refresh):
         lines.append("The result gets fresh masks before it leaves.")
     input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [

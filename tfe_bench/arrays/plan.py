@@ -6,6 +6,9 @@ Workers do not trust a plan's description of its leaves: each compares it with i
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,6 +152,28 @@ class ExpressionPlan:
             "steps": [step.to_header() for step in self.steps],
             "outputs": [output.to_header() for output in self.outputs],
         }
+
+    @functools.cached_property
+    def outputs_to_refresh(self) -> list[bool]:
+        """Flags of the outputs whose client does not know the masks of their sources."""
+        from_others = [leaf.source != INPUT for leaf in self.leaves]
+        for step in self.steps:
+            from_others.append(any(from_others[ref.number] for ref in step.operand_refs()))
+        return [o.then == REVEAL and from_others[o.ref.number] for o in self.outputs]
+
+    @functools.cached_property
+    def graph_digest(self) -> str:
+        """Digest of everything that graphs and costs depend on.
+
+        It has neither names nor the origin of leaves.
+        """
+        ends = zip(self.outputs, self.outputs_to_refresh, strict=True)
+        structure = [
+            [leaf.to_header()[1:4] for leaf in self.leaves],
+            [step.to_header() for step in self.steps],
+            [[output.ref.number, output.ref.place, fresh] for output, fresh in ends],
+        ]
+        return hashlib.sha256(json.dumps(structure, sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_header(cls, value: object) -> ExpressionPlan:

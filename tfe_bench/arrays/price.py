@@ -21,6 +21,9 @@ from tfe_bench.protocols.session.tensor_ops import Tensor
 # 990 softmaxes).
 MAX_OPS = 20_000
 OP_BYTES = 32 << 10
+# Prices by the digest of a plan's graphs: a loop at a client requests the same ones repeatedly.
+_MAX_KEPT = 256
+_kept_prices: dict[str, ExpressionPrice] = {}
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,21 @@ class _LimitedCostParty(CostParty):
 
 
 def price_expression_plan(plan: ExpressionPlan) -> ExpressionPrice:
-    """Count the cost of a checked plan.
+    """Count the cost of a checked plan, or return that of one with the same graphs.
 
     Raises:
         UsageError: operations that do not take their operands.
     """
+    price = _kept_prices.get(plan.graph_digest)
+    if price is None:
+        price = _count_plan(plan)
+        if len(_kept_prices) >= _MAX_KEPT:
+            _kept_prices.clear()
+        _kept_prices[plan.graph_digest] = price
+    return price
+
+
+def _count_plan(plan: ExpressionPlan) -> ExpressionPrice:
     party = _LimitedCostParty()
     base = len(plan.leaves)
     specs_by_step: dict[int, tuple[ArraySpec, ...]] = {}

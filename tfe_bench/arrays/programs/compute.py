@@ -220,7 +220,7 @@ def run_expression(context: Context) -> dict[str, Shared]:
         return {}
     sources = _permit_outputs(client, store, request, set())
     meanings = request.plan_price.output_specs
-    name = (NAME, evaluate.plan_graph_key(plan))
+    name = (NAME, plan.graph_digest)
 
     def evaluate_plan() -> list[Shared]:
         leaves = [_load_leaf(context, store, i, leaf) for i, leaf in enumerate(plan.leaves)]
